@@ -1,0 +1,116 @@
+//! `cargo bench`: what tracing costs on this machine, in one run, as a table with ratios and the limits that the project
+//! sets itself. Tools that are not installed are left out.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that can't measure must not go on")]
+
+mod parts {
+    pub mod floor;
+    pub mod programs;
+}
+
+use parts::floor::round_trip;
+use parts::programs::{fixture, heaptrace, installed, median, pairs, resident, wall};
+
+/// Live blocks of the memory measurement.
+const LIVE: u64 = 1_000_000;
+/// Shape of the stacks of the memory measurement: outer frames, and depth of the tree of inner ones.
+const CHAIN: u64 = 200;
+const DEPTH: u32 = 12;
+
+/// A line of the table; a limit is an upper one unless it is marked as a lower one.
+fn row(name: &str, figure: String, ratio: String, limit: &str) {
+    println!("{name:<44} {figure:>14}   {ratio:<34} {limit}");
+}
+
+fn main() {
+    // cargo passes --bench, and perhaps a filter: there is one table
+    let program = fixture("pairs");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+
+    println!("{:<44} {:>14}   {:<34} limit", "", "figure", "ratio");
+    let floor_pinned = median((0..3).map(|_| round_trip(20_000, true)));
+    row("int3 round trip, one CPU (floor)", nanoseconds(floor_pinned), String::new(), "");
+    let floor_free = median((0..5).map(|_| round_trip(20_000, false)));
+    row("int3 round trip, not pinned (floor)", nanoseconds(floor_free), String::new(), "");
+
+    let plain = pairs(&[], &program, 5_000_000);
+    row("malloc/free pair, plain", nanoseconds(plain), String::new(), "");
+    let pinned = pairs(&heaptrace(&["--pin"]), &program, 20_000);
+    let in_floors = |pair: f64, floor: f64| format!("{:.2} x three floors", pair / (3.0 * floor));
+    row("  heaptrace run --pin, stack of 16", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
+    let free = pairs(&heaptrace(&[]), &program, 20_000);
+    row("  heaptrace run, stack of 16", nanoseconds(free), in_floors(free, floor_free), "1.60");
+    let no_free_stacks = pairs(&heaptrace(&["--pin", "--no-free-stacks"]), &program, 20_000);
+    row(
+        "  heaptrace run --pin --no-free-stacks",
+        nanoseconds(no_free_stacks),
+        in_floors(no_free_stacks, floor_pinned),
+        "",
+    );
+    if installed("ltrace") {
+        let ltrace = pairs(&words("ltrace -e malloc+free -o /dev/null"), &program, 3000);
+        row(
+            "  ltrace -e malloc+free",
+            nanoseconds(ltrace),
+            format!("{:.1} x heaptrace run", ltrace / free),
+            "at least 8",
+        );
+    }
+    if installed("heaptrack") {
+        let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));
+        let heaptrack = pairs(&words(&format!("heaptrack -o {out}")), &program, 200_000);
+        row(
+            "  heaptrack (in the process)",
+            nanoseconds(heaptrack),
+            format!("{:.3} x heaptrace --pin", heaptrack / pinned),
+            "",
+        );
+    }
+    if installed("valgrind") {
+        let memcheck = pairs(&words("valgrind -q"), &program, 200_000);
+        row(
+            "  Memcheck (simulated CPU)",
+            nanoseconds(memcheck),
+            format!("{:.3} x heaptrace --pin", memcheck / pinned),
+            "",
+        );
+    }
+
+    let start = wall(&words("/bin/true"));
+    let mut traced = heaptrace(&[]);
+    traced.push("/bin/true".into());
+    let start_traced = wall(&traced);
+    row(
+        "heaptrace run /bin/true, beside plain",
+        format!("{:.1} ms", (start_traced - start) * 1e3),
+        String::new(),
+        "60.0 ms",
+    );
+
+    let empty = resident(&heaptrace(&["--pin"]), &program, &["0", "16", "1"]);
+    let full = resident(&heaptrace(&["--pin"]), &program, &["0", "16", &LIVE.to_string()]);
+    row(
+        "resident bytes per live block, of 1,000,000",
+        format!("{:.1} B", (full.saturating_sub(empty)) as f64 / LIVE as f64),
+        format!("{} MiB in all", full >> 20),
+        "64.0 B",
+    );
+
+    let tree = fixture("stacks");
+    let few = resident(&heaptrace(&["--pin"]), &tree, &[&CHAIN.to_string(), "0"]);
+    let many = resident(&heaptrace(&["--pin"]), &tree, &[&CHAIN.to_string(), &DEPTH.to_string()]);
+    // stacks are interned from their inner end: the tree's nodes are shared, each leaf has the chain, main and its two
+    // callers and _start to itself
+    let leaves = 1_u64 << DEPTH;
+    let nodes = 2 * leaves + leaves * (CHAIN + 4);
+    row(
+        "resident bytes per stack node",
+        format!("{:.1} B", many.saturating_sub(few) as f64 / nodes as f64),
+        format!("{leaves} stacks, {nodes} nodes"),
+        "24.0 B",
+    );
+}
+
+fn nanoseconds(value: f64) -> String {
+    if value < 1000.0 { format!("{value:.1} ns") } else { format!("{:.2} us", value / 1000.0) }
+}

@@ -1,0 +1,97 @@
+//! Runs the benchmark programs, plainly and under tools.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// Compiles a fixture of the tests.
+pub fn fixture(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.c"));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}"));
+    let status = Command::new("cc")
+        .args(["-g", "-O2", "-fno-builtin", "-fno-optimize-sibling-calls", "-fno-inline", "-o"])
+        .arg(&path)
+        .arg(source)
+        .status()
+        .expect("a C compiler");
+    assert!(status.success(), "building {name}");
+    path
+}
+
+/// `heaptrace run` with its outputs in the build directory.
+pub fn heaptrace(options: &[&str]) -> Vec<String> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench.pb.gz");
+    let mut words = vec![env!("CARGO_BIN_EXE_heaptrace").to_owned(), "run".into(), "-q".into()];
+    words.extend(options.iter().map(|option| (*option).to_owned()));
+    words.extend(["-o".into(), out.display().to_string(), "--".into()]);
+    words
+}
+
+/// Whether a program is installed.
+pub fn installed(name: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
+}
+
+/// Runs the program of malloc/free pairs below the words of a tool; nanoseconds per pair, the median of three runs.
+pub fn pairs(tool: &[String], program: &Path, count: u64) -> f64 {
+    median((0..3).map(|_| {
+        let output = command(tool, program).args([&count.to_string(), "16"]).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find_map(|line| line.strip_prefix("ns_per_pair "));
+        let line = line
+            .unwrap_or_else(|| panic!("{tool:?} printed no time:\n{text}{}", String::from_utf8_lossy(&output.stderr)));
+        line.trim().parse().expect("a number")
+    }))
+}
+
+/// Wall time of a command in seconds, the median of eleven runs.
+pub fn wall(words: &[String]) -> f64 {
+    median((0..11).map(|_| {
+        let begin = Instant::now();
+        let status = Command::new(&words[0]).args(&words[1..]).stdout(Stdio::null()).status().expect("it starts");
+        assert!(status.success(), "{words:?}");
+        begin.elapsed().as_secs_f64()
+    }))
+}
+
+/// Runs a program under heaptrace until it says `holding`, and returns heaptrace's peak resident bytes so far.
+pub fn resident(tool: &[String], program: &Path, args: &[&str]) -> u64 {
+    let mut child =
+        command(tool, program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    assert!(line.starts_with("holding"), "{line:?}");
+    let peak = peak_resident(&child);
+    let mut input = child.stdin.take().expect("piped");
+    writeln!(input, "go on").expect("it reads");
+    drop(input);
+    output.read_to_string(&mut line).expect("the rest");
+    assert!(child.wait().expect("it ends").success());
+    peak
+}
+
+fn peak_resident(child: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kilobytes * 1024
+}
+
+fn command(tool: &[String], program: &Path) -> Command {
+    let mut words = tool.iter();
+    let mut command = match words.next() {
+        Some(first) => Command::new(first),
+        None => return Command::new(program),
+    };
+    command.args(words).arg(program).stdin(Stdio::null());
+    command
+}
+
+/// The middle one.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,156 @@
+//! Where the probes go: a pure decision from the allocator symbols of all modules.
+
+use super::{AllocatorTable, Family, Function, Kind};
+use crate::addr::{FunctionId, ModuleId, ObjAddr};
+
+/// A symbol that a module *defines* (not imports) and whose type is a function.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AllocatorSymbol {
+    /// Its name, with or without version.
+    pub name: String,
+    /// Where it begins.
+    pub addr: ObjAddr,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// A module and its symbols. Symbols that are no allocator functions are allowed and passed over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModuleSymbols {
+    /// The module.
+    pub module: ModuleId,
+    /// The basename of its file.
+    pub file_name: String,
+    /// Its DT_SONAME.
+    pub soname: Option<String>,
+    /// Its function symbols, of `.dynsym` and `.symtab`, in any order, repeats allowed.
+    pub symbols: Vec<AllocatorSymbol>,
+}
+
+/// A place for a probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Probe {
+    /// The module.
+    pub module: ModuleId,
+    /// The function's first instruction.
+    pub addr: ObjAddr,
+    /// The function's size in bytes; 0 if the user gave an offset only.
+    pub size: u64,
+    /// What is called there: of several names for one address the most canonical one.
+    pub function: FunctionId,
+    /// The family of a call to this address: None where the names at this address belong to several families (`free` and
+    /// `operator delete` in tcmalloc). For [`Family::Malloc`] the caller may yet be a wrapper, see [`Providers::wrappers`].
+    pub family: Option<Family>,
+}
+
+/// The decision.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Providers {
+    /// Where probes go, in the order of the modules and of the addresses in each.
+    pub probes: Vec<Probe>,
+    /// operator new and delete of modules that do not provide malloc themselves (libstdc++, libc++abi, overrides in the
+    /// program): they get no probe, as they call a probed function. A return address inside one of them tells the
+    /// call's family, and the frame is the allocator's rather than the program's.
+    pub wrappers: Vec<Probe>,
+}
+
+impl AllocatorTable {
+    /// Decides where probes go, for modules in link-map order.
+    ///
+    /// Every module that defines allocator functions gets probes, not only the first: a library opened with RTLD_LOCAL or
+    /// RTLD_DEEPBIND, or one with an allocator linked in, calls its own. Names of one address are one function.
+    pub fn select_providers(&self, modules: &[ModuleSymbols]) -> Providers {
+        let mut providers = Providers::default();
+        for module in modules {
+            if is_dynamic_linker(module) {
+                continue;
+            }
+            let mut found = self.find_functions(module);
+            found.sort_by_key(|probe| (probe.addr, probe.function));
+            let found = self.merge_aliases(&found);
+            let provides_malloc = found.iter().any(|probe| self.get(probe.function).is_some_and(is_c_allocator));
+            for probe in found {
+                if self.is_wrapper_candidate(probe.function) && !provides_malloc {
+                    providers.wrappers.push(probe);
+                } else {
+                    providers.probes.push(probe);
+                }
+            }
+        }
+        providers
+    }
+
+    fn find_functions(&self, module: &ModuleSymbols) -> Vec<Probe> {
+        let named = module.symbols.iter().filter(|symbol| symbol.size > 0).filter_map(|symbol| {
+            let function = self.lookup(&symbol.name)?;
+            Some((symbol.addr, symbol.size, function))
+        });
+        let placed = self
+            .placed
+            .iter()
+            .filter(|placed| placed.module == module.file_name || Some(&placed.module) == module.soname.as_ref())
+            .map(|placed| (placed.offset, 0, placed.function));
+        named
+            .chain(placed)
+            .map(|(addr, size, function)| {
+                let family = self.get(function).map(|function| function.family);
+                Probe { module: module.module, addr, size, function, family }
+            })
+            .collect()
+    }
+
+    /// One probe for each address of `sorted`, named by the user's declaration if there is one, else by the function of
+    /// the lowest id.
+    fn merge_aliases(&self, sorted: &[Probe]) -> Vec<Probe> {
+        sorted
+            .chunk_by(|a, b| a.addr == b.addr)
+            .filter_map(|aliases| {
+                let mut probe = *aliases.first()?;
+                if let Some(declared) = aliases.iter().find(|alias| self.is_declared(alias.function)) {
+                    return Some(*declared);
+                }
+                // An allocator's own name for a function (`mi_malloc`) says nothing about the family.
+                let mut families = aliases.iter().filter_map(|alias| alias.family).filter(|f| *f != Family::Other);
+                let first = families.next();
+                probe.family = match first {
+                    Some(family) if families.any(|other| other != family) => None,
+                    Some(family) => Some(family),
+                    None => Some(Family::Other),
+                };
+                Some(probe)
+            })
+            .collect()
+    }
+}
+
+/// ld.so holds a small allocator of its own for the time before libc is there, whose blocks are none of the program's.
+/// (musl's linker is its libc, and is named `ld-musl-*`.)
+fn is_dynamic_linker(module: &ModuleSymbols) -> bool {
+    module.soname.as_deref().unwrap_or(&module.file_name).starts_with("ld-linux")
+}
+
+/// Whether a module that defines this function holds an allocator that its operators may use directly.
+fn is_c_allocator(function: &Function) -> bool {
+    function.family == Family::Malloc && matches!(function.kind, Kind::Alloc { .. })
+}
+
+/// Whether a function of this name is part of an allocator's inside. Asked where program and allocator share one module
+/// (static linking), so that the module does not tell whether a call comes from the allocator itself.
+pub fn is_internal_name(name: &str) -> bool {
+    const PREFIXES: [&str; 12] = [
+        "_int_",
+        "_mid_memalign",
+        "sysmalloc",
+        "systrim",
+        "tcache_",
+        "malloc_",
+        "ptmalloc_",
+        "arena_",
+        "je_",
+        "_rjem_",
+        "mi_",
+        "_mi_",
+    ];
+    const NAMES: [&str; 4] = ["__malloc_arena_thread_freeres", "munmap_chunk", "mremap_chunk", "unlink_chunk"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name)
+}

@@ -1,0 +1,304 @@
+//! Pairs the entry of an allocator function with its return, thread by thread, and turns them into heap events.
+//!
+//! Pure: no process is touched. The session tells what it saw ([`Calls::classify`], [`Calls::enter`],
+//! [`Calls::leave`]) and carries out what the answers ask for. The rules are those of hazards.md section 3:
+//!
+//! * a free counts at entry, an allocation at return;
+//! * the outermost allocator function names the call; calls of the allocator to itself and tail jumps are part of it;
+//! * a signal handler's, new-handler's or hook's own call is a call of its own;
+//! * frames that a longjmp, an exception or a dead thread left behind are dropped and counted.
+
+mod frames;
+
+use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
+use crate::allocators::{AllocatorTable, Family, Function, Kind};
+use crate::event::{Call, HeapEvent};
+use crate::memory::ReadMemory;
+use frames::{Frame, Frames, LastFree, Pending, Verdict};
+use rustc_hash::FxHashMap;
+
+/// A thread has arrived at the first instruction of a probed function.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The thread.
+    pub task: TaskId,
+    /// The function entered.
+    pub function: FunctionId,
+    /// Its six integer register arguments.
+    pub args: [u64; 6],
+    /// The stack pointer at entry: it points at the return address.
+    pub sp: u64,
+    /// The return address, read from the stack.
+    pub return_addr: Addr,
+    /// The module of the function entered.
+    pub module: ModuleId,
+    /// The module that the return address lies in.
+    pub caller_module: ModuleId,
+    /// Whether the return address lies in the allocator's own code: in a module that has probes, or, where the program
+    /// and its allocator share one module (static linking), in a function that has one.
+    pub caller_is_allocator: bool,
+    /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
+    pub family: Option<Family>,
+}
+
+/// A thread has arrived at a watched return address.
+#[derive(Clone, Copy, Debug)]
+pub struct Return {
+    /// The thread.
+    pub task: TaskId,
+    /// The return address.
+    pub site: Addr,
+    /// The stack pointer there: the return address has been popped.
+    pub sp: u64,
+    /// The call's result: rax.
+    pub result: u64,
+    /// Nanoseconds since tracing began.
+    pub time_ns: u64,
+}
+
+/// Questions that only the session can answer, asked in rare cases only.
+pub trait CallContext {
+    /// Whether the two stack pointers lie in one memory mapping, so that "deeper" has a meaning.
+    fn same_stack(&mut self, a: u64, b: u64) -> bool;
+    /// Whether a signal frame lies between the entry at hand and the frame whose entry stack pointer was
+    /// `outer_sp`: the entry then belongs to a signal handler. Walks the stack.
+    fn signal_frame_between(&mut self, outer_sp: u64) -> bool;
+}
+
+/// What an entry turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Classified {
+    /// Part of the allocator call in progress on this thread, or without effect (`free(NULL)`): resume.
+    Nothing,
+    /// A call of its own: unwind the stack, then [`Calls::enter`] it.
+    Outermost,
+}
+
+/// What [`Calls::enter`] wants done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entered {
+    /// The return address that must be watched, so that [`Calls::leave`] learns the result. None if nothing is to be
+    /// learnt there: a free.
+    pub watch: Option<Addr>,
+}
+
+/// What [`Calls::leave`] made of a return.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// No call in progress on this thread returns here at this stack depth: another function's return, or a jump.
+    Spurious,
+    /// It ended a call.
+    Matched,
+}
+
+/// Receives the events.
+pub type Emit<'a> = dyn FnMut(HeapEvent) + 'a;
+
+/// The calls in progress of all threads.
+///
+/// A free is known at its entry and leaves nothing pending. After [`Classified::Outermost`] the caller must `enter` the same
+/// entry before anything else happens on that thread.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    tasks: FxHashMap<u32, Frames>,
+    dropped: u64,
+}
+
+impl Calls {
+    /// No thread, no call.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells what an entry is, and drops the frames that it proves dead.
+    pub fn classify(
+        &mut self,
+        entry: &Entry,
+        table: &AllocatorTable,
+        context: &mut dyn CallContext,
+        emit: &mut Emit<'_>,
+    ) -> Classified {
+        let Some(function) = table.get(entry.function) else { return Classified::Nothing };
+        let freed = match function.kind {
+            Kind::Free { ptr } => Some(Addr(ptr.of(&entry.args))),
+            _ => None,
+        };
+        if freed == Some(Addr::NULL) {
+            return Classified::Nothing;
+        }
+        let Some(frames) = self.tasks.get_mut(&entry.task.serial) else { return Classified::Outermost };
+        if freed.is_some_and(|block| frames.last_free.is_some_and(|last| last.includes(entry, block))) {
+            return Classified::Nothing;
+        }
+        match frames.judge(entry, freed.is_some(), context, &mut Dropping { count: &mut self.dropped, emit }) {
+            Verdict::PartOfCall => Classified::Nothing,
+            Verdict::Independent => Classified::Outermost,
+        }
+    }
+
+    /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry.
+    pub fn enter(
+        &mut self,
+        entry: &Entry,
+        stack: StackId,
+        time_ns: u64,
+        table: &AllocatorTable,
+        emit: &mut Emit<'_>,
+    ) -> Entered {
+        let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
+        let by = Call { function: entry.function, task: entry.task, stack, time_ns, family: entry.family };
+        let declared = table.is_declared(entry.function);
+        let frames = self.tasks.entry(entry.task.serial).or_default();
+        frames.last_free = None;
+        let pending = match pending_of(function, &entry.args) {
+            Pending::Free { block } => {
+                emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, by });
+                if !declared {
+                    frames.last_free = Some(LastFree::of(entry, block));
+                    return Entered { watch: None };
+                }
+                // A declared function may free other blocks by functions that have probes: those calls are parts of
+                // it, which only its return bounds.
+                Pending::Free { block }
+            }
+            pending @ Pending::Realloc { old, .. } => {
+                emit(HeapEvent::ReallocBegan { old, by });
+                pending
+            }
+            pending => pending,
+        };
+        frames.push(Frame::of(entry, pending, stack, declared), &mut Dropping { count: &mut self.dropped, emit });
+        Entered { watch: Some(entry.return_addr) }
+    }
+
+    /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on this
+    /// thread and have not returned will not any more: they are dropped.
+    pub fn leave(&mut self, at: &Return, mem: &mut dyn ReadMemory, emit: &mut Emit<'_>) -> Left {
+        let Some(frames) = self.tasks.get_mut(&at.task.serial) else { return Left::Spurious };
+        let dropping = &mut Dropping { count: &mut self.dropped, emit };
+        let Some(frame) = frames.pop(at, dropping) else { return Left::Spurious };
+        let emit = &mut *dropping.emit;
+        frames.last_free = None;
+        let by = Call {
+            function: frame.function,
+            task: at.task,
+            stack: frame.stack,
+            time_ns: at.time_ns,
+            family: frame.family,
+        };
+        let allocated = |block: u64, size, emit: &mut Emit<'_>| match Addr(block) {
+            Addr::NULL => emit(HeapEvent::Failed { size, by }),
+            block => emit(HeapEvent::Allocated { block, size, by }),
+        };
+        match frame.pending {
+            Pending::Alloc { size } => allocated(at.result, size, emit),
+            Pending::Overflow { size } => emit(HeapEvent::Failed { size, by }),
+            Pending::AllocOut { out, size } => {
+                // The result is an int: the upper half of rax is undefined (System V ABI).
+                let ok = at.result & u64::from(u32::MAX) == 0;
+                let block = if ok { mem.read_u64(out).unwrap_or(0) } else { 0 };
+                allocated(block, size, emit);
+            }
+            Pending::Realloc { old, size } => {
+                emit(HeapEvent::ReallocEnded { old, new: Addr(at.result), size, by });
+            }
+            Pending::ResizeInPlace { old, size } => {
+                if at.result >= size && !old.is_null() {
+                    emit(HeapEvent::ReallocBegan { old, by });
+                    emit(HeapEvent::ReallocEnded { old, new: old, size, by });
+                }
+            }
+            Pending::Free { .. } => {}
+        }
+        Left::Matched
+    }
+
+    /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
+    pub fn signal_delivered(&mut self, task: TaskId) {
+        if let Some(frames) = self.tasks.get_mut(&task.serial) {
+            frames.interrupt();
+        }
+    }
+
+    /// The latest call of the thread can't be followed to its end, as no breakpoint can be set at its return address.
+    pub fn forget_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
+        if let Some(frames) = self.tasks.get_mut(&task.serial) {
+            frames.drop_latest(task, &mut Dropping { count: &mut self.dropped, emit });
+        }
+    }
+
+    /// The thread has ended: its calls will not return.
+    pub fn task_ended(&mut self, task: TaskId, emit: &mut Emit<'_>) {
+        if let Some(mut frames) = self.tasks.remove(&task.serial) {
+            frames.drop_all(task, &mut Dropping { count: &mut self.dropped, emit });
+        }
+    }
+
+    /// The process has replaced its image: all calls are gone with it, which is no anomaly.
+    pub fn exec(&mut self) {
+        self.tasks.clear();
+    }
+
+    /// A thread of another process came to be as a copy of `parent`: it is in the same calls as that.
+    pub fn fork(&mut self, parent: TaskId, child: TaskId) {
+        if let Some(frames) = self.tasks.get(&parent.serial) {
+            let copy = frames.clone();
+            self.tasks.insert(child.serial, copy);
+        }
+    }
+
+    /// How many calls were dropped without a return so far.
+    pub fn dropped_frames(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Whether the thread is in a call whose return is awaited.
+    pub fn pending(&self, task: TaskId) -> bool {
+        self.tasks.get(&task.serial).is_some_and(|frames| !frames.is_empty())
+    }
+}
+
+/// What happens to frames that will not return.
+struct Dropping<'a, 'b> {
+    count: &'a mut u64,
+    emit: &'a mut Emit<'b>,
+}
+
+impl Dropping<'_, '_> {
+    fn drop(&mut self, frame: &Frame, task: TaskId) {
+        *self.count += 1;
+        if let Pending::Realloc { old, .. } = frame.pending {
+            (self.emit)(HeapEvent::ReallocAbandoned { old, task });
+        }
+    }
+}
+
+/// What the call is about, from its arguments. A size that does not fit 64 bits can't be had: the allocator will return
+/// null, and must not be believed if it does not.
+fn pending_of(function: &Function, args: &[u64; 6]) -> Pending {
+    match function.kind {
+        Kind::Alloc { size, count } => match product(size.of(args), count.map(|count| count.of(args))) {
+            Some(size) => Pending::Alloc { size },
+            None => Pending::Overflow { size: u64::MAX },
+        },
+        Kind::AllocOut { out, size } => Pending::AllocOut { out: Addr(out.of(args)), size: size.of(args) },
+        Kind::Realloc { old, size, count } => {
+            let old = Addr(old.of(args));
+            match (product(size.of(args), count.map(|count| count.of(args))), old.is_null()) {
+                (Some(size), true) => Pending::Alloc { size },
+                (Some(size), false) => Pending::Realloc { old, size },
+                (None, true) => Pending::Overflow { size: u64::MAX },
+                (None, false) => Pending::Realloc { old, size: u64::MAX },
+            }
+        }
+        Kind::ResizeInPlace { old, size } => Pending::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
+        Kind::Free { ptr } => Pending::Free { block: Addr(ptr.of(args)) },
+    }
+}
+
+fn product(size: u64, count: Option<u64>) -> Option<u64> {
+    size.checked_mul(count.unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,462 @@
+use super::*;
+use crate::addr::TaskId;
+use crate::memory::MemoryImage;
+
+mod simulation;
+
+const APP: ModuleId = ModuleId(0);
+const LIBC: ModuleId = ModuleId(1);
+const JEMALLOC: ModuleId = ModuleId(2);
+const PRELOADED: ModuleId = ModuleId(3);
+
+const SP: u64 = 0x7fff_0000_1000;
+const ALT_SP: u64 = 0x5555_0000_8000;
+const SITE: Addr = Addr(0x40_1234);
+const TASK: TaskId = TaskId { tid: 77, serial: 1 };
+
+/// A thread and what it tells.
+struct Thread {
+    calls: Calls,
+    table: AllocatorTable,
+    memory: MemoryImage,
+    signal_frame: bool,
+    questions: u32,
+    events: Vec<HeapEvent>,
+}
+
+struct Context<'a> {
+    signal_frame: bool,
+    questions: &'a mut u32,
+}
+
+impl CallContext for Context<'_> {
+    fn same_stack(&mut self, a: u64, b: u64) -> bool {
+        a >> 32 == b >> 32
+    }
+    fn signal_frame_between(&mut self, _outer_sp: u64) -> bool {
+        *self.questions += 1;
+        self.signal_frame
+    }
+}
+
+impl Thread {
+    fn new() -> Self {
+        Self {
+            calls: Calls::new(),
+            table: AllocatorTable::new(),
+            memory: MemoryImage::default(),
+            signal_frame: false,
+            questions: 0,
+            events: Vec::new(),
+        }
+    }
+
+    fn id(&self, symbol: &str) -> FunctionId {
+        self.table.lookup(symbol).unwrap()
+    }
+
+    /// A call of the C library's function by the program.
+    fn entry(&self, symbol: &str, args: &[u64], sp: u64) -> Entry {
+        let mut all = [0xdead; 6];
+        all[..args.len()].copy_from_slice(args);
+        Entry {
+            task: TASK,
+            function: self.id(symbol),
+            args: all,
+            sp,
+            return_addr: SITE,
+            module: LIBC,
+            caller_module: APP,
+            caller_is_allocator: false,
+            family: None,
+        }
+    }
+
+    /// True if the entry is a call of its own.
+    fn arrive(&mut self, entry: Entry) -> bool {
+        let mut context = Context { signal_frame: self.signal_frame, questions: &mut self.questions };
+        let emit = &mut |event| self.events.push(event);
+        match self.calls.classify(&entry, &self.table, &mut context, emit) {
+            Classified::Nothing => false,
+            Classified::Outermost => {
+                let entered = self.calls.enter(&entry, StackId(9), 5, &self.table, emit);
+                assert!(entered.watch.is_none_or(|site| site == entry.return_addr));
+                true
+            }
+        }
+    }
+
+    fn call(&mut self, symbol: &str, args: &[u64]) -> bool {
+        self.arrive(self.entry(symbol, args, SP))
+    }
+
+    /// A call by the allocator's own code, deeper down.
+    fn inner(&mut self, symbol: &str, args: &[u64]) -> bool {
+        let entry = self.entry(symbol, args, SP - 0x40);
+        self.arrive(Entry { return_addr: Addr(0x7f00), caller_module: LIBC, caller_is_allocator: true, ..entry })
+    }
+
+    fn back_at(&mut self, site: Addr, sp: u64, result: u64) -> Left {
+        let emit = &mut |event| self.events.push(event);
+        self.calls.leave(&Return { task: TASK, site, sp, result, time_ns: 6 }, &mut self.memory, emit)
+    }
+
+    fn back(&mut self, result: u64) -> Left {
+        self.back_at(SITE, SP + 8, result)
+    }
+
+    /// The events since the last time, without who and when.
+    fn told(&mut self) -> Vec<String> {
+        let table = &self.table;
+        let tell = |event| match event {
+            HeapEvent::Allocated { block, size, by } => format!("{} {block} {size}", table.name(by.function)),
+            HeapEvent::Freed { block, internal, by } => {
+                format!("{} {block}{}", table.name(by.function), if internal { " internal" } else { "" })
+            }
+            HeapEvent::ReallocBegan { old, .. } => format!("began {old}"),
+            HeapEvent::ReallocEnded { old, new, size, .. } => format!("ended {old} {new} {size}"),
+            HeapEvent::ReallocAbandoned { old, .. } => format!("abandoned {old}"),
+            HeapEvent::Failed { size, by } => format!("{} failed {size}", table.name(by.function)),
+        };
+        std::mem::take(&mut self.events).into_iter().map(tell).collect()
+    }
+}
+
+#[test]
+fn an_allocation_counts_at_its_return_a_free_at_its_entry() {
+    let mut thread = Thread::new();
+    assert!(thread.call("malloc", &[24]));
+    assert!(thread.told().is_empty() && thread.calls.pending(TASK));
+    assert_eq!(thread.back(0x1000), Left::Matched);
+    let [HeapEvent::Allocated { by, .. }] = thread.events[..] else { panic!() };
+    assert_eq!((by.stack, by.time_ns, by.task), (StackId(9), 6, TASK));
+    assert_eq!(thread.told(), ["malloc 0x1000 24"]);
+    assert!(!thread.calls.pending(TASK));
+    assert!(thread.call("free", &[0x1000]));
+    assert_eq!(thread.told(), ["free 0x1000"]);
+    assert!(!thread.calls.pending(TASK), "nothing to learn from its return");
+    assert!(!thread.call("free", &[0]));
+    assert_eq!(thread.back(0), Left::Spurious);
+    assert!(thread.told().is_empty());
+}
+
+#[test]
+fn a_return_matches_by_site_and_depth() {
+    let mut thread = Thread::new();
+    thread.call("malloc", &[24]);
+    for (site, sp) in [(SITE, SP), (SITE, SP + 16), (SITE, SP - 56), (Addr(1), SP + 8)] {
+        assert_eq!(thread.back_at(site, sp, 0x1000), Left::Spurious);
+    }
+    let elsewhere = TaskId { tid: 77, serial: 2 };
+    let at = Return { task: elsewhere, site: SITE, sp: SP + 8, result: 1, time_ns: 0 };
+    assert_eq!(thread.calls.leave(&at, &mut MemoryImage::default(), &mut |_| panic!()), Left::Spurious);
+    assert_eq!(thread.back(0x1000), Left::Matched);
+    assert_eq!(thread.told(), ["malloc 0x1000 24"]);
+}
+
+#[test]
+fn sizes_multiply_and_overflow_fails() {
+    let mut thread = Thread::new();
+    thread.call("calloc", &[3, 8]);
+    thread.back(0x1000);
+    thread.call("calloc", &[u64::MAX, 2]);
+    thread.back(0);
+    thread.call("reallocarray", &[0, 1 << 63, 2]);
+    thread.back(0);
+    thread.call("reallocarray", &[0x1000, 5, 7]);
+    thread.back(0x2000);
+    thread.call("reallocarray", &[0x2000, 1 << 63, 2]);
+    thread.back(0);
+    let all = u64::MAX;
+    assert_eq!(
+        thread.told(),
+        [
+            "calloc 0x1000 24".to_owned(),
+            format!("calloc failed {all}"),
+            format!("reallocarray failed {all}"),
+            "began 0x1000".to_owned(),
+            "ended 0x1000 0x2000 35".to_owned(),
+            "began 0x2000".to_owned(),
+            format!("ended 0x2000 0x0 {all}"),
+        ]
+    );
+}
+
+#[test]
+fn posix_memalign_tells_through_its_pointer() {
+    let mut thread = Thread::new();
+    thread.memory = MemoryImage { start: Addr(0x600), bytes: 0xabc0u64.to_le_bytes().to_vec() };
+    thread.call("posix_memalign", &[0x600, 64, 10]);
+    // The result is an int: garbage above it.
+    thread.back(0xffff_ffff_0000_0000);
+    thread.call("posix_memalign", &[0x600, 64, 10]);
+    thread.back(12);
+    thread.call("posix_memalign", &[0x10, 64, 10]);
+    thread.back(0);
+    assert_eq!(thread.told(), ["posix_memalign 0xabc0 10", "posix_memalign failed 10", "posix_memalign failed 10"]);
+}
+
+#[test]
+fn t19_realloc_of_null_is_an_allocation_named_by_its_outer_function() {
+    let mut thread = Thread::new();
+    assert!(thread.call("realloc", &[0, 10]));
+    assert!(!thread.call("malloc", &[10]), "glibc jumps to malloc: same stack pointer, same return address");
+    thread.back(0x1000);
+    assert_eq!(thread.told(), ["realloc 0x1000 10"]);
+    assert_eq!(thread.calls.dropped_frames(), 0);
+}
+
+#[test]
+fn t19_a_moving_realloc_allocates_and_frees_inside() {
+    let mut thread = Thread::new();
+    assert!(thread.call("realloc", &[0x1000, 10]));
+    assert!(!thread.inner("__libc_malloc", &[10]));
+    assert!(!thread.inner("__libc_free", &[0x1000]));
+    thread.back(0x2000);
+    thread.call("realloc", &[0x2000, 0]);
+    thread.back(0);
+    thread.call("realloc", &[0x3000, 9]);
+    thread.back(0);
+    assert_eq!(
+        thread.told(),
+        [
+            "began 0x1000",
+            "ended 0x1000 0x2000 10",
+            "began 0x2000",
+            "ended 0x2000 0x0 0",
+            "began 0x3000",
+            "ended 0x3000 0x0 9"
+        ]
+    );
+}
+
+#[test]
+fn t19_resizing_in_place_counts_only_if_it_worked() {
+    let mut thread = Thread::new();
+    thread.call("xallocx", &[0x1000, 100, 0, 0]);
+    thread.back(112);
+    assert_eq!(thread.told(), ["began 0x1000", "ended 0x1000 0x1000 100"]);
+    thread.call("xallocx", &[0x1000, 5000, 0, 0]);
+    thread.back(112);
+    thread.call("mi_expand", &[0x1000, 5000]);
+    thread.back(0);
+    assert!(thread.told().is_empty());
+}
+
+#[test]
+fn t20_memalign_may_tail_jump_to_malloc() {
+    let mut thread = Thread::new();
+    assert!(thread.call("memalign", &[8, 100]));
+    assert!(!thread.call("malloc", &[100]));
+    thread.back(0x1000);
+    assert_eq!(thread.told(), ["memalign 0x1000 100"]);
+}
+
+#[test]
+fn t21_delete_and_the_free_that_it_jumps_to_are_one_call() {
+    let mut thread = Thread::new();
+    let jemalloc = |entry| Entry { module: JEMALLOC, ..entry };
+    for (first, return_addr) in [("_ZdaPv", Addr(0x40_1111)), ("_ZdlPvm", Addr(0x40_2222))] {
+        let at = |symbol, thread: &Thread| Entry { return_addr, ..jemalloc(thread.entry(symbol, &[0x1000], SP)) };
+        for _ in 0..2 {
+            assert!(thread.arrive(at(first, &thread)));
+            for other in ["_ZdlPv", "free"] {
+                assert!(!thread.arrive(at(other, &thread)), "{first} -> {other}");
+            }
+        }
+    }
+    assert_eq!(thread.told().len(), 4, "the same call twice is a double free, and told twice");
+    // Called rather than jumped to.
+    assert!(thread.arrive(jemalloc(thread.entry("_ZdlPv", &[0x2000], SP))));
+    let free = jemalloc(thread.entry("free", &[0x2000], SP - 0x20));
+    assert!(!thread.arrive(Entry { caller_module: JEMALLOC, caller_is_allocator: true, ..free }));
+    // The program's own free of the same pointer, or of another one, is no part of it.
+    assert!(thread.arrive(jemalloc(thread.entry("free", &[0x2000], SP - 0x20))));
+    assert!(thread.arrive(jemalloc(thread.entry("_ZdlPv", &[0x3000], SP))));
+    assert!(thread.arrive(jemalloc(thread.entry("free", &[0x4000], SP))));
+    assert_eq!(thread.told().len(), 4);
+}
+
+#[test]
+fn t21_bad_alloc_and_a_retry_at_the_same_place() {
+    let mut thread = Thread::new();
+    assert!(thread.call("_Znwm", &[1 << 60]));
+    // Thrown and caught; the same call again, with another size.
+    assert!(thread.call("_Znwm", &[64]));
+    thread.back(0x1000);
+    assert_eq!(thread.told(), ["operator new(unsigned long) 0x1000 64"]);
+    assert_eq!(thread.calls.dropped_frames(), 1);
+    assert!(!thread.calls.pending(TASK));
+}
+
+#[test]
+fn t21_a_new_handler_frees_on_its_own() {
+    let mut thread = Thread::new();
+    thread.call("_Znwm", &[100]);
+    let handler = thread.entry("free", &[0x5000], SP - 0x100);
+    assert!(thread.arrive(Entry { return_addr: Addr(0x40_9999), ..handler }));
+    thread.back(0x1000);
+    assert_eq!(thread.told(), ["free 0x5000", "operator new(unsigned long) 0x1000 100"]);
+}
+
+#[test]
+fn t22_a_longjmp_leaves_dead_frames() {
+    let mut thread = Thread::new();
+    // Out of a hook under realloc, to a caller further out.
+    thread.call("realloc", &[0x1000, 10]);
+    assert!(thread.arrive(thread.entry("malloc", &[5], SP - 0x100)), "the hook's own");
+    assert!(thread.arrive(thread.entry("malloc", &[20], SP + 0x40)));
+    assert_eq!(thread.told(), ["began 0x1000", "abandoned 0x1000"]);
+    assert_eq!(thread.calls.dropped_frames(), 2);
+    assert_eq!(thread.back_at(SITE, SP + 0x48, 0x2000), Left::Matched);
+    // A return proves dead what is above it.
+    thread.call("malloc", &[7]);
+    thread.arrive(thread.entry("realloc", &[0x2000, 1], SP - 0x100));
+    assert_eq!(thread.back(0x3000), Left::Matched);
+    assert_eq!(thread.told(), ["malloc 0x2000 20", "began 0x2000", "abandoned 0x2000", "malloc 0x3000 7"]);
+    assert_eq!(thread.calls.dropped_frames(), 3);
+}
+
+#[test]
+fn t22_a_dead_thread_abandons_its_calls() {
+    let mut thread = Thread::new();
+    thread.call("realloc", &[0x1000, 10]);
+    let events = &mut thread.events;
+    thread.calls.task_ended(TASK, &mut |event| events.push(event));
+    assert_eq!(thread.told(), ["began 0x1000", "abandoned 0x1000"]);
+    assert_eq!(thread.calls.dropped_frames(), 1);
+    assert!(!thread.calls.pending(TASK));
+}
+
+#[test]
+fn t22_another_call_at_the_same_depth_proves_the_old_one_dead() {
+    let mut thread = Thread::new();
+    thread.call("malloc", &[10]);
+    assert!(thread.arrive(Entry { return_addr: Addr(0x40_5555), ..thread.entry("calloc", &[1, 2], SP) }));
+    assert_eq!(thread.calls.dropped_frames(), 1);
+    // An allocation does not jump to free.
+    assert!(thread.arrive(Entry { return_addr: Addr(0x40_5555), ..thread.entry("free", &[0x10], SP) }));
+    assert_eq!(thread.calls.dropped_frames(), 2);
+}
+
+#[test]
+fn t23_a_signal_handlers_malloc_is_its_own() {
+    for sp in [SP - 0x400, ALT_SP] {
+        let mut thread = Thread::new();
+        // strdup: its malloc is called by libc, as the nested calls of a realloc are.
+        let strdup = |thread: &Thread| {
+            let entry = thread.entry("malloc", &[3], sp);
+            Entry { return_addr: Addr(0x7f01), caller_module: LIBC, caller_is_allocator: true, ..entry }
+        };
+        thread.call("malloc", &[10]);
+        if sp < SP && sp >> 32 == SP >> 32 {
+            assert!(!thread.arrive(strdup(&thread)));
+        }
+        assert_eq!(thread.questions, 0, "no stack is walked before there is a signal");
+        thread.calls.signal_delivered(TASK);
+        thread.signal_frame = true;
+        assert!(thread.arrive(strdup(&thread)), "in the handler");
+        assert_eq!(thread.back_at(Addr(0x7f01), sp + 8, 0x2000), Left::Matched);
+        assert!(thread.arrive(thread.entry("free", &[0x2000], sp)));
+        thread.signal_frame = false;
+        assert_eq!(thread.back(0x1000), Left::Matched);
+        assert_eq!(thread.told(), ["malloc 0x2000 3", "free 0x2000", "malloc 0x1000 10"]);
+        assert_eq!(thread.calls.dropped_frames(), 0);
+    }
+}
+
+/// The handler leaves by siglongjmp, and the dead call is found although one on another stack lies above it.
+#[test]
+fn t23_frames_of_another_stack_are_passed_over() {
+    let mut thread = Thread::new();
+    thread.call("realloc", &[0x1000, 10]);
+    thread.calls.signal_delivered(TASK);
+    thread.signal_frame = true;
+    assert!(thread.arrive(thread.entry("malloc", &[3], ALT_SP)));
+    thread.signal_frame = false;
+    assert!(thread.arrive(thread.entry("malloc", &[4], SP + 0x10)));
+    assert_eq!(thread.told(), ["began 0x1000", "abandoned 0x1000"]);
+    assert_eq!(thread.back_at(SITE, SP + 0x18, 0x2000), Left::Matched);
+    assert_eq!(thread.told(), ["malloc 0x2000 4"]);
+}
+
+#[test]
+fn t24_frees_by_the_allocators_own_code_are_marked() {
+    let mut thread = Thread::new();
+    assert!(thread.inner("free", &[0x1000]));
+    assert_eq!(thread.told(), ["free 0x1000 internal"]);
+}
+
+/// LD_PRELOAD: the interposer's malloc and free call the C library's, or jump to them.
+#[test]
+fn an_interposer_and_what_it_calls_are_one_call() {
+    let mut thread = Thread::new();
+    let outer = |thread: &Thread, symbol, arg| Entry { module: PRELOADED, ..thread.entry(symbol, &[arg], SP) };
+    let passed_on = |thread: &Thread, symbol, arg| {
+        let entry = thread.entry(symbol, &[arg], SP - 0x30);
+        Entry { return_addr: Addr(0x7e00), caller_module: PRELOADED, caller_is_allocator: true, ..entry }
+    };
+    assert!(thread.arrive(outer(&thread, "malloc", 10)));
+    assert!(!thread.arrive(passed_on(&thread, "malloc", 10)));
+    // It prints: the C library allocates for that, through the interposer.
+    let buffer = Entry { caller_module: LIBC, caller_is_allocator: true, ..outer(&thread, "malloc", 1024) };
+    let buffer = Entry { sp: SP - 0x200, return_addr: Addr(0x7f05), ..buffer };
+    assert!(thread.arrive(buffer));
+    assert_eq!(thread.back_at(Addr(0x7f05), SP - 0x200 + 8, 0x9000), Left::Matched);
+    thread.back(0x1000);
+    assert!(thread.arrive(outer(&thread, "free", 0x1000)));
+    assert!(!thread.arrive(passed_on(&thread, "free", 0x1000)));
+    assert!(thread.arrive(outer(&thread, "malloc", 20)));
+    assert!(!thread.call("malloc", &[20]), "tail jump");
+    thread.back(0x2000);
+    assert_eq!(thread.told(), ["malloc 0x9000 1024", "malloc 0x1000 10", "free 0x1000", "malloc 0x2000 20"]);
+    assert_eq!(thread.calls.dropped_frames(), 0);
+}
+
+#[test]
+fn what_a_declared_function_calls_is_part_of_it() {
+    let mut thread = Thread::new();
+    thread.table.declare(AllocatorTable::parse_alloc_fn("pool_get:size=arg2").unwrap());
+    thread.table.declare(AllocatorTable::parse_free_fn("pool_put:ptr=arg2").unwrap());
+    let pool = |thread: &Thread, symbol, args: &[u64]| Entry { module: APP, ..thread.entry(symbol, args, SP) };
+    assert!(thread.arrive(pool(&thread, "pool_get", &[0x500, 12])));
+    assert!(!thread.arrive(thread.entry("malloc", &[4096], SP - 0x50)));
+    thread.back(0x1000);
+    assert!(thread.arrive(pool(&thread, "pool_put", &[0x500, 0x1000])));
+    assert!(thread.calls.pending(TASK));
+    assert!(!thread.arrive(thread.entry("free", &[0x8000], SP - 0x50)));
+    assert_eq!(thread.back(0), Left::Matched);
+    assert!(thread.arrive(thread.entry("free", &[0x9000], SP - 0x50)));
+    assert_eq!(thread.told(), ["pool_get 0x1000 12", "pool_put 0x1000", "free 0x9000"]);
+}
+
+#[test]
+fn depth_is_bounded_and_the_oldest_goes() {
+    let mut thread = Thread::new();
+    for depth in 0..100 {
+        assert!(thread.arrive(thread.entry("malloc", &[depth], SP - depth * 0x100)));
+    }
+    assert_eq!(thread.calls.dropped_frames(), 36);
+    for depth in (36..100).rev() {
+        assert_eq!(thread.back_at(SITE, SP - depth * 0x100 + 8, 0x1000 + depth), Left::Matched);
+    }
+    assert_eq!(thread.told().len(), 64);
+    assert_eq!(thread.back_at(SITE, SP - 35 * 0x100 + 8, 1), Left::Spurious);
+}
+
+#[test]
+fn a_forked_child_is_in_its_parents_calls_and_exec_ends_all() {
+    let mut thread = Thread::new();
+    thread.call("malloc", &[10]);
+    let child = TaskId { tid: 78, serial: 2 };
+    thread.calls.fork(TASK, child);
+    assert!(thread.calls.pending(child) && thread.calls.pending(TASK));
+    let mut told = Vec::new();
+    let at = Return { task: child, site: SITE, sp: SP + 8, result: 0x1000, time_ns: 0 };
+    assert_eq!(thread.calls.leave(&at, &mut MemoryImage::default(), &mut |event| told.push(event)), Left::Matched);
+    let [HeapEvent::Allocated { by, .. }] = told[..] else { panic!() };
+    assert_eq!(by.task, child);
+    thread.calls.exec();
+    assert!(!thread.calls.pending(TASK));
+    assert_eq!((thread.back(0x1000), thread.calls.dropped_frames()), (Left::Spurious, 0));
+}

@@ -1,0 +1,275 @@
+//! The command line: clap types, resolved to Options; no clap type goes further.
+//!
+//! Two layers: [`args`] holds what the user may type, this file what it means. A command or an option that is planned
+//! but does not exist yet is refused here, before anything starts.
+
+mod args;
+mod errors;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use crate::export::output::DEFAULT_OUTPUT;
+use crate::export::{Format, PprofColumns};
+use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
+use clap::{CommandFactory, FromArgMatches};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The exit status of heaptrace's own failures, wrong usage included: one that few programs use themselves, so that a
+/// script can tell it from the profiled program's own status (as env(1), timeout(1) and xargs(1) have it).
+pub const EXIT_OWN_FAILURE: u8 = 125;
+
+/// What the user wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Profile a program from its first instruction.
+    Run(RunOptions),
+    /// Profile a running process, then leave it as it was.
+    Attach(AttachOptions),
+    /// Tell what this machine allows.
+    Doctor(DoctorOptions),
+}
+
+/// Options of `heaptrace run`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunOptions {
+    /// What to start: a path, or a name to be found in $PATH.
+    pub program: OsString,
+    /// Its arguments, without the program itself.
+    pub arguments: Vec<OsString>,
+    /// How to profile it.
+    pub profile: ProfileOptions,
+}
+
+/// Options of `heaptrace attach`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttachOptions {
+    /// Which process.
+    pub target: AttachTarget,
+    /// How to profile it.
+    pub profile: ProfileOptions,
+}
+
+/// Which process to attach to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AttachTarget {
+    /// The one with this process id; positive.
+    Pid(i32),
+    /// The only one whose executable or argv\[0\] has this basename.
+    Name(String),
+}
+
+/// Options of `heaptrace doctor`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DoctorOptions {
+    /// Whether to colour the output.
+    pub color: When,
+    /// Where separate debug files are looked for besides /usr/lib/debug.
+    pub debug_dirs: Vec<PathBuf>,
+}
+
+/// What `run` and `attach` share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProfileOptions {
+    /// The files to write, patterns not yet filled in; never empty.
+    pub outputs: Vec<PathBuf>,
+    /// The format of all of them, whatever their names say.
+    pub format: Option<Format>,
+    /// How allocator calls are intercepted.
+    pub engine: Engine,
+    /// Stop tracing after this time; never zero.
+    pub duration: Option<Duration>,
+    /// Whether to unwind at frees too.
+    pub free_stacks: bool,
+    /// Frames after which a stack is cut off; at least 1.
+    pub max_depth: usize,
+    /// The user's own allocating functions, as typed.
+    pub alloc_fns: Vec<String>,
+    /// The user's own freeing functions, as typed.
+    pub free_fns: Vec<String>,
+    /// Share one CPU with the target while it has one thread.
+    pub pin: bool,
+    /// Who walks the stacks.
+    pub unwinder: Unwinder,
+    /// Whether to resolve addresses to names.
+    pub symbolize: bool,
+    /// Where separate debug files are looked for, in this order, before /usr/lib/debug: those of the options, then those
+    /// of $HEAPTRACE_DEBUG_PATH.
+    pub debug_dirs: Vec<PathBuf>,
+    /// A folder below which the target's files are looked for instead of /.
+    pub sysroot: Option<PathBuf>,
+    /// Where to copy the program's files to, for later symbolization.
+    pub save_binaries: Option<PathBuf>,
+    /// A shell command for each finished file.
+    pub on_profile: Option<OsString>,
+    /// Which columns a pprof file gets.
+    pub pprof_columns: PprofColumns,
+    /// How many stacks text reports and the summary show; None: as many as each finds fitting.
+    pub top: Option<usize>,
+    /// How much to tell on stderr.
+    pub verbosity: Verbosity,
+    /// Whether to draw the progress line.
+    pub progress: When,
+    /// Whether to colour what goes to stderr.
+    pub color: When,
+}
+
+/// How allocator calls are intercepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Engine {
+    /// Whatever is best here; at present always [`Engine::Trap`].
+    #[default]
+    Auto,
+    /// int3 at each entry and return.
+    Trap,
+}
+
+/// Who walks the stacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unwinder {
+    /// heaptrace itself.
+    #[default]
+    Own,
+    /// libunwind, for comparison; only in builds with the cargo feature `libunwind`.
+    Libunwind,
+}
+
+/// A choice that can be left to circumstances.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum When {
+    /// If the output is a terminal, as a rule.
+    #[default]
+    Auto,
+    /// In any case.
+    Always,
+    /// In no case.
+    Never,
+}
+
+impl When {
+    /// The choice, where `auto` is what circumstances suggest.
+    pub const fn resolve(self, auto: bool) -> bool {
+        match self {
+            Self::Auto => auto,
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
+/// How much to tell on stderr.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verbosity {
+    /// Errors only.
+    Quiet,
+    /// The progress line and the summary.
+    #[default]
+    Normal,
+    /// Diagnostics too; 1 = what happens, 2 = why, 3 = everything.
+    Verbose(u8),
+}
+
+/// Why there is no command to carry out: a text to print instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The user asked for this text (`--help`, `--version`): it goes to stdout, exit status 0.
+    Answer(String),
+    /// The command line is wrong: this goes to stderr, exit status [`EXIT_OWN_FAILURE`].
+    Usage(String),
+}
+
+/// Reads a command line, program name included. `color`: whether help may hold terminal colours; `variable`: reads the
+/// environment.
+///
+/// # Errors
+/// [`Refusal`]: help was asked for, or the command line is wrong.
+pub fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    color: bool,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Command, Refusal> {
+    let matches = command().try_get_matches_from(arguments).map_err(|error| errors::refusal(&error, color))?;
+    let arguments = Arguments::from_arg_matches(&matches).map_err(|error| errors::refusal(&error, color))?;
+    let debug_path = variable("HEAPTRACE_DEBUG_PATH").unwrap_or_default();
+    let debug_path = || std::env::split_paths(&debug_path).filter(|dir| !dir.as_os_str().is_empty());
+    Ok(match arguments.command {
+        Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
+        Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
+        Subcommand::Doctor(arguments) => {
+            Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
+        }
+    })
+}
+
+fn command() -> clap::Command {
+    // Help that runs over the whole width of a wide terminal is hard to read.
+    Arguments::command().max_term_width(100)
+}
+
+fn resolve_run(arguments: RunArguments, debug_path: impl Iterator<Item = PathBuf>) -> RunOptions {
+    let mut words = arguments.command.into_iter();
+    RunOptions {
+        // clap has seen to it that there is one.
+        program: words.next().unwrap_or_default(),
+        arguments: words.collect(),
+        profile: resolve_profile(arguments.profile, debug_path),
+    }
+}
+
+fn resolve_attach(
+    arguments: AttachArguments,
+    debug_path: impl Iterator<Item = PathBuf>,
+) -> Result<AttachOptions, Refusal> {
+    let target = match (arguments.pid.or(arguments.pid_option), arguments.by_name) {
+        (Some(pid), _) => AttachTarget::Pid(pid),
+        (None, Some(name)) => AttachTarget::Name(name),
+        (None, None) => return Err(Refusal::Usage("attach needs a process id or --by-name NAME\n".to_owned())),
+    };
+    Ok(AttachOptions { target, profile: resolve_profile(arguments.profile, debug_path) })
+}
+
+fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item = PathBuf>) -> ProfileOptions {
+    let mut outputs = arguments.output;
+    if outputs.is_empty() {
+        outputs.push(
+            arguments
+                .format
+                .map_or_else(
+                    || DEFAULT_OUTPUT.to_owned(),
+                    // A name that says what is in the file.
+                    |format| DEFAULT_OUTPUT.replace(Format::PprofGz.name(), format.name()),
+                )
+                .into(),
+        );
+    }
+    let mut debug_dirs = arguments.debug_dir;
+    debug_dirs.extend(debug_path);
+    ProfileOptions {
+        outputs,
+        format: arguments.format,
+        engine: arguments.engine,
+        duration: arguments.duration,
+        free_stacks: !arguments.no_free_stacks,
+        max_depth: usize::from(arguments.max_depth),
+        alloc_fns: arguments.alloc_fn,
+        free_fns: arguments.free_fn,
+        pin: arguments.pin,
+        unwinder: arguments.unwinder,
+        symbolize: !arguments.no_symbolize,
+        debug_dirs,
+        sysroot: arguments.sysroot,
+        save_binaries: arguments.save_binaries,
+        on_profile: arguments.on_profile,
+        pprof_columns: arguments.pprof_columns,
+        top: arguments.top.map(usize::from),
+        verbosity: match (arguments.quiet, arguments.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, 0) => Verbosity::Normal,
+            (false, level) => Verbosity::Verbose(level.min(3)),
+        },
+        progress: arguments.progress,
+        color: arguments.color,
+    }
+}

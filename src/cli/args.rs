@@ -1,0 +1,229 @@
+//! What the user may type: clap's structures, and the texts of `--help`.
+
+use super::{Engine, Unwinder, When, values};
+use crate::export::{Format, PprofColumns};
+use clap::{Args, Parser};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Heap profiler for native Linux x86-64 programs. It works from outside, as a debugger does: no rebuild, no relink, no
+/// LD_PRELOAD.
+#[derive(Parser, Debug)]
+#[command(
+    name = "heaptrace",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  heaptrace run ./app                       profile a program from start to end
+  heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
+  heaptrace attach 1234 --duration 30s      profile a running process for half a minute
+  heaptrace doctor                          if one of these is refused
+
+`heaptrace help COMMAND` explains the options of a command."
+)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Subcommand,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum Subcommand {
+    Run(RunArguments),
+    Attach(AttachArguments),
+    Doctor(DoctorArguments),
+}
+
+/// Profile a program from its first instruction to its end
+///
+/// The program keeps its input and output; heaptrace writes to stderr only, and exits with the program's own status
+/// (128+N if signal N ended it). If heaptrace itself fails the status is 125; 126 if the program could not be executed,
+/// 127 if it was not found.
+///
+/// Ctrl-C goes to the program, as always; press it twice to stop tracing and let the program run on untraced.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace run [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
+    after_long_help = "\
+Examples:
+  heaptrace run ./app input.txt
+      Writes heaptrace.app.PID.pb.gz; look at it with `go tool pprof -top FILE` or `go tool pprof -http=: FILE`.
+  heaptrace run -o heap.pb.gz -o heap.svg -o heap.json -- ./app -v
+      Three files at once. Options behind the program's name are the program's.
+  heaptrace run --duration 1m -o first-minute.svg ./server
+      Traces one minute, then lets the server run on at full speed and waits for it.
+  heaptrace run --pin ./app
+      Several times faster in virtual machines, if the program has one thread."
+)]
+pub(super) struct RunArguments {
+    /// The program and its arguments. The first word that is no option ends heaptrace's own options
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    pub(super) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(super) profile: ProfileArguments,
+}
+
+/// Profile a running process, then leave it as it was
+///
+/// No thread is stopped to attach. Tracing ends with --duration, Ctrl-C, or the process itself; the process then goes on
+/// with its code as it was before. Only what is allocated meanwhile is known: "live" means allocated since attach and not
+/// freed yet.
+///
+/// Attaching needs the rights of a debugger: your own process and kernel.yama.ptrace_scope 0, or root. `heaptrace doctor`
+/// tells what is missing.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace attach [OPTIONS] PID\n       heaptrace attach [OPTIONS] --by-name NAME",
+    group = clap::ArgGroup::new("target").required(true).multiple(false),
+    after_long_help = "\
+Examples:
+  heaptrace attach 1234 --duration 30s
+      Writes heaptrace.NAME.1234.pb.gz after half a minute.
+  heaptrace attach --by-name redis-server -o redis.svg
+      Until Ctrl-C. Several processes of that name are an error that lists them."
+)]
+pub(super) struct AttachArguments {
+    /// Process id
+    #[arg(value_name = "PID", group = "target", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(super) pid: Option<i32>,
+
+    /// Process id, for those used to gdb's way
+    #[arg(short = 'p', long = "pid", value_name = "PID", group = "target", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(super) pid_option: Option<i32>,
+
+    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    #[arg(long, value_name = "NAME", group = "target")]
+    pub(super) by_name: Option<String>,
+
+    #[command(flatten)]
+    pub(super) profile: ProfileArguments,
+}
+
+/// Tell what this machine allows, and what to change
+///
+/// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for debug
+/// files. The exit status is 0 if programs can be profiled here, else 1.
+#[derive(Args, Debug)]
+pub(super) struct DoctorArguments {
+    /// Colours: auto means on a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when())]
+    pub(super) color: When,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ProfileArguments {
+    /// File to write; repeatable
+    ///
+    /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .folded (folded stacks), .json
+    /// (report), .txt (text). In names, %p stands for the process id, %n for the program's name, %i for the number in a
+    /// series. A file appears whole or not at all. Without -o: heaptrace.%n.%p.pb.gz.
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub(super) output: Vec<PathBuf>,
+
+    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, txt
+    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
+    pub(super) format: Option<Format>,
+
+    /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
+    ///
+    /// It runs when tracing has ended and the file is written; its output goes to stderr. If it fails heaptrace says so, and
+    /// exits with 125 if the program gave 0.
+    #[arg(long, value_name = "CMD", help_heading = "Output")]
+    pub(super) on_profile: Option<OsString>,
+
+    /// Columns of pprof files
+    ///
+    /// `sampler` are the six of Fuchsia's memory_sampler, `go` the four of Go's heap profiles; `all` has both, and the
+    /// peak.
+    #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
+    pub(super) pprof_columns: PprofColumns,
+
+    /// How many stacks the summary and .txt files show
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]
+    pub(super) top: Option<u16>,
+
+    /// Stop tracing after this time: 30, 30s, 500ms, 1m; a number without unit is seconds
+    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Tracing")]
+    pub(super) duration: Option<Duration>,
+
+    /// How calls of the allocator are intercepted: auto or trap
+    ///
+    /// `trap` puts a breakpoint at each entry and return of the allocator's functions. `auto` chooses the best that there
+    /// is; so far that is `trap`.
+    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
+    pub(super) engine: Engine,
+
+    /// Do not unwind at frees
+    ///
+    /// Makes frees cheaper. Deallocated bytes are then charged to the stack that allocated the block.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) no_free_stacks: bool,
+
+    /// Cut stacks off after this many frames; they are marked as truncated
+    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Tracing")]
+    pub(super) max_depth: u16,
+
+    /// A function of your own that allocates, like `pool_get:size=arg2`; repeatable
+    ///
+    /// The name of a symbol or MODULE+0xOFFSET, then what its arguments mean: size=argN, count=argN. Arguments are
+    /// numbered from 1; without any, the size is the first.
+    #[arg(long, value_name = "SPEC", help_heading = "Tracing")]
+    pub(super) alloc_fn: Vec<String>,
+
+    /// A function of your own that frees, like `pool_put:ptr=arg1`; repeatable
+    #[arg(long, value_name = "SPEC", help_heading = "Tracing")]
+    pub(super) free_fn: Vec<String>,
+
+    /// Share one CPU with the program as long as it has one thread
+    ///
+    /// Each stop then costs far less, above all in virtual machines. The program can see it in its CPU affinity, which is
+    /// why it has to be asked for.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) pin: bool,
+
+    /// Who walks the stacks: own, or libunwind where it was built in
+    #[arg(long, value_name = "WHICH", default_value = "own", value_parser = values::unwinder, help_heading = "Tracing")]
+    pub(super) unwinder: Unwinder,
+
+    /// Write addresses instead of names
+    ///
+    /// Frames are named MODULE+0xOFFSET; pprof can resolve them later from the build ids in the profile.
+    #[arg(long, help_heading = "Symbols")]
+    pub(super) no_symbolize: bool,
+
+    /// Look for separate debug files here, too; repeatable
+    ///
+    /// A folder like /usr/lib/debug, which is always searched last. $HEAPTRACE_DEBUG_PATH adds more, with colons between.
+    #[arg(long, value_name = "DIR", help_heading = "Symbols")]
+    pub(super) debug_dir: Vec<PathBuf>,
+
+    /// Look for the program's files below this folder instead of /
+    #[arg(long, value_name = "DIR", help_heading = "Symbols")]
+    pub(super) sysroot: Option<PathBuf>,
+
+    /// Copy the program and its libraries here, to find names later or elsewhere
+    ///
+    /// `--debug-dir DIR` reads the copies, and so does google/pprof with PPROF_BINARY_PATH=DIR (`go tool pprof` can't).
+    /// Files without a build id are left out. A folder can take the files of many runs.
+    #[arg(long, value_name = "DIR", help_heading = "Symbols")]
+    pub(super) save_binaries: Option<PathBuf>,
+
+    /// Errors only: no progress line, no summary
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Display")]
+    pub(super) quiet: bool,
+
+    /// Tell what happens; twice: why; three times: everything
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Display")]
+    pub(super) verbose: u8,
+
+    /// Progress line: auto means on a terminal that the program does not write to
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when(), help_heading = "Display")]
+    pub(super) progress: When,
+
+    /// Colours: auto means on a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when(), help_heading = "Display")]
+    pub(super) color: When,
+}

@@ -1,0 +1,192 @@
+//! From a finished recording to files and a summary: names are found now, when the target waits for nothing any more.
+
+use super::binaries::{BinaryStore, SaveError};
+use super::hook::{self, HookError};
+use super::use_color;
+use crate::cli::{ProfileOptions, Verbosity};
+use crate::export::ExportOptions;
+use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
+use crate::export::summary::{SummaryOptions, summary};
+use crate::profile::build::{BuildInput, LoadedModule, build};
+use crate::profile::symbolize::{NoSymbols, Symbolize};
+use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
+use crate::session::{ModuleRecord, Recording};
+use crate::symbols::{ModuleSource, Search, Symbolizer};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// What a recording became.
+#[derive(Debug)]
+pub struct Concluded {
+    /// The profile.
+    pub profile: Profile,
+    /// What became of each output file.
+    pub files: Vec<Outcome>,
+    /// Binaries that could not be saved.
+    pub unsaved: Vec<SaveError>,
+    /// Files for which the user's command failed.
+    pub not_passed_on: Vec<HookError>,
+}
+
+/// Where a command writes to, checked before the target starts.
+#[derive(Debug)]
+pub struct Destinations {
+    outputs: Outputs,
+    binaries: Option<BinaryStore>,
+}
+
+impl Destinations {
+    /// Checks all that `options` name.
+    ///
+    /// # Errors
+    /// The first that could not be written to.
+    pub fn prepare(options: &ProfileOptions) -> anyhow::Result<Self> {
+        let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused)?;
+        let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
+        Ok(Self { outputs, binaries })
+    }
+}
+
+impl Concluded {
+    /// Whether something could not be written or passed on.
+    pub fn has_failed(&self) -> bool {
+        let lost = self.files.iter().any(|file| file.result.is_err());
+        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty()
+    }
+}
+
+/// Finds the names, writes the files, tells the user, and passes the files on.
+pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
+    let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
+    recording.warnings.extend(saved.warnings);
+    let profile = profile(recording, options);
+    let top = options.top;
+    let defaults = ExportOptions::default();
+    let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
+    let files = destinations.outputs.write(Scope::All, &profile, &export);
+    if options.verbosity != Verbosity::Quiet {
+        let defaults = SummaryOptions::default();
+        let shown = SummaryOptions {
+            top: top.unwrap_or(defaults.top),
+            color: use_color(options.color, &io::stderr()),
+            width: terminal_width().unwrap_or(defaults.width),
+            files: &files,
+        };
+        // Nobody is left to tell if stderr is closed; the files are there.
+        let _ = io::stderr().write_all(summary(&profile, &shown).as_bytes());
+    } else {
+        for file in &files {
+            if let Err(error) = &file.result {
+                let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
+            }
+        }
+    }
+    if let Some(folder) = options.save_binaries.as_ref().filter(|_| options.verbosity != Verbosity::Quiet) {
+        let _ = writeln!(io::stderr(), "{} binaries are in {}", saved.present, folder.display());
+    }
+    for error in &saved.failures {
+        let _ = writeln!(io::stderr(), "heaptrace: {error}");
+    }
+    let not_passed_on = options.on_profile.as_ref().map(|command| hook::run(command, &files)).unwrap_or_default();
+    for error in &not_passed_on {
+        let _ = writeln!(io::stderr(), "heaptrace: {error}");
+    }
+    Concluded { profile, files, unsaved: saved.failures, not_passed_on }
+}
+
+fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
+    let meta = Meta {
+        mode: if recording.attached { Mode::Attach } else { Mode::Run },
+        part: 1,
+        program: recording.program,
+        pid: recording.pid,
+        command: recording.command,
+        cwd: recording.cwd,
+        started_at: recording.started_at,
+        duration_ns: recording.cost.wall_ns,
+        engine: "trap".to_owned(),
+        complete: !recording.detached || recording.attached,
+        exit: recording.exit,
+        session: session_id(recording.pid, recording.started_at),
+        sample_interval: 0,
+    };
+    let mut modules = recording.modules;
+    modules.sort_by_key(|module| !module.is_program);
+    let allocators = modules
+        .iter()
+        .filter(|module| !module.probed.is_empty())
+        .map(|module| {
+            let names = module.probed.iter().map(|&function| recording.table.name(function).to_owned());
+            (module.id, names.collect())
+        })
+        .collect();
+    let loaded = modules.iter().map(loaded_module).collect();
+    let names = recording.thread_names;
+    let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
+    let function_name = |id| recording.table.name(id).to_owned();
+    let images = recording.images.into_iter().map(|image| Image {
+        program: image.program,
+        totals: image.totals,
+        gone_with_exec: image.gone_with_exec,
+    });
+    let mut symbolizer: Box<dyn Symbolize> =
+        if options.symbolize { Box::new(symbolizer(modules, options, recording.pid)) } else { Box::new(NoSymbols) };
+    let input = BuildInput {
+        meta,
+        anomalies: recording.anomalies,
+        cost: recording.cost,
+        snapshot: &recording.snapshot,
+        stacks: &recording.stacks,
+        modules: loaded,
+        allocators,
+        thread_name: &thread_name,
+        function_name: &function_name,
+        images: images.collect(),
+        children: recording.children,
+        warnings: recording.warnings,
+    };
+    build(input, symbolizer.as_mut()).profile
+}
+
+fn loaded_module(module: &ModuleRecord) -> LoadedModule {
+    LoadedModule {
+        info: ModuleInfo {
+            id: module.id,
+            path: module.path.clone(),
+            build_id: module.build_id.clone(),
+            start: module.start,
+            end: module.end,
+            file_offset: module.file_offset,
+            symbols: SymbolStatus::default(),
+        },
+        bias: module.bias,
+    }
+}
+
+fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, pid: i32) -> Symbolizer {
+    // The target's own root, while the target lives: it may be in a container.
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let root = if root.is_dir() { root } else { PathBuf::from("/") };
+    let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
+    let mut symbolizer = Symbolizer::new(search);
+    for module in modules {
+        let ModuleRecord { id, path, build_id, file, memory, .. } = module;
+        symbolizer.add_module(id, ModuleSource { path, build_id, file, memory });
+    }
+    symbolizer
+}
+
+/// An id that ties the files of one session together: 16 hex digits.
+fn session_id(pid: i32, started_at: std::time::SystemTime) -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The standard library's hasher is seeded from the kernel's random numbers.
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_i32(pid);
+    hasher.write_u128(started_at.duration_since(std::time::UNIX_EPOCH).map(|t| t.as_nanos()).unwrap_or_default());
+    format!("{:016x}", hasher.finish())
+}
+
+/// The terminal's width in columns, as the shell tells it.
+fn terminal_width() -> Option<usize> {
+    std::env::var("COLUMNS").ok()?.parse().ok()
+}

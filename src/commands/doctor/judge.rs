@@ -1,0 +1,207 @@
+//! From facts to findings.
+
+use super::facts::{DEBUG_ROOT, Facts, Libc, Trial};
+use std::time::Duration;
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Level {
+    /// As it should be.
+    Ok,
+    /// heaptrace works, but something will be missing or slow.
+    Warn,
+    /// heaptrace can't work.
+    Fail,
+}
+
+/// One line of the answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Finding {
+    pub(super) level: Level,
+    pub(super) title: &'static str,
+    pub(super) text: String,
+    /// What to change.
+    pub(super) cure: Option<String>,
+}
+
+impl Finding {
+    fn new(level: Level, title: &'static str, text: impl Into<String>) -> Self {
+        Self { level, title, text: text.into(), cure: None }
+    }
+
+    fn with_cure(self, cure: impl Into<String>) -> Self {
+        Self { cure: Some(cure.into()), ..self }
+    }
+}
+
+/// Makes findings of `facts`, in the order in which they are to be read.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![kernel(facts), tracing(facts)];
+    findings.extend(breakpoints(facts));
+    findings.push(attach(facts));
+    findings.extend(seccomp(facts));
+    findings.extend(stop_cost(facts));
+    findings.extend(facts.hidepid.as_deref().map(|value| hidden_processes(facts, value)));
+    findings.extend(facts.libc.as_ref().map(|libc| libc_symbols(facts, libc)));
+    findings.extend(debug_path(facts));
+    findings.extend(debuginfod(facts));
+    findings
+}
+
+/// PTRACE_SEIZE came with Linux 3.4 (ptrace(2)).
+fn kernel(facts: &Facts) -> Finding {
+    let mut numbers = facts.kernel.split(|c: char| !c.is_ascii_digit()).map_while(|word| word.parse::<u32>().ok());
+    let version = numbers.next().zip(numbers.next());
+    let shadow = if facts.shadow_stack { "; programs can have a shadow stack" } else { "" };
+    match version {
+        Some(version) if version < (3, 4) => {
+            Finding::new(Level::Fail, "kernel", format!("Linux {} is too old", facts.kernel))
+                .with_cure("3.4 or later is needed")
+        }
+        Some(_) => Finding::new(Level::Ok, "kernel", format!("Linux {}{shadow}", facts.kernel)),
+        None => Finding::new(Level::Warn, "kernel", "its version can't be read: is /proc mounted?"),
+    }
+}
+
+fn tracing(facts: &Facts) -> Finding {
+    let title = "tracing";
+    let Trial::NoTrace(error) = &facts.trial else {
+        return Finding::new(Level::Ok, title, "a child can be traced: `heaptrace run` works");
+    };
+    let cure = match (facts.yama, facts.seccomp) {
+        (Some(3), _) => {
+            "kernel.yama.ptrace_scope is 3, which forbids all tracing until the next boot: set it to 1 or 0 in \
+                         /etc/sysctl.d and reboot"
+        }
+        (Some(2), _) if !facts.privileged => {
+            "kernel.yama.ptrace_scope is 2: only root may trace. Use sudo, or `sudo sysctl kernel.yama.ptrace_scope=1`"
+        }
+        (_, Some(1 | 2)) => {
+            "a seccomp filter is on, as in a container, and may forbid ptrace: in Docker, start the container with \
+             --cap-add SYS_PTRACE (and --security-opt seccomp=unconfined if that is not enough)"
+        }
+        _ => "a security module (AppArmor, SELinux) or a container may forbid it; try outside of it, or as root",
+    };
+    Finding::new(Level::Fail, title, error.clone()).with_cure(cure)
+}
+
+fn breakpoints(facts: &Facts) -> Option<Finding> {
+    match &facts.trial {
+        Trial::NoTrace(_) => None,
+        Trial::NoBreakpoint(error) => Some(Finding::new(Level::Fail, "breakpoints", error.clone()).with_cure(
+            "Linux 6.12 and later can forbid debuggers to write to code: boot with proc_mem.force_override=ptrace",
+        )),
+        Trial::Done { .. } => Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written")),
+    }
+}
+
+fn attach(facts: &Facts) -> Finding {
+    let title = "attach";
+    let sysctl = "`sudo heaptrace attach …`, or `sudo sysctl kernel.yama.ptrace_scope=0` until the next boot";
+    match (facts.yama, facts.privileged) {
+        (Some(3), _) => Finding::new(Level::Warn, title, "impossible (kernel.yama.ptrace_scope is 3)"),
+        (_, true) => Finding::new(Level::Ok, title, "to any process (CAP_SYS_PTRACE)"),
+        (None | Some(0), false) => Finding::new(
+            Level::Ok,
+            title,
+            "to your own processes; those of others, and programs with extra rights, need sudo",
+        ),
+        (Some(1), false) => {
+            Finding::new(Level::Warn, title, "not to running processes (kernel.yama.ptrace_scope is 1)")
+                .with_cure(sysctl)
+        }
+        (Some(scope), false) => {
+            Finding::new(Level::Warn, title, format!("only as root (kernel.yama.ptrace_scope is {scope})"))
+                .with_cure(sysctl)
+        }
+    }
+}
+
+fn seccomp(facts: &Facts) -> Option<Finding> {
+    let Some(mode @ 1..) = facts.seccomp else { return None };
+    let mode = if mode == 1 { "strict mode" } else { "a filter" };
+    Some(Finding::new(Level::Ok, "seccomp", format!("{mode} is on for heaptrace itself, as in a container")))
+}
+
+/// Two stops for an allocation, at entry and return, and one for a free.
+const STOPS_PER_PAIR: u32 = 3;
+
+fn stop_cost(facts: &Facts) -> Option<Finding> {
+    let Trial::Done { stop: Some(stop), pinned } = facts.trial else { return None };
+    let machine = if facts.virtual_machine { ", virtual" } else { "" };
+    let cpus = if facts.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", facts.cpus) };
+    let pair = micros(stop * STOPS_PER_PAIR);
+    let text = format!("a stop takes {}, a malloc and its free {pair} ({cpus}{machine})", micros(stop));
+    let finding = Finding::new(Level::Ok, "speed", text);
+    let gain =
+        pinned.filter(|pinned| !pinned.is_zero()).map(|pinned| (pinned, stop.as_secs_f64() / pinned.as_secs_f64()));
+    Some(match gain {
+        // Below that, it is not worth showing the program fewer CPUs than there are.
+        Some((pinned, gain)) if gain >= 1.5 && facts.cpus > 1 => finding.with_cure(format!(
+            "programs of one thread: with --pin a stop takes {}, {gain:.1} times less",
+            micros(pinned)
+        )),
+        _ => finding,
+    })
+}
+
+fn micros(duration: Duration) -> String {
+    format!("{:.1} µs", duration.as_secs_f64() * 1e6)
+}
+
+fn hidden_processes(facts: &Facts, value: &str) -> Finding {
+    let text = format!("/proc is mounted with hidepid={value}");
+    if facts.privileged {
+        Finding::new(Level::Ok, "processes", text)
+    } else {
+        Finding::new(Level::Warn, "processes", format!("{text}: other users' processes can't be found"))
+            .with_cure("use sudo for those")
+    }
+}
+
+fn libc_symbols(facts: &Facts, libc: &Libc) -> Finding {
+    let title = "debug files";
+    let path = libc.path.display();
+    match (&libc.debug_file, &libc.build_id) {
+        (Some(file), _) => Finding::new(Level::Ok, title, format!("of the C library: {}", file.display())),
+        (None, Some(id)) => {
+            let cure = if facts.debian {
+                "`sudo apt install libc6-dbg`".to_owned()
+            } else {
+                "install your distribution's debug files of the C library (glibc-debuginfo, or the like)".to_owned()
+            };
+            Finding::new(
+                Level::Warn,
+                title,
+                format!(
+                    "none for {path} (build id {id}) in {DEBUG_ROOT}: frames in it have no lines, and some no name"
+                ),
+            )
+            .with_cure(cure)
+        }
+        (None, None) => {
+            Finding::new(Level::Warn, title, format!("{path} has no build id, by which a debug file could be found"))
+        }
+    }
+}
+
+fn debug_path(facts: &Facts) -> Option<Finding> {
+    let missing: Vec<_> =
+        facts.debug_path.iter().filter(|(_, there)| !there).map(|(dir, _)| dir.display().to_string()).collect();
+    if !missing.is_empty() {
+        let text = format!("$HEAPTRACE_DEBUG_PATH names what is no folder: {}", missing.join(", "));
+        return Some(Finding::new(Level::Warn, "debug path", text).with_cure("correct or unset it"));
+    }
+    let dirs: Vec<_> = facts.debug_path.iter().map(|(dir, _)| dir.display().to_string()).collect();
+    (!dirs.is_empty()).then(|| Finding::new(Level::Ok, "debug path", format!("{}, then {DEBUG_ROOT}", dirs.join(", "))))
+}
+
+fn debuginfod(facts: &Facts) -> Option<Finding> {
+    facts.debuginfod.then(|| {
+        Finding::new(
+            Level::Ok,
+            "debuginfod",
+            "$DEBUGINFOD_URLS is set, but this version does not fetch debug files yet",
+        )
+    })
+}

@@ -1,0 +1,128 @@
+//! Findings on machines made up.
+
+use super::facts::{Facts, Libc, Trial};
+use super::*;
+use std::path::PathBuf;
+use std::time::Duration;
+
+fn machine() -> Facts {
+    Facts {
+        kernel: "6.1.0-18-amd64".into(),
+        yama: Some(0),
+        privileged: false,
+        seccomp: Some(0),
+        trial: Trial::Done { stop: Some(Duration::from_nanos(42_300)), pinned: Some(Duration::from_nanos(9_800)) },
+        cpus: 8,
+        virtual_machine: true,
+        shadow_stack: false,
+        hidepid: None,
+        debian: true,
+        libc: Some(Libc {
+            path: "/lib/libc.so.6".into(),
+            build_id: Some("aabbcc".into()),
+            debug_file: Some("/usr/lib/debug/.build-id/aa/bbcc.debug".into()),
+        }),
+        debug_path: vec![],
+        debuginfod: false,
+    }
+}
+
+fn find(facts: &Facts, title: &str) -> Option<Finding> {
+    judge::findings(facts).into_iter().find(|finding| finding.title == title)
+}
+
+fn cure(facts: &Facts, title: &str) -> (Level, String) {
+    let finding = find(facts, title).unwrap();
+    (finding.level, finding.cure.unwrap_or_default())
+}
+
+#[test]
+fn a_good_machine_has_no_complaint() {
+    let findings = judge::findings(&machine());
+    assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
+    insta::assert_snapshot!(render(&findings, false));
+}
+
+#[test]
+fn a_bad_machine_names_each_cure() {
+    let facts = Facts {
+        yama: Some(2),
+        seccomp: Some(2),
+        trial: Trial::NoTrace("could not seize task 5: Operation not permitted (os error 1)".into()),
+        hidepid: Some("invisible".into()),
+        libc: Some(Libc { path: "/lib/libc.so.6".into(), build_id: Some("aabbcc".into()), debug_file: None }),
+        debug_path: vec![(PathBuf::from("/gone"), false), (PathBuf::from("/there"), true)],
+        debuginfod: true,
+        ..machine()
+    };
+    insta::assert_snapshot!(render(&judge::findings(&facts), false));
+}
+
+#[test]
+fn attach_depends_on_yama_and_capability() {
+    let level = |yama, privileged| find(&Facts { yama, privileged, ..machine() }, "attach").unwrap().level;
+    for (yama, alone, privileged) in [
+        (None, Level::Ok, Level::Ok),
+        (Some(0), Level::Ok, Level::Ok),
+        (Some(1), Level::Warn, Level::Ok),
+        (Some(2), Level::Warn, Level::Ok),
+        (Some(3), Level::Warn, Level::Warn),
+    ] {
+        assert_eq!((level(yama, false), level(yama, true)), (alone, privileged), "{yama:?}");
+    }
+}
+
+#[test]
+fn a_refused_trial_is_blamed_on_what_most_likely_refused_it() {
+    let refused = |yama, seccomp, privileged| {
+        let trial = Trial::NoTrace("no".into());
+        let (level, cure) = cure(&Facts { yama, seccomp, privileged, trial, ..machine() }, "tracing");
+        assert_eq!(level, Level::Fail);
+        cure
+    };
+    assert!(refused(Some(3), Some(0), true).contains("reboot"));
+    assert!(refused(Some(2), Some(2), false).contains("sysctl"));
+    assert!(refused(Some(2), Some(2), true).contains("--cap-add SYS_PTRACE"));
+    assert!(refused(None, Some(0), true).contains("AppArmor"));
+}
+
+#[test]
+fn a_kernel_that_forbids_to_write_code_fails_with_its_boot_parameter() {
+    let facts = Facts { trial: Trial::NoBreakpoint("Input/output error".into()), ..machine() };
+    let (level, cure) = cure(&facts, "breakpoints");
+    assert_eq!(level, Level::Fail);
+    assert!(cure.contains("proc_mem.force_override=ptrace"));
+    assert!(!possible(&judge::findings(&facts)));
+    assert_eq!(find(&facts, "tracing").unwrap().level, Level::Ok);
+}
+
+#[test]
+fn kernels_are_judged_by_number() {
+    let level = |kernel: &str| find(&Facts { kernel: kernel.into(), ..machine() }, "kernel").unwrap().level;
+    assert_eq!(level("3.3.8"), Level::Fail);
+    assert_eq!(level("2.6.32-754.el6"), Level::Fail);
+    assert_eq!(level("3.4"), Level::Ok);
+    assert_eq!(level("3.10.0"), Level::Ok);
+    assert_eq!(level("10.0"), Level::Ok);
+    assert_eq!(level(""), Level::Warn);
+}
+
+#[test]
+fn pinning_is_recommended_only_where_it_pays() {
+    let with = |stop, pinned: Option<u64>, cpus| {
+        let trial = Trial::Done { stop: Some(Duration::from_nanos(stop)), pinned: pinned.map(Duration::from_nanos) };
+        find(&Facts { trial, cpus, ..machine() }, "speed").unwrap().cure
+    };
+    assert!(with(42_000, Some(10_000), 2).unwrap().contains("4.2 times less"));
+    assert_eq!(with(11_000, Some(10_000), 2), None);
+    assert_eq!(with(42_000, Some(10_000), 1), None);
+    assert_eq!(with(42_000, None, 2), None);
+    assert_eq!(with(42_000, Some(0), 2), None);
+}
+
+#[test]
+fn colours_only_on_request() {
+    let findings = judge::findings(&machine());
+    assert!(!render(&findings, false).contains('\x1b'));
+    assert!(render(&findings, true).contains("\x1b[32mok  \x1b[0m"));
+}

@@ -1,0 +1,54 @@
+//! `--on-profile`: a command of the user's for each finished file, to upload it or attach it to a crash report.
+
+use crate::export::output::Outcome;
+use crate::tracer::control;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+/// The variable that holds the file's path.
+const FILE_VARIABLE: &str = "HEAPTRACE_FILE";
+
+/// Why the command did not do its work for a file.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// The shell could not be started.
+    #[error("--on-profile could not be run for {}: {source}", file.display())]
+    Start {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The command failed.
+    #[error("--on-profile failed for {}: {status}", file.display())]
+    Failed {
+        /// The file.
+        file: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// Runs `command` by /bin/sh once for each regular file that was written, one after the other. To be called when all
+/// tracing has ended: nothing may wait for us then. Returns what failed.
+pub fn run(command: &OsStr, files: &[Outcome]) -> Vec<HookError> {
+    let written = files.iter().filter(|file| file.result.is_ok() && file.path.is_file());
+    written.filter_map(|file| run_for(command, &file.path).err()).collect()
+}
+
+fn run_for(command: &OsStr, file: &Path) -> Result<(), HookError> {
+    let error = |source| HookError::Start { file: file.to_owned(), source };
+    // The command may change its folder before it looks at the file.
+    let path = std::path::absolute(file).map_err(error)?;
+    // Standard input and output are the program's, which may still run.
+    let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(error)?;
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).env(FILE_VARIABLE, path).stdin(Stdio::null()).stdout(stderr);
+    // Ctrl-C ends the command: what we have blocked for ourselves must not be blocked in it.
+    control::unblock_own_signals_in(&mut shell);
+    let status = shell.status().map_err(error)?;
+    if status.success() { Ok(()) } else { Err(HookError::Failed { file: file.to_owned(), status }) }
+}

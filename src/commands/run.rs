@@ -1,0 +1,165 @@
+//! `heaptrace run`: profile a program from its first instruction.
+
+use super::conclude::{Destinations, conclude};
+use super::progress::{self, ProgressLine, Sharing};
+use super::settings::settings;
+use super::supervise::{Signals, supervise};
+use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
+use crate::elf::Elf;
+use crate::profile::Exit;
+use crate::progress::Progress;
+use crate::session::{SessionError, Target};
+use crate::symbols::Bytes;
+use crate::tracer::launch::{self, Program};
+use crate::tracer::status::WaitStatus;
+use crate::tracer::{TracerError, control};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs the program and writes its profile; the exit status is the program's own.
+///
+/// # Errors
+/// If an output can't be written or the program can't be executed: then nothing has been started.
+pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
+    let profile = &options.profile;
+    let destinations = Destinations::prepare(profile)?;
+    let settings = settings(profile, profile.duration.is_none())?;
+    let (program, sanitized) = prepare(options)?;
+    let privileged = loses_privileges(program.path());
+    let mask = control::block_own_signals()?;
+    let progress = Arc::new(Progress::default());
+    let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
+    let target = Target::Launch { program, mask: Box::new(mask) };
+    let tick = || line.tick(progress.read());
+    let traced = supervise(target, settings, profile.duration, Signals::ForTheProgram, &progress, tick);
+    drop(line);
+    let mut recording = traced.map_err(refused)?;
+    if privileged {
+        recording.warnings.push(
+            "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
+                .to_owned(),
+        );
+    }
+    if sanitized {
+        recording.warnings.push(
+            "the program's own leak check (LeakSanitizer) refuses to run under ptrace: it was switched off (detect_leaks=0)"
+                .to_owned(),
+        );
+    }
+    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    let concluded = conclude(recording, profile, &destinations);
+    // Let go before its end, the program is waited for as by any parent.
+    let status = match exit {
+        None if lives_on => exit_status(wait_as_parent(pid)?),
+        _ => exit,
+    };
+    let status = status.map_or(EXIT_OWN_FAILURE, code_of);
+    Ok(if status == 0 && concluded.has_failed() { EXIT_OWN_FAILURE } else { status })
+}
+
+/// Says what helps if the kernel does not let a child be traced.
+fn refused(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<SessionError>() {
+        Some(SessionError::Tracer(TracerError::Task { operation: "seize", .. })) => error.context(
+            "tracing is not permitted here, not even of an own child (another tracer, such as strace or gdb, has it already; a \
+             container's seccomp profile; Yama's ptrace_scope 3): `heaptrace doctor` tells what to change",
+        ),
+        Some(SessionError::Tracer(TracerError::ProcFile { .. })) => error.context(
+            "the program can't be traced: its file may be executed but not read by this user, or it is set-user-ID",
+        ),
+        _ => error,
+    }
+}
+
+/// Waits for the program that was let go, passing signals on as before.
+fn wait_as_parent(pid: i32) -> Result<WaitStatus, TracerError> {
+    loop {
+        if let Some(status) = launch::poll_child(pid)? {
+            return Ok(status);
+        }
+        match control::next_signal(POLL) {
+            Some(signal) if signal != control::INTERRUPT && signal != control::QUIT => control::send(pid, signal)?,
+            _ => {}
+        }
+    }
+}
+
+/// How often the end of a program that was let go is looked for.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The exit status that a shell would report.
+fn code_of(exit: Exit) -> u8 {
+    let code = match exit {
+        Exit::Code(code) => code,
+        Exit::Signal(signal) => 128 + signal,
+    };
+    u8::try_from(code & 0xff).unwrap_or(EXIT_OWN_FAILURE)
+}
+
+fn exit_status(status: WaitStatus) -> Option<Exit> {
+    match status {
+        WaitStatus::Exited(code) => Some(Exit::Code(code)),
+        WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
+        _ => None,
+    }
+}
+
+/// Finds the program, and tells whether the environment had to be changed for it.
+fn prepare(options: &RunOptions) -> Result<(Program, bool), TracerError> {
+    let program = Program::new(&options.program, &options.arguments, std::env::vars_os())?;
+    if !has_leak_sanitizer(program.path()) {
+        return Ok((program, false));
+    }
+    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    for name in ["ASAN_OPTIONS", "LSAN_OPTIONS"] {
+        match environment.iter_mut().find(|(key, _)| key == name) {
+            Some((_, value)) if value.is_empty() => *value = "detect_leaks=0".into(),
+            Some((_, value)) => value.push(":detect_leaks=0"),
+            None => environment.push((name.into(), "detect_leaks=0".into())),
+        }
+    }
+    Ok((Program::new(&options.program, &options.arguments, environment)?, true))
+}
+
+/// Whether the file's set-user-ID or set-group-ID bit would give the program other rights than ours (execve(2): not while it
+/// is traced by somebody without CAP_SYS_PTRACE).
+fn loses_privileges(path: &Path) -> bool {
+    let own = std::fs::metadata("/proc/self");
+    let (Ok(file), Ok(own)) = (std::fs::metadata(path), own) else { return false };
+    let sets_user = file.mode() & 0o4000 != 0 && file.uid() != own.uid();
+    let sets_group = file.mode() & 0o2000 != 0 && file.gid() != own.gid();
+    (sets_user || sets_group) && own.uid() != 0
+}
+
+/// Whether the program brings a LeakSanitizer, which ends a program that is traced with an error of its own.
+fn has_leak_sanitizer(path: &Path) -> bool {
+    let Ok(bytes) = Bytes::open(path) else { return false };
+    let Ok(elf) = Elf::parse(&bytes) else { return false };
+    let by_library = elf.needed().iter().any(|library| {
+        let library = library.to_string_lossy();
+        library.starts_with("liblsan.so")
+            || library.starts_with("libasan.so")
+            || library.starts_with("libclang_rt.asan")
+    });
+    by_library || elf.find_symbol("__lsan_init").is_some() || elf.find_symbol("__asan_init").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_those_of_a_shell() {
+        assert_eq!(code_of(Exit::Code(3)), 3);
+        assert_eq!(code_of(Exit::Signal(9)), 137);
+    }
+
+    #[test]
+    fn an_ordinary_program_has_no_leak_sanitizer() {
+        assert!(!has_leak_sanitizer(Path::new("/bin/true")));
+        assert!(!has_leak_sanitizer(Path::new("/does/not/exist")));
+    }
+}

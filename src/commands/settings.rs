@@ -1,0 +1,30 @@
+//! From the options that `run` and `attach` share to how a session traces.
+
+use crate::allocators::AllocatorTable;
+use crate::cli::{ProfileOptions, Unwinder};
+use crate::session::Settings;
+use anyhow::bail;
+
+/// Resolves the options. `exit_kill`: see [`Settings::exit_kill`].
+///
+/// # Errors
+/// A declaration of an allocator function that can't be understood, or a second unwinder.
+pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Settings> {
+    if options.unwinder == Unwinder::Libunwind {
+        bail!("--unwinder libunwind is not built in yet, not even with the cargo feature: the tests alone use it");
+    }
+    let mut table = AllocatorTable::new();
+    for spec in &options.alloc_fns {
+        table.declare(AllocatorTable::parse_alloc_fn(spec)?);
+    }
+    for spec in &options.free_fns {
+        table.declare(AllocatorTable::parse_free_fn(spec)?);
+    }
+    Ok(Settings {
+        table,
+        max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
+        free_stacks: options.free_stacks,
+        pin: options.pin,
+        exit_kill,
+    })
+}

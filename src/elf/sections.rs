@@ -1,0 +1,224 @@
+//! Sections, notes and links to separate debug files.
+
+use super::{Elf, ElfError, Header, page_floor, slice};
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::unwinder::{Section, UnwindModule};
+use object::LittleEndian as LE;
+use object::elf;
+use object::read::elf::{CompressionHeader, NoteIterator, ProgramHeader, SectionHeader};
+use object::read::{CompressedData, CompressionFormat};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A section that claims to be larger when uncompressed is damaged, or meant to fill the memory.
+const LARGEST_SECTION: u64 = 16 << 30;
+
+/// `.gnu_debuglink`: the name of a separate debug file, as `objcopy --add-gnu-debuglink` writes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DebugLink<'d> {
+    /// A file name without folders.
+    pub name: &'d [u8],
+    /// The CRC-32 (as in gzip) of the whole debug file.
+    pub crc: u32,
+}
+
+/// `.gnu_debugaltlink`: the file that dwz has moved shared DWARF to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AltLink<'d> {
+    /// Absolute, or relative to the folder of the file that has the link.
+    pub path: &'d [u8],
+    /// The file's build id.
+    pub build_id: &'d [u8],
+}
+
+/// The sections that unwinding needs, as [`UnwindModule`] wants them.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "see unwinder::UnwindModule")]
+pub struct UnwindSections {
+    pub eh_frame_hdr: Option<Section>,
+    pub eh_frame: Option<Section>,
+    pub debug_frame: Option<Section>,
+    pub text: Option<ObjAddr>,
+    pub got: Option<ObjAddr>,
+    pub entry: Option<ObjAddr>,
+}
+
+impl UnwindSections {
+    /// With what the process adds: where the module is.
+    pub fn into_module(self, id: ModuleId, code: Vec<Range<Addr>>, bias: LoadBias) -> UnwindModule {
+        let Self { eh_frame_hdr, eh_frame, debug_frame, text, got, entry } = self;
+        UnwindModule { id, code, bias, eh_frame_hdr, eh_frame, debug_frame, text, got, entry }
+    }
+}
+
+impl<'d> Elf<'d> {
+    /// The build id (NT_GNU_BUILD_ID), 20 bytes mostly.
+    pub fn build_id(&self) -> Option<&'d [u8]> {
+        // Debug files keep the note's section while their program headers point nowhere; stripped files and memory images
+        // may have program headers only.
+        let by_section = self.sections.iter().filter_map(|s| s.notes(LE, self.data).ok().flatten());
+        let by_header = self.program_headers.iter().filter(|h| h.p_type(LE) == elf::PT_NOTE).filter_map(|h| {
+            // An alignment of 0 or 1 means 4.
+            NoteIterator::<Header>::new(LE, h.p_align(LE).max(4), self.header_bytes(h)?).ok()
+        });
+        by_section.chain(by_header).find_map(build_id_of)
+    }
+
+    /// The build id as lower-case hex.
+    pub fn build_id_hex(&self) -> Option<String> {
+        self.build_id().map(hex)
+    }
+
+    /// The link to the separate debug file.
+    pub fn debug_link(&self) -> Option<DebugLink<'d>> {
+        let data = self.raw_section(".gnu_debuglink")?;
+        let name = data.split(|&b| b == 0).next().filter(|n| !n.is_empty())?;
+        // The name's terminator and padding to 4 bytes lie between.
+        let crc = slice(data, (name.len() as u64 + 1).checked_next_multiple_of(4)?, 4)?;
+        Some(DebugLink { name, crc: u32::from_le_bytes(crc.try_into().ok()?) })
+    }
+
+    /// The link to the file of shared DWARF.
+    pub fn debug_alt_link(&self) -> Option<AltLink<'d>> {
+        let data = self.raw_section(".gnu_debugaltlink")?;
+        let path = data.split(|&b| b == 0).next().filter(|p| !p.is_empty())?;
+        Some(AltLink { path, build_id: data.get(path.len() + 1..)? })
+    }
+
+    /// Whether there is a section of this name with bytes in the file.
+    pub fn has_section(&self, name: &str) -> bool {
+        self.section_header(name).is_some_and(|s| s.sh_type(LE) != elf::SHT_NOBITS && s.sh_size(LE) > 0)
+    }
+
+    /// Whether it describes functions, lines and types (DWARF's `.debug_info`, compressed or not).
+    pub fn has_debug_info(&self) -> bool {
+        self.has_section(".debug_info") || self.has_section(".zdebug_info")
+    }
+
+    /// The object addresses of a section of this name.
+    pub fn section_range(&self, name: &str) -> Option<Range<ObjAddr>> {
+        let section = self.section_header(name)?;
+        let start = section.sh_addr(LE);
+        Some(ObjAddr(start)..ObjAddr(start.checked_add(section.sh_size(LE))?))
+    }
+
+    /// The object addresses of the section with this index; `None` also if it is not loaded.
+    pub fn section_range_by_index(&self, index: u16) -> Option<Range<ObjAddr>> {
+        let section = self.sections.section(object::read::SectionIndex(usize::from(index))).ok()?;
+        let start = Some(section.sh_addr(LE)).filter(|&a| a != 0)?;
+        Some(ObjAddr(start)..ObjAddr(start.checked_add(section.sh_size(LE))?))
+    }
+
+    /// A section's bytes, uncompressed. `None` if there is no such section, or none of its bytes are in the file.
+    ///
+    /// # Errors
+    /// The section lies outside of the file or can't be uncompressed.
+    pub fn section_data(&self, name: &str) -> Result<Option<Cow<'d, [u8]>>, ElfError> {
+        let compressed_name = name.strip_prefix(".debug_").map(|rest| format!(".zdebug_{rest}"));
+        let named = |name: &str| self.section_header(name).filter(|s| s.sh_type(LE) != elf::SHT_NOBITS);
+        let (section, old_style) = match (named(name), compressed_name.as_deref().and_then(named)) {
+            (Some(section), _) => (section, false),
+            (None, Some(section)) => (section, true),
+            (None, None) => return Ok(None),
+        };
+        let data = section.data(LE, self.data).map_err(|_| ElfError::Damaged("a section lies outside of the file"))?;
+        let compressed = if old_style {
+            old_compression(data)
+        } else if section.sh_flags(LE).contains(elf::SHF_COMPRESSED) {
+            new_compression(data)
+        } else {
+            return Ok(Some(Cow::Borrowed(data)));
+        };
+        compressed
+            .filter(|c| c.uncompressed_size <= LARGEST_SECTION)
+            .and_then(|c| c.decompress().ok())
+            .map(Some)
+            .ok_or(ElfError::Damaged("a section can't be uncompressed"))
+    }
+
+    /// A section with its address, for the unwinder. Absent if damaged.
+    pub fn section(&self, name: &str) -> Option<Section> {
+        let addr = self.section_range(name)?.start;
+        let data = self.section_data(name).ok().flatten()?;
+        Some(Section { addr, bytes: data.into() })
+    }
+
+    /// Everything that unwinding needs, as far as it is there.
+    pub fn unwind_sections(&self) -> UnwindSections {
+        let eh_frame_hdr = self.eh_frame_hdr();
+        UnwindSections {
+            eh_frame: self.section(".eh_frame").or_else(|| self.eh_frame_of(eh_frame_hdr.as_ref()?)),
+            debug_frame: self.section(".debug_frame"),
+            text: self.section_range(".text").map(|r| r.start),
+            got: self.section_range(".got").map(|r| r.start),
+            entry: Some(self.entry()).filter(|entry| entry.0 != 0),
+            eh_frame_hdr,
+        }
+    }
+
+    fn eh_frame_hdr(&self) -> Option<Section> {
+        let header = self.program_header(elf::PT_GNU_EH_FRAME)?;
+        let bytes = self.header_bytes(header).filter(|b| !b.is_empty())?;
+        Some(Section { addr: ObjAddr(header.p_vaddr(LE)), bytes: Arc::from(bytes) })
+    }
+
+    /// Without section headers: `.eh_frame` begins where its header says; its end is marked by a zero length, at the
+    /// latest by the end of its segment.
+    fn eh_frame_of(&self, hdr: &Section) -> Option<Section> {
+        let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(hdr.addr.0);
+        let parsed = gimli::EhFrameHdr::new(&hdr.bytes, gimli::LittleEndian).parse(&bases, 8).ok()?;
+        let gimli::Pointer::Direct(addr) = parsed.eh_frame_ptr() else { return None };
+        let addr = ObjAddr(addr);
+        let bytes = self.bytes_from(addr)?;
+        // A memory image goes on behind the segment, with other segments.
+        let segment = self.segments().find(|s| s.contains(addr))?;
+        let end = page_floor(segment.end().0.checked_add(crate::arch::PAGE_SIZE - 1)?);
+        let size = usize::try_from(end.checked_sub(addr.0)?).ok()?;
+        Some(Section { addr, bytes: Arc::from(bytes.get(..size.min(bytes.len()))?) })
+    }
+
+    fn section_header(&self, name: &str) -> Option<&'d elf::SectionHeader64<LE>> {
+        self.sections.section_by_name(LE, name.as_bytes()).map(|(_, section)| section)
+    }
+
+    fn raw_section(&self, name: &str) -> Option<&'d [u8]> {
+        self.section_header(name)?.data(LE, self.data).ok()
+    }
+}
+
+/// Bytes as lower-case hex, the way in which build ids are written.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn build_id_of(mut notes: NoteIterator<'_, Header>) -> Option<&[u8]> {
+    while let Ok(Some(note)) = notes.next() {
+        if note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID && !note.desc().is_empty() {
+            return Some(note.desc());
+        }
+    }
+    None
+}
+
+/// SHF_COMPRESSED: an Elf64_Chdr, then the compressed bytes.
+fn new_compression(data: &[u8]) -> Option<CompressedData<'_>> {
+    let (header, data) = object::pod::from_bytes::<elf::CompressionHeader64<LE>>(data).ok()?;
+    let format = match header.ch_type(LE) {
+        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+        _ => return None,
+    };
+    Some(CompressedData { format, data, uncompressed_size: header.ch_size(LE) })
+}
+
+/// `.zdebug_*`: "ZLIB", the uncompressed size in 8 big-endian bytes, a zlib stream.
+fn old_compression(data: &[u8]) -> Option<CompressedData<'_>> {
+    let (size, data) = data.strip_prefix(b"ZLIB")?.split_first_chunk::<8>()?;
+    Some(CompressedData { format: CompressionFormat::Zlib, data, uncompressed_size: u64::from_be_bytes(*size) })
+}

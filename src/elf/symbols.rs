@@ -1,0 +1,144 @@
+//! Symbol tables.
+
+use super::{Elf, Header};
+use crate::addr::ObjAddr;
+use object::LittleEndian as LE;
+use object::elf;
+use object::read::elf::{Sym, SymbolTable};
+use std::borrow::Cow;
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SymbolKind {
+    /// Code (STT_FUNC).
+    Function,
+    /// Code that returns the address of the function to use (STT_GNU_IFUNC): the symbol's address is the *resolver's*.
+    IndirectFunction,
+    /// A variable (STT_OBJECT).
+    Object,
+    /// Unstated (STT_NOTYPE): labels of assembly code.
+    Untyped,
+}
+
+/// Which of several symbols of one name the linker takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Binding {
+    /// Known in its own file only.
+    Local,
+    /// Known to all.
+    Global,
+    /// Known to all, gives way to a global one.
+    Weak,
+}
+
+/// The table that a symbol is from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Table {
+    /// `.symtab`: all symbols; stripped from most installed files.
+    Symtab,
+    /// `.dynsym`: what the dynamic linker needs.
+    Dynsym,
+}
+
+/// A defined symbol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Symbol<'d> {
+    /// As the table has it; in `.symtab` maybe with a version (`memcpy@@GLIBC_2.14`, see [`base_name`]).
+    pub name: Cow<'d, str>,
+    /// Where it is.
+    pub addr: ObjAddr,
+    /// Its size in bytes; 0 if unstated.
+    pub size: u64,
+    /// What it is.
+    pub kind: SymbolKind,
+    /// Its binding.
+    pub binding: Binding,
+    /// Where it was found.
+    pub table: Table,
+    /// The index of its section.
+    pub section: u16,
+}
+
+impl Symbol<'_> {
+    /// Whether it is code: a function, or the resolver of one.
+    pub const fn is_function(&self) -> bool {
+        matches!(self.kind, SymbolKind::Function | SymbolKind::IndirectFunction)
+    }
+}
+
+/// The name without its version: `memcpy` for `memcpy@@GLIBC_2.14`.
+pub fn base_name(name: &str) -> &str {
+    match name.find('@') {
+        Some(at) if at > 0 => name.get(..at).unwrap_or(name),
+        _ => name,
+    }
+}
+
+impl<'d> Elf<'d> {
+    /// The defined functions of `.symtab`, then those of `.dynsym`. Most of the latter come up in both.
+    pub fn symbols(&self) -> impl Iterator<Item = Symbol<'d>> {
+        self.all_symbols().filter(Symbol::is_function)
+    }
+
+    /// All defined symbols that are functions, variables or untyped labels; `.symtab` first.
+    pub fn all_symbols(&self) -> impl Iterator<Item = Symbol<'d>> {
+        let dynamic = if self.lacks_sections() { self.dynamic_tables() } else { None };
+        self.table_symbols(elf::SHT_SYMTAB, Table::Symtab)
+            .chain(self.table_symbols(elf::SHT_DYNSYM, Table::Dynsym))
+            .chain(dynamic.into_iter().flat_map(|tables| tables.symbols()))
+    }
+
+    /// The first symbol of this name, versions aside; a global one before a local one.
+    pub fn find_symbol(&self, name: &str) -> Option<Symbol<'d>> {
+        let mut found: Option<Symbol<'d>> = None;
+        for symbol in self.all_symbols().filter(|s| base_name(&s.name) == name) {
+            if symbol.binding != Binding::Local {
+                return Some(symbol);
+            }
+            found.get_or_insert(symbol);
+        }
+        found
+    }
+
+    /// Whether the table of all symbols is there.
+    pub fn has_symtab(&self) -> bool {
+        self.sections.iter().any(|s| s.sh_type.get(LE) == elf::SHT_SYMTAB)
+    }
+
+    fn table_symbols(&self, section: elf::SectionType, table: Table) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
+        let symbols: SymbolTable<'d, Header> = self.sections.symbols(LE, self.data, section).unwrap_or_default();
+        symbols.iter().filter_map(move |symbol| {
+            let name = symbol.name(LE, symbols.strings()).ok()?;
+            function_or_object(symbol, name, table)
+        })
+    }
+}
+
+/// The symbol, if it is defined and of a kind that has an address in a section.
+pub(super) fn function_or_object<'d>(symbol: &elf::Sym64<LE>, name: &'d [u8], table: Table) -> Option<Symbol<'d>> {
+    let kind = match symbol.st_type() {
+        elf::STT_FUNC => SymbolKind::Function,
+        elf::STT_GNU_IFUNC => SymbolKind::IndirectFunction,
+        elf::STT_OBJECT => SymbolKind::Object,
+        elf::STT_NOTYPE => SymbolKind::Untyped,
+        _ => return None,
+    };
+    let section = symbol.st_shndx(LE);
+    if section == elf::SHN_UNDEF || section == elf::SHN_ABS || section == elf::SHN_COMMON || name.is_empty() {
+        return None;
+    }
+    let binding = match symbol.st_bind() {
+        elf::STB_LOCAL => Binding::Local,
+        elf::STB_WEAK => Binding::Weak,
+        _ => Binding::Global,
+    };
+    Some(Symbol {
+        name: String::from_utf8_lossy(name),
+        addr: ObjAddr(symbol.st_value(LE)),
+        size: symbol.st_size(LE),
+        kind,
+        binding,
+        table,
+        section: section.0,
+    })
+}

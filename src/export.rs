@@ -1,0 +1,183 @@
+//! Writes a finished [`Profile`] in the formats that other tools, scripts and people read.
+//!
+//! One file per format, each pure over [`io::Write`]; [`output`] owns the files. All formats look at the profile
+//! through the same [`view`]: stacks begin at the allocator's caller, and sampled figures are scaled up.
+
+mod folded;
+mod json;
+pub mod output;
+mod pprof;
+pub mod proto;
+mod sections;
+pub mod summary;
+mod svg;
+pub(crate) mod text;
+mod txt;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use crate::profile::Profile;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// A file format.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Format {
+    /// pprof, compressed with gzip: what `go tool pprof` and its many relatives read.
+    PprofGz,
+    /// pprof, uncompressed.
+    Pprof,
+    /// Folded stacks: one line per stack, for flame graph tools.
+    Folded,
+    /// A flame graph to open in a browser.
+    Svg,
+    /// report.json, for scripts; `docs/report.schema.json` describes it.
+    Json,
+    /// A report to read.
+    Txt,
+}
+
+impl Format {
+    /// All formats that exist, in the order in which they are listed to the user.
+    pub const ALL: [Self; 6] = [Self::PprofGz, Self::Pprof, Self::Folded, Self::Svg, Self::Json, Self::Txt];
+
+    /// The name that `--format` takes: the end of the file name, without the leading dot.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PprofGz => "pb.gz",
+            Self::Pprof => "pb",
+            Self::Folded => "folded",
+            Self::Svg => "svg",
+            Self::Json => "json",
+            Self::Txt => "txt",
+        }
+    }
+
+    /// Whether this is one of the two forms of pprof's format.
+    pub const fn is_pprof(self) -> bool {
+        matches!(self, Self::PprofGz | Self::Pprof)
+    }
+
+    /// The format of a file by the longest known end of its name.
+    ///
+    /// # Errors
+    /// The name ends like no format, or like one that is planned but does not exist yet (`app.dhat.json` is not taken
+    /// for a report.json).
+    pub fn from_path(path: &Path) -> Result<Self, FormatError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Self::longest(|suffix| name.strip_suffix(suffix).is_some_and(|stem| stem.len() > 1 && stem.ends_with('.')))
+            .unwrap_or_else(|| Err(FormatError::UnknownSuffix { name: path.display().to_string() }))
+    }
+
+    /// The format that `--format NAME` asks for; a leading dot is allowed.
+    ///
+    /// # Errors
+    /// There is no such format, or not yet.
+    pub fn from_name(name: &str) -> Result<Self, FormatError> {
+        let bare = name.strip_prefix('.').unwrap_or(name);
+        Self::longest(|suffix| bare == suffix)
+            .unwrap_or_else(|| Err(FormatError::UnknownName { name: name.to_owned() }))
+    }
+
+    /// The longest suffix that `matches`, among those that exist and those that are planned.
+    fn longest(matches: impl Fn(&str) -> bool) -> Option<Result<Self, FormatError>> {
+        let existing = Self::ALL.into_iter().map(|format| (format.name(), Ok(format)));
+        let planned = PLANNED.into_iter().map(|suffix| (suffix, Err(FormatError::NotYet { suffix })));
+        existing
+            .chain(planned)
+            .filter(|(suffix, _)| matches(suffix))
+            .max_by_key(|(suffix, _)| suffix.len())
+            .map(|x| x.1)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Names that are reserved for formats of later versions: refused, never mistaken for a shorter one.
+const PLANNED: [&str; 5] = ["html", "dhat.json", "firefox.json", "junit.xml", "sarif"];
+
+/// Lists the formats that exist, for messages.
+fn available() -> String {
+    Format::ALL.map(|format| format!(".{format}")).join(" ")
+}
+
+/// Why a file name or `--format` names no format.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// No format has this ending.
+    #[error(
+        "{name}: the end of the name says no known format; there are {} (or choose one with --format)",
+        available()
+    )]
+    UnknownSuffix {
+        /// The path.
+        name: String,
+    },
+    /// `--format` with an unknown name.
+    #[error("there is no format `{name}`; there are {}", available())]
+    UnknownName {
+        /// What was asked for.
+        name: String,
+    },
+    /// Planned, but not there.
+    #[error("the format .{suffix} does not exist yet; there are {}", available())]
+    NotYet {
+        /// Its ending.
+        suffix: &'static str,
+    },
+}
+
+/// Which columns a pprof file has (`--pprof-columns`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PprofColumns {
+    /// Those of memory_sampler, the peak, and Go's: every consumer finds what it looks for.
+    #[default]
+    All,
+    /// The six columns of Fuchsia's memory_sampler.
+    Sampler,
+    /// The four columns of Go's heap profiles.
+    Go,
+}
+
+/// What the formats leave to the user.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    /// The columns of pprof files.
+    pub pprof_columns: PprofColumns,
+    /// How many stacks a text report shows in each of its tables.
+    pub top: usize,
+    /// The title of a flame graph; None: made from the program's name and the column.
+    pub title: Option<String>,
+    /// Whether no further part of the same session will follow.
+    pub last: bool,
+}
+
+impl Default for ExportOptions {
+    fn default() -> Self {
+        Self { pprof_columns: PprofColumns::All, top: 20, title: None, last: true }
+    }
+}
+
+/// Writes `profile` to `out` as `format`.
+///
+/// # Errors
+/// Only those of `out`: every profile can be written in every format.
+pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &mut dyn io::Write) -> io::Result<()> {
+    let view = view::View::new(profile);
+    match format {
+        Format::PprofGz => pprof::write_gz(&view, options, out),
+        Format::Pprof => pprof::write(&view, options, out),
+        Format::Folded => folded::write(&view, out),
+        Format::Svg => svg::write(&view, options, out),
+        Format::Json => json::write(&view, out),
+        Format::Txt => txt::write(&view, options, out),
+    }
+}

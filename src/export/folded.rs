@@ -1,0 +1,96 @@
+//! Folded stacks: `outermost;…;innermost BYTES`, one line per stack, sorted. The input of flame graph tools.
+//!
+//! The bytes are those live at the peak for a run that ended, else those live now.
+
+use super::view::{Headline, TRUNCATED, View};
+use crate::unwinder::Quality;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Between frames while sorting: smaller than all that occurs in a name, so that the stacks of one caller stay together
+/// (with `;`, the caller `f-x` would come between `f` and `f;g`).
+const SORT_SEPARATOR: &str = "\u{1}";
+
+/// Writes the lines.
+pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
+    for line in lines(view).lines {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The lines, and what they add up to.
+pub(crate) struct Folded {
+    /// Sorted; equal stacks are one line.
+    pub lines: Vec<String>,
+    /// The sum of their bytes.
+    pub bytes: u64,
+}
+
+/// Folds the stacks that have bytes.
+pub(crate) fn lines(view: &View<'_>) -> Folded {
+    let headline = view.headline();
+    let mut by_stack = vec![0u64; view.profile.stacks.len()];
+    for sample in view.samples.iter() {
+        let amount = match headline {
+            Headline::Peak => sample.at_peak,
+            Headline::Live => sample.live,
+        };
+        if let Some(sum) = by_stack.get_mut(sample.stack) {
+            *sum = sum.saturating_add(amount.bytes);
+        }
+    }
+    let mut sums = BTreeMap::new();
+    let mut total = 0u64;
+    for (stack, bytes) in by_stack.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
+        let sum = sums.entry(sort_key(view, stack)).or_insert(0u64);
+        *sum = sum.saturating_add(bytes);
+        total = total.saturating_add(bytes);
+    }
+    let line = |(key, bytes): (String, u64)| format!("{} {bytes}", key.replace(SORT_SEPARATOR, ";"));
+    Folded { lines: sums.into_iter().map(line).collect(), bytes: total }
+}
+
+/// A stack, outermost frame first.
+fn sort_key(view: &View<'_>, stack: usize) -> String {
+    let mut names: Vec<String> = view.frames(stack).map(|frame| clean(frame.name)).collect();
+    if let Some(innermost) = names.first_mut() {
+        protect_number(innermost);
+    }
+    if view.quality(stack) == Quality::Truncated && !view.locations(stack).is_empty() {
+        names.push(TRUNCATED.to_owned());
+    }
+    names.reverse();
+    names.join(SORT_SEPARATOR)
+}
+
+/// The name without what has a meaning in the format: `;` parts frames, a line end ends the stack.
+fn clean(name: &str) -> String {
+    let cleaned: String = name
+        .chars()
+        .map(|c| {
+            if c == ';' {
+                ':'
+            } else if c.is_control() {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect();
+    match cleaned.trim() {
+        "" => "[unknown]".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Flame graph tools take a second number at the end of a line for the other side of a difference; a name that ends
+/// in a space and a number must not look like one.
+fn protect_number(name: &mut String) {
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if let Some(at) = name.rfind(' ')
+        && name.get(at + 1..).is_some_and(number)
+    {
+        name.replace_range(at..=at, "_");
+    }
+}

@@ -1,0 +1,403 @@
+//! report.json, version 1: everything for scripts. `docs/report.schema.json` is its contract.
+//!
+//! The fields stand in the order of the contract. Those of features that this version lacks are there and empty.
+
+use super::view::{FNV_OFFSET, Frame, Site, View, fnv1a, weight};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Histograms, Mode, Totals};
+use crate::unwinder::Quality;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+/// Writes the report, on one line.
+pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &report(view))?;
+    out.write_all(b"\n")
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    version: u32,
+    heaptrace_version: &'static str,
+    mode: &'static str,
+    part: u32,
+    program: &'a str,
+    pid: i32,
+    command: &'a [String],
+    cwd: String,
+    started_at: String,
+    duration_ns: u64,
+    engine: &'a str,
+    complete: bool,
+    exit: Option<ReportExit>,
+    verdict: Option<Never>,
+    totals: ReportTotals,
+    cost: ReportCost,
+    anomalies: ReportAnomalies,
+    sampling: Sampling,
+    allocators: Vec<Allocator<'a>>,
+    modules: Vec<Module<'a>>,
+    images: Vec<Image<'a>>,
+    children: Children<'a>,
+    timeline: Vec<Point>,
+    histograms: ReportHistograms<'a>,
+    sites: Vec<ReportSite<'a>>,
+    leaks: Option<Never>,
+    findings: Vec<ReportFinding<'a>>,
+    suppressions: [Never; 0],
+    budgets: [Never; 0],
+    warnings: &'a [String],
+}
+
+/// A value that can't be: the fields of what does not exist yet are always null or empty.
+#[derive(Serialize)]
+enum Never {}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum ReportExit {
+    Code(i32),
+    Signal(i32),
+}
+
+#[derive(Serialize)]
+struct ReportTotals {
+    allocations: u64,
+    frees: u64,
+    reallocations: u64,
+    bytes_allocated: u64,
+    bytes_freed: u64,
+    live_blocks: u64,
+    live_bytes: u64,
+    peak_blocks: u64,
+    peak_bytes: u64,
+    peak_at_ns: u64,
+    temporary: u64,
+    failed: u64,
+    preexisting_frees: u64,
+}
+
+#[derive(Serialize)]
+struct ReportCost {
+    wall_ns: u64,
+    stopped_ns: u64,
+    stopped_max_ns: u64,
+    events: u64,
+    stops: u64,
+}
+
+#[derive(Serialize)]
+struct ReportAnomalies {
+    lost: u64,
+    truncated_stacks: u64,
+    guessed_stacks: u64,
+    unknown_frees: u64,
+    double_frees: u64,
+    mismatched_frees: u64,
+    dropped_frames: u64,
+}
+
+#[derive(Serialize)]
+struct Sampling {
+    interval: u64,
+    standard_error: u64,
+}
+
+#[derive(Serialize)]
+struct Allocator<'a> {
+    module: String,
+    build_id: Option<&'a str>,
+    functions: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Module<'a> {
+    path: String,
+    build_id: Option<&'a str>,
+    start: String,
+    end: String,
+}
+
+#[derive(Serialize)]
+struct Image<'a> {
+    program: &'a str,
+    totals: ReportTotals,
+    gone_with_exec: ReportAmount,
+}
+
+#[derive(Serialize)]
+struct Children<'a> {
+    followed: u64,
+    untraced: u64,
+    untraced_names: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Point {
+    t_ns: u64,
+    live_bytes: u64,
+    allocations: u64,
+}
+
+#[derive(Serialize)]
+struct ReportHistograms<'a> {
+    size: &'a [u64],
+    lifetime: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct ReportAmount {
+    objects: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct ReportSite<'a> {
+    id: String,
+    stack: Vec<ReportFrame<'a>>,
+    quality: &'static str,
+    allocated: ReportAmount,
+    freed: ReportAmount,
+    live: ReportAmount,
+    at_peak: ReportAmount,
+    temporary: u64,
+}
+
+#[derive(Serialize)]
+struct ReportFrame<'a> {
+    function: &'a str,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    module: Option<String>,
+    offset: Option<String>,
+    inlined: bool,
+}
+
+#[derive(Serialize)]
+struct ReportFinding<'a> {
+    id: String,
+    kind: &'static str,
+    count: u64,
+    block: String,
+    size: Option<u64>,
+    direct: Option<Never>,
+    indirect: Option<Never>,
+    stack: Vec<ReportFrame<'a>>,
+    alloc_stack: Vec<ReportFrame<'a>>,
+    free_stack: Vec<ReportFrame<'a>>,
+    thread: &'a str,
+    alloc_fn: &'a str,
+    path: [Never; 0],
+    baseline: Option<Never>,
+}
+
+fn report<'a>(view: &View<'a>) -> Report<'a> {
+    let profile = view.profile;
+    let meta = &profile.meta;
+    let cost = profile.cost;
+    let anomalies = profile.anomalies;
+    Report {
+        version: 1,
+        heaptrace_version: env!("CARGO_PKG_VERSION"),
+        mode: match meta.mode {
+            Mode::Run => "run",
+            Mode::Attach => "attach",
+        },
+        part: meta.part,
+        program: &meta.program,
+        pid: meta.pid,
+        command: &meta.command,
+        cwd: meta.cwd.to_string_lossy().into_owned(),
+        started_at: humantime::format_rfc3339_millis(meta.started_at).to_string(),
+        duration_ns: meta.duration_ns,
+        engine: &meta.engine,
+        complete: meta.complete,
+        exit: meta.exit.map(|exit| match exit {
+            Exit::Code(code) => ReportExit::Code(code),
+            Exit::Signal(signal) => ReportExit::Signal(signal),
+        }),
+        verdict: None,
+        totals: totals(&profile.totals),
+        cost: ReportCost {
+            wall_ns: cost.wall_ns,
+            stopped_ns: cost.stopped_ns,
+            stopped_max_ns: cost.stopped_max_ns,
+            events: cost.events,
+            stops: cost.stops,
+        },
+        anomalies: ReportAnomalies {
+            lost: anomalies.lost,
+            truncated_stacks: anomalies.truncated_stacks,
+            guessed_stacks: anomalies.guessed_stacks,
+            unknown_frees: anomalies.unknown_frees,
+            double_frees: anomalies.double_frees,
+            mismatched_frees: anomalies.mismatched_frees,
+            dropped_frames: anomalies.dropped_frames,
+        },
+        sampling: Sampling { interval: meta.sample_interval, standard_error: standard_error(view) },
+        allocators: allocators(view),
+        modules: modules(view),
+        images: images(view),
+        children: Children {
+            followed: profile.children.followed,
+            untraced: profile.children.untraced,
+            untraced_names: &profile.children.untraced_names,
+        },
+        timeline: profile
+            .timeline
+            .iter()
+            .map(|point| Point { t_ns: point.t_ns, live_bytes: point.live_bytes, allocations: point.allocations })
+            .collect(),
+        histograms: histograms(&profile.histograms),
+        sites: sites(view),
+        leaks: None,
+        findings: profile.findings.iter().map(|finding| report_finding(view, finding)).collect(),
+        suppressions: [],
+        budgets: [],
+        warnings: &profile.warnings,
+    }
+}
+
+fn totals(totals: &Totals) -> ReportTotals {
+    let Totals { allocations, frees, reallocations, bytes_allocated, bytes_freed, .. } = *totals;
+    let Totals { live_blocks, live_bytes, peak_blocks, peak_bytes, peak_at_ns, .. } = *totals;
+    let Totals { temporary, failed, preexisting_frees, .. } = *totals;
+    ReportTotals {
+        allocations,
+        frees,
+        reallocations,
+        bytes_allocated,
+        bytes_freed,
+        live_blocks,
+        live_bytes,
+        peak_blocks,
+        peak_bytes,
+        peak_at_ns,
+        temporary,
+        failed,
+        preexisting_frees,
+    }
+}
+
+/// The standard error of the allocated bytes, in bytes; 0 for an exact profile. A block of size s that was caught with
+/// probability p adds s²(1−p)/p² to the variance (Horvitz–Thompson).
+fn standard_error(view: &View<'_>) -> u64 {
+    let interval = view.profile.meta.sample_interval;
+    let variance: f64 = view
+        .profile
+        .samples
+        .iter()
+        .map(|sample| {
+            let weight = weight(sample.size, interval);
+            let size = sample.size as f64;
+            sample.allocated.objects as f64 * size * size * (weight - 1.0) * weight
+        })
+        .sum();
+    variance.sqrt().round() as u64
+}
+
+fn allocators<'a>(view: &View<'a>) -> Vec<Allocator<'a>> {
+    let allocators = view.profile.allocators.iter().map(|allocator| {
+        let module = view.profile.modules.get(allocator.module);
+        Allocator {
+            module: module.map(|module| module.path.to_string_lossy().into_owned()).unwrap_or_default(),
+            build_id: module.and_then(|module| module.build_id.as_deref()),
+            functions: &allocator.functions,
+        }
+    });
+    allocators.collect()
+}
+
+fn modules<'a>(view: &View<'a>) -> Vec<Module<'a>> {
+    let modules = view.profile.modules.iter().map(|module| Module {
+        path: module.path.to_string_lossy().into_owned(),
+        build_id: module.build_id.as_deref(),
+        start: module.start.to_string(),
+        end: module.end.to_string(),
+    });
+    modules.collect()
+}
+
+fn images<'a>(view: &View<'a>) -> Vec<Image<'a>> {
+    let images = view.profile.images.iter().map(|image| Image {
+        program: &image.program,
+        totals: totals(&image.totals),
+        gone_with_exec: amount(image.gone_with_exec),
+    });
+    images.collect()
+}
+
+fn histograms(histograms: &Histograms) -> ReportHistograms<'_> {
+    ReportHistograms { size: &histograms.size, lifetime: &histograms.lifetime }
+}
+
+/// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
+fn sites<'a>(view: &View<'a>) -> Vec<ReportSite<'a>> {
+    let mut sites = view.sites();
+    sites.sort_by_key(|site| (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), site.id));
+    sites.iter().map(|site| report_site(view, site)).collect()
+}
+
+fn report_site<'a>(view: &View<'a>, site: &Site) -> ReportSite<'a> {
+    ReportSite {
+        id: format!("{:016x}", site.id),
+        stack: frames(view, site.stack),
+        quality: match site.quality {
+            Quality::Complete => "complete",
+            Quality::Guessed => "guessed",
+            Quality::Truncated => "truncated",
+        },
+        allocated: amount(site.allocated),
+        freed: amount(site.freed),
+        live: amount(site.live),
+        at_peak: amount(site.at_peak),
+        temporary: site.temporary,
+    }
+}
+
+fn frames<'a>(view: &View<'a>, stack: usize) -> Vec<ReportFrame<'a>> {
+    view.frames(stack).map(|frame| report_frame(&frame)).collect()
+}
+
+fn report_frame<'a>(frame: &Frame<'a>) -> ReportFrame<'a> {
+    ReportFrame {
+        function: frame.name,
+        file: frame.file,
+        line: Some(frame.line).filter(|line| *line != 0),
+        module: frame.module.map(|module| module.path.to_string_lossy().into_owned()),
+        offset: frame.location.map(|location| format!("{:#x}", location.offset)),
+        inlined: frame.inlined,
+    }
+}
+
+fn report_finding<'a>(view: &View<'a>, finding: &'a Finding) -> ReportFinding<'a> {
+    let kind = match finding.kind {
+        FindingKind::DoubleFree => "double_free",
+        FindingKind::InvalidFree => "invalid_free",
+        FindingKind::MismatchedFree => "mismatched_free",
+    };
+    let stacks = [Some(finding.stack), finding.alloc_stack, finding.free_stack]
+        .map(|stack| stack.map_or(0, |stack| view.site_id(stack)).to_le_bytes());
+    let id = stacks.iter().fold(fnv1a(FNV_OFFSET, kind.as_bytes()), |hash, stack| fnv1a(hash, stack));
+    let optional = |stack: Option<usize>| stack.map(|stack| frames(view, stack)).unwrap_or_default();
+    ReportFinding {
+        id: format!("{id:016x}"),
+        kind,
+        count: finding.count,
+        block: finding.block.to_string(),
+        size: finding.size,
+        direct: None,
+        indirect: None,
+        stack: frames(view, finding.stack),
+        alloc_stack: optional(finding.alloc_stack),
+        free_stack: optional(finding.free_stack),
+        thread: &finding.thread,
+        alloc_fn: &finding.function,
+        path: [],
+        baseline: None,
+    }
+}
+
+fn amount(amount: Amount) -> ReportAmount {
+    ReportAmount { objects: amount.objects, bytes: amount.bytes }
+}

@@ -1,0 +1,410 @@
+//! The output files: checked before the target starts, written at the end, whole or not at all.
+//!
+//! A regular or new file is written under another name in the same directory and then renamed, so that a reader never
+//! sees half of it and an older file survives a failure. Pipes and devices are written directly. One output failing
+//! does not keep the others from being written.
+
+mod name;
+
+use super::{ExportOptions, Format, FormatError, write};
+use crate::profile::Profile;
+use name::Pattern;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where `run` and `attach` write without `-o`.
+pub const DEFAULT_OUTPUT: &str = "heaptrace.%n.%p.pb.gz";
+
+/// How many symbolic links a path may lead through; the kernel's own limit.
+const MAX_LINKS: usize = 40;
+
+/// Whether `-o -` is possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StdoutPolicy {
+    /// Offline commands own their stdout.
+    Allowed,
+    /// The traced program owns it.
+    Refused,
+}
+
+/// Which files of a series to write. In a series, names with `%i` get each part, names without get the lifetime.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// There is no series: all files. `%i` is the profile's part, 1.
+    All,
+    /// A part of a series, with the number that the profile's `part` says.
+    Part,
+    /// What covers the whole series.
+    Lifetime,
+}
+
+/// Why an output can't be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The name says no format.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// `-o -` where the program keeps its stdout.
+    #[error("`-o -`: stdout belongs to the traced program; name a file")]
+    StdoutRefused,
+    /// `-o -` says no format.
+    #[error("`-o -`: choose the format with --format")]
+    StdoutFormat,
+    /// `%` with another character than p, n, i or %.
+    #[error("{}: `{found}` is no pattern; there are %p (pid), %n (program), %i (number in a series), %% (a percent sign)", path.display())]
+    Pattern {
+        /// The path as given.
+        path: PathBuf,
+        /// The percent sign with what follows.
+        found: String,
+    },
+    /// The path names a directory, or nothing.
+    #[error("{}: names no file", path.display())]
+    NoFile {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// No file can be created there.
+    #[error("{}: can't create a file in this directory: {source}{hint}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+        /// What else to say, behind the reason.
+        hint: &'static str,
+    },
+    /// The file is there but must not be written.
+    #[error("{}: {source}", path.display())]
+    NotWritable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Two outputs are one file.
+    #[error("{}: named twice as an output", path.display())]
+    Duplicate {
+        /// The second path.
+        path: PathBuf,
+    },
+    /// Writing failed.
+    #[error("{source}")]
+    Write {
+        /// Why.
+        #[from]
+        source: io::Error,
+    },
+}
+
+/// What became of one output.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The file, patterns replaced; `-` for stdout.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: Format,
+    /// The number of bytes written, or why there is no (new) file.
+    pub result: Result<u64, OutputError>,
+}
+
+/// All outputs of a command, checked.
+#[derive(Debug)]
+pub struct Outputs {
+    outputs: Vec<Output>,
+}
+
+#[derive(Debug)]
+struct Output {
+    format: Format,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Stdout,
+    File {
+        /// Absolute: the path stays right whatever becomes of the working directory.
+        directory: PathBuf,
+        /// The directory as the user wrote it, for messages; may be empty.
+        shown: PathBuf,
+        name: Pattern,
+    },
+}
+
+impl Outputs {
+    /// Checks the outputs as far as that is possible before anything is known about the target: formats, patterns,
+    /// directories, files that must not be replaced, names given twice. `format` is what `--format` asks for; it
+    /// overrides the names. Leaves no file behind.
+    ///
+    /// # Errors
+    /// The first output that could not be written.
+    pub fn prepare(paths: &[PathBuf], format: Option<Format>, stdout: StdoutPolicy) -> Result<Self, OutputError> {
+        let mut outputs = Vec::with_capacity(paths.len());
+        let mut taken = Vec::new();
+        for path in paths {
+            if path.as_os_str() == "-" {
+                if stdout == StdoutPolicy::Refused {
+                    return Err(OutputError::StdoutRefused);
+                }
+                let format = format.ok_or(OutputError::StdoutFormat)?;
+                outputs.push(Output { format, target: Target::Stdout });
+                continue;
+            }
+            let format = format.map_or_else(|| Format::from_path(path), Ok)?;
+            let (target, identity) = check(path)?;
+            if let Some(identity) = identity {
+                if taken.contains(&identity) {
+                    return Err(OutputError::Duplicate { path: path.clone() });
+                }
+                taken.push(identity);
+            }
+            outputs.push(Output { format, target });
+        }
+        Ok(Self { outputs })
+    }
+
+    /// Whether some name has a `%i`, that is, takes the parts of a series.
+    pub fn takes_parts(&self) -> bool {
+        self.outputs.iter().any(|output| output.target.takes_parts())
+    }
+
+    /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says.
+    pub fn write(&self, scope: Scope, profile: &Profile, options: &ExportOptions) -> Vec<Outcome> {
+        let mut written: Vec<PathBuf> = Vec::new();
+        let selected = self.outputs.iter().filter(|output| match scope {
+            Scope::All => true,
+            Scope::Part => output.target.takes_parts(),
+            Scope::Lifetime => !output.target.takes_parts(),
+        });
+        let outcomes = selected.map(|output| {
+            let format = output.format;
+            let (path, shown) = output.target.paths(profile);
+            let result = if written.contains(&path) {
+                Err(OutputError::Duplicate { path: shown.clone() })
+            } else {
+                written.push(path.clone());
+                let fill = |out: &mut dyn Write| write(format, profile, options, out);
+                match output.target {
+                    Target::Stdout => write_counted(io::stdout().lock(), fill).map_err(OutputError::from),
+                    Target::File { .. } => write_file(&path, fill),
+                }
+            };
+            Outcome { path: shown, format, result }
+        });
+        outcomes.collect()
+    }
+}
+
+impl Target {
+    fn takes_parts(&self) -> bool {
+        matches!(self, Self::File { name, .. } if name.has_number())
+    }
+
+    /// Where to write, and how to call it.
+    fn paths(&self, profile: &Profile) -> (PathBuf, PathBuf) {
+        match self {
+            Self::Stdout => (PathBuf::from("-"), PathBuf::from("-")),
+            Self::File { directory, shown, name } => {
+                let meta = &profile.meta;
+                let name = name.expand(&meta.program, meta.pid, meta.part);
+                (directory.join(&name), shown.join(&name))
+            }
+        }
+    }
+}
+
+/// Checks a path, and says which file it is (None: a pipe or device, which may be given twice).
+fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
+    let no_file = || OutputError::NoFile { path: path.to_owned() };
+    // `dir/` and `dir/.` have a file name for Path, but name a directory
+    let text = path.as_os_str().as_encoded_bytes();
+    if text.ends_with(b"/") || text.ends_with(b"/.") {
+        return Err(no_file());
+    }
+    let file_name = path.file_name().ok_or_else(no_file)?;
+    let pattern = Pattern::parse(file_name).map_err(|found| OutputError::Pattern { path: path.to_owned(), found })?;
+    let shown = path.parent().unwrap_or(Path::new("")).to_owned();
+    let given = if shown.as_os_str().is_empty() { Path::new(".") } else { shown.as_path() };
+    let directory = fs::canonicalize(given).map_err(|source| directory_error(given, source))?;
+    let identity = match pattern.fixed() {
+        Some(name) => match resolve(&directory.join(name))? {
+            Place::Direct(path) => {
+                fs::metadata(&path).map_err(|source| OutputError::NotWritable { path, source })?;
+                None
+            }
+            Place::Beside(file) => {
+                check_file(&file)?;
+                Some(file)
+            }
+        },
+        None => {
+            TempFile::beside(&directory).map_err(|source| directory_error(given, source))?;
+            Some(directory.join(file_name))
+        }
+    };
+    Ok((Target::File { directory, shown, name: pattern }, identity))
+}
+
+/// Whether the file can be replaced or created, tried out.
+fn check_file(file: &Path) -> Result<(), OutputError> {
+    // renaming over a write-protected file would succeed, but is not what its owner wants
+    match OpenOptions::new().write(true).open(file) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            return Err(OutputError::NotWritable { path: file.to_owned(), source });
+        }
+        _ => {}
+    }
+    let directory = parent(file);
+    TempFile::beside(directory).map_err(|source| directory_error(directory, source))?;
+    Ok(())
+}
+
+fn directory_error(path: &Path, source: io::Error) -> OutputError {
+    let text = path.as_os_str().as_encoded_bytes();
+    let has_pattern = text.windows(2).any(|pair| matches!(pair, b"%p" | b"%n" | b"%i"));
+    let hint = if has_pattern { " (patterns are replaced in the file's own name only)" } else { "" };
+    OutputError::Directory { path: path.to_owned(), source, hint }
+}
+
+fn parent(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// How to write a path.
+#[derive(Debug)]
+enum Place {
+    /// A pipe or device, or an open file under another name (`/dev/stdout`).
+    Direct(PathBuf),
+    /// A regular file, or none yet: at this path, behind all links.
+    Beside(PathBuf),
+}
+
+/// Follows the links of a path's last component: the file behind them is replaced, not the link.
+fn resolve(path: &Path) -> Result<Place, OutputError> {
+    let mut file = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let directory = parent(&file);
+        let directory = fs::canonicalize(directory).map_err(|source| directory_error(directory, source))?;
+        // /dev/stdout and /dev/fd/3 lead there; another file in the place of an open one would go unnoticed
+        if directory.starts_with("/proc") {
+            return Ok(Place::Direct(path.to_owned()));
+        }
+        let Some(name) = file.file_name().map(OsStr::to_owned) else {
+            return Err(OutputError::NoFile { path: path.to_owned() });
+        };
+        file = directory.join(name);
+        match fs::symlink_metadata(&file) {
+            Ok(metadata) if metadata.is_symlink() => {
+                let link =
+                    fs::read_link(&file).map_err(|source| OutputError::NotWritable { path: file.clone(), source })?;
+                file = directory.join(link);
+            }
+            Ok(metadata) if metadata.is_dir() => return Err(OutputError::NoFile { path: path.to_owned() }),
+            Ok(metadata) if metadata.is_file() => return Ok(Place::Beside(file)),
+            Ok(_) => return Ok(Place::Direct(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Beside(file)),
+            Err(source) => return Err(OutputError::NotWritable { path: file, source }),
+        }
+    }
+    let source = io::Error::other("too many levels of symbolic links");
+    Err(OutputError::NotWritable { path: path.to_owned(), source })
+}
+
+/// Writes a file, whole or not at all, with what `fill` writes; a pipe or device directly. New files get the permissions that
+/// the umask leaves. Returns the number of bytes.
+///
+/// # Errors
+/// The path can't be written, or `fill` failed; an older file is then as it was.
+pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
+    match resolve(path)? {
+        Place::Direct(path) => {
+            // appending: a file that is open elsewhere too (/dev/stdout) must not lose what is in it
+            let file = OpenOptions::new().append(true).open(&path);
+            let file = file.map_err(|source| OutputError::NotWritable { path, source })?;
+            Ok(write_counted(file, fill)?)
+        }
+        Place::Beside(file) => {
+            let temp = TempFile::beside(parent(&file)).map_err(|source| directory_error(parent(&file), source))?;
+            let bytes = write_counted(&temp.file, fill)?;
+            // some file systems report a full disk only now
+            temp.file.sync_all()?;
+            temp.rename(&file)?;
+            Ok(bytes)
+        }
+    }
+}
+
+/// Writes through a buffer, and counts.
+fn write_counted<W: Write>(out: W, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<u64> {
+    let mut counted = Counted { out: BufWriter::with_capacity(1 << 16, out), bytes: 0 };
+    fill(&mut counted)?;
+    counted.flush()?;
+    Ok(counted.bytes)
+}
+
+struct Counted<W: Write> {
+    out: BufWriter<W>,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// A file under a name of its own, removed unless it is renamed.
+#[derive(Debug)]
+struct TempFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl TempFile {
+    /// Creates one in a directory.
+    fn beside(directory: &Path) -> io::Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        loop {
+            // short, as the final name may be as long as the file system allows
+            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!(".heaptrace-{}-{serial}.tmp", std::process::id()));
+            match File::create_new(&path) {
+                Ok(file) => return Ok(Self { path, file }),
+                // left behind by a killed process that had our pid
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && serial < u32::MAX => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives it its name, in place of any older file.
+    fn rename(mut self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.path, to)?;
+        // nothing to remove any more
+        self.path.clear();
+        Ok(())
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty() {
+            // nothing better can be done with an error here than to leave the file
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use super::*;
+use crate::export::tests::sample_profile;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+/// A directory for one test, removed at its end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("heaptrace-output-{}-{test}", std::process::id()));
+        fs::create_dir(&path).expect("a fresh directory");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("readable");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn prepare(paths: &[PathBuf]) -> Result<Outputs, OutputError> {
+    Outputs::prepare(paths, None, StdoutPolicy::Refused)
+}
+
+fn refusal(paths: &[PathBuf]) -> String {
+    prepare(paths).expect_err("refused").to_string()
+}
+
+#[test]
+fn outputs_are_written_under_their_names_and_leave_nothing_else() {
+    let dir = Dir::new("names");
+    let outputs = prepare(&[dir.path("%n.%p.folded"), dir.path("r.json")]).expect("good outputs");
+    assert_eq!(dir.names(), Vec::<String>::new(), "checking leaves no file");
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    assert_eq!(dir.names(), ["app.4242.folded", "r.json"]);
+    for outcome in outcomes {
+        let written = fs::metadata(&outcome.path).expect("there").len();
+        assert_eq!(outcome.result.expect("written"), written);
+    }
+}
+
+#[test]
+fn problems_are_found_before_the_start() {
+    let dir = Dir::new("refused");
+    fs::create_dir(dir.path("sub.svg")).expect("created");
+    assert!(refusal(&[PathBuf::from("-")]).contains("stdout"));
+    assert!(refusal(&[dir.path("a.xyz")]).contains(".pb.gz .pb .folded .svg .json .txt"));
+    assert!(refusal(&[dir.path("no/a.svg")]).contains("No such file"));
+    assert!(refusal(&[dir.path("%p/a.svg")]).contains("the file's own name only"));
+    assert!(refusal(&[dir.path("a%q.svg")]).contains("`%q` is no pattern"));
+    assert!(refusal(&[dir.path("sub.svg")]).contains("names no file"));
+    assert!(refusal(&[dir.path("a.svg/")]).contains("names no file"));
+    assert!(
+        refusal(&[dir.path("a.svg"), dir.path("../").join(dir.0.file_name().expect("named")).join("a.svg")])
+            .contains("twice")
+    );
+    assert!(refusal(&[dir.path("%p.svg"), dir.path("%p.svg")]).contains("twice"));
+    assert!(refusal(&[PathBuf::from("/proc/self/fd/a.svg")]).contains("No such file"));
+}
+
+#[test]
+fn stdout_needs_a_format() {
+    let stdout = [PathBuf::from("-")];
+    assert!(matches!(Outputs::prepare(&stdout, None, StdoutPolicy::Allowed), Err(OutputError::StdoutFormat)));
+    assert!(Outputs::prepare(&stdout, Some(Format::Json), StdoutPolicy::Allowed).is_ok());
+}
+
+#[test]
+fn format_overrides_the_name() {
+    let dir = Dir::new("override");
+    let outputs = Outputs::prepare(&[dir.path("data")], Some(Format::Folded), StdoutPolicy::Refused).expect("good");
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    assert!(outcomes.iter().all(|outcome| outcome.format == Format::Folded && outcome.result.is_ok()));
+}
+
+#[test]
+fn a_failed_write_leaves_the_older_file_and_no_other() {
+    let dir = Dir::new("failed");
+    fs::write(dir.path("a.txt"), "old").expect("written");
+    let result = write_file(&dir.path("a.txt"), |out| {
+        out.write_all(&[b'x'; 1 << 20])?;
+        Err(io::Error::from(io::ErrorKind::StorageFull))
+    });
+    assert!(result.is_err());
+    assert_eq!(fs::read(dir.path("a.txt")).expect("there"), b"old");
+    assert_eq!(dir.names(), ["a.txt"]);
+}
+
+#[test]
+fn one_full_device_does_not_lose_the_others() {
+    let dir = Dir::new("full");
+    symlink("/dev/full", dir.path("a.json")).expect("linked");
+    let outputs = prepare(&[dir.path("a.json"), dir.path("b.json")]).expect("good outputs");
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    let results: Vec<String> = outcomes
+        .iter()
+        .map(|outcome| outcome.result.as_ref().map_or_else(ToString::to_string, |_| "ok".into()))
+        .collect();
+    assert!(results[0].contains("No space left on device"), "{results:?}");
+    assert_eq!(results[1], "ok");
+    assert!(fs::symlink_metadata(dir.path("a.json")).expect("there").is_symlink(), "the device is not replaced");
+}
+
+#[test]
+fn the_file_behind_a_link_is_replaced_not_the_link() {
+    let dir = Dir::new("link");
+    symlink("b.txt", dir.path("a.txt")).expect("linked");
+    // first a link to nothing yet, then one to an older file
+    for text in ["one", "two"] {
+        write_file(&dir.path("a.txt"), |out| out.write_all(text.as_bytes())).expect("written");
+        assert_eq!(fs::read_to_string(dir.path("b.txt")).expect("there"), text);
+    }
+    assert_eq!(dir.names(), ["a.txt", "b.txt"]);
+    symlink("loop", dir.path("loop")).expect("linked");
+    assert!(write_file(&dir.path("loop"), |_| Ok(())).expect_err("endless").to_string().contains("links"));
+}
+
+#[test]
+fn an_open_file_is_appended_to() {
+    let dir = Dir::new("open");
+    let file = File::create(dir.path("log")).expect("created");
+    (&file).write_all(b"before ").expect("written");
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+    write_file(Path::new(&format!("/dev/fd/{descriptor}")), |out| out.write_all(b"after")).expect("written");
+    assert_eq!(fs::read(dir.path("log")).expect("there"), b"before after");
+}
+
+#[test]
+fn new_files_have_the_permissions_that_the_umask_leaves() {
+    let dir = Dir::new("mode");
+    File::create(dir.path("plain")).expect("created");
+    write_file(&dir.path("ours"), |_| Ok(())).expect("written");
+    let mode = |name: &str| fs::metadata(dir.path(name)).expect("there").permissions().mode();
+    assert_eq!(mode("ours"), mode("plain"));
+}
+
+#[test]
+fn parts_and_lifetime_go_to_their_own_files() {
+    let dir = Dir::new("parts");
+    let outputs = prepare(&[dir.path("%i.folded"), dir.path("all.folded")]).expect("good outputs");
+    assert!(outputs.takes_parts());
+    let mut profile = sample_profile();
+    for part in 1..3 {
+        profile.meta.part = part;
+        outputs.write(Scope::Part, &profile, &ExportOptions::default());
+    }
+    assert_eq!(dir.names(), ["000001.folded", "000002.folded"]);
+    outputs.write(Scope::Lifetime, &profile, &ExportOptions::default());
+    assert_eq!(dir.names(), ["000001.folded", "000002.folded", "all.folded"]);
+}
+
+#[test]
+fn names_that_become_one_are_written_once() {
+    let dir = Dir::new("become");
+    let outputs = prepare(&[dir.path("%n.folded"), dir.path("app.folded")]).expect("not known before");
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    let results: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
+    assert_eq!(results, [true, false]);
+}

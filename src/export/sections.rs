@@ -1,0 +1,412 @@
+//! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
+
+use super::text::{
+    self, Paint, basename, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name,
+    telling_frames, wrap,
+};
+use super::view::{Frame, Headline, Site, View, exit_text, is_unresolved};
+use crate::profile::{Amount, Exit, FindingKind, Mode, Profile};
+use crate::unwinder::Quality;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// Above this share of time stopped, in percent, the report says what would help.
+const STOPPED_PERCENT: u64 = 20;
+
+/// How many frames of a stack the tables show.
+const FRAMES: usize = 3;
+
+/// How text is laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Colours.
+    pub paint: Paint,
+    /// Columns.
+    pub width: usize,
+}
+
+impl Layout {
+    /// A layout for so many columns, within reason.
+    pub fn new(paint: Paint, width: usize) -> Self {
+        Self { paint, width: width.clamp(80, 160) }
+    }
+}
+
+/// An empty line and a title.
+pub(crate) fn heading(out: &mut String, layout: Layout, title: &str) {
+    let _ = writeln!(out, "\n{}", layout.paint.bold(title));
+}
+
+/// A line of prose, wrapped behind two spaces.
+fn prose(out: &mut String, layout: Layout, sentence: &str) {
+    let _ = writeln!(out, "  {}", wrap(&printable(sentence), 2, layout.width));
+}
+
+/// Which program, and how it ended.
+pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
+    let meta = &profile.meta;
+    let end = match meta.exit {
+        Some(Exit::Code(0)) => exit_text(meta.exit),
+        Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
+        None => "it runs on".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "{} {}, pid {}: {end} after {}",
+        layout.paint.bold("heaptrace:"),
+        layout.paint.bold(&printable(&meta.program)),
+        meta.pid,
+        duration(meta.duration_ns)
+    );
+    if !meta.complete && meta.mode == Mode::Run {
+        let note = "The profile does not reach to the program's regular end.";
+        let _ = writeln!(out, "{}", layout.paint.yellow(note));
+    }
+    if meta.mode == Mode::Attach {
+        let _ = writeln!(out, "Live means: allocated since attach and not yet freed.");
+    }
+    if meta.sample_interval > 0 {
+        let interval = human_bytes(meta.sample_interval);
+        let _ = writeln!(out, "Sampled, one block in {interval} on average; the amounts of stacks are estimates.");
+    }
+}
+
+/// The table of totals.
+pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
+    let totals = &profile.totals;
+    let live = if profile.meta.exit.is_some() { "at exit" } else { "at the end of tracing" };
+    let peak = if totals.peak_bytes > 0 { format!("after {}", duration(totals.peak_at_ns)) } else { String::new() };
+    let amounts = [
+        ("allocated", totals.allocations, totals.bytes_allocated, ""),
+        ("freed", totals.frees, totals.bytes_freed, ""),
+        ("live", totals.live_blocks, totals.live_bytes, live),
+        ("peak", totals.peak_blocks, totals.peak_bytes, &peak),
+    ];
+    let share = percent(totals.temporary, totals.allocations);
+    let counts = [
+        ("temporary", totals.temporary, format!("{share} of all: freed before the thread's next allocation")),
+        ("reallocated", totals.reallocations, "each counts as one allocation and one free".to_owned()),
+        ("failed", totals.failed, "the allocator returned null".to_owned()),
+        ("freed, older", totals.preexisting_frees, "blocks from before tracing began, not counted above".to_owned()),
+    ];
+    let all = amounts.iter().map(|row| row.1).chain(counts.iter().map(|row| row.1));
+    let blocks = all.map(|count| grouped(count).len()).max().unwrap_or(0).max("blocks".len());
+    let bytes = amounts.iter().map(|row| grouped(row.2).len()).max().unwrap_or(0).max("bytes".len());
+    let title = format!("  {:12}  {}  {:>10}  {}", "", right("blocks", blocks), "", right("bytes", bytes));
+    let _ = writeln!(out, "\n{}", layout.paint.dim(title.trim_end()));
+    for (name, count, size, note) in amounts {
+        let (count, human, exact) = (right(&grouped(count), blocks), human_bytes(size), right(&grouped(size), bytes));
+        let row = format!("  {name:12}  {count}  {human:>10}  {exact}  {}", layout.paint.dim(note));
+        let _ = writeln!(out, "{}", row.trim_end());
+    }
+    for (name, count, note) in counts.iter().filter(|row| row.1 > 0) {
+        let _ = writeln!(out, "  {name:12}  {}  {}", right(&grouped(*count), blocks), layout.paint.dim(note));
+    }
+}
+
+/// The tables of stacks by live and by peak bytes.
+pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    let sites = view.sites();
+    let live = by_bytes(&sites, |site| site.live);
+    let peak = by_bytes(&sites, |site| site.at_peak);
+    let exited = view.profile.meta.exit.is_some();
+    let now = if exited { "Live at exit" } else { "Live" };
+    if live.is_empty() && view.profile.totals.live_blocks == 0 {
+        heading(out, layout, now);
+        let seen = if view.profile.totals.allocations == 0 {
+            "No allocation was seen."
+        } else {
+            "Nothing: every block was freed."
+        };
+        let _ = writeln!(out, "  {seen}");
+    } else {
+        stack_table(out, layout, view, now, &live, |site| site.live, top);
+    }
+    let same = live.len() == peak.len() && live.iter().zip(&peak).all(|(a, b)| a.id == b.id && a.live == a.at_peak);
+    if same && !live.is_empty() {
+        heading(out, layout, "Live at the peak");
+        let _ = writeln!(out, "  The same.");
+    } else {
+        stack_table(out, layout, view, "Live at the peak", &peak, |site| site.at_peak, top);
+    }
+}
+
+/// The sites with an amount, the largest first.
+pub(crate) fn by_bytes(sites: &[Site], amount: fn(&Site) -> Amount) -> Vec<Site> {
+    let mut sorted: Vec<Site> = sites.iter().filter(|site| amount(site) != Amount::default()).copied().collect();
+    sorted.sort_by_key(|site| (Reverse((amount(site).bytes, amount(site).objects)), site.id));
+    sorted
+}
+
+/// One table: bytes, share, blocks, and the frames that tell most.
+fn stack_table(
+    out: &mut String,
+    layout: Layout,
+    view: &View<'_>,
+    title: &str,
+    sites: &[Site],
+    amount: fn(&Site) -> Amount,
+    top: usize,
+) {
+    if sites.is_empty() || top == 0 {
+        return;
+    }
+    let whole = sites.iter().fold(0u64, |sum, site| sum.saturating_add(amount(site).bytes));
+    let shown = sites.get(..top).unwrap_or(sites);
+    let all = grouped(sites.len() as u64);
+    let which = match (shown.len(), sites.len()) {
+        (_, 1) => "in one stack".to_owned(),
+        (some, of) if some == of => format!("in {all} stacks"),
+        (1, _) => format!("in {all} stacks, of which the largest"),
+        (some, _) => format!("in {all} stacks, of which the largest {some}"),
+    };
+    heading(out, layout, &format!("{title}: {} {which}", human_bytes(whole)));
+    let rows: Vec<(&Site, Vec<Frame<'_>>)> =
+        shown.iter().map(|site| (site, telling_frames(view, site.stack, FRAMES))).collect();
+    let count = |site: &Site| format!("{} ×", grouped(amount(site).objects));
+    let counts = rows.iter().map(|(site, _)| count(site).chars().count()).max().unwrap_or(0);
+    let figures = 2 + 10 + 2 + 7 + 2 + counts + 2;
+    let all_frames = rows.iter().flat_map(|(_, frames)| frames);
+    let room = layout.width.saturating_sub(figures);
+    let widest = all_frames.map(|frame| short_name(frame.name, room).chars().count()).max().unwrap_or(0);
+    // places get what names leave, but at least two fifths
+    let names = widest.min(room * 3 / 5);
+    let places = room.saturating_sub(names + 2);
+    for (site, frames) in &rows {
+        let bytes = human_bytes(amount(site).bytes);
+        let share = percent(amount(site).bytes, whole);
+        let mut figures_text = format!("  {bytes:>10}  {share:>7}  {}  ", right(&count(site), counts));
+        for (depth, frame) in frames.iter().enumerate() {
+            let name = short_name(frame.name, names);
+            let place = place(frame, places);
+            let name = if place.is_empty() { name } else { left(&name, names) };
+            let name = if depth == 0 { name } else { layout.paint.dim(&name) };
+            let line = format!("{figures_text}{name}  {}", layout.paint.dim(&place));
+            let _ = writeln!(out, "{}", line.trim_end());
+            figures_text = " ".repeat(figures);
+        }
+        if let Some(doubt) = doubt(view, site) {
+            let _ = writeln!(out, "{}{}", " ".repeat(figures), layout.paint.yellow(doubt));
+        }
+    }
+}
+
+/// What to say of a stack that is not certain.
+pub(crate) fn doubt(view: &View<'_>, site: &Site) -> Option<&'static str> {
+    match site.quality {
+        Quality::Complete => None,
+        // the one frame says so already
+        _ if view.locations(site.stack).is_empty() => None,
+        Quality::Guessed => Some("(guessed: a frame without unwind table)"),
+        Quality::Truncated => Some("(truncated: outer frames are missing)"),
+    }
+}
+
+/// The program's errors in using the heap.
+pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    let findings = &view.profile.findings;
+    if findings.is_empty() {
+        return;
+    }
+    let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
+    let _ = writeln!(out, "\n{}", layout.paint.red(&title));
+    for finding in findings.get(..top.max(1)).unwrap_or(findings) {
+        let kind = match finding.kind {
+            FindingKind::DoubleFree => "freed twice",
+            FindingKind::InvalidFree => "freed, but never allocated",
+            FindingKind::MismatchedFree => "freed by the wrong family of functions",
+        };
+        let size = finding.size.map(|size| format!(" ({})", plural(size, "byte"))).unwrap_or_default();
+        let times = if finding.count == 1 { String::new() } else { format!("; {} times", grouped(finding.count)) };
+        let (block, function, thread) = (finding.block, &finding.function, &finding.thread);
+        prose(out, layout, &format!("{kind}: the block at {block}{size}, by {function} in thread {thread}{times}"));
+        let stacks = [
+            ("at", Some(finding.stack)),
+            ("freed first at", finding.free_stack),
+            ("allocated at", finding.alloc_stack),
+        ];
+        for (title, stack) in stacks {
+            let frames: Vec<Frame<'_>> =
+                stack.into_iter().flat_map(|stack| telling_frames(view, stack, FRAMES - 1)).collect();
+            let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, layout.width / 2)).collect();
+            let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+            for (depth, (frame, name)) in frames.iter().zip(names).enumerate() {
+                let title = if depth == 0 { title } else { "" };
+                let place = layout.paint.dim(&place(frame, layout.width / 4));
+                let _ = writeln!(out, "{}", format!("    {title:14}  {}  {place}", left(&name, widest)).trim_end());
+            }
+        }
+    }
+    let more = findings.len().saturating_sub(top.max(1));
+    if more > 0 {
+        let _ = writeln!(out, "  and {} more, all of them in report.json (-o NAME.json)", grouped(more as u64));
+    }
+}
+
+/// What was not seen, or is not certain.
+pub(crate) fn anomalies(out: &mut String, layout: Layout, profile: &Profile) {
+    let found: Vec<_> = text::anomalies(&profile.anomalies).into_iter().filter(|anomaly| anomaly.count > 0).collect();
+    if found.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{}", layout.paint.yellow("Not seen, or not certain"));
+    let counts = found.iter().map(|anomaly| grouped(anomaly.count).len()).max().unwrap_or(0);
+    let indent = 2 + counts + 2 + 16 + 2;
+    for anomaly in found {
+        let count = right(&grouped(anomaly.count), counts);
+        let _ = writeln!(out, "  {count}  {:16}  {}", anomaly.label, wrap(anomaly.meaning, indent, layout.width));
+    }
+}
+
+/// Modules whose frames have no names, by the bytes of the stacks that pass through them.
+pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>) {
+    const SHOWN: usize = 4;
+    let mut bytes_of: FxHashMap<Option<usize>, u64> = FxHashMap::default();
+    let mut whole = 0u64;
+    let sites = view.sites();
+    for site in &sites {
+        whole = whole.saturating_add(weight(view, site));
+        let mut modules: Vec<Option<usize>> = view
+            .frames(site.stack)
+            .filter(|frame| is_unresolved(frame.name))
+            .filter_map(|frame| frame.location.map(|location| location.module))
+            .collect();
+        modules.sort_unstable();
+        modules.dedup();
+        for module in modules {
+            let sum = bytes_of.entry(module).or_default();
+            *sum = sum.saturating_add(weight(view, site));
+        }
+    }
+    let mut modules: Vec<(Option<usize>, u64)> = bytes_of.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+    modules.sort_unstable_by_key(|(module, bytes)| (Reverse(*bytes), *module));
+    let lines_missing = main_without_lines(view);
+    if modules.is_empty() && !lines_missing {
+        return;
+    }
+    heading(out, layout, "Without symbols");
+    for (module, bytes) in modules.iter().take(SHOWN) {
+        let share = format!("{} ({})", human_bytes(*bytes), percent(*bytes, whole));
+        let module = module.and_then(|index| view.profile.modules.get(index));
+        let Some(module) = module else {
+            prose(
+                out,
+                layout,
+                &format!("{share} were allocated through code outside any module (generated at run time?)"),
+            );
+            continue;
+        };
+        let build_id = module.build_id.as_deref().map(|id| format!(", build id {id}")).unwrap_or_default();
+        let help = if module.path.starts_with("/usr") || module.path.starts_with("/lib") {
+            "its package's debug symbols (-dbgsym, -debuginfo) would name them"
+        } else {
+            "build it unstripped, or pass its debug file with --debug-dir"
+        };
+        let name = basename(&module.path);
+        prose(out, layout, &format!("{share} were allocated through unnamed code of {name}{build_id}: {help}"));
+    }
+    if modules.len() > SHOWN {
+        let _ = writeln!(out, "  and through {} more modules", modules.len() - SHOWN);
+    }
+    if lines_missing {
+        prose(
+            out,
+            layout,
+            &format!("{} has names but no line numbers: build it with -g", printable(&view.profile.meta.program)),
+        );
+    }
+}
+
+/// All that a site ever allocated, or holds if that was before tracing.
+fn weight(view: &View<'_>, site: &Site) -> u64 {
+    match view.headline() {
+        Headline::Peak => site.allocated.bytes.max(site.at_peak.bytes),
+        Headline::Live => site.allocated.bytes.max(site.live.bytes),
+    }
+}
+
+fn main_without_lines(view: &View<'_>) -> bool {
+    view.profile.modules.first().is_some_and(|main| main.symbols.functions && !main.symbols.lines)
+}
+
+/// Earlier images of the process, and children.
+pub(crate) fn other_processes(out: &mut String, layout: Layout, profile: &Profile) {
+    let children = &profile.children;
+    if profile.images.is_empty() && children.followed == 0 && children.untraced == 0 {
+        return;
+    }
+    heading(out, layout, "Other images and processes");
+    for image in &profile.images {
+        prose(
+            out,
+            layout,
+            &format!(
+                "before exec, {}: {}, {}; {} gone with it, not counted above",
+                image.program,
+                plural(image.totals.allocations, "allocation"),
+                human_bytes(image.totals.bytes_allocated),
+                human_bytes(image.gone_with_exec.bytes)
+            ),
+        );
+    }
+    let noun = |count: u64| if count == 1 { "child" } else { "children" };
+    if children.followed > 0 {
+        prose(out, layout, &format!("{} {} traced too", grouped(children.followed), noun(children.followed)));
+    }
+    if children.untraced > 0 {
+        let names = &children.untraced_names;
+        let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+        let count = children.untraced;
+        let line = format!("{} {}{names} ran untraced: not in these numbers", grouped(count), noun(count));
+        let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&printable(&line), 2, layout.width)));
+    }
+}
+
+/// What tracing cost the program.
+pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
+    let cost = &view.profile.cost;
+    heading(out, layout, "Cost");
+    let stopped = duration(cost.stopped_ns);
+    let share = percent(cost.stopped_ns, cost.wall_ns);
+    let engine = printable(&view.profile.meta.engine);
+    if cost.stops == 0 {
+        prose(out, layout, &format!("{} wall time; no stops (engine {engine})", duration(cost.wall_ns)));
+        return;
+    }
+    let each = duration(cost.stopped_ns / cost.stops);
+    let wall = duration(cost.wall_ns);
+    // threads stand still side by side: their sum can exceed the wall time
+    let threads = if cost.stopped_ns > cost.wall_ns { ", summed over threads" } else { "" };
+    let line = format!(
+        "{wall} wall time, of which threads stood still for {stopped} ({share}{threads}), not counting the kernel's switches"
+    );
+    prose(out, layout, &line);
+    let (events, stops) = (plural(cost.events, "event"), plural(cost.stops, "stop"));
+    let max = duration(cost.stopped_max_ns);
+    prose(out, layout, &format!("{events} in {stops} of {each} on average, {max} at most (engine {engine})"));
+    if u128::from(cost.stopped_ns) * 100 > u128::from(cost.wall_ns) * u128::from(STOPPED_PERCENT) {
+        let pin = "If the program has one thread only, --pin lets it share a processor with heaptrace, which makes each \
+                   stop shorter.";
+        let part = "Tracing a part of the run costs less: heaptrace attach --duration 10s PID.";
+        let help = if one_thread(view) { format!("{pin} {part}") } else { part.to_owned() };
+        let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));
+    }
+}
+
+/// Whether all samples may be of one thread: names need not be unique, so this is a maybe.
+fn one_thread(view: &View<'_>) -> bool {
+    let mut threads = view.samples.iter().map(|sample| sample.thread);
+    threads.next().is_none_or(|first| threads.all(|thread| thread == first))
+}
+
+/// What the session wants the user to know.
+pub(crate) fn warnings(out: &mut String, layout: Layout, profile: &Profile) {
+    if profile.warnings.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{}", layout.paint.yellow("Warnings"));
+    for warning in &profile.warnings {
+        prose(out, layout, warning);
+    }
+}

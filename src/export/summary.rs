@@ -1,0 +1,69 @@
+//! The summary of one screen that `run` and `attach` print at the end.
+
+use super::output::Outcome;
+use super::sections::{self, Layout};
+use super::text::{self, Paint};
+use super::view::{Headline, View};
+use crate::profile::Profile;
+use std::fmt::Write;
+
+/// How the summary looks.
+#[derive(Clone, Copy, Debug)]
+pub struct SummaryOptions<'a> {
+    /// How many stacks each of its tables shows.
+    pub top: usize,
+    /// Whether to use terminal colours.
+    pub color: bool,
+    /// The width of the terminal in columns; less than 80 counts as 80.
+    pub width: usize,
+    /// What became of the output files.
+    pub files: &'a [Outcome],
+}
+
+impl Default for SummaryOptions<'_> {
+    fn default() -> Self {
+        Self { top: 3, color: false, width: 100, files: &[] }
+    }
+}
+
+/// The summary: totals, the stacks that matter, what is uncertain, what it cost, and the files written. Ends in a
+/// line end.
+pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
+    let view = View::new(profile);
+    let layout = Layout::new(Paint { color: options.color }, options.width);
+    let mut out = String::new();
+    sections::header(&mut out, layout, profile);
+    sections::totals(&mut out, layout, profile);
+    sections::top_stacks(&mut out, layout, &view, options.top);
+    sections::findings(&mut out, layout, &view, options.top);
+    sections::anomalies(&mut out, layout, profile);
+    sections::missing_symbols(&mut out, layout, &view);
+    sections::other_processes(&mut out, layout, profile);
+    sections::cost(&mut out, layout, &view);
+    sections::warnings(&mut out, layout, profile);
+    files(&mut out, layout, options.files, view.headline());
+    out
+}
+
+fn files(out: &mut String, layout: Layout, files: &[Outcome], headline: Headline) {
+    if files.is_empty() {
+        return;
+    }
+    sections::heading(out, layout, "Files");
+    for outcome in files {
+        let path = text::printable(&outcome.path.to_string_lossy());
+        let _ = match &outcome.result {
+            Ok(bytes) => writeln!(out, "  {path}  {}", layout.paint.dim(&text::human_bytes(*bytes))),
+            Err(error) => writeln!(out, "  {path}  {}", layout.paint.red(&format!("not written: {error}"))),
+        };
+    }
+    let pprof = files.iter().find(|outcome| outcome.result.is_ok() && outcome.format.is_pprof());
+    if let Some(outcome) = pprof {
+        let path = text::shell_words(&[outcome.path.to_string_lossy().into_owned()]);
+        let what = match headline {
+            Headline::Peak => "the peak",
+            Headline::Live => "what is live",
+        };
+        let _ = writeln!(out, "  {}", layout.paint.dim(&format!("to see {what}: go tool pprof -top {path}")));
+    }
+}

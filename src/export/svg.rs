@@ -1,0 +1,68 @@
+//! A flame graph: the folded stacks drawn by inferno, interactive in a browser.
+
+use super::ExportOptions;
+use super::folded;
+use super::text::human_bytes;
+use super::view::{Headline, View};
+use inferno::flamegraph::{self, Palette, color::BasicPalette};
+use std::io::{self, Write};
+
+/// Draws the graph. Without any bytes it is a picture that says so.
+pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let folded = folded::lines(view);
+    let program = &view.profile.meta.program;
+    let column = match view.headline() {
+        Headline::Peak => "bytes live at the peak",
+        Headline::Live => "bytes live",
+    };
+    let title = options.title.clone().unwrap_or_else(|| format!("{program}: {column}"));
+    if folded.lines.is_empty() {
+        return write_message(&title, "Nothing to draw: no bytes in this column.", out);
+    }
+    // inferno adds up without a check; such sums come from an `--alloc-fn` whose size is none
+    if folded.bytes > u64::MAX / 2 {
+        return write_message(&title, "Not drawn: the bytes of this column are too many to be true.", out);
+    }
+    let mut settings = flamegraph::Options::default();
+    settings.title = title;
+    let (bytes, stacks) = (human_bytes(folded.bytes), folded.lines.len());
+    settings.subtitle = Some(format!("{bytes} in {stacks} stacks, pid {}", view.profile.meta.pid));
+    settings.count_name = "bytes".to_owned();
+    settings.name_type = "Function:".to_owned();
+    settings.colors = Palette::Basic(BasicPalette::Mem);
+    // colours by name: the same function looks the same in every picture
+    settings.deterministic = true;
+    // Our order keeps the stacks of one caller together, whatever the names hold; inferno's own order of whole lines does not
+    // (a space sorts before the semicolon). It keeps an order only in this mode, for which it reverses the lines.
+    settings.flame_chart = true;
+    flamegraph::from_lines(&mut settings, folded.lines.iter().rev().map(String::as_str), out)
+}
+
+fn write_message(title: &str, message: &str, out: &mut dyn Write) -> io::Result<()> {
+    let title = escape(title);
+    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
+    writeln!(
+        out,
+        "<svg version=\"1.1\" width=\"1200\" height=\"80\" viewBox=\"0 0 1200 80\" xmlns=\"http://www.w3.org/2000/svg\">"
+    )?;
+    writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#eeffee\"/>")?;
+    writeln!(out, "<g font-family=\"monospace\" text-anchor=\"middle\">")?;
+    writeln!(out, "<text x=\"600\" y=\"30\" font-size=\"17\">{title}</text>")?;
+    writeln!(out, "<text x=\"600\" y=\"58\" font-size=\"12\">{message}</text>")?;
+    writeln!(out, "</g>\n</svg>")
+}
+
+/// Text as XML holds it. Control characters are not allowed there at all.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            c if c.is_control() => escaped.push(' '),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,446 @@
+//! All formats on one profile made by hand.
+
+mod go_pprof;
+mod numbers;
+mod report;
+mod summary;
+
+use super::*;
+use crate::addr::{Addr, ModuleId};
+use crate::profile::{
+    AllocatorUse, Amount, Anomalies, Children, Cost, Exit, Finding, FindingKind, Function, Histograms, Image, Line,
+    Location, Meta, Mode, ModuleInfo, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
+};
+use crate::unwinder::Quality;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+const fn amount(objects: u64, bytes: u64) -> Amount {
+    Amount { objects, bytes }
+}
+
+/// Everything that makes formats stumble, in a profile whose sums agree: an inlined call, an operator between
+/// malloc and its caller, an unresolved library on a truncated stack, an empty stack, a Rust name that is its own system
+/// name, a separator of folded stacks in a name, a sample that only frees, one of zeros, blocks of no bytes.
+pub(crate) fn sample_profile() -> Profile {
+    Profile {
+        meta: meta(),
+        totals: totals(),
+        cost: Cost {
+            wall_ns: 2_310_000_000,
+            stopped_ns: 1_200_000_000,
+            stopped_max_ns: 31_000_000,
+            events: 225,
+            stops: 334,
+        },
+        anomalies: Anomalies { truncated_stacks: 100, guessed_stacks: 1, dropped_frames: 2, ..Anomalies::default() },
+        allocators: vec![AllocatorUse { module: 2, functions: ["calloc", "free", "malloc"].map(str::to_owned).into() }],
+        modules: modules(),
+        images: vec![Image {
+            program: "sh".to_owned(),
+            totals: Totals {
+                allocations: 120,
+                bytes_allocated: 34_816,
+                live_blocks: 7,
+                live_bytes: 512,
+                ..Totals::default()
+            },
+            gone_with_exec: amount(7, 512),
+        }],
+        children: Children { followed: 0, untraced: 2, untraced_names: vec!["gzip".to_owned()] },
+        timeline: [(0, 0, 0), (1_420_000_000, 1_060_000, 116), (2_300_000_000, 266_272, 116)]
+            .map(|(t_ns, live_bytes, allocations)| TimelinePoint { t_ns, live_bytes, allocations })
+            .into(),
+        histograms: Histograms {
+            size: histogram(&[(0, 1), (6, 1), (7, 100), (11, 10), (19, 4)]),
+            lifetime: histogram(&[(0, 90), (3, 19)]),
+        },
+        strings: ["main", "worker", "malloc", "calloc", "free"].map(str::to_owned).into(),
+        functions: functions(),
+        locations: locations(),
+        stacks: stacks(),
+        samples: samples(),
+        findings: vec![Finding {
+            kind: FindingKind::DoubleFree,
+            count: 3,
+            block: Addr(0x5555_5557_0010),
+            size: Some(64),
+            stack: 4,
+            alloc_stack: Some(2),
+            free_stack: Some(4),
+            thread: "worker".to_owned(),
+            function: "free".to_owned(),
+        }],
+        warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
+    }
+}
+
+/// A profile in which nothing happened.
+pub(crate) fn empty_profile() -> Profile {
+    let mut profile = sample_profile();
+    profile.totals = Totals::default();
+    profile.anomalies = Anomalies::default();
+    profile.cost = Cost { wall_ns: 1_000_000, ..Cost::default() };
+    profile.children = Children::default();
+    profile.images.clear();
+    profile.timeline.clear();
+    profile.histograms = Histograms::default();
+    profile.samples.clear();
+    profile.stacks.clear();
+    profile.findings.clear();
+    profile.warnings.clear();
+    profile
+}
+
+/// The same process while it runs.
+pub(crate) fn attach_profile() -> Profile {
+    let mut profile = sample_profile();
+    profile.meta.mode = Mode::Attach;
+    profile.meta.exit = None;
+    profile.meta.complete = false;
+    profile.totals.preexisting_frees = 12;
+    profile
+}
+
+fn meta() -> Meta {
+    Meta {
+        mode: Mode::Run,
+        part: 1,
+        program: "app".to_owned(),
+        pid: 4242,
+        command: ["./app", "--input", "a b.xml"].map(str::to_owned).into(),
+        cwd: PathBuf::from("/home/user"),
+        started_at: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+        duration_ns: 2_310_000_000,
+        engine: "trap".to_owned(),
+        complete: true,
+        exit: Some(Exit::Code(0)),
+        session: "0123456789abcdef".to_owned(),
+        sample_interval: 0,
+    }
+}
+
+fn totals() -> Totals {
+    Totals {
+        allocations: 116,
+        frees: 109,
+        reallocations: 4,
+        bytes_allocated: 1_065_248,
+        bytes_freed: 798_976,
+        live_blocks: 7,
+        live_bytes: 266_272,
+        peak_blocks: 64,
+        peak_bytes: 1_060_000,
+        peak_at_ns: 1_420_000_000,
+        temporary: 92,
+        failed: 1,
+        preexisting_frees: 0,
+    }
+}
+
+fn histogram(buckets: &[(usize, u64)]) -> Vec<u64> {
+    let mut histogram = vec![0; buckets.iter().map(|bucket| bucket.0 + 1).max().unwrap_or(0)];
+    for (bucket, count) in buckets {
+        histogram[*bucket] = *count;
+    }
+    histogram
+}
+
+fn modules() -> Vec<ModuleInfo> {
+    let all = SymbolStatus { functions: true, files: true, lines: true, inlines: true };
+    let names = SymbolStatus { functions: true, ..SymbolStatus::default() };
+    let module = |id: u32, path: &str, build_id: Option<&str>, start, symbols| ModuleInfo {
+        id: ModuleId(id),
+        path: PathBuf::from(path),
+        build_id: build_id.map(str::to_owned),
+        start: Addr(start),
+        end: Addr(start + 0x10_0000),
+        file_offset: 0x1000,
+        symbols,
+    };
+    vec![
+        module(0, "/home/user/app", Some("00112233445566778899aabbccddeeff00112233"), 0x5555_5555_5000, all),
+        module(
+            1,
+            "/usr/lib/libfoo.so.1",
+            Some("ffeeddccbbaa99887766554433221100ffeeddcc"),
+            0x7fff_f000_0000,
+            SymbolStatus::default(),
+        ),
+        module(2, "/usr/lib/libstdc++.so.6", None, 0x7fff_f700_0000, names),
+    ]
+}
+
+fn functions() -> Vec<Function> {
+    let function = |name: &str, system_name: &str, file: Option<&str>, start_line| Function {
+        name: name.to_owned(),
+        system_name: system_name.to_owned(),
+        file: file.map(str::to_owned),
+        start_line,
+    };
+    vec![
+        function("new_node", "new_node", Some("src/node.c"), 8),
+        function("parse_document", "parse_document", Some("src/parse.c"), 100),
+        function("main", "main", Some("src/main.c"), 20),
+        function("operator new(unsigned long)", "_Znwm", None, 0),
+        function(
+            "std::vector<int, std::allocator<int> >::reserve(unsigned long)",
+            "_ZNSt6vectorIiSaIiEE7reserveEm",
+            Some("/usr/include/c++/12/bits/stl_vector.h"),
+            70,
+        ),
+        function("libfoo.so.1+0x1234", "libfoo.so.1+0x1234", None, 0),
+        function("worker_main", "worker_main", Some("src/worker.c"), 5),
+        function("clean;up", "clean;up", Some("src/main.c"), 50),
+        function(
+            "<alpha::Beta as core::clone::Clone>::clone",
+            "<alpha::Beta as core::clone::Clone>::clone",
+            Some("src/beta.rs"),
+            1,
+        ),
+    ]
+}
+
+fn locations() -> Vec<Location> {
+    let line = |function, line, inlined| Line { function, line, inlined };
+    let location = |module: usize, address, offset, lines: &[Line]| Location {
+        module: Some(module),
+        address: Addr(address),
+        offset,
+        lines: lines.to_vec(),
+    };
+    vec![
+        location(0, 0x5555_5555_5100, 0x1100, &[line(0, 9, true), line(1, 120, false)]),
+        location(0, 0x5555_5555_5200, 0x1200, &[line(2, 30, false)]),
+        location(2, 0x7fff_f700_1000, 0x2000, &[line(3, 0, false)]),
+        location(0, 0x5555_5555_5300, 0x1300, &[line(4, 79, false)]),
+        location(1, 0x7fff_f000_0234, 0x1234, &[line(5, 0, false)]),
+        location(0, 0x5555_5555_5400, 0x1400, &[line(6, 12, false)]),
+        location(0, 0x5555_5555_5500, 0x1500, &[line(7, 55, false)]),
+        location(0, 0x5555_5555_5600, 0x1600, &[line(8, 3, false)]),
+        location(0, 0x5555_5555_5210, 0x1210, &[line(2, 31, false)]),
+    ]
+}
+
+fn stacks() -> Vec<Stack> {
+    let stack = |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality };
+    vec![
+        stack(&[0, 1], Quality::Complete),
+        stack(&[2, 3, 8], Quality::Complete),
+        stack(&[4, 5], Quality::Truncated),
+        stack(&[], Quality::Truncated),
+        stack(&[6, 1], Quality::Complete),
+        stack(&[7, 1], Quality::Guessed),
+    ]
+}
+
+fn samples() -> Vec<Sample> {
+    let none = Sample {
+        stack: 0,
+        thread: 0,
+        alloc_fn: 2,
+        size: 0,
+        allocated: amount(0, 0),
+        freed: amount(0, 0),
+        deallocated: amount(0, 0),
+        live: amount(0, 0),
+        at_peak: amount(0, 0),
+        temporary: 0,
+    };
+    vec![
+        Sample {
+            size: 1024,
+            allocated: amount(10, 10_240),
+            freed: amount(6, 6_144),
+            live: amount(4, 4_096),
+            at_peak: amount(8, 8_192),
+            temporary: 2,
+            ..none
+        },
+        Sample {
+            stack: 1,
+            size: 262_144,
+            allocated: amount(4, 1_048_576),
+            freed: amount(3, 786_432),
+            live: amount(1, 262_144),
+            at_peak: amount(4, 1_048_576),
+            ..none
+        },
+        Sample {
+            stack: 2,
+            thread: 1,
+            size: 64,
+            allocated: amount(100, 6_400),
+            freed: amount(100, 6_400),
+            at_peak: amount(50, 3_200),
+            temporary: 90,
+            ..none
+        },
+        Sample {
+            stack: 3,
+            thread: 1,
+            alloc_fn: 3,
+            size: 32,
+            allocated: amount(1, 32),
+            live: amount(1, 32),
+            at_peak: amount(1, 32),
+            ..none
+        },
+        Sample { stack: 4, alloc_fn: 4, size: 1024, deallocated: amount(6, 6_144), ..none },
+        Sample { stack: 4, alloc_fn: 4, size: 262_144, deallocated: amount(3, 786_432), ..none },
+        Sample { stack: 4, thread: 1, alloc_fn: 4, size: 64, deallocated: amount(100, 6_400), ..none },
+        Sample { stack: 5, allocated: amount(1, 0), live: amount(1, 0), at_peak: amount(1, 0), ..none },
+        Sample { size: 4096, ..none },
+    ]
+}
+
+/// The profile in a format, as bytes.
+fn exported(format: Format, profile: &Profile) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(format, profile, &ExportOptions::default(), &mut bytes).expect("memory takes everything");
+    bytes
+}
+
+/// The profile in a format of text; the version of heaptrace replaced.
+fn exported_text(format: Format, profile: &Profile) -> String {
+    let text = String::from_utf8(exported(format, profile)).expect("UTF-8");
+    text.replace(env!("CARGO_PKG_VERSION"), "[version]")
+}
+
+#[test]
+fn formats_are_told_by_the_longest_suffix() {
+    let format = |name: &str| Format::from_path(Path::new(name));
+    assert_eq!(format("dir/a.pb.gz"), Ok(Format::PprofGz));
+    assert_eq!(format("a.b.pb"), Ok(Format::Pprof));
+    assert_eq!(format("a.json"), Ok(Format::Json));
+    assert_eq!(format("a.dhat.json"), Err(FormatError::NotYet { suffix: "dhat.json" }));
+    for unknown in ["a", "a.gz", "pb.gz", ".json", "a.json.bak", "ajson", "a.JSON"] {
+        let message = format(unknown).expect_err(unknown).to_string();
+        assert!(message.contains(".pb.gz .pb .folded .svg .json .txt"), "{message}");
+    }
+}
+
+#[test]
+fn formats_are_told_by_name() {
+    for expected in Format::ALL {
+        assert_eq!(Format::from_name(expected.name()), Ok(expected));
+    }
+    assert_eq!(Format::from_name(".svg"), Ok(Format::Svg));
+    assert_eq!(Format::from_name("html"), Err(FormatError::NotYet { suffix: "html" }));
+    assert!(Format::from_name("dot").expect_err("unknown").to_string().contains(".folded"));
+}
+
+#[test]
+fn folded_stacks() {
+    // one line for 100 blocks on a truncated stack; none for those whose column is zero; `;` is no part of a name
+    let peak = [
+        "[truncated];worker_main;libfoo.so.1+0x1234 3200",
+        "[unknown stack] 32",
+        "main;parse_document;new_node 8192",
+        "main;std::vector<int, std::allocator<int> >::reserve(unsigned long) 1048576",
+    ];
+    assert_eq!(exported_text(Format::Folded, &sample_profile()).lines().collect::<Vec<_>>(), peak);
+    let mut attach = attach_profile();
+    attach.functions[0].name = "new;\nnode".to_owned();
+    let live = [
+        "[unknown stack] 32",
+        "main;parse_document;new: node 4096",
+        "main;std::vector<int, std::allocator<int> >::reserve(unsigned long) 262144",
+    ];
+    assert_eq!(exported_text(Format::Folded, &attach).lines().collect::<Vec<_>>(), live);
+}
+
+#[test]
+fn text_report() {
+    insta::assert_snapshot!(exported_text(Format::Txt, &sample_profile()));
+}
+
+#[test]
+fn every_format_can_hold_nothing() {
+    for format in Format::ALL {
+        let bytes = exported(format, &empty_profile());
+        assert_eq!(bytes.is_empty(), format == Format::Folded, "{format}");
+    }
+}
+
+/// Names with characters that sort before the semicolon: such stacks were once refused as unsorted.
+#[test]
+fn names_of_any_kind_make_a_flame_graph() {
+    let mut profile = sample_profile();
+    for (i, function) in profile.functions.iter_mut().enumerate() {
+        function.name = ["f", "f x", "f x(int, char)", "f!"][i % 4].to_owned();
+    }
+    let svg = exported_text(Format::Svg, &profile);
+    assert!(svg.trim_end().ends_with("</svg>") && svg.contains("f x(int, char)"), "{svg}");
+}
+
+#[test]
+fn flame_graph_shows_names_and_bytes() {
+    let svg = exported_text(Format::Svg, &sample_profile());
+    assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
+    for part in [
+        "app: bytes live at the peak",
+        "1.01 MiB in 4 stacks, pid 4242",
+        "new_node (8,192 bytes, 0.77%)",
+        "[truncated] (3,200 bytes",
+    ] {
+        assert!(svg.contains(part), "{part} is not in {svg}");
+    }
+    assert_eq!(svg, exported_text(Format::Svg, &sample_profile()), "the same in every run");
+    let empty = exported_text(Format::Svg, &empty_profile());
+    assert!(empty.contains("Nothing to draw") && empty.trim_end().ends_with("</svg>"));
+}
+
+#[test]
+fn absurd_sizes_do_no_harm() {
+    let mut profile = sample_profile();
+    profile.meta.sample_interval = 1;
+    for sample in &mut profile.samples {
+        let absurd = amount(u64::MAX, u64::MAX);
+        (sample.size, sample.temporary) = (u64::MAX, u64::MAX);
+        (sample.allocated, sample.freed, sample.live, sample.at_peak) = (absurd, absurd, absurd, absurd);
+    }
+    profile.histograms.size = vec![u64::MAX; 70];
+    profile.cost = Cost { wall_ns: 1, stopped_ns: u64::MAX, stopped_max_ns: u64::MAX, events: u64::MAX, stops: 1 };
+    for format in Format::ALL {
+        assert!(!exported(format, &profile).is_empty(), "{format}");
+    }
+    summary::summary_of(&profile);
+    assert!(exported_text(Format::Svg, &profile).contains("Not drawn"));
+}
+
+#[test]
+fn wrong_indices_do_no_harm() {
+    let mut profile = sample_profile();
+    profile.samples[0].stack = 99;
+    profile.samples[1].thread = 99;
+    profile.stacks[0].locations.push(99);
+    profile.locations[0].lines[0].function = 99;
+    profile.locations[1].module = Some(99);
+    profile.allocators[0].module = 99;
+    profile.findings[0].stack = 99;
+    for format in Format::ALL {
+        assert!(!exported(format, &profile).is_empty(), "{format}");
+    }
+    summary::summary_of(&profile);
+}
+
+#[test]
+fn callers_stay_together_whatever_their_names() {
+    let mut profile = sample_profile();
+    // sorted as text, `main-x` would come between `main` and `main;…`
+    profile.functions[6].name = "main-x".to_owned();
+    profile.stacks[2] = Stack { locations: vec![5], quality: Quality::Complete };
+    profile.stacks[3] = Stack { locations: vec![1], quality: Quality::Complete };
+    let folded = exported_text(Format::Folded, &profile);
+    let callers: Vec<&str> = folded.lines().filter_map(|line| line.split([';', ' ']).next()).collect();
+    assert_eq!(callers, ["main", "main", "main", "main-x"]);
+}
+
+#[test]
+fn a_name_that_ends_in_a_number_is_not_taken_for_a_second_value() {
+    let mut profile = sample_profile();
+    profile.functions[0].name = "f 12".to_owned();
+    let folded = exported_text(Format::Folded, &profile);
+    assert!(folded.contains(";f_12 8192"), "{folded}");
+}

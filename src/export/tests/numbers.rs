@@ -1,0 +1,83 @@
+//! What the formats say in figures: sums, samples, sites.
+
+use super::*;
+use crate::export::view::{Site, View, weight};
+
+#[test]
+fn the_sums_of_the_sites_are_the_totals() {
+    let profile = sample_profile();
+    let view = View::new(&profile);
+    let sites = view.sites();
+    let sum = |of: fn(&Site) -> Amount| {
+        sites.iter().map(of).fold((0, 0), |sum, amount| (sum.0 + amount.objects, sum.1 + amount.bytes))
+    };
+    assert_eq!(sum(|site| site.allocated), (116, 1_065_248));
+    assert_eq!(sum(|site| site.live), (7, 266_272));
+    assert_eq!(sum(|site| site.at_peak), (64, 1_060_000));
+    assert_eq!(sum(|site| site.freed), (109, 798_976));
+}
+
+#[test]
+fn a_site_is_told_by_its_function_names_alone() {
+    let profile = sample_profile();
+    let id = View::new(&profile).site_id(0);
+    let mut rebuilt = sample_profile();
+    rebuilt.locations[0].address = Addr(0x1234);
+    rebuilt.locations[0].lines[0].line = 77;
+    assert_eq!(View::new(&rebuilt).site_id(0), id);
+    rebuilt.functions[1].name = "parse_other".to_owned();
+    assert_ne!(View::new(&rebuilt).site_id(0), id);
+    // FNV-1a of "new_node\0parse_document\0main\0", computed apart from this code
+    assert_eq!(format!("{id:016x}"), "b95d246ce6dfa244");
+}
+
+#[test]
+fn stacks_with_equal_names_are_one_site() {
+    let mut profile = sample_profile();
+    profile.stacks[3] = Stack { locations: vec![0, 8], quality: Quality::Guessed };
+    let sites = View::new(&profile).sites();
+    let merged = sites.iter().find(|site| site.stack == 0).expect("the first of the two names the site");
+    assert_eq!(merged.allocated, amount(11, 10_272));
+    assert_eq!(merged.quality, Quality::Guessed, "the worse of both");
+    assert_eq!(sites.len(), 4);
+}
+
+#[test]
+fn stacks_begin_at_the_caller_of_operator_new() {
+    let profile = sample_profile();
+    let view = View::new(&profile);
+    assert_eq!(view.locations(1), [3, 8]);
+    assert_eq!(view.alloc_fn(&profile.samples[1]), "operator new(unsigned long)");
+    assert_eq!(view.alloc_fn(&profile.samples[0]), "malloc");
+    // nothing else is there: better a shim than nothing
+    let mut only = sample_profile();
+    only.stacks[1].locations = vec![2];
+    assert_eq!(View::new(&only).locations(1), [2]);
+}
+
+#[test]
+fn sampled_blocks_count_as_often_as_they_stand_for() {
+    // a block as large as the interval is caught with probability 1 - 1/e
+    assert!((weight(512 * 1024, 512 * 1024) - 1.581_976_706_869_326_4).abs() < 1e-12);
+    // small blocks stand for interval/size of their kind, to within half a block
+    assert!((weight(8, 512 * 1024) - 65_536.5).abs() < 1e-3);
+    assert_eq!(weight(u64::MAX, 1), 1.0);
+    let mut profile = sample_profile();
+    profile.meta.sample_interval = 1024;
+    let view = View::new(&profile);
+    assert_eq!(view.samples[0].allocated, amount(16, 16_199));
+    assert_eq!(view.samples[1].allocated, amount(4, 1_048_576), "large blocks are always caught");
+}
+
+#[test]
+fn the_standard_error_is_that_of_the_binomial_estimate() {
+    let mut profile = sample_profile();
+    profile.samples.truncate(1);
+    profile.meta.sample_interval = 1024;
+    let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
+    // sqrt(10 · 1024² · (1−p)/p²) with p = 1 − 1/e
+    assert_eq!(report["sampling"]["standard_error"], 3107);
+    profile.meta.sample_interval = 0;
+    let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
+    assert_eq!(report["sampling"]["standard_error"], 0);
+}

@@ -1,0 +1,109 @@
+//! report.json holds what its schema promises, and the schema refuses what it does not.
+
+use super::*;
+use serde_json::Value;
+
+fn schema() -> jsonschema::Validator {
+    let schema: Value = serde_json::from_str(include_str!("../../../docs/report.schema.json")).expect("JSON");
+    jsonschema::draft202012::meta::validate(&schema).expect("a schema of draft 2020-12");
+    jsonschema::validator_for(&schema).expect("a usable schema")
+}
+
+fn report(profile: &Profile) -> Value {
+    serde_json::from_slice(&exported(Format::Json, profile)).expect("JSON")
+}
+
+#[test]
+fn every_report_is_valid() {
+    let schema = schema();
+    let mut killed = sample_profile();
+    killed.meta.exit = Some(Exit::Signal(9));
+    killed.meta.sample_interval = 4096;
+    killed.locations[0].module = None;
+    for profile in [sample_profile(), attach_profile(), empty_profile(), killed] {
+        let report = report(&profile);
+        let errors: Vec<String> = schema.iter_errors(&report).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        assert!(errors.is_empty(), "{errors:#?}");
+    }
+}
+
+#[test]
+fn the_schema_misses_no_field_and_knows_no_other() {
+    let schema = schema();
+    let good = report(&sample_profile());
+    let places = [
+        "",
+        "/totals",
+        "/cost",
+        "/anomalies",
+        "/modules/0",
+        "/images/0",
+        "/sites/0",
+        "/sites/0/stack/0",
+        "/findings/0",
+    ];
+    for place in places {
+        let names: Vec<String> = good.pointer(place).and_then(Value::as_object).expect(place).keys().cloned().collect();
+        for name in names {
+            let mut without = good.clone();
+            without.pointer_mut(place).and_then(Value::as_object_mut).expect(place).remove(&name);
+            assert!(!schema.is_valid(&without), "{place} without {name}");
+        }
+        let mut more = good.clone();
+        more.pointer_mut(place).and_then(Value::as_object_mut).expect(place).insert("more".into(), Value::Null);
+        assert!(!schema.is_valid(&more), "{place} with another field");
+    }
+    let mut nameless = good;
+    nameless["sites"][0]["stack"][0]["function"] = Value::Null;
+    assert!(!schema.is_valid(&nameless), "function is never null");
+}
+
+#[test]
+fn fields_stand_in_the_order_of_the_contract() {
+    let text = exported_text(Format::Json, &sample_profile());
+    let order = [
+        "version",
+        "heaptrace_version",
+        "mode",
+        "part",
+        "program",
+        "pid",
+        "command",
+        "cwd",
+        "started_at",
+        "duration_ns",
+        "engine",
+        "complete",
+        "exit",
+        "verdict",
+        "totals",
+        "cost",
+        "anomalies",
+        "sampling",
+        "allocators",
+        "modules",
+        "images",
+        "children",
+        "timeline",
+        "histograms",
+        "sites",
+        "leaks",
+        "findings",
+        "suppressions",
+        "budgets",
+        "warnings",
+    ];
+    let mut from = 0;
+    for name in order {
+        let at = text[from..].find(&format!("\"{name}\":"));
+        from += at.unwrap_or_else(|| panic!("{name} is missing, or too early"));
+    }
+}
+
+#[test]
+fn report_json() {
+    let text = exported_text(Format::Json, &sample_profile());
+    assert!(text.ends_with('\n') && text.matches('\n').count() == 1, "one line");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&report).expect("printable"));
+}

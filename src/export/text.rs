@@ -1,0 +1,373 @@
+//! How numbers, names and places are written for people.
+
+use super::view::{Frame, View};
+use crate::profile::Anomalies;
+use std::path::Path;
+
+/// Colours for a terminal, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Paint {
+    /// Whether to use colours.
+    pub color: bool,
+}
+
+impl Paint {
+    fn with(self, code: &str, text: &str) -> String {
+        if self.color && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// Headings.
+    pub fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    /// What supports the rest.
+    pub fn dim(self, text: &str) -> String {
+        self.with("2", text)
+    }
+
+    /// What is wrong.
+    pub fn red(self, text: &str) -> String {
+        self.with("1;31", text)
+    }
+
+    /// What deserves attention.
+    pub fn yellow(self, text: &str) -> String {
+        self.with("33", text)
+    }
+}
+
+/// `1,234,567`
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// `12.34 MiB`: at least three significant digits, in powers of 1024. Below 1 KiB `123 B`.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.995 would be rounded to 1024.00
+    while value >= 1023.995 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS.get(unit).copied().unwrap_or_default())
+}
+
+/// `12.3 %`; a dash where there is no whole, `< 0.1 %` rather than a zero that is none.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let share = part as f64 / whole as f64 * 100.0;
+    if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
+}
+
+/// `1.23 s`, `45.6 ms`, `2 h 03 min`.
+pub(crate) fn duration(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    match ns {
+        0 => "0 s".to_owned(),
+        1..1_000 => format!("{ns} ns"),
+        1_000..999_950 => format!("{:.1} µs", ns as f64 / 1e3),
+        999_950..999_950_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        999_950_000..59_995_000_000 => format!("{seconds:.2} s"),
+        _ => {
+            let whole = (seconds.round()) as u64;
+            let (hours, minutes, seconds) = (whole / 3600, whole / 60 % 60, whole % 60);
+            if hours > 0 { format!("{hours} h {minutes:02} min") } else { format!("{minutes} min {seconds:02} s") }
+        }
+    }
+}
+
+/// `1 block`, `2 blocks`
+pub(crate) fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+/// Text with its width padded by spaces, counted in characters.
+pub(crate) fn left(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(text.chars().count());
+    format!("{text}{:missing$}", "")
+}
+
+/// The same, padded in front.
+pub(crate) fn right(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(text.chars().count());
+    format!("{:missing$}{text}", "")
+}
+
+/// Wraps a paragraph at spaces: the first line as it comes, the others behind `indent` spaces.
+pub(crate) fn wrap(text: &str, indent: usize, width: usize) -> String {
+    let room = width.saturating_sub(indent).max(20);
+    let mut wrapped = String::new();
+    let mut used = 0;
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > room {
+            wrapped.push('\n');
+            wrapped.extend(std::iter::repeat_n(' ', indent));
+            used = 0;
+        } else if used > 0 {
+            wrapped.push(' ');
+            used += 1;
+        }
+        wrapped.push_str(word);
+        used += length;
+    }
+    wrapped
+}
+
+/// Cuts a text in the middle of nowhere, with an ellipsis in front: the end of a path says most.
+pub(crate) fn keep_end(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().skip(length - width.saturating_sub(1)).collect();
+    format!("…{kept}")
+}
+
+/// Cuts a text at its end, with an ellipsis.
+pub(crate) fn keep_start(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// A function name that fits: without the hash of Rust's older mangling, and, where it is too long, with `…` for what is
+/// within the outermost pairs of angle brackets and parentheses.
+pub(crate) fn short_name(name: &str, width: usize) -> String {
+    let name = without_hash(&printable(name)).to_owned();
+    if name.chars().count() <= width {
+        return name;
+    }
+    let without_arguments = collapse(&name, '(', ')');
+    if without_arguments.chars().count() <= width {
+        return without_arguments;
+    }
+    keep_start(&collapse(&without_arguments, '<', '>'), width)
+}
+
+/// Text from the target without what would move the cursor or end the line.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn without_hash(name: &str) -> &str {
+    match name.rsplit_once("::h") {
+        Some((path, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => path,
+        _ => name,
+    }
+}
+
+/// Replaces what is between an opening and its closing bracket, unless it begins the name (`<A as B>::f`) or is the
+/// name of an operator.
+fn collapse(name: &str, open: char, close: char) -> String {
+    let mut collapsed = String::new();
+    let mut depth = 0u32;
+    let mut previous = ' ';
+    for c in name.chars() {
+        let arrow = c == '>' && (previous == '-' || previous == '=');
+        if c == close && depth > 0 && !arrow {
+            depth -= 1;
+            if depth == 0 && !collapsed.ends_with(open) {
+                collapsed.push(c);
+            } else if depth == 0 {
+                collapsed.push('…');
+                collapsed.push(c);
+            }
+        } else if c == open
+            && !collapsed.is_empty()
+            && !collapsed.ends_with("operator")
+            && !collapsed.ends_with("operator<")
+        {
+            depth += 1;
+            if depth == 1 {
+                collapsed.push(c);
+            }
+        } else if depth == 0 {
+            collapsed.push(c);
+        }
+        previous = c;
+    }
+    // a bracket that is none (a comparison in a template argument): rather too long than wrong
+    if depth == 0 { collapsed } else { name.to_owned() }
+}
+
+/// `file.c:12`, with the directories if there is room; the module where no file is known.
+pub(crate) fn place(frame: &Frame<'_>, width: usize) -> String {
+    match (frame.file, frame.line) {
+        (Some(file), 0) => keep_end(&printable(file), width),
+        (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
+        (None, _) if super::view::is_unresolved(frame.name) => String::new(),
+        (None, _) => frame.module.map(|module| format!("[{}]", basename(&module.path))).unwrap_or_default(),
+    }
+}
+
+/// The last component of a path, or all of it.
+pub(crate) fn basename(path: &Path) -> String {
+    printable(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy())
+}
+
+/// The frames that tell whose allocation it is: without the standard libraries, the program's start-up code and
+/// recursion. Where nothing else is there, the innermost.
+pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<Frame<'a>> {
+    let mut frames: Vec<Frame<'a>> = Vec::new();
+    for frame in view.frames(stack).filter(|frame| !is_plumbing(frame.name)) {
+        if frames.len() == count {
+            break;
+        }
+        if frames.last().is_none_or(|last| last.name != frame.name) {
+            frames.push(frame);
+        }
+    }
+    if frames.is_empty() { view.frames(stack).take(count).collect() } else { frames }
+}
+
+/// Whether a function belongs to a standard library or to what runs before `main`.
+fn is_plumbing(name: &str) -> bool {
+    const CRATES: [&str; 9] =
+        ["std::", "core::", "alloc::", "hashbrown::", "__gnu_cxx::", "<std::", "<core::", "<alloc::", "<hashbrown::"];
+    const START: [&str; 6] =
+        ["_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "clone3", "__clone3"];
+    let bare = name.split_once('@').map_or(name, |(bare, _)| bare);
+    CRATES.iter().any(|prefix| name.starts_with(prefix))
+        // the return type of a C++ template comes first: `void std::vector<…>::push_back(…)`
+        || name.split(['<', '(']).next().is_some_and(|head| head.contains(" std::") || head.contains(" __gnu_cxx::"))
+        || name.starts_with("<T as ")
+        || START.contains(&bare)
+        || bare.starts_with("__libc_start_main")
+        || bare.starts_with("__rust_")
+}
+
+/// A command line as a shell would read it.
+pub(crate) fn shell_words(words: &[String]) -> String {
+    let plain = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"@%_+=:,./-".contains(&byte))
+    };
+    let quoted = words
+        .iter()
+        .map(|word| if plain(word) { word.clone() } else { format!("'{}'", printable(word).replace('\'', r"'\''")) });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// One kind of what could not be seen or did not fit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Anomaly {
+    /// The name in report.json.
+    pub key: &'static str,
+    /// How often.
+    pub count: u64,
+    /// The name for people.
+    pub label: &'static str,
+    /// What it means for the numbers.
+    pub meaning: &'static str,
+}
+
+/// All kinds, in the order of report.json.
+pub(crate) fn anomalies(anomalies: &Anomalies) -> [Anomaly; 7] {
+    let anomaly = |key, count, label, meaning| Anomaly { key, count, label, meaning };
+    [
+        anomaly("lost", anomalies.lost, "lost events", "known to have been missed: the numbers are too low by these"),
+        anomaly(
+            "truncated_stacks",
+            anomalies.truncated_stacks,
+            "truncated stacks",
+            "events whose stack ends before the outermost frame; the amounts are right",
+        ),
+        anomaly(
+            "guessed_stacks",
+            anomalies.guessed_stacks,
+            "guessed stacks",
+            "events with a frame passed by its frame pointer, for lack of unwind tables; callers may be wrong",
+        ),
+        anomaly(
+            "unknown_frees",
+            anomalies.unknown_frees,
+            "unknown frees",
+            "frees of pointers that no probed function handed out: another allocator, or an error",
+        ),
+        anomaly("double_frees", anomalies.double_frees, "double frees", "frees of blocks that had been freed before"),
+        anomaly(
+            "mismatched_frees",
+            anomalies.mismatched_frees,
+            "mismatched frees",
+            "frees by another family than the allocation's, as delete of a malloc",
+        ),
+        anomaly(
+            "dropped_frames",
+            anomalies.dropped_frames,
+            "unfinished calls",
+            "allocator calls that never returned (longjmp, an exception, a thread that ended inside)",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_switch_units_without_showing_1024() {
+        let shown = [0, 1023, 1024, 1536, 1_048_575, 1_048_576, u64::MAX].map(human_bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "1.00 KiB", "1.50 KiB", "1.00 MiB", "1.00 MiB", "16.00 EiB"]);
+    }
+
+    #[test]
+    fn times_keep_three_digits() {
+        let shown = [0, 999, 1500, 999_960, 1_000_000, 2_310_000_000, 61_000_000_000, 7_380_000_000_000].map(duration);
+        assert_eq!(shown, ["0 s", "999 ns", "1.5 µs", "1.0 ms", "1.0 ms", "2.31 s", "1 min 01 s", "2 h 03 min"]);
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let shown = [0, 999, 1000, 1_234_567, u64::MAX].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
+    }
+
+    #[test]
+    fn a_small_share_is_not_shown_as_none() {
+        let shown = [percent(0, 10), percent(1, 100_000), percent(1, 3), percent(5, 0)];
+        assert_eq!(shown, ["0.0 %", "<0.1 %", "33.3 %", "-"]);
+    }
+
+    #[test]
+    fn long_names_lose_arguments_first_and_keep_operators() {
+        assert_eq!(short_name("foo::bar::h0123456789abcdef", 40), "foo::bar");
+        assert_eq!(short_name("f(std::vector<int, std::allocator<int>>)", 12), "f(…)");
+        assert_eq!(short_name("g<std::pair<int, int>>(int)", 12), "g<…>(…)");
+        assert_eq!(short_name("<alpha::Beta as Clone>::clone", 12), "<alpha::Bet…");
+        assert_eq!(short_name("Parser::operator()(char const*, int)", 24), "Parser::operator()(…)");
+        assert_eq!(
+            short_name("std::ostream& operator<< <char>(std::ostream&, char)", 40),
+            "std::ostream& operator<< <char>(…)"
+        );
+        assert_eq!(short_name("h()", 2), "h…");
+    }
+
+    #[test]
+    fn paragraphs_wrap_at_spaces() {
+        assert_eq!(wrap("one two three four five six", 2, 22), "one two three four\n  five six");
+    }
+
+    #[test]
+    fn commands_are_quoted_for_a_shell() {
+        let words = ["./app", "a b", "", "it's"].map(str::to_owned);
+        assert_eq!(shell_words(&words), r"./app 'a b' '' 'it'\''s'");
+    }
+}

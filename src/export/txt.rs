@@ -1,0 +1,166 @@
+//! The text report: the summary's figures, and whole stacks.
+
+use super::ExportOptions;
+use super::sections::{self, Layout};
+use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right};
+use super::view::{Frame, Site, View};
+use crate::profile::Amount;
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Files are read in editors and pagers: wider than a terminal, and always the same.
+const WIDTH: usize = 120;
+
+/// Writes the report.
+pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let layout = Layout::new(Paint { color: false }, WIDTH);
+    let profile = view.profile;
+    let mut text = String::new();
+    sections::header(&mut text, layout, profile);
+    let _ = writeln!(text, "command: {}", text::shell_words(&profile.meta.command));
+    let _ = writeln!(text, "in {}, started {}", printable(&profile.meta.cwd.to_string_lossy()), started(view));
+    sections::totals(&mut text, layout, profile);
+    let sites = view.sites();
+    stacks(&mut text, layout, view, &Table::live(view), &sites, options.top);
+    stacks(&mut text, layout, view, &Table::PEAK, &sites, options.top);
+    stacks(&mut text, layout, view, &Table::ALLOCATED, &sites, options.top);
+    temporary(&mut text, layout, view, &sites, options.top);
+    histogram(&mut text, layout, "Block sizes, from so many bytes on", &profile.histograms.size);
+    histogram(&mut text, layout, "Lifetimes, from so many allocations of the process on", &profile.histograms.lifetime);
+    sections::findings(&mut text, layout, view, usize::MAX);
+    sections::anomalies(&mut text, layout, profile);
+    sections::missing_symbols(&mut text, layout, view);
+    sections::other_processes(&mut text, layout, profile);
+    allocators(&mut text, layout, view);
+    sections::cost(&mut text, layout, view);
+    sections::warnings(&mut text, layout, profile);
+    out.write_all(text.as_bytes())
+}
+
+fn started(view: &View<'_>) -> String {
+    humantime::format_rfc3339_seconds(view.profile.meta.started_at).to_string()
+}
+
+/// One way to order the stacks.
+struct Table {
+    title: &'static str,
+    amount: fn(&Site) -> Amount,
+}
+
+impl Table {
+    const PEAK: Self = Self { title: "Live at the peak", amount: |site| site.at_peak };
+    const ALLOCATED: Self = Self { title: "Allocated in all", amount: |site| site.allocated };
+
+    fn live(view: &View<'_>) -> Self {
+        let title = if view.profile.meta.exit.is_some() { "Live at exit" } else { "Live" };
+        Self { title, amount: |site| site.live }
+    }
+}
+
+fn stacks(out: &mut String, layout: Layout, view: &View<'_>, table: &Table, sites: &[Site], top: usize) {
+    let sorted = sections::by_bytes(sites, table.amount);
+    let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add((table.amount)(site).bytes));
+    let title = format!("{}: {} in {}", table.title, human_bytes(whole), text::plural(sorted.len() as u64, "stack"));
+    sections::heading(out, layout, &title);
+    for site in sorted.iter().take(top) {
+        let amount = (table.amount)(site);
+        let share = percent(amount.bytes, whole);
+        let _ = writeln!(
+            out,
+            "\n  {} ({} B), {share}, in {}  [{:016x}]",
+            human_bytes(amount.bytes),
+            grouped(amount.bytes),
+            text::plural(amount.objects, "block"),
+            site.id
+        );
+        stack(out, view, site);
+    }
+    rest(out, sorted.len(), top);
+}
+
+fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], top: usize) {
+    let mut sorted: Vec<&Site> = sites.iter().filter(|site| site.temporary > 0).collect();
+    sorted.sort_by_key(|site| (Reverse(site.temporary), site.id));
+    if sorted.is_empty() {
+        return;
+    }
+    let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add(site.temporary));
+    let title = format!("Temporary, freed before the thread's next allocation: {}", text::plural(whole, "block"));
+    sections::heading(out, layout, &title);
+    for site in sorted.iter().take(top) {
+        let share = percent(site.temporary, site.allocated.objects);
+        let blocks = text::plural(site.temporary, "block");
+        let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here  [{:016x}]", site.id);
+        stack(out, view, site);
+    }
+    rest(out, sorted.len(), top);
+}
+
+/// All frames of a stack, each with its place.
+fn stack(out: &mut String, view: &View<'_>, site: &Site) {
+    for frame in view.frames(site.stack) {
+        let _ = writeln!(out, "      {}{}", printable(frame.name), frame_place(&frame));
+    }
+    if let Some(doubt) = sections::doubt(view, site) {
+        let _ = writeln!(out, "      {doubt}");
+    }
+}
+
+fn frame_place(frame: &Frame<'_>) -> String {
+    let place = text::place(frame, usize::MAX);
+    match (place.is_empty(), frame.inlined) {
+        (true, _) => String::new(),
+        (false, false) => format!("  {place}"),
+        (false, true) => format!("  {place} (inlined)"),
+    }
+}
+
+fn rest(out: &mut String, all: usize, top: usize) {
+    if all > top {
+        let _ = writeln!(out, "\n  and {} more", grouped((all - top) as u64));
+    }
+}
+
+/// Bars over powers of two, without the empty buckets at both ends.
+fn histogram(out: &mut String, layout: Layout, title: &str, buckets: &[u64]) {
+    const BAR: u64 = 50;
+    let Some(first) = buckets.iter().position(|count| *count > 0) else { return };
+    let last = buckets.iter().rposition(|count| *count > 0).unwrap_or(first);
+    let largest = buckets.iter().max().copied().unwrap_or(1).max(1);
+    let whole = buckets.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
+    let counts = grouped(largest).len();
+    sections::heading(out, layout, title);
+    for (bucket, count) in buckets.iter().enumerate().take(last + 1).skip(first) {
+        // rounded up: a bar for all that is not zero
+        let length = (u128::from(*count) * u128::from(BAR)).div_ceil(u128::from(largest)) as usize;
+        let bar = "#".repeat(length);
+        let row = format!(
+            "  {:>8}  {}  {:>7}  {bar}",
+            lower_bound(bucket),
+            right(&grouped(*count), counts),
+            percent(*count, whole)
+        );
+        let _ = writeln!(out, "{}", row.trim_end());
+    }
+}
+
+/// The smallest value of a bucket: 0, 1, 2, 4, … 1 k, 2 k, …
+fn lower_bound(bucket: usize) -> String {
+    const UNITS: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
+    let Some(power) = bucket.checked_sub(1) else { return "0".to_owned() };
+    format!("{}{}", 1u64 << (power % 10), UNITS.get(power / 10).copied().unwrap_or(" ?"))
+}
+
+fn allocators(out: &mut String, layout: Layout, view: &View<'_>) {
+    if view.profile.allocators.is_empty() {
+        return;
+    }
+    sections::heading(out, layout, "Probed functions");
+    for allocator in &view.profile.allocators {
+        let module = view.profile.modules.get(allocator.module);
+        let name = module.map(|module| basename(&module.path)).unwrap_or_default();
+        let line = format!("{name}: {}", printable(&allocator.functions.join(" ")));
+        let _ = writeln!(out, "  {}", text::wrap(&line, 4, layout.width));
+    }
+}

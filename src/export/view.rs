@@ -1,0 +1,279 @@
+//! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
+//! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
+
+use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, Stack};
+use crate::unwinder::Quality;
+use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+
+/// The frame that stands for a stack of which nothing is known. An empty stack would be counted by pprof, but shown nowhere.
+pub(crate) const UNKNOWN_STACK: &str = "[unknown stack]";
+
+/// The frame that stands for the missing outer frames of a truncated stack, in formats that can't say so otherwise.
+pub(crate) const TRUNCATED: &str = "[truncated]";
+
+/// Functions between the allocator and the code that wants memory, without arguments: C++ operators (libstdc++ builds
+/// them on malloc and free) and the shims that rustc puts before the global allocator.
+pub(crate) const ENTRY_SHIMS: [&str; 14] = [
+    "operator new",
+    "operator new[]",
+    "operator delete",
+    "operator delete[]",
+    "__rust_alloc",
+    "__rust_alloc_zeroed",
+    "__rust_realloc",
+    "__rust_dealloc",
+    "__rdl_alloc",
+    "__rdl_alloc_zeroed",
+    "__rdl_realloc",
+    "__rdl_dealloc",
+    "__rg_alloc",
+    "__rg_dealloc",
+];
+
+/// The amount that a profile is about in the first place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Headline {
+    /// A run that ended: what was live at the peak.
+    Peak,
+    /// A program that lives on, or of which only a part was seen: what is live now.
+    Live,
+}
+
+/// One function of a stack; several of the same location where calls were inlined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    /// For people; never empty.
+    pub name: &'a str,
+    /// The source file.
+    pub file: Option<&'a str>,
+    /// The line in it; 0 if unknown.
+    pub line: u32,
+    /// Whether the call of this function was inlined into the next frame.
+    pub inlined: bool,
+    /// Where it is; None for a synthetic frame.
+    pub location: Option<&'a Location>,
+    /// The module there.
+    pub module: Option<&'a ModuleInfo>,
+}
+
+/// All that happened on one stack (on stacks with the same function names, strictly), over all threads and sizes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    /// FNV-1a of the function names, innermost first: the same in the next build.
+    pub id: u64,
+    /// The stack, or the first of those with equal names.
+    pub stack: usize,
+    /// The worst of them.
+    pub quality: Quality,
+    pub allocated: Amount,
+    pub freed: Amount,
+    pub live: Amount,
+    pub at_peak: Amount,
+    pub temporary: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    /// The profile itself.
+    pub profile: &'a Profile,
+    /// The samples, scaled.
+    pub samples: Cow<'a, [Sample]>,
+    /// How many innermost locations of each stack are shims.
+    shims: Vec<usize>,
+}
+
+impl<'a> View<'a> {
+    /// Looks at `profile`.
+    pub fn new(profile: &'a Profile) -> Self {
+        let is_shim: Vec<bool> = profile.locations.iter().map(|location| is_entry_shim(profile, location)).collect();
+        let shims = profile.stacks.iter().map(|stack| leading_shims(stack, &is_shim)).collect();
+        let interval = profile.meta.sample_interval;
+        let samples = if interval == 0 {
+            Cow::Borrowed(profile.samples.as_slice())
+        } else {
+            profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
+        };
+        Self { profile, samples, shims }
+    }
+
+    /// What to show first.
+    pub fn headline(&self) -> Headline {
+        let meta = &self.profile.meta;
+        if meta.mode == Mode::Run && meta.exit.is_some() { Headline::Peak } else { Headline::Live }
+    }
+
+    /// A string of the profile's table.
+    pub fn string(&self, index: usize) -> &'a str {
+        self.profile.strings.get(index).map_or("", String::as_str)
+    }
+
+    /// The locations of a stack, innermost first, from the allocator's caller on.
+    pub fn locations(&self, stack: usize) -> &'a [usize] {
+        let all = self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations);
+        all.get(self.shims.get(stack).copied().unwrap_or(0)..).unwrap_or(&[])
+    }
+
+    /// How far to trust a stack.
+    pub fn quality(&self, stack: usize) -> Quality {
+        self.profile.stacks.get(stack).map_or(Quality::Truncated, |stack| stack.quality)
+    }
+
+    /// The name of the operation that a sample's thread called: the outermost of the shims that were left out
+    /// (`operator new`, where only malloc has a probe), else the probed function.
+    pub fn alloc_fn(&self, sample: &Sample) -> &'a str {
+        self.shim_name(sample.stack).unwrap_or_else(|| self.string(sample.alloc_fn))
+    }
+
+    /// The C++ operator that the stack began with. The shims of Rust name no operation of their own.
+    fn shim_name(&self, stack: usize) -> Option<&'a str> {
+        let last = self.shims.get(stack)?.checked_sub(1)?;
+        let location = self.profile.locations.get(*self.profile.stacks.get(stack)?.locations.get(last)?)?;
+        let name = self.function(location.lines.last()?.function)?.name.as_str();
+        name.starts_with("operator ").then_some(name)
+    }
+
+    /// A function of the profile's table.
+    pub fn function(&self, index: usize) -> Option<&'a Function> {
+        self.profile.functions.get(index)
+    }
+
+    /// The frames of a stack, innermost first; at least one.
+    pub fn frames(&self, stack: usize) -> impl Iterator<Item = Frame<'a>> {
+        let locations = self.locations(stack);
+        let synthetic = locations.is_empty().then_some(Frame {
+            name: UNKNOWN_STACK,
+            file: None,
+            line: 0,
+            inlined: false,
+            location: None,
+            module: None,
+        });
+        locations.iter().flat_map(|index| self.location_frames(*index)).chain(synthetic)
+    }
+
+    /// The frames of one location.
+    fn location_frames(&self, index: usize) -> impl Iterator<Item = Frame<'a>> {
+        let profile = self.profile;
+        profile.locations.get(index).into_iter().flat_map(move |location| {
+            let module = location.module.and_then(|index| profile.modules.get(index));
+            location.lines.iter().filter_map(move |line| {
+                let function = profile.functions.get(line.function)?;
+                let name = if function.name.is_empty() { "[unknown]" } else { &function.name };
+                let (line, inlined) = (line.line, line.inlined);
+                Some(Frame { name, file: function.file.as_deref(), line, inlined, location: Some(location), module })
+            })
+        })
+    }
+
+    /// The sites, in the order of their first sample. Samples that only freed what others allocated have none.
+    pub fn sites(&self) -> Vec<Site> {
+        let mut ids = vec![None; self.profile.stacks.len()];
+        let mut sites: Vec<Site> = Vec::new();
+        let mut by_id: FxHashMap<u64, usize> = FxHashMap::default();
+        for sample in self.samples.iter() {
+            let amounts = [sample.allocated, sample.freed, sample.live, sample.at_peak];
+            if amounts.iter().all(|amount| *amount == Amount::default()) {
+                continue;
+            }
+            let id = match ids.get_mut(sample.stack) {
+                Some(known) => *known.get_or_insert_with(|| self.site_id(sample.stack)),
+                None => self.site_id(sample.stack),
+            };
+            let quality = self.quality(sample.stack);
+            let index = *by_id.entry(id).or_insert(sites.len());
+            if let Some(site) = sites.get_mut(index) {
+                site.quality = site.quality.max(quality);
+                add(&mut site.allocated, sample.allocated);
+                add(&mut site.freed, sample.freed);
+                add(&mut site.live, sample.live);
+                add(&mut site.at_peak, sample.at_peak);
+                site.temporary = site.temporary.saturating_add(sample.temporary);
+            } else {
+                let Sample { stack, allocated, freed, live, at_peak, temporary, .. } = *sample;
+                sites.push(Site { id, stack, quality, allocated, freed, live, at_peak, temporary });
+            }
+        }
+        sites
+    }
+
+    /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero byte.
+    pub fn site_id(&self, stack: usize) -> u64 {
+        self.frames(stack).fold(FNV_OFFSET, |hash, frame| fnv1a(fnv1a(hash, frame.name.as_bytes()), &[0]))
+    }
+}
+
+/// Where FNV-1a starts.
+pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Goes on hashing with FNV-1a (64 bits; offset basis and prime as published by its authors).
+pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// Whether a function has no name but only a place: `module+0xoffset`.
+pub(crate) fn is_unresolved(name: &str) -> bool {
+    name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Whether the program ended, and with what.
+pub(crate) fn exit_text(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Code(code)) => format!("exit status {code}"),
+        Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
+        None => "still running".to_owned(),
+    }
+}
+
+/// The name without its arguments, as pprof matches `drop_frames`.
+pub(crate) fn without_arguments(name: &str) -> &str {
+    name.split_once('(').map_or(name, |(bare, _)| bare)
+}
+
+fn is_entry_shim(profile: &Profile, location: &Location) -> bool {
+    !location.lines.is_empty()
+        && location.lines.iter().all(|line| {
+            profile
+                .functions
+                .get(line.function)
+                .is_some_and(|function| ENTRY_SHIMS.contains(&without_arguments(&function.name)))
+        })
+}
+
+/// How many innermost locations to leave out; none where nothing would be left.
+fn leading_shims(stack: &Stack, is_shim: &[bool]) -> usize {
+    let count = stack.locations.iter().take_while(|index| is_shim.get(**index).copied().unwrap_or(false)).count();
+    if count == stack.locations.len() { 0 } else { count }
+}
+
+fn add(sum: &mut Amount, amount: Amount) {
+    sum.objects = sum.objects.saturating_add(amount.objects);
+    sum.bytes = sum.bytes.saturating_add(amount.bytes);
+}
+
+/// How many blocks a sampled one of `size` bytes stands for. Poisson sampling with a mean of `interval` bytes
+/// catches a block with probability 1 − e^(−size/interval).
+pub(crate) fn weight(size: u64, interval: u64) -> f64 {
+    // a block of no bytes can't be caught by a sampler of bytes; if one is there, it stands for itself
+    if size == 0 || interval == 0 {
+        return 1.0;
+    }
+    // exp_m1 keeps the precision of small ratios, where 1 - exp(-x) would lose it
+    1.0 / -(-(size as f64) / interval as f64).exp_m1()
+}
+
+fn unsample(sample: &Sample, interval: u64) -> Sample {
+    let weight = weight(sample.size, interval);
+    let count = |n: u64| (n as f64 * weight).round() as u64;
+    let amount = |a: Amount| Amount { objects: count(a.objects), bytes: count(a.bytes) };
+    Sample {
+        allocated: amount(sample.allocated),
+        freed: amount(sample.freed),
+        deallocated: amount(sample.deallocated),
+        live: amount(sample.live),
+        at_peak: amount(sample.at_peak),
+        temporary: count(sample.temporary),
+        ..*sample
+    }
+}

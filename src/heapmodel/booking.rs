@@ -1,0 +1,261 @@
+//! What each event does to the books.
+
+use super::blocks::{Block, MAX_SIZE};
+use super::recent::Freed;
+use super::{HeapError, HeapModel, Preexisting, SiteKey};
+use crate::addr::{Addr, FunctionId, StackId};
+use crate::event::Call;
+use crate::profile::{Amount, FindingKind, TimelinePoint, Totals};
+
+/// A realloc between its entry and its return. The old block counts as live, but its address may be another's already.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limbo {
+    pub(super) old: Addr,
+    pub(super) by: Call,
+    state: LimboState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LimboState {
+    /// The old block is live; it was born as this allocation.
+    Held { birth: u64 },
+    /// Its address was handed out to another thread: the block is freed, and counted so.
+    Retired,
+    /// It was not live at the beginning, and may be from before.
+    Unknown { preexisting: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ErrorKey {
+    pub(super) kind: FindingKind,
+    pub(super) function: FunctionId,
+    pub(super) stack: StackId,
+    pub(super) alloc_stack: Option<StackId>,
+}
+
+/// What the free of a block is charged to.
+#[derive(Clone, Copy, Debug)]
+enum FreedBy {
+    /// The call.
+    Call(Call),
+    /// Nobody: the free was not seen.
+    Lost,
+}
+
+impl HeapModel {
+    pub(super) fn allocate(&mut self, addr: Addr, size: u64, by: &Call) {
+        let size = size.min(MAX_SIZE);
+        let id = self.sites.intern(site_key(by, size), self.epoch);
+        let birth = self.births + 1;
+        if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth }) {
+            self.retire(addr, old);
+        }
+        self.births = birth;
+        self.newest.insert(by.task.serial, addr);
+        count(&mut self.sizes, size);
+        if let Some(site) = self.sites.get_mut(id) {
+            site.settle(self.epoch);
+            add(&mut site.allocated, size);
+            add(&mut site.live, size);
+            site.add_family(by.family);
+        }
+        let totals = &mut self.totals;
+        totals.allocations += 1;
+        totals.bytes_allocated = totals.bytes_allocated.wrapping_add(size);
+        totals.live_blocks += 1;
+        totals.live_bytes = totals.live_bytes.wrapping_add(size);
+        if totals.live_bytes > totals.peak_bytes {
+            totals.peak_bytes = totals.live_bytes;
+            totals.peak_blocks = totals.live_blocks;
+            totals.peak_at_ns = by.time_ns;
+            self.epoch += 1;
+        }
+        self.record(by.time_ns);
+    }
+
+    /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has not
+    /// returned yet, or by what we did not see.
+    fn retire(&mut self, addr: Addr, block: Block) {
+        let held = LimboState::Held { birth: block.birth };
+        let limbo = self.limbo.iter_mut().find(|limbo| limbo.old == addr && limbo.state == held);
+        if let Some(limbo) = limbo {
+            limbo.state = LimboState::Retired;
+            let by = limbo.by;
+            self.release(addr, block, FreedBy::Call(by));
+        } else {
+            self.lost += 1;
+            self.release(addr, block, FreedBy::Lost);
+        }
+    }
+
+    pub(super) fn free(&mut self, addr: Addr, internal: bool, by: &Call) {
+        if let Some(block) = self.blocks.remove(addr) {
+            self.judge_family(addr, block, by);
+            self.release(addr, block, FreedBy::Call(*by));
+            self.record(by.time_ns);
+        } else if !internal && !self.judge_dead(addr, by) {
+            self.totals.preexisting_frees += 1;
+        }
+    }
+
+    pub(super) fn begin_realloc(&mut self, old: Addr, by: Call) -> Limbo {
+        let state = if let Some(block) = self.blocks.get(old) {
+            self.judge_family(old, block, &by);
+            LimboState::Held { birth: block.birth }
+        } else {
+            LimboState::Unknown { preexisting: !self.judge_dead(old, &by) }
+        };
+        Limbo { old, by, state }
+    }
+
+    pub(super) fn end_realloc(&mut self, limbo: &Limbo, new: Addr, size: u64, by: &Call) {
+        if new.is_null() && size > 0 {
+            self.totals.failed += 1;
+            return;
+        }
+        let known = match limbo.state {
+            // Unless another thread has freed it meanwhile, and its address may be another block's.
+            LimboState::Held { birth } => match self.blocks.get(limbo.old) {
+                Some(block) if block.birth == birth => {
+                    self.blocks.remove(limbo.old);
+                    self.release(limbo.old, block, FreedBy::Call(*by));
+                    true
+                }
+                _ => false,
+            },
+            LimboState::Retired => true,
+            LimboState::Unknown { preexisting } => {
+                self.totals.preexisting_frees += u64::from(preexisting);
+                false
+            }
+        };
+        if new.is_null() {
+            self.record(by.time_ns);
+        } else {
+            self.totals.reallocations += u64::from(known);
+            self.allocate(new, size, by);
+        }
+    }
+
+    /// The realloc of `old` that this thread has begun last.
+    pub(super) fn take_limbo(&mut self, old: Addr, task: u32) -> Option<Limbo> {
+        let at = self.limbo.iter().rposition(|limbo| limbo.old == old && limbo.by.task.serial == task)?;
+        Some(self.limbo.remove(at))
+    }
+
+    /// Books the end of a block that is out of the table already.
+    fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
+        let size = block.size;
+        let totals = &mut self.totals;
+        totals.live_blocks = totals.live_blocks.wrapping_sub(1);
+        totals.live_bytes = totals.live_bytes.wrapping_sub(size);
+        let inherited = block.birth <= self.inherited_births;
+        let Some(site) = self.sites.get_mut(block.site) else { return };
+        site.settle(self.epoch);
+        subtract(&mut site.live, size);
+        let alloc_stack = site.stack();
+        if inherited {
+            totals.preexisting_frees += 1;
+        } else {
+            totals.frees += 1;
+            totals.bytes_freed = totals.bytes_freed.wrapping_add(size);
+            add(&mut site.freed, size);
+            count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
+            let task = site.task();
+            if self.newest.get(&task) == Some(&addr) {
+                site.temporary += 1;
+                totals.temporary += 1;
+            }
+            let charged = match by {
+                FreedBy::Call(call) if self.free_stacks => self.sites.intern(site_key(&call, size), self.epoch),
+                FreedBy::Call(_) | FreedBy::Lost => block.site,
+            };
+            if let Some(site) = self.sites.get_mut(charged) {
+                add(&mut site.deallocated, size);
+            }
+        }
+        let free_stack = match by {
+            FreedBy::Call(call) => call.stack,
+            FreedBy::Lost => StackId::EMPTY,
+        };
+        self.recent.remember(Freed { block: addr, size, alloc_stack, free_stack });
+    }
+
+    /// Reports the free of a live block by a function of another family.
+    fn judge_family(&mut self, addr: Addr, block: Block, by: &Call) {
+        let Some(site) = self.sites.get(block.site) else { return };
+        if let (Some(family), Some(freeing)) = (site.family(), by.family)
+            && family.mismatches(freeing)
+        {
+            let alloc_stack = Some(site.stack());
+            self.mismatched_frees += 1;
+            self.report(FindingKind::MismatchedFree, addr, Some(block.size), by, alloc_stack, None);
+        }
+    }
+
+    /// Reports the free of a block that is not live, if that is an error; else it is from before.
+    fn judge_dead(&mut self, addr: Addr, by: &Call) -> bool {
+        if let Some(freed) = self.recent.get(addr) {
+            self.double_frees += 1;
+            let (alloc_stack, free_stack) = (Some(freed.alloc_stack), Some(freed.free_stack));
+            self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, free_stack);
+            return true;
+        }
+        if self.preexisting == Preexisting::Unknown {
+            return false;
+        }
+        self.unknown_frees += 1;
+        self.report(FindingKind::InvalidFree, addr, None, by, None, None);
+        true
+    }
+
+    fn report(
+        &mut self,
+        kind: FindingKind,
+        block: Addr,
+        size: Option<u64>,
+        by: &Call,
+        alloc_stack: Option<StackId>,
+        free_stack: Option<StackId>,
+    ) {
+        let key = ErrorKey { kind, function: by.function, stack: by.stack, alloc_stack };
+        let error = HeapError {
+            kind,
+            count: 0,
+            block,
+            size,
+            function: by.function,
+            task: by.task.serial,
+            stack: by.stack,
+            alloc_stack,
+            free_stack,
+        };
+        self.errors.entry(key).or_insert(error).count += 1;
+    }
+
+    fn record(&mut self, t_ns: u64) {
+        let Totals { live_bytes, allocations, .. } = self.totals;
+        self.timeline.record(TimelinePoint { t_ns, live_bytes, allocations });
+    }
+}
+
+fn site_key(by: &Call, size: u64) -> SiteKey {
+    SiteKey { stack: by.stack, task: by.task.serial, function: by.function, size }
+}
+
+/// Sums of sizes wrap rather than fail: only made-up sizes can make them so large.
+fn add(amount: &mut Amount, bytes: u64) {
+    amount.objects += 1;
+    amount.bytes = amount.bytes.wrapping_add(bytes);
+}
+
+fn subtract(amount: &mut Amount, bytes: u64) {
+    amount.objects = amount.objects.wrapping_sub(1);
+    amount.bytes = amount.bytes.wrapping_sub(bytes);
+}
+
+/// Counts a value in its log2 bucket, as [`crate::profile::Histograms`] defines them.
+fn count(buckets: &mut [u64; 65], value: u64) {
+    let bucket = value.checked_ilog2().map_or(0, |log| log as usize + 1);
+    buckets[bucket] += 1;
+}

@@ -1,0 +1,271 @@
+//! The interned sites and their figures.
+
+use super::{SiteKey, SiteStats};
+use crate::addr::{FunctionId, StackId};
+use crate::allocators::Family;
+use crate::profile::Amount;
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+
+/// So many sites have exact sizes on one stack of one thread; see [`SiteKey::size`].
+const EXACT_SIZES: u8 = 64;
+
+const CHUNK: usize = 1024;
+
+/// What is known of the families of a site's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum BlockFamily {
+    /// No block yet.
+    None,
+    /// All blocks have this one.
+    Known(Family),
+    /// Some block's is unknown, or they differ.
+    Mixed,
+}
+
+/// A site: [`SiteKey`] and [`SiteStats`], with the fields in an order that leaves no holes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site {
+    size: u64,
+    stack: StackId,
+    task: u32,
+    function: FunctionId,
+    family: BlockFamily,
+    /// In the first site of a stack and thread: how many they have, up to [`EXACT_SIZES`].
+    sizes: u8,
+    /// The peak epoch that `at_peak` belongs to.
+    epoch: u64,
+    pub(super) allocated: Amount,
+    pub(super) freed: Amount,
+    pub(super) deallocated: Amount,
+    pub(super) live: Amount,
+    at_peak: Amount,
+    pub(super) temporary: u64,
+}
+
+const _: () = assert!(size_of::<Site>() <= 128);
+
+impl Site {
+    pub(super) fn stack(&self) -> StackId {
+        self.stack
+    }
+
+    pub(super) fn task(&self) -> u32 {
+        self.task
+    }
+
+    /// The family of the site's blocks, if all have the same and it is known.
+    pub(super) fn family(&self) -> Option<Family> {
+        match self.family {
+            BlockFamily::Known(family) => Some(family),
+            BlockFamily::None | BlockFamily::Mixed => None,
+        }
+    }
+
+    pub(super) fn add_family(&mut self, family: Option<Family>) {
+        self.family = match (self.family, family) {
+            (BlockFamily::None, Some(family)) => BlockFamily::Known(family),
+            (BlockFamily::Known(known), Some(family)) if known == family => self.family,
+            _ => BlockFamily::Mixed,
+        };
+    }
+
+    /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since the
+    /// last change, then what is live now was live then.
+    pub(super) fn settle(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.at_peak = self.live;
+        }
+    }
+
+    pub(super) fn stats(&self, epoch: u64) -> SiteStats {
+        SiteStats {
+            key: SiteKey { stack: self.stack, task: self.task, function: self.function, size: self.size },
+            allocated: self.allocated,
+            freed: self.freed,
+            deallocated: self.deallocated,
+            live: self.live,
+            at_peak: if self.epoch == epoch { self.at_peak } else { self.live },
+            temporary: self.temporary,
+        }
+    }
+
+    /// Forgets everything but what is live.
+    pub(super) fn inherit(&mut self) {
+        self.allocated = Amount::default();
+        self.freed = Amount::default();
+        self.deallocated = Amount::default();
+        self.temporary = 0;
+    }
+
+    fn is(&self, key: &SiteKey) -> bool {
+        self.size == key.size && self.stack == key.stack && self.task == key.task && self.function == key.function
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sites {
+    /// In pieces, so that growth copies nothing and wastes at most one piece.
+    chunks: Vec<Vec<Site>>,
+    by_key: HashTable<u32>,
+    /// The first site of each stack and thread.
+    first: HashTable<u32>,
+}
+
+impl Sites {
+    pub(super) fn get(&self, id: u32) -> Option<&Site> {
+        site(&self.chunks, id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Site> {
+        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Site> {
+        self.chunks.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Site> {
+        self.chunks.iter_mut().flatten()
+    }
+
+    /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
+    pub(super) fn intern(&mut self, mut key: SiteKey, epoch: u64) -> u32 {
+        if let Some(id) = self.find(&key) {
+            return id;
+        }
+        let first_hash = hash(&(key.stack, key.task));
+        let chunks = &self.chunks;
+        let is_first = |id: &u32| site(chunks, *id).is_some_and(|s| s.stack == key.stack && s.task == key.task);
+        let first = self.first.find(first_hash, is_first).copied();
+        if let Some(first) = first.and_then(|id| self.get_mut(id)) {
+            if first.sizes >= EXACT_SIZES {
+                key.size = round_down(key.size);
+                if let Some(id) = self.find(&key) {
+                    return id;
+                }
+            } else {
+                first.sizes += 1;
+            }
+        }
+        let id = self.push(&key, epoch);
+        let chunks = &self.chunks;
+        if first.is_none() {
+            let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&(s.stack, s.task)));
+            self.first.insert_unique(first_hash, id, rehash);
+        }
+        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&s.stats(0).key));
+        self.by_key.insert_unique(hash(&key), id, rehash);
+        id
+    }
+
+    fn find(&self, key: &SiteKey) -> Option<u32> {
+        self.by_key.find(hash(key), |id| self.get(*id).is_some_and(|site| site.is(key))).copied()
+    }
+
+    fn push(&mut self, key: &SiteKey, epoch: u64) -> u32 {
+        let none = Amount::default();
+        let site = Site {
+            size: key.size,
+            stack: key.stack,
+            task: key.task,
+            function: key.function,
+            family: BlockFamily::None,
+            sizes: 1,
+            epoch,
+            allocated: none,
+            freed: none,
+            deallocated: none,
+            live: none,
+            at_peak: none,
+            temporary: 0,
+        };
+        let before = self.chunks.len().saturating_sub(1) * CHUNK;
+        match self.chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => {
+                chunk.push(site);
+                (before + chunk.len() - 1) as u32
+            }
+            _ => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(site);
+                self.chunks.push(chunk);
+                ((self.chunks.len() - 1) * CHUNK) as u32
+            }
+        }
+    }
+
+    /// Bytes of heap, with the copy that the larger table's growth would need.
+    pub(super) fn memory(&self) -> usize {
+        let tables = [self.by_key.allocation_size(), self.first.allocation_size()];
+        self.chunks.len() * CHUNK * size_of::<Site>()
+            + self.chunks.capacity() * size_of::<Vec<Site>>()
+            + tables.iter().sum::<usize>()
+    }
+}
+
+fn site(chunks: &[Vec<Site>], id: u32) -> Option<&Site> {
+    chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
+}
+
+/// Eight steps to an octave: the highest four bits stay.
+fn round_down(size: u64) -> u64 {
+    let shift = size.checked_ilog2().unwrap_or(0).saturating_sub(3);
+    size >> shift << shift
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = FxHasher::default();
+    value.hash(&mut hasher);
+    // FxHasher's multiplications leave the lowest bits poor; its finish rotates for that.
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(stack: u32, size: u64) -> SiteKey {
+        SiteKey { stack: StackId(stack), task: 1, function: FunctionId(0), size }
+    }
+
+    #[test]
+    fn sizes_round_down_to_eighths_of_an_octave() {
+        let rounded: Vec<u64> = [0, 1, 15, 16, 17, 18, 1023, 1024, 1151, 1152, u64::MAX].map(round_down).into();
+        assert_eq!(rounded, [0, 1, 15, 16, 16, 18, 960, 1024, 1024, 1152, 0xf << 60]);
+    }
+
+    #[test]
+    fn the_first_64_sizes_of_a_stack_are_exact() {
+        let mut sites = Sites::default();
+        let size_of_site = |sites: &mut Sites, stack, size| {
+            let id = sites.intern(key(stack, size), 0);
+            sites.get(id).unwrap().size
+        };
+        for n in 0..64 {
+            assert_eq!(size_of_site(&mut sites, 1, 1001 + n), 1001 + n);
+        }
+        assert_eq!(size_of_site(&mut sites, 1, 2001), 1920);
+        assert_eq!(size_of_site(&mut sites, 1, 2002), 1920, "the same site");
+        assert_eq!(size_of_site(&mut sites, 1, 1033), 1033, "known sizes stay exact");
+        assert_eq!(size_of_site(&mut sites, 2, 2001), 2001, "another stack");
+        assert_eq!(sites.iter().count(), 66);
+    }
+
+    /// The worst case: every site on a stack of its own.
+    #[test]
+    fn a_site_takes_at_most_150_bytes() {
+        let mut sites = Sites::default();
+        let mut worst = 0.0f64;
+        for n in 0..300_000u32 {
+            sites.intern(key(n, 8), 0);
+            if n > 20_000 && n % 64 == 0 {
+                worst = worst.max(sites.memory() as f64 / f64::from(n));
+            }
+        }
+        assert!(worst <= 152.0, "{worst} bytes per site");
+        assert!(worst > 120.0, "{worst}: the measure misses something");
+    }
+}

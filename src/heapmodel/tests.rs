@@ -1,0 +1,279 @@
+use super::*;
+use crate::addr::TaskId;
+use crate::allocators::Family;
+use crate::event::Call;
+use std::collections::HashMap;
+
+mod reference;
+
+const MALLOC: FunctionId = FunctionId(0);
+const FREE: FunctionId = FunctionId(1);
+const REALLOC: FunctionId = FunctionId(3);
+
+fn call(function: FunctionId, task: u32, stack: u32) -> Call {
+    let task = TaskId { tid: 1000 + task as i32, serial: task };
+    Call { function, task, stack: StackId(stack), time_ns: 0, family: None }
+}
+
+fn alloc(block: u64, size: u64, task: u32, stack: u32) -> HeapEvent {
+    HeapEvent::Allocated { block: Addr(block), size, by: call(MALLOC, task, stack) }
+}
+
+fn free(block: u64, task: u32, stack: u32) -> HeapEvent {
+    HeapEvent::Freed { block: Addr(block), internal: false, by: call(FREE, task, stack) }
+}
+
+fn began(old: u64, task: u32, stack: u32) -> HeapEvent {
+    HeapEvent::ReallocBegan { old: Addr(old), by: call(REALLOC, task, stack) }
+}
+
+fn ended(old: u64, new: u64, size: u64, task: u32, stack: u32) -> HeapEvent {
+    HeapEvent::ReallocEnded { old: Addr(old), new: Addr(new), size, by: call(REALLOC, task, stack) }
+}
+
+fn model(events: &[HeapEvent]) -> HeapModel {
+    run(HeapModel::new(Preexisting::None), events)
+}
+
+fn run(mut model: HeapModel, events: &[HeapEvent]) -> HeapModel {
+    events.iter().for_each(|event| model.apply(event));
+    model
+}
+
+fn amount(objects: u64, bytes: u64) -> Amount {
+    Amount { objects, bytes }
+}
+
+fn on_stack(snapshot: &Snapshot, stack: u32) -> Vec<SiteStats> {
+    snapshot.sites.iter().filter(|site| site.key.stack == StackId(stack)).copied().collect()
+}
+
+#[test]
+fn a_dead_block_counts_where_it_was_allocated_and_where_it_was_freed() {
+    let snapshot = model(&[alloc(16, 100, 1, 5), alloc(32, 50, 1, 5), free(16, 2, 6)]).snapshot();
+    let [first, second] = on_stack(&snapshot, 5)[..] else { panic!("{:?}", snapshot.sites) };
+    assert_eq!((first.key.size, first.allocated, first.live), (50, amount(1, 50), amount(1, 50)));
+    assert_eq!((second.allocated, second.freed, second.live), (amount(1, 100), amount(1, 100), amount(0, 0)));
+    assert_eq!(second.at_peak, amount(1, 100));
+    let [at_free] = on_stack(&snapshot, 6)[..] else { panic!("{:?}", snapshot.sites) };
+    assert_eq!((at_free.deallocated, at_free.key.task, at_free.key.function), (amount(1, 100), 2, FREE));
+    assert_eq!((snapshot.totals.peak_bytes, snapshot.totals.peak_blocks), (150, 2));
+}
+
+#[test]
+fn without_free_stacks_the_allocating_site_bears_the_free() {
+    let snapshot =
+        run(HeapModel::new(Preexisting::None).without_free_stacks(), &[alloc(16, 9, 1, 5), free(16, 2, 0)]).snapshot();
+    assert_eq!(snapshot.sites.len(), 1);
+    assert_eq!(snapshot.sites[0].deallocated, amount(1, 9));
+}
+
+#[test]
+fn t19_realloc_is_a_free_and_an_allocation_on_its_own_stack() {
+    let model = model(&[alloc(16, 100, 1, 5), began(16, 1, 6), ended(16, 64, 300, 1, 6)]);
+    let (totals, snapshot) = (model.totals(), model.snapshot());
+    assert_eq!((totals.allocations, totals.frees, totals.reallocations), (2, 1, 1));
+    assert_eq!((totals.live_blocks, totals.live_bytes, totals.peak_bytes), (1, 300, 300));
+    let [freed, allocated] = on_stack(&snapshot, 6)[..] else { panic!("{:?}", snapshot.sites) };
+    assert_eq!((freed.key.size, freed.deallocated), (100, amount(1, 100)));
+    assert_eq!((allocated.key.size, allocated.live), (300, amount(1, 300)));
+}
+
+#[test]
+fn t19_realloc_in_place_resizes() {
+    let totals = model(&[alloc(16, 100, 1, 5), began(16, 1, 6), ended(16, 16, 40, 1, 6)]).totals();
+    assert_eq!((totals.live_blocks, totals.live_bytes, totals.bytes_freed, totals.peak_bytes), (1, 40, 100, 100));
+}
+
+#[test]
+fn t19_realloc_to_nothing_is_a_free_only() {
+    let model = model(&[alloc(16, 100, 1, 5), began(16, 1, 6), ended(16, 0, 0, 1, 6)]);
+    let totals = model.totals();
+    assert_eq!((totals.allocations, totals.frees, totals.reallocations), (1, 1, 0));
+    assert_eq!((totals.live_blocks, totals.failed), (0, 0));
+    assert_eq!(on_stack(&model.snapshot(), 6)[0].deallocated, amount(1, 100));
+}
+
+#[test]
+fn t19_a_failed_realloc_changes_nothing() {
+    let before = [alloc(16, 100, 1, 5)];
+    let mut model = model(&before);
+    let site = model.snapshot().sites[0];
+    model.apply(&began(16, 1, 6));
+    model.apply(&ended(16, 0, 1 << 60, 1, 6));
+    let totals = model.totals();
+    assert_eq!((totals.failed, totals.frees, totals.live_bytes), (1, 0, 100));
+    assert_eq!(format!("{:?}", model.snapshot().sites), format!("{:?}", [site]));
+    model.apply(&free(16, 1, 7));
+    assert_eq!((model.totals().frees, model.snapshot().errors.len()), (1, 0));
+}
+
+#[test]
+fn t22_an_abandoned_realloc_leaves_the_block_live() {
+    let task = call(REALLOC, 1, 6).task;
+    let mut model = model(&[alloc(16, 100, 1, 5), began(16, 1, 6)]);
+    model.apply(&HeapEvent::ReallocAbandoned { old: Addr(16), task });
+    assert_eq!((model.totals().live_bytes, model.totals().frees), (100, 0));
+    // The address is not in limbo any more: another block there means that a free was lost.
+    model.apply(&alloc(16, 7, 2, 8));
+    assert_eq!(model.snapshot().lost, 1);
+}
+
+#[test]
+fn t24_the_allocator_may_free_what_is_dead_the_program_may_not() {
+    let internal = |block| HeapEvent::Freed { block: Addr(block), internal: true, by: call(FREE, 1, 9) };
+    let mut model = model(&[alloc(16, 8, 1, 5), free(16, 1, 6), internal(16), internal(4096)]);
+    let snapshot = model.snapshot();
+    assert_eq!((snapshot.double_frees, snapshot.unknown_frees, snapshot.errors.len()), (0, 0, 0));
+    // But what is live it does free: fclose is libc's code, too.
+    model.apply(&alloc(32, 8, 1, 5));
+    model.apply(&internal(32));
+    assert_eq!(model.totals().live_blocks, 0);
+    model.apply(&free(16, 3, 10));
+    let [error] = model.snapshot().errors[..] else { panic!() };
+    assert_eq!((error.kind, error.block, error.size, error.count), (FindingKind::DoubleFree, Addr(16), Some(8), 1));
+    assert_eq!((error.alloc_stack, error.free_stack), (Some(StackId(5)), Some(StackId(6))));
+    assert_eq!((error.stack, error.task, error.function), (StackId(10), 3, FREE));
+}
+
+#[test]
+fn t27_another_thread_is_handed_the_address_of_a_block_in_limbo() {
+    let model =
+        model(&[alloc(16, 100, 1, 5), began(16, 1, 6), alloc(16, 30, 2, 7), ended(16, 64, 200, 1, 6), free(16, 2, 8)]);
+    let (totals, snapshot) = (model.totals(), model.snapshot());
+    assert_eq!((totals.allocations, totals.frees, totals.reallocations), (3, 2, 1));
+    assert_eq!((totals.live_blocks, totals.live_bytes, snapshot.lost), (1, 200, 0));
+    assert_eq!(on_stack(&snapshot, 6)[0].deallocated, amount(1, 100), "on the realloc's stack");
+    assert_eq!(on_stack(&snapshot, 8)[0].deallocated, amount(1, 30));
+    assert!(snapshot.errors.is_empty());
+}
+
+/// The program's own bug, but it must not take the innocent block along.
+#[test]
+fn t27_a_block_freed_during_its_realloc_is_not_confused_with_the_next_one_there() {
+    let model =
+        model(&[alloc(16, 100, 1, 5), began(16, 1, 6), free(16, 2, 7), alloc(16, 30, 2, 8), ended(16, 64, 200, 1, 6)]);
+    assert_eq!((model.totals().live_blocks, model.totals().live_bytes), (2, 230));
+}
+
+#[test]
+fn an_address_handed_out_twice_means_a_lost_free() {
+    let snapshot = model(&[alloc(16, 100, 1, 5), alloc(16, 30, 1, 6)]).snapshot();
+    assert_eq!((snapshot.lost, snapshot.totals.live_blocks, snapshot.totals.live_bytes), (1, 1, 30));
+    assert_eq!(snapshot.totals.frees, 1);
+    assert_eq!(on_stack(&snapshot, 5)[0].deallocated, amount(1, 100));
+}
+
+#[test]
+fn unknown_frees_are_errors_only_if_all_was_seen() {
+    let events = [free(16, 1, 5), free(16, 1, 5), free(32, 1, 6), began(48, 1, 7), ended(48, 64, 10, 1, 7)];
+    let seen = model(&events).snapshot();
+    assert_eq!((seen.unknown_frees, seen.totals.preexisting_frees, seen.totals.live_blocks), (4, 0, 1));
+    let counts: Vec<_> = seen.errors.iter().map(|e| (e.kind, e.stack.0, e.count)).collect();
+    let invalid = FindingKind::InvalidFree;
+    assert_eq!(counts, [(invalid, 5, 2), (invalid, 6, 1), (invalid, 7, 1)]);
+    let attached = run(HeapModel::new(Preexisting::Unknown), &events).snapshot();
+    assert_eq!((attached.unknown_frees, attached.totals.preexisting_frees, attached.errors.len()), (0, 4, 0));
+    assert_eq!((attached.totals.frees, attached.totals.reallocations, attached.totals.allocations), (0, 0, 1));
+}
+
+#[test]
+fn families_are_judged_only_if_both_are_known() {
+    let with = |mut event: HeapEvent, f: Option<Family>| {
+        match &mut event {
+            HeapEvent::Allocated { by, .. } | HeapEvent::Freed { by, .. } | HeapEvent::ReallocBegan { by, .. } => {
+                by.family = f;
+            }
+            _ => panic!(),
+        }
+        event
+    };
+    let kinds = [None, Some(Family::Malloc), Some(Family::New), Some(Family::NewArray), Some(Family::Other)];
+    for allocated in kinds {
+        for freed in kinds {
+            let events = [with(alloc(16, 8, 1, 5), allocated), with(free(16, 1, 6), freed)];
+            let judged = |f| matches!(f, Some(Family::Malloc | Family::New | Family::NewArray));
+            let expected = u64::from(judged(allocated) && judged(freed) && allocated != freed);
+            assert_eq!(model(&events).snapshot().mismatched_frees, expected, "{allocated:?} {freed:?}");
+        }
+    }
+    let realloc = [with(alloc(16, 8, 1, 5), Some(Family::New)), with(began(16, 1, 6), Some(Family::Malloc))];
+    let [error] = model(&realloc).snapshot().errors[..] else { panic!() };
+    assert_eq!((error.kind, error.alloc_stack), (FindingKind::MismatchedFree, Some(StackId(5))));
+    // Of one site, some blocks of unknown family.
+    let mixed = [
+        with(alloc(16, 8, 1, 5), Some(Family::New)),
+        with(alloc(32, 8, 1, 5), None),
+        with(free(16, 1, 6), Some(Family::Malloc)),
+    ];
+    assert_eq!(model(&mixed).snapshot().mismatched_frees, 0);
+}
+
+#[test]
+fn temporary_is_what_its_thread_frees_before_it_allocates_again() {
+    let count = |events: &[HeapEvent]| model(events).totals().temporary;
+    assert_eq!(count(&[alloc(16, 8, 1, 5), free(16, 1, 6)]), 1);
+    assert_eq!(count(&[alloc(16, 8, 1, 5), alloc(32, 8, 2, 5), free(16, 2, 6)]), 1, "other threads don't matter");
+    assert_eq!(count(&[alloc(16, 8, 1, 5), alloc(32, 8, 1, 5), free(16, 1, 6)]), 0);
+    assert_eq!(count(&[alloc(16, 8, 1, 5), alloc(32, 8, 1, 5), free(32, 1, 6), free(16, 1, 6)]), 1);
+}
+
+#[test]
+fn histograms_count_sizes_and_lifetimes_in_powers_of_two() {
+    let mut events = vec![alloc(16, 0, 1, 5), free(16, 1, 6), alloc(16, 1, 1, 5)];
+    events.extend((0..5).map(|n| alloc(1000 + n * 16, 7 + n, 1, 5)));
+    events.push(free(16, 1, 6));
+    let histograms = model(&events).snapshot().histograms;
+    // Sizes 0, 1, 7, 8, 9, 10, 11; lifetimes 0 and 5.
+    assert_eq!(histograms.size, [1, 1, 0, 1, 4]);
+    assert_eq!(histograms.lifetime, [1, 0, 0, 1]);
+}
+
+#[test]
+fn sizes_that_no_machine_has_do_no_harm() {
+    let events: Vec<_> = (1..100).map(|n| alloc(n * 16, u64::MAX - n, 1, 5)).collect();
+    let mut model = model(&events);
+    (1..100).for_each(|n| model.apply(&free(n * 16, 1, 6)));
+    assert_eq!((model.totals().live_bytes, model.totals().live_blocks), (0, 0));
+}
+
+#[test]
+fn a_forked_child_inherits_blocks_but_not_counts() {
+    let parent = model(&[alloc(16, 100, 1, 5), alloc(32, 50, 1, 6), free(32, 1, 7), began(16, 1, 8)]);
+    let mut child = parent.fork(1, 2);
+    let totals = child.totals();
+    assert_eq!((totals.allocations, totals.frees, totals.live_bytes, totals.peak_bytes), (0, 0, 100, 100));
+    assert!(child.live_blocks().all(|block| block.inherited));
+    let site = on_stack(&child.snapshot(), 5)[0];
+    assert_eq!((site.allocated, site.live, site.at_peak), (amount(0, 0), amount(1, 100), amount(1, 100)));
+    // The child's copy of the forking thread ends the realloc that the parent's began.
+    child.apply(&ended(16, 64, 10, 2, 8));
+    child.apply(&alloc(80, 10, 2, 9));
+    let totals = child.totals();
+    assert_eq!((totals.preexisting_frees, totals.frees, totals.allocations, totals.reallocations), (1, 0, 2, 1));
+    assert_eq!((totals.live_bytes, child.live_blocks().filter(|block| block.inherited).count()), (20, 0));
+    assert_eq!(parent.totals().live_bytes, 100);
+}
+
+/// A long program keeps to its bounds: blocks come and go on few sites, and memory stays.
+#[test]
+fn memory_does_not_grow_with_time() {
+    let mut model = HeapModel::new(Preexisting::None);
+    for n in 0..300_000u64 {
+        model.apply(&alloc(16 + (n % 1000) * 16, n % 500, 1, (n % 7) as u32));
+        if n == 10_000 {
+            assert!(model.memory() < 1 << 20);
+        }
+        model.apply(&free(16 + (n % 1000) * 16, 1, 50));
+    }
+    assert!(model.memory() < 1 << 20, "{}", model.memory());
+    assert!(model.snapshot().timeline.len() <= 1024);
+}
+
+#[test]
+fn live_blocks_lead_to_their_sites() {
+    let model = model(&[alloc(16, 100, 1, 5), alloc(32, 50, 1, 6)]);
+    let found: HashMap<_, _> =
+        model.live_blocks().map(|b| (b.addr.0, (b.size, model.site(b.site).unwrap().key.stack.0))).collect();
+    assert_eq!(found, HashMap::from([(16, (100, 5)), (32, (50, 6))]));
+}

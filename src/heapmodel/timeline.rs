@@ -1,0 +1,112 @@
+//! Live bytes over time, in a bounded number of points.
+
+use crate::profile::TimelinePoint;
+
+/// The most intervals; each gives up to two points.
+const MAX_INTERVALS: usize = 512;
+
+/// An interval begins as 2^10 ns long, about a microsecond.
+const FIRST_SHIFT: u32 = 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    /// The moment of most live bytes, the earliest of them.
+    highest: TimelinePoint,
+    /// The state at the end.
+    last: TimelinePoint,
+}
+
+/// Divides time into equal intervals and keeps of each the highest moment and the last: the peak is always there, exactly,
+/// and so is the state before each pause. When there are too many, intervals double.
+#[derive(Clone, Debug)]
+pub(super) struct Timeline {
+    intervals: Vec<Interval>,
+    shift: u32,
+}
+
+impl Timeline {
+    pub(super) fn new() -> Self {
+        Self { intervals: Vec::new(), shift: FIRST_SHIFT }
+    }
+
+    pub(super) fn record(&mut self, mut point: TimelinePoint) {
+        let interval = |point: &TimelinePoint, shift: u32| point.t_ns >> shift;
+        if let Some(newest) = self.intervals.last_mut() {
+            // Several threads' clocks are read in another order than their events are handled.
+            point.t_ns = point.t_ns.max(newest.last.t_ns);
+            if interval(&newest.last, self.shift) == interval(&point, self.shift) {
+                newest.last = point;
+                if point.live_bytes > newest.highest.live_bytes {
+                    newest.highest = point;
+                }
+                return;
+            }
+        }
+        while self.intervals.len() >= MAX_INTERVALS {
+            self.shift += 1;
+            let shift = self.shift;
+            self.intervals.dedup_by(|later, kept| {
+                let same = interval(&later.last, shift) == interval(&kept.last, shift);
+                if same {
+                    kept.last = later.last;
+                    if later.highest.live_bytes > kept.highest.live_bytes {
+                        kept.highest = later.highest;
+                    }
+                }
+                same
+            });
+        }
+        self.intervals.push(Interval { highest: point, last: point });
+    }
+
+    pub(super) fn points(&self) -> Vec<TimelinePoint> {
+        let mut points: Vec<_> = self.intervals.iter().flat_map(|i| [i.highest, i.last]).collect();
+        points.dedup();
+        points
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_bounded_ordered_and_hold_the_peak_and_the_end() {
+        let mut timeline = Timeline::new();
+        let live = |n: u64| if n == 77_777 { 9_999 } else { n % 100 };
+        for n in 0..200_000u64 {
+            timeline.record(TimelinePoint { t_ns: n * 777, live_bytes: live(n), allocations: n });
+        }
+        let points = timeline.points();
+        assert!(points.len() <= 1024 && points.len() > 200, "{}", points.len());
+        assert!(points.is_sorted_by_key(|p| p.t_ns));
+        let peak = points.iter().max_by_key(|p| p.live_bytes).unwrap();
+        assert_eq!((peak.live_bytes, peak.allocations), (9_999, 77_777));
+        assert_eq!(points.last().unwrap().allocations, 199_999);
+    }
+
+    #[test]
+    fn the_state_before_a_pause_is_kept() {
+        let mut timeline = Timeline::new();
+        for (t_ns, live_bytes) in [(1, 100), (2, 0), (10_000_000_000, 5)] {
+            timeline.record(TimelinePoint { t_ns, live_bytes, allocations: 0 });
+        }
+        let points: Vec<_> = timeline.points().iter().map(|p| (p.t_ns, p.live_bytes)).collect();
+        assert_eq!(points, [(1, 100), (2, 0), (10_000_000_000, 5)]);
+    }
+
+    #[test]
+    fn any_times_are_taken() {
+        let mut timeline = Timeline::new();
+        for t_ns in [5, u64::MAX, 0, u64::MAX - 1] {
+            timeline.record(TimelinePoint { t_ns, live_bytes: 0, allocations: 0 });
+        }
+        for n in 0..64u32 {
+            let mut spread = Timeline::new();
+            for k in 0..2000u64 {
+                spread.record(TimelinePoint { t_ns: k << n, live_bytes: 0, allocations: 0 });
+            }
+            assert!(spread.points().len() <= 1024);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Arguments in, exit status out.
+
+use heaptrace::cli::{self, EXIT_OWN_FAILURE, Refusal, When};
+use heaptrace::commands;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let color = commands::use_color(When::Auto, &io::stdout());
+    let done = match cli::parse(std::env::args_os(), color, |name| std::env::var_os(name)) {
+        Ok(command) => commands::execute(&command),
+        Err(Refusal::Answer(text)) => commands::print(&text).map(|()| 0),
+        Err(Refusal::Usage(text)) => {
+            report(&text);
+            Ok(EXIT_OWN_FAILURE)
+        }
+    };
+    ExitCode::from(done.unwrap_or_else(|error| {
+        report(&format!("{}\n", commands::message(&error)));
+        commands::exit_status(&error)
+    }))
+}
+
+/// Tells the user on stderr. There is no one left to tell if that fails.
+fn report(text: &str) {
+    let _ = write!(io::stderr(), "heaptrace: {text}");
+}

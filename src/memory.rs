@@ -1,0 +1,44 @@
+//! How the pure core reads the target's memory: a trait, so that tests can give it a vector.
+
+use crate::addr::Addr;
+
+/// Reads bytes of the target. Breakpoint bytes of our own never show: implementations put the original bytes
+/// back into what they return.
+pub trait ReadMemory {
+    /// Reads up to `buf.len()` bytes from `addr` on, and returns how many could be read before the first
+    /// unreadable page. Zero if `addr` itself can't be read.
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize;
+
+    /// Reads a little-endian 64-bit word; None if any byte of it can't be read.
+    fn read_u64(&mut self, addr: Addr) -> Option<u64> {
+        let mut word = [0; 8];
+        (self.read(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
+    }
+}
+
+impl<M: ReadMemory + ?Sized> ReadMemory for &mut M {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        (**self).read(addr, buf)
+    }
+}
+
+/// A piece of memory held in a vector: the made-up target of unit tests, and a copied stack.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryImage {
+    /// Where the first byte is.
+    pub start: Addr,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl ReadMemory for MemoryImage {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        let Some(offset) = addr.0.checked_sub(self.start.0).and_then(|o| usize::try_from(o).ok()) else {
+            return 0;
+        };
+        let Some(rest) = self.bytes.get(offset..) else { return 0 };
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+}

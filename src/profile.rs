@@ -1,0 +1,338 @@
+//! The finished profile: names instead of addresses, tables instead of hash maps. What every exporter reads, and
+//! what the offline commands load.
+//!
+//! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
+
+use crate::addr::{Addr, ModuleId};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+pub mod build;
+pub mod symbolize;
+
+/// Objects and bytes, counted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Amount {
+    /// Number of blocks.
+    pub objects: u64,
+    /// Requested bytes.
+    pub bytes: u64,
+}
+
+/// How the profile came to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// `heaptrace run`: from the first instruction.
+    Run,
+    /// `heaptrace attach`: blocks from before are unknown.
+    Attach,
+}
+
+/// How the program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// By exit, with this status (0–255).
+    Code(i32),
+    /// By this signal number.
+    Signal(i32),
+}
+
+/// What was profiled.
+#[derive(Clone, Debug)]
+pub struct Meta {
+    /// run or attach.
+    pub mode: Mode,
+    /// Number of this file in a series, from 1 on.
+    pub part: u32,
+    /// Basename of the executable of the last image.
+    pub program: String,
+    /// Process id, in heaptrace's namespace.
+    pub pid: i32,
+    /// The command line of the last image.
+    pub command: Vec<String>,
+    /// The working directory at the start.
+    pub cwd: PathBuf,
+    /// When tracing began.
+    pub started_at: SystemTime,
+    /// For how long, in nanoseconds.
+    pub duration_ns: u64,
+    /// `trap` or `jump`.
+    pub engine: String,
+    /// Whether the profile covers the run to its regular end (false: detached early, or cut off).
+    pub complete: bool,
+    /// How the program ended; None if it lives on.
+    pub exit: Option<Exit>,
+    /// Random id that ties the parts of one series together: 16 hex digits.
+    pub session: String,
+    /// Mean sampling interval in bytes; 0 when every allocation was recorded.
+    pub sample_interval: u64,
+}
+
+/// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs, reason = "the names of report.json, explained in cli.md")]
+pub struct Totals {
+    pub allocations: u64,
+    pub frees: u64,
+    pub reallocations: u64,
+    pub bytes_allocated: u64,
+    pub bytes_freed: u64,
+    pub live_blocks: u64,
+    pub live_bytes: u64,
+    pub peak_blocks: u64,
+    pub peak_bytes: u64,
+    pub peak_at_ns: u64,
+    pub temporary: u64,
+    pub failed: u64,
+    pub preexisting_frees: u64,
+}
+
+/// What the tracing cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Wall time of the traced span, ns.
+    pub wall_ns: u64,
+    /// Sum over all stops of the time a thread stood still, ns (from our noticing to its resumption).
+    pub stopped_ns: u64,
+    /// The longest single stop, ns.
+    pub stopped_max_ns: u64,
+    /// Heap events recorded.
+    pub events: u64,
+    /// ptrace stops handled.
+    pub stops: u64,
+}
+
+/// What could not be seen or did not fit: zero on well-behaved programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Anomalies {
+    /// Events that are known to have been missed.
+    pub lost: u64,
+    /// Stacks that end before the outermost frame (counted per event).
+    pub truncated_stacks: u64,
+    /// Stacks with a frame passed by frame pointer (counted per event).
+    pub guessed_stacks: u64,
+    /// Frees of pointers that were never allocated.
+    pub unknown_frees: u64,
+    /// Frees of blocks that had been freed before.
+    pub double_frees: u64,
+    /// Frees by another family than the allocation's (`new` and `free`).
+    pub mismatched_frees: u64,
+    /// Calls whose return was never seen (longjmp, exception, dead thread).
+    pub dropped_frames: u64,
+}
+
+/// A module of the target.
+#[derive(Clone, Debug)]
+pub struct ModuleInfo {
+    /// Identity within the session.
+    pub id: ModuleId,
+    /// The path as the target sees it, or `[vdso]`.
+    pub path: PathBuf,
+    /// The build id, lower-case hex.
+    pub build_id: Option<String>,
+    /// First process address of the executable segment.
+    pub start: Addr,
+    /// One past its last process address.
+    pub end: Addr,
+    /// File offset that `start` maps.
+    pub file_offset: u64,
+    /// What symbolization found for it.
+    pub symbols: SymbolStatus,
+}
+
+/// What kinds of debug information resolved a module's frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SymbolStatus {
+    /// At least one function name was resolved.
+    pub functions: bool,
+    /// At least one file name was resolved.
+    pub files: bool,
+    /// At least one line number was resolved.
+    pub lines: bool,
+    /// Inlined frames could be told (DWARF was there).
+    pub inlines: bool,
+}
+
+/// Which functions of which module had probes.
+#[derive(Clone, Debug)]
+pub struct AllocatorUse {
+    /// Index into [`Profile::modules`].
+    pub module: usize,
+    /// Names of the probed functions, sorted.
+    pub functions: Vec<String>,
+}
+
+/// A function.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Function {
+    /// Demangled, or `module+0xoffset` if unknown.
+    pub name: String,
+    /// As in the symbol table; equal to `name` if not mangled.
+    pub system_name: String,
+    /// Source file, if known.
+    pub file: Option<String>,
+    /// Line of the function's declaration; 0 if unknown.
+    pub start_line: u32,
+}
+
+/// One function at a location: several for an address with inlined calls.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Line {
+    /// Index into [`Profile::functions`].
+    pub function: usize,
+    /// Line number; 0 if unknown.
+    pub line: u32,
+    /// Whether this function was inlined into the next one of the location.
+    pub inlined: bool,
+}
+
+/// A code address with its names.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// Index into [`Profile::modules`]; None for code without a module.
+    pub module: Option<usize>,
+    /// The process address used for look-up (a return address less one).
+    pub address: Addr,
+    /// The same as the object file counts it.
+    pub offset: u64,
+    /// Innermost first; the last one is not inlined. Never empty.
+    pub lines: Vec<Line>,
+}
+
+/// An interned stack.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// Indices into [`Profile::locations`], innermost (the allocator's caller) first.
+    pub locations: Vec<usize>,
+    /// How far to trust it.
+    pub quality: crate::unwinder::Quality,
+}
+
+/// What one thread did with blocks of one size on one stack through one function.
+///
+/// In a sampled profile these are the blocks that were recorded, as they are; the exporters scale them up to what they
+/// stand for, by `size` and [`Meta::sample_interval`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Index into [`Profile::stacks`].
+    pub stack: usize,
+    /// Index into [`Profile::strings`]: the thread's name.
+    pub thread: usize,
+    /// Index into [`Profile::strings`]: the allocator function called.
+    pub alloc_fn: usize,
+    /// Block size in bytes (see [`crate::heapmodel`] for when it is rounded down).
+    pub size: u64,
+    /// Allocated here, ever.
+    pub allocated: Amount,
+    /// Allocated here and freed since, wherever.
+    pub freed: Amount,
+    /// Freed *on* this stack, wherever allocated.
+    pub deallocated: Amount,
+    /// Allocated here and still live.
+    pub live: Amount,
+    /// Allocated here and live at the moment of the process's peak.
+    pub at_peak: Amount,
+    /// Allocated here and freed before the same thread's next allocation: number of blocks.
+    pub temporary: u64,
+}
+
+/// A point of the timeline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimelinePoint {
+    /// Since tracing began, ns.
+    pub t_ns: u64,
+    /// Live bytes then.
+    pub live_bytes: u64,
+    /// Allocations so far.
+    pub allocations: u64,
+}
+
+/// Log2 histograms: bucket 0 counts the value 0, bucket i the values from 2^(i−1) to 2^i − 1.
+#[derive(Clone, Debug, Default)]
+pub struct Histograms {
+    /// Block sizes in bytes, one count per allocation.
+    pub size: Vec<u64>,
+    /// Lifetimes in allocations of the process between a block's birth and death, one count per freed block.
+    pub lifetime: Vec<u64>,
+}
+
+/// An earlier image of the process, replaced by exec.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Basename of its executable.
+    pub program: String,
+    /// Its totals at the exec.
+    pub totals: Totals,
+    /// Blocks live at the exec, gone with the address space: neither leaks nor residual.
+    pub gone_with_exec: Amount,
+}
+
+/// Children of the process.
+#[derive(Clone, Debug, Default)]
+pub struct Children {
+    /// Traced to their end.
+    pub followed: u64,
+    /// Left to run untraced.
+    pub untraced: u64,
+    /// Names of the programs of untraced children, as far as known, without repeats.
+    pub untraced_names: Vec<String>,
+}
+
+/// What is wrong with a call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum FindingKind {
+    /// A block was freed twice.
+    DoubleFree,
+    /// A pointer was freed that the allocator never handed out.
+    InvalidFree,
+    /// A block was freed by another family than allocated it.
+    MismatchedFree,
+}
+
+/// An error in the program's use of the heap, once per kind and pair of stacks.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What is wrong.
+    pub kind: FindingKind,
+    /// How often it happened.
+    pub count: u64,
+    /// The address of the first instance.
+    pub block: Addr,
+    /// The size of the block in bytes, if it is known.
+    pub size: Option<u64>,
+    /// The stack of the offending call: an index into [`Profile::stacks`].
+    pub stack: usize,
+    /// Where the block was allocated, if known.
+    pub alloc_stack: Option<usize>,
+    /// Where the block was freed first, if known.
+    pub free_stack: Option<usize>,
+    /// Name of the thread.
+    pub thread: String,
+    /// The offending function.
+    pub function: String,
+}
+
+/// Everything that a run found out.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each field's type says what it is")]
+pub struct Profile {
+    pub meta: Meta,
+    pub totals: Totals,
+    pub cost: Cost,
+    pub anomalies: Anomalies,
+    pub allocators: Vec<AllocatorUse>,
+    /// The main program first.
+    pub modules: Vec<ModuleInfo>,
+    pub images: Vec<Image>,
+    pub children: Children,
+    pub timeline: Vec<TimelinePoint>,
+    pub histograms: Histograms,
+    pub strings: Vec<String>,
+    pub functions: Vec<Function>,
+    pub locations: Vec<Location>,
+    pub stacks: Vec<Stack>,
+    pub samples: Vec<Sample>,
+    pub findings: Vec<Finding>,
+    /// Sentences for the user: what was not seen, and what to do about it.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,366 @@
+//! The finished profile from the model's snapshot, the interned stacks and the names of their addresses. Pure.
+//!
+//! Exported stacks begin at the allocator's caller: `operator new` and its kin and Rust's allocator shims are dropped, and
+//! stacks and samples that are equal then are merged. Order and numbering depend on bytes and names only, not on the order of
+//! hash tables.
+
+use super::symbolize::Symbolize;
+use super::{
+    AllocatorUse, Anomalies, Children, Cost, Finding, Image, Meta, ModuleInfo, Profile, Sample, Stack, SymbolStatus,
+};
+use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
+use crate::heapmodel::{HeapError, SiteStats, Snapshot};
+use crate::unwinder::{Frame, Quality, StackTable};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+mod locations;
+mod order;
+mod shims;
+
+use locations::Locations;
+
+/// The frame of a stack of which nothing is known.
+pub const UNKNOWN_STACK: &str = "[unknown stack]";
+/// The outermost frame of a stack that was cut off.
+pub const TRUNCATED_STACK: &str = "[truncated stack]";
+
+/// The interned stacks of a session.
+pub trait Stacks {
+    /// The frames of a stack, innermost first.
+    fn frames(&self, stack: StackId) -> Vec<Frame>;
+    /// How far to trust it.
+    fn quality(&self, stack: StackId) -> Quality;
+}
+
+impl Stacks for StackTable {
+    fn frames(&self, stack: StackId) -> Vec<Frame> {
+        self.frames(stack)
+    }
+
+    fn quality(&self, stack: StackId) -> Quality {
+        self.quality(stack)
+    }
+}
+
+/// A module and where it was loaded.
+#[derive(Clone, Debug)]
+pub struct LoadedModule {
+    /// What goes into the profile; `symbols` is filled in here.
+    pub info: ModuleInfo,
+    /// From object to process addresses.
+    pub bias: LoadBias,
+}
+
+/// Everything that a profile is made of.
+#[allow(missing_docs, reason = "see profile::Profile for the fields that are not explained")]
+pub struct BuildInput<'a> {
+    pub meta: Meta,
+    /// Its counts of unknown, double and mismatched frees are taken from the snapshot.
+    pub anomalies: Anomalies,
+    pub cost: Cost,
+    pub snapshot: &'a Snapshot,
+    pub stacks: &'a dyn Stacks,
+    /// All modules ever seen, the main program first.
+    pub modules: Vec<LoadedModule>,
+    /// The names of the probed functions of each module.
+    pub allocators: Vec<(ModuleId, Vec<String>)>,
+    /// The name of a thread, by its serial number.
+    pub thread_name: &'a dyn Fn(u32) -> String,
+    /// The name of an allocator function.
+    pub function_name: &'a dyn Fn(FunctionId) -> String,
+    pub images: Vec<Image>,
+    pub children: Children,
+    pub warnings: Vec<String>,
+}
+
+impl std::fmt::Debug for BuildInput<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BuildInput").field("meta", &self.meta).field("modules", &self.modules).finish_non_exhaustive()
+    }
+}
+
+/// A module with frames that have no name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Missing {
+    /// Index into [`Profile::modules`].
+    pub module: usize,
+    /// How many code addresses have no name.
+    pub frames: u64,
+    /// The bytes allocated on stacks through such addresses.
+    pub bytes: u64,
+}
+
+/// A profile, and what would make it better.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The profile.
+    pub profile: Profile,
+    /// Modules that lack symbols, those with most bytes first.
+    pub missing: Vec<Missing>,
+}
+
+/// Makes the profile. Each code address is resolved once, one module after the other.
+pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
+    let sites = &input.snapshot.sites;
+    let errors = &input.snapshot.errors;
+    let stack_ids = used_stacks(sites, errors);
+    let mut locations = Locations::resolve(&input.modules, frames_of(input.stacks, &stack_ids), symbolizer);
+
+    let mut tables = Tables::default();
+    let stacks: FxHashMap<StackId, Exported> = stack_ids
+        .iter()
+        .map(|&id| (id, tables.export(&mut locations, &input.stacks.frames(id), input.stacks.quality(id))))
+        .collect();
+    tables.add_samples(sites, &stacks, &input);
+    tables.add_findings(errors, &stacks, &input);
+
+    let module_index: FxHashMap<ModuleId, usize> =
+        input.modules.iter().enumerate().map(|(i, m)| (m.info.id, i)).collect();
+    let mut allocators: Vec<AllocatorUse> = Vec::new();
+    for (id, mut functions) in input.allocators {
+        if let Some(&module) = module_index.get(&id) {
+            functions.sort_unstable();
+            functions.dedup();
+            allocators.push(AllocatorUse { module, functions });
+        }
+    }
+    allocators.sort_by_key(|a| a.module);
+    let mut modules: Vec<ModuleInfo> = input.modules.into_iter().map(|m| m.info).collect();
+    for (module, status) in modules.iter_mut().zip(&locations.statuses) {
+        module.symbols = *status;
+    }
+    let mut anomalies = input.anomalies;
+    anomalies.unknown_frees = input.snapshot.unknown_frees;
+    anomalies.double_frees = input.snapshot.double_frees;
+    anomalies.mismatched_frees = input.snapshot.mismatched_frees;
+    let mut warnings = input.warnings;
+    warnings.extend(symbolizer.take_warnings());
+
+    let mut profile = Profile {
+        meta: input.meta,
+        totals: input.snapshot.totals,
+        cost: input.cost,
+        anomalies,
+        allocators,
+        modules,
+        images: input.images,
+        children: input.children,
+        timeline: input.snapshot.timeline.clone(),
+        histograms: input.snapshot.histograms.clone(),
+        strings: tables.strings.list,
+        functions: locations.functions,
+        locations: locations.list,
+        stacks: tables.stacks,
+        samples: tables.samples,
+        findings: tables.findings,
+        warnings,
+    };
+    let missing = missing(&profile, &locations.unnamed);
+    order::normalize(&mut profile);
+    Built { profile, missing }
+}
+
+/// The stacks that anything refers to, ascending.
+fn used_stacks(sites: &[SiteStats], errors: &[HeapError]) -> Vec<StackId> {
+    let of_errors = errors.iter().flat_map(|e| [Some(e.stack), e.alloc_stack, e.free_stack]).flatten();
+    let mut ids: Vec<StackId> = sites.iter().map(|s| s.key.stack).chain(of_errors).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The distinct frames of all stacks.
+fn frames_of(stacks: &dyn Stacks, ids: &[StackId]) -> FxHashSet<Frame> {
+    let mut frames = FxHashSet::default();
+    for &id in ids {
+        frames.extend(stacks.frames(id));
+    }
+    frames
+}
+
+/// What became of an interned stack.
+#[derive(Clone, Debug)]
+struct Exported {
+    /// Index into the profile's stacks.
+    stack: usize,
+    /// The C++ operator through which the allocator was called, if that was dropped from the stack.
+    operator: Option<String>,
+}
+
+/// Each string once.
+#[derive(Debug, Default)]
+struct Strings {
+    list: Vec<String>,
+    index: FxHashMap<String, usize>,
+}
+
+impl Strings {
+    fn intern(&mut self, text: &str) -> usize {
+        if let Some(&known) = self.index.get(text) {
+            return known;
+        }
+        self.list.push(text.to_owned());
+        self.index.insert(text.to_owned(), self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    strings: Strings,
+    stacks: Vec<Stack>,
+    stack_index: FxHashMap<Vec<usize>, usize>,
+    samples: Vec<Sample>,
+    findings: Vec<Finding>,
+}
+
+impl Tables {
+    /// Enters a stack as the profile shows it.
+    fn export(&mut self, locations: &mut Locations, frames: &[Frame], quality: Quality) -> Exported {
+        let mut list: Vec<usize> = frames.iter().filter_map(|f| locations.index_of(f)).collect();
+        let (dropped, operator) = locations.leading_shims(&list);
+        list.drain(..dropped);
+        if quality == Quality::Truncated && !frames.is_empty() {
+            list.push(locations.synthetic(TRUNCATED_STACK));
+        } else if list.is_empty() {
+            list.push(locations.synthetic(UNKNOWN_STACK));
+        }
+        let stack = match self.stack_index.get(&list) {
+            Some(&known) => {
+                if let Some(stack) = self.stacks.get_mut(known) {
+                    stack.quality = stack.quality.max(quality);
+                }
+                known
+            }
+            None => {
+                self.stack_index.insert(list.clone(), self.stacks.len());
+                self.stacks.push(Stack { locations: list, quality });
+                self.stacks.len() - 1
+            }
+        };
+        Exported { stack, operator }
+    }
+
+    fn add_samples(&mut self, sites: &[SiteStats], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
+        let mut index: FxHashMap<(usize, usize, usize, u64), usize> = FxHashMap::default();
+        let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
+        let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
+        for site in sites {
+            let Some(exported) = stacks.get(&site.key.stack) else { continue };
+            let task = site.key.task;
+            let thread = *threads.entry(task).or_insert_with(|| self.strings.intern(&(input.thread_name)(task)));
+            let alloc_fn = match &exported.operator {
+                Some(name) => self.strings.intern(name),
+                None => {
+                    let id = site.key.function;
+                    *functions.entry(id).or_insert_with(|| self.strings.intern(&(input.function_name)(id)))
+                }
+            };
+            let key = (exported.stack, thread, alloc_fn, site.key.size);
+            let at = *index.entry(key).or_insert(self.samples.len());
+            match self.samples.get_mut(at) {
+                Some(sample) => add(sample, site),
+                None => {
+                    let SiteStats { key, allocated, freed, deallocated, live, at_peak, temporary } = *site;
+                    let stack = exported.stack;
+                    let size = key.size;
+                    self.samples.push(Sample {
+                        stack,
+                        thread,
+                        alloc_fn,
+                        size,
+                        allocated,
+                        freed,
+                        deallocated,
+                        live,
+                        at_peak,
+                        temporary,
+                    });
+                }
+            }
+        }
+    }
+
+    fn add_findings(&mut self, errors: &[HeapError], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
+        let mut index: FxHashMap<_, usize> = FxHashMap::default();
+        for error in errors {
+            let Some(exported) = stacks.get(&error.stack) else { continue };
+            let other = |id: Option<StackId>| id.and_then(|id| stacks.get(&id)).map(|e| e.stack);
+            let finding = Finding {
+                kind: error.kind,
+                count: error.count,
+                block: error.block,
+                size: error.size,
+                stack: exported.stack,
+                alloc_stack: other(error.alloc_stack),
+                free_stack: other(error.free_stack),
+                thread: (input.thread_name)(error.task),
+                function: exported.operator.clone().unwrap_or_else(|| (input.function_name)(error.function)),
+            };
+            let key = (finding.kind, finding.stack, finding.alloc_stack, finding.free_stack);
+            let at = *index.entry(key).or_insert(self.findings.len());
+            match self.findings.get_mut(at) {
+                Some(known) => known.count = known.count.saturating_add(finding.count),
+                None => self.findings.push(finding),
+            }
+        }
+    }
+}
+
+fn add(sample: &mut Sample, site: &SiteStats) {
+    for (sum, part) in [
+        (&mut sample.allocated, site.allocated),
+        (&mut sample.freed, site.freed),
+        (&mut sample.deallocated, site.deallocated),
+        (&mut sample.live, site.live),
+        (&mut sample.at_peak, site.at_peak),
+    ] {
+        sum.objects = sum.objects.saturating_add(part.objects);
+        sum.bytes = sum.bytes.saturating_add(part.bytes);
+    }
+    sample.temporary = sample.temporary.saturating_add(site.temporary);
+}
+
+/// Which modules have unnamed frames, and how many bytes that concerns. `unnamed` tells it for each location.
+fn missing(profile: &Profile, unnamed: &[bool]) -> Vec<Missing> {
+    let module_of = |&location: &usize| {
+        let lacks = unnamed.get(location).copied().unwrap_or(false);
+        profile.locations.get(location).filter(|_| lacks).and_then(|l| l.module).map(|module| (module, location))
+    };
+    let mut frames: BTreeMap<usize, FxHashSet<usize>> = BTreeMap::new();
+    let mut modules_of_stack: Vec<Vec<usize>> = Vec::with_capacity(profile.stacks.len());
+    for stack in &profile.stacks {
+        let mut modules = Vec::new();
+        for (module, location) in stack.locations.iter().filter_map(module_of) {
+            frames.entry(module).or_default().insert(location);
+            modules.push(module);
+        }
+        modules.sort_unstable();
+        modules.dedup();
+        modules_of_stack.push(modules);
+    }
+    let mut bytes: FxHashMap<usize, u64> = FxHashMap::default();
+    for sample in &profile.samples {
+        for &module in modules_of_stack.get(sample.stack).into_iter().flatten() {
+            let sum = bytes.entry(module).or_default();
+            *sum = sum.saturating_add(sample.allocated.bytes);
+        }
+    }
+    let mut missing: Vec<Missing> = frames
+        .into_iter()
+        .map(|(module, frames)| Missing {
+            module,
+            frames: frames.len() as u64,
+            bytes: bytes.get(&module).copied().unwrap_or(0),
+        })
+        .collect();
+    missing.sort_by_key(|m| (std::cmp::Reverse(m.bytes), m.module));
+    missing
+}
+
+/// Nothing is known of a module until one of its addresses is resolved.
+const UNRESOLVED: SymbolStatus = SymbolStatus { functions: false, files: false, lines: false, inlines: false };
+
+#[cfg(test)]
+mod tests;

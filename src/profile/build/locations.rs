@@ -1,0 +1,140 @@
+//! Code addresses with their names.
+
+use super::shims::{Shim, shim};
+use super::{LoadedModule, UNRESOLVED};
+use crate::addr::{Addr, ModuleId, ObjAddr};
+use crate::profile::symbolize::{SymFrame, Symbolize};
+use crate::profile::{Function, Line, Location, SymbolStatus};
+use crate::unwinder::Frame;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+/// All locations of a profile.
+#[derive(Debug, Default)]
+pub(super) struct Locations {
+    pub(super) list: Vec<Location>,
+    pub(super) functions: Vec<Function>,
+    /// For each location whether its function has no name.
+    pub(super) unnamed: Vec<bool>,
+    /// For each module what was resolved.
+    pub(super) statuses: Vec<SymbolStatus>,
+    shims: FxHashMap<usize, Shim>,
+    by_address: FxHashMap<(ModuleId, Addr), usize>,
+    by_function: FxHashMap<Function, usize>,
+    synthetic: FxHashMap<&'static str, usize>,
+}
+
+impl Locations {
+    /// Resolves the frames, one module after the other.
+    pub(super) fn resolve(modules: &[LoadedModule], frames: FxHashSet<Frame>, symbolizer: &mut dyn Symbolize) -> Self {
+        let mut all = Self { statuses: vec![UNRESOLVED; modules.len()], ..Self::default() };
+        let mut by_module: BTreeMap<ModuleId, Vec<Addr>> = BTreeMap::new();
+        for frame in frames {
+            by_module.entry(frame.module).or_default().push(frame.addr.lookup());
+        }
+        for (index, module) in modules.iter().enumerate() {
+            let Some(addresses) = by_module.remove(&module.info.id) else { continue };
+            let mut offsets: Vec<ObjAddr> = addresses.into_iter().map(|a| module.bias.to_object(a)).collect();
+            offsets.sort_unstable();
+            offsets.dedup();
+            let resolution = symbolizer.resolve(module.info.id, &offsets);
+            if let Some(status) = all.statuses.get_mut(index) {
+                *status = resolution.status;
+            }
+            let name = module.info.path.file_name().unwrap_or(module.info.path.as_os_str()).to_string_lossy();
+            let mut frames = resolution.frames.into_iter();
+            for offset in offsets {
+                let address = module.bias.to_process(offset);
+                let fallback = format!("{name}+{offset}");
+                let id = module.info.id;
+                all.add((id, address), Some(index), offset, frames.next().unwrap_or_default(), fallback);
+            }
+        }
+        // What is left lies in no module: code that was made at run time.
+        for (id, mut addresses) in by_module {
+            addresses.sort_unstable();
+            addresses.dedup();
+            for address in addresses {
+                all.add((id, address), None, ObjAddr(address.0), Vec::new(), format!("[jit]+{address}"));
+            }
+        }
+        all
+    }
+
+    fn add(
+        &mut self,
+        key: (ModuleId, Addr),
+        module: Option<usize>,
+        offset: ObjAddr,
+        mut frames: Vec<SymFrame>,
+        fallback: String,
+    ) {
+        if frames.is_empty() {
+            frames.push(SymFrame::default());
+        }
+        let unnamed = frames.last().is_none_or(|f| f.function.is_none());
+        let shim = frames.last().and_then(|f| f.function.as_ref()).and_then(shim);
+        let last = frames.len() - 1;
+        let lines = frames
+            .into_iter()
+            .enumerate()
+            .map(|(i, frame)| {
+                let (name, system_name) = match frame.function {
+                    Some(function) => (function.name, function.system_name),
+                    None => (fallback.clone(), fallback.clone()),
+                };
+                let function = Function { name, system_name, file: frame.file, start_line: frame.start_line };
+                Line { function: self.intern(function), line: frame.line, inlined: i != last }
+            })
+            .collect();
+        let index = self.push(Location { module, address: key.1, offset: offset.0, lines }, unnamed);
+        self.by_address.insert(key, index);
+        if let Some(shim) = shim {
+            self.shims.insert(index, shim);
+        }
+    }
+
+    /// A location that is no code, such as the end of a stack that was cut off.
+    pub(super) fn synthetic(&mut self, name: &'static str) -> usize {
+        if let Some(&known) = self.synthetic.get(name) {
+            return known;
+        }
+        let function = Function { name: name.to_owned(), system_name: name.to_owned(), file: None, start_line: 0 };
+        let lines = vec![Line { function: self.intern(function), line: 0, inlined: false }];
+        let index = self.push(Location { module: None, address: Addr::NULL, offset: 0, lines }, false);
+        self.synthetic.insert(name, index);
+        index
+    }
+
+    pub(super) fn index_of(&self, frame: &Frame) -> Option<usize> {
+        self.by_address.get(&(frame.module, frame.addr.lookup())).copied()
+    }
+
+    /// How many of the innermost locations belong to the allocator's interface, and the outermost C++ operator of them.
+    pub(super) fn leading_shims(&self, stack: &[usize]) -> (usize, Option<String>) {
+        let mut operator = None;
+        let mut count = 0;
+        for shim in stack.iter().map_while(|location| self.shims.get(location)) {
+            count += 1;
+            if let Shim::Operator(name) = shim {
+                operator = Some(name.clone());
+            }
+        }
+        (count, operator)
+    }
+
+    fn push(&mut self, location: Location, unnamed: bool) -> usize {
+        self.list.push(location);
+        self.unnamed.push(unnamed);
+        self.list.len() - 1
+    }
+
+    fn intern(&mut self, function: Function) -> usize {
+        if let Some(&known) = self.by_function.get(&function) {
+            return known;
+        }
+        self.functions.push(function.clone());
+        self.by_function.insert(function, self.functions.len() - 1);
+        self.functions.len() - 1
+    }
+}

@@ -1,0 +1,114 @@
+//! The order of a profile's tables: by bytes, then by names, so that two runs of one program compare line by line.
+
+use crate::profile::{Finding, Line, Location, Profile};
+use std::cmp::{Ordering, Reverse};
+
+/// Sorts samples and findings, and numbers everything else in the order of its first use. What is not used is dropped.
+pub(super) fn normalize(profile: &mut Profile) {
+    let ranks = stack_ranks(profile);
+    let rank = |stack: usize| ranks.get(stack).copied().unwrap_or(usize::MAX);
+    let strings = std::mem::take(&mut profile.strings);
+    let string = |index: usize| strings.get(index).map_or("", String::as_str);
+    profile.samples.sort_by(|a, b| {
+        let bytes = |s: &crate::profile::Sample| (Reverse(s.allocated.bytes), Reverse(s.deallocated.bytes));
+        bytes(a)
+            .cmp(&bytes(b))
+            .then_with(|| rank(a.stack).cmp(&rank(b.stack)))
+            .then_with(|| string(a.thread).cmp(string(b.thread)))
+            .then_with(|| string(a.alloc_fn).cmp(string(b.alloc_fn)))
+            .then_with(|| a.size.cmp(&b.size))
+    });
+    profile
+        .findings
+        .sort_by_key(|f| (f.kind, Reverse(f.count), rank(f.stack), f.alloc_stack.map(rank), f.free_stack.map(rank)));
+
+    let mut stacks = Renumbering::new(std::mem::take(&mut profile.stacks));
+    let mut texts = Renumbering::new(strings);
+    for sample in &mut profile.samples {
+        sample.stack = stacks.of(sample.stack);
+        sample.thread = texts.of(sample.thread);
+        sample.alloc_fn = texts.of(sample.alloc_fn);
+    }
+    for Finding { stack, alloc_stack, free_stack, .. } in &mut profile.findings {
+        for index in [Some(stack), alloc_stack.as_mut(), free_stack.as_mut()].into_iter().flatten() {
+            *index = stacks.of(*index);
+        }
+    }
+    profile.strings = texts.kept;
+    profile.stacks = stacks.kept;
+
+    let mut locations = Renumbering::new(std::mem::take(&mut profile.locations));
+    for index in profile.stacks.iter_mut().flat_map(|s| &mut s.locations) {
+        *index = locations.of(*index);
+    }
+    profile.locations = locations.kept;
+    let mut functions = Renumbering::new(std::mem::take(&mut profile.functions));
+    for line in profile.locations.iter_mut().flat_map(|l| &mut l.lines) {
+        line.function = functions.of(line.function);
+    }
+    profile.functions = functions.kept;
+}
+
+/// For each stack its place in the order of names.
+fn stack_ranks(profile: &Profile) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..profile.stacks.len()).collect();
+    let locations = |stack: usize| {
+        let list = profile.stacks.get(stack).map(|s| s.locations.as_slice()).unwrap_or_default();
+        list.iter().filter_map(|&l| profile.locations.get(l))
+    };
+    order.sort_by(|&a, &b| {
+        let (mut a, mut b) = (locations(a), locations(b));
+        loop {
+            match (a.next(), b.next()) {
+                (Some(a), Some(b)) => match compare(profile, a, b) {
+                    Ordering::Equal => {}
+                    different => return different,
+                },
+                (a, b) => return a.is_some().cmp(&b.is_some()),
+            }
+        }
+    });
+    let mut ranks = vec![0; order.len()];
+    for (rank, stack) in order.into_iter().enumerate() {
+        if let Some(slot) = ranks.get_mut(stack) {
+            *slot = rank;
+        }
+    }
+    ranks
+}
+
+fn compare(profile: &Profile, a: &Location, b: &Location) -> Ordering {
+    if std::ptr::eq(a, b) {
+        return Ordering::Equal;
+    }
+    let key =
+        |line: &Line| profile.functions.get(line.function).map(|f| (f.name.as_str(), f.file.as_deref(), line.line));
+    let names = a.lines.iter().map(key).cmp(b.lines.iter().map(key));
+    names.then_with(|| (a.module, a.offset, a.address).cmp(&(b.module, b.offset, b.address)))
+}
+
+/// Gives the entries of a table new numbers in the order in which they are asked for.
+struct Renumbering<T> {
+    old: Vec<Option<T>>,
+    new: Vec<usize>,
+    kept: Vec<T>,
+}
+
+impl<T> Renumbering<T> {
+    fn new(table: Vec<T>) -> Self {
+        let new = vec![usize::MAX; table.len()];
+        Self { old: table.into_iter().map(Some).collect(), new, kept: Vec::new() }
+    }
+
+    /// The new number of entry `old`, which must be one of the table.
+    fn of(&mut self, old: usize) -> usize {
+        if let Some((entry, new)) = self.old.get_mut(old).zip(self.new.get_mut(old)) {
+            if let Some(entry) = entry.take() {
+                *new = self.kept.len();
+                self.kept.push(entry);
+            }
+            return *new;
+        }
+        old
+    }
+}

@@ -1,0 +1,298 @@
+use super::*;
+use crate::addr::{Addr, FrameAddr, ObjAddr};
+use crate::heapmodel::SiteKey;
+use crate::profile::symbolize::{FunctionName, NoSymbols, Resolution, SymFrame};
+use crate::profile::{Amount, FindingKind, Mode};
+use proptest::prelude::*;
+use std::time::SystemTime;
+
+const BIAS: LoadBias = LoadBias(0x7000_0000);
+
+/// Stack 0 is empty; the others are what the test says.
+struct TestStacks(Vec<(Vec<Frame>, Quality)>);
+
+impl Stacks for TestStacks {
+    fn frames(&self, stack: StackId) -> Vec<Frame> {
+        self.0[stack.0 as usize].0.clone()
+    }
+    fn quality(&self, stack: StackId) -> Quality {
+        self.0[stack.0 as usize].1
+    }
+}
+
+/// Names object addresses after a list, and counts how often it was asked for each.
+#[derive(Default)]
+struct TestSymbols {
+    names: Vec<(u64, &'static str, &'static str)>,
+    asked: Vec<(ModuleId, ObjAddr)>,
+}
+
+impl Symbolize for TestSymbols {
+    fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
+        assert!(addrs.is_sorted());
+        self.asked.extend(addrs.iter().map(|&a| (module, a)));
+        let mut status = SymbolStatus::default();
+        let frames = addrs.iter().map(|addr| {
+            let mut frames = Vec::new();
+            for (_, name, system_name) in self.names.iter().filter(|n| n.0 == addr.0) {
+                let function = Some(FunctionName { name: (*name).into(), system_name: (*system_name).into() });
+                frames.push(SymFrame { function, file: Some("a.c".into()), line: 7, start_line: 5 });
+                status = SymbolStatus { functions: true, files: true, lines: true, inlines: false };
+            }
+            frames
+        });
+        Resolution { frames: frames.collect(), status }
+    }
+    fn take_warnings(&mut self) -> Vec<String> {
+        vec!["a warning".into()]
+    }
+}
+
+/// A return address whose look-up address is `offset` in the module.
+fn frame(module: u32, offset: u64) -> Frame {
+    Frame { addr: FrameAddr::Return(BIAS.to_process(ObjAddr(offset + 1))), module: ModuleId(module) }
+}
+
+fn module(id: u32, path: &str) -> LoadedModule {
+    let (start, end) = (Addr(0x7000_0000), Addr(0x7100_0000));
+    let symbols = SymbolStatus::default();
+    let info = ModuleInfo { id: ModuleId(id), path: path.into(), build_id: None, start, end, file_offset: 0, symbols };
+    LoadedModule { info, bias: BIAS }
+}
+
+fn site(stack: u32, task: u32, function: u16, size: u64, objects: u64) -> SiteStats {
+    let amount = Amount { objects, bytes: objects * size };
+    let key = SiteKey { stack: StackId(stack), task, function: FunctionId(function), size };
+    let zero = Amount::default();
+    SiteStats { key, allocated: amount, freed: zero, deallocated: zero, live: amount, at_peak: amount, temporary: 0 }
+}
+
+fn snapshot(sites: Vec<SiteStats>) -> Snapshot {
+    Snapshot { sites, double_frees: 3, ..Snapshot::default() }
+}
+
+fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Built {
+    let meta = Meta {
+        mode: Mode::Run,
+        part: 1,
+        program: "app".into(),
+        pid: 1,
+        command: vec![],
+        cwd: "/".into(),
+        started_at: SystemTime::UNIX_EPOCH,
+        duration_ns: 0,
+        engine: "trap".into(),
+        complete: true,
+        exit: None,
+        session: String::new(),
+        sample_interval: 0,
+    };
+    let input = BuildInput {
+        meta,
+        anomalies: Anomalies { lost: 2, ..Anomalies::default() },
+        cost: Cost::default(),
+        snapshot,
+        stacks,
+        modules: vec![module(0, "/bin/app"), module(1, "/lib/libx.so.1")],
+        allocators: vec![(ModuleId(1), vec!["malloc".into(), "free".into()])],
+        thread_name: &|serial| format!("worker-{}", serial % 2),
+        function_name: &|id| ["malloc", "free"][usize::from(id.0)].to_owned(),
+        images: vec![],
+        children: Children::default(),
+        warnings: vec!["first".into()],
+    };
+    let built = build(input, symbols);
+    assert_consistent(&built.profile);
+    built
+}
+
+fn assert_consistent(profile: &Profile) {
+    for sample in &profile.samples {
+        assert!(!profile.stacks[sample.stack].locations.is_empty());
+        assert!(sample.thread < profile.strings.len() && sample.alloc_fn < profile.strings.len());
+    }
+    for location in profile.stacks.iter().flat_map(|s| &s.locations).map(|&l| &profile.locations[l]) {
+        assert!(!location.lines.last().unwrap().inlined);
+        assert!(location.lines.iter().all(|l| l.function < profile.functions.len()));
+        assert!(location.module.is_none_or(|m| m < profile.modules.len()));
+    }
+}
+
+/// Function names of a stack, innermost first.
+fn names(profile: &Profile, stack: usize) -> Vec<&str> {
+    let locations = profile.stacks[stack].locations.iter().map(|&l| &profile.locations[l]);
+    locations.flat_map(|l| &l.lines).map(|l| profile.functions[l.function].name.as_str()).collect()
+}
+
+fn string(profile: &Profile, index: usize) -> &str {
+    &profile.strings[index]
+}
+
+#[test]
+fn stacks_begin_at_the_allocator_s_caller() {
+    let stacks = TestStacks(vec![
+        (vec![], Quality::Truncated),
+        (vec![frame(1, 0x10), frame(1, 0x20), frame(0, 0x30), frame(0, 0x40)], Quality::Complete),
+        (vec![frame(1, 0x60), frame(1, 0x61), frame(0, 0x30)], Quality::Complete),
+        // An operator further out is a frame like others.
+        (vec![frame(0, 0x30), frame(1, 0x10)], Quality::Complete),
+    ]);
+    let mut symbols = TestSymbols {
+        names: vec![
+            (0x10, "operator new(unsigned long)", "_Znwm"),
+            (0x20, "operator new[](unsigned long)", "_Znam"),
+            (0x30, "make", "make"),
+            (0x40, "main", "main"),
+            (0x60, "__rdl_alloc", "__rdl_alloc"),
+            (0x61, "__rustc::__rust_alloc", "_R"),
+        ],
+        asked: vec![],
+    };
+    let sites = snapshot(vec![site(1, 0, 0, 8, 3), site(2, 0, 0, 8, 2), site(3, 0, 0, 8, 1)]);
+    let built = run(&sites, &stacks, &mut symbols);
+    let profile = &built.profile;
+    let rows: Vec<_> = profile.samples.iter().map(|s| (names(profile, s.stack), string(profile, s.alloc_fn))).collect();
+    assert_eq!(
+        rows,
+        [
+            (vec!["make", "main"], "operator new[](unsigned long)"),
+            (vec!["make"], "malloc"),
+            (vec!["make", "operator new(unsigned long)"], "malloc"),
+        ]
+    );
+    // Each address is asked for once, though it is in several stacks.
+    symbols.asked.sort_unstable();
+    let mut once = symbols.asked.clone();
+    once.dedup();
+    assert_eq!(symbols.asked, once);
+    let function = profile.functions.iter().find(|f| f.name == "make").unwrap();
+    assert_eq!((function.file.as_deref(), function.start_line), (Some("a.c"), 5));
+    let status = profile.modules[0].symbols;
+    assert!(status.functions && status.lines && !status.inlines);
+    assert_eq!(profile.warnings, ["first", "a warning"]);
+    assert_eq!((profile.anomalies.lost, profile.anomalies.double_frees), (2, 3));
+    assert_eq!(profile.allocators[0].functions, ["free", "malloc"]);
+    assert!(profile.functions.iter().all(|f| !f.name.contains("rdl")), "dropped frames leave nothing behind");
+}
+
+#[test]
+fn cut_off_and_empty_stacks_have_synthetic_frames() {
+    let stacks = TestStacks(vec![
+        (vec![], Quality::Truncated),
+        (vec![frame(0, 0x30)], Quality::Truncated),
+        (vec![frame(0, 0x10)], Quality::Complete),
+    ]);
+    let names_list = vec![(0x30, "make", "make"), (0x10, "operator new(unsigned long)", "_Znwm")];
+    let sites = snapshot(vec![site(0, 0, 0, 8, 3), site(1, 0, 0, 8, 2), site(2, 0, 0, 8, 1)]);
+    let built = run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
+    let profile = &built.profile;
+    let stacks: Vec<_> = profile.samples.iter().map(|s| names(profile, s.stack)).collect();
+    assert_eq!(stacks, [vec![UNKNOWN_STACK], vec!["make", TRUNCATED_STACK], vec![UNKNOWN_STACK]]);
+    assert_eq!(profile.samples[0].stack, profile.samples[2].stack);
+}
+
+#[test]
+fn what_becomes_equal_is_merged() {
+    // Two ways through the shims to the same caller; two threads of one name; the worse quality is kept.
+    let stacks = TestStacks(vec![
+        (vec![], Quality::Truncated),
+        (vec![frame(1, 0x60), frame(0, 0x30)], Quality::Complete),
+        (vec![frame(1, 0x61), frame(0, 0x30)], Quality::Guessed),
+    ]);
+    let names_list = vec![(0x60, "__rdl_alloc", "x"), (0x61, "__rust_alloc", "x"), (0x30, "make", "make")];
+    let mut sites = snapshot(vec![site(1, 1, 0, 8, 3), site(2, 3, 0, 8, 2), site(2, 2, 0, 8, 1), site(2, 1, 0, 9, 1)]);
+    let error = |stack, count| HeapError {
+        kind: FindingKind::DoubleFree,
+        count,
+        block: Addr(0x1000),
+        size: None,
+        function: FunctionId(1),
+        task: 1,
+        stack: StackId(stack),
+        alloc_stack: Some(StackId(1)),
+        free_stack: None,
+    };
+    sites.errors = vec![error(1, 2), error(2, 3)];
+    let built = run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
+    let profile = &built.profile;
+    assert_eq!(profile.stacks.len(), 1);
+    assert_eq!(profile.stacks[0].quality, Quality::Guessed);
+    let rows: Vec<_> = profile
+        .samples
+        .iter()
+        .map(|s| (s.size, string(profile, s.thread), s.allocated.objects, s.live.bytes, s.at_peak.bytes))
+        .collect();
+    assert_eq!(rows, [(8, "worker-1", 5, 40, 40), (9, "worker-1", 1, 9, 9), (8, "worker-0", 1, 8, 8)]);
+    assert_eq!(profile.findings.len(), 1);
+    assert_eq!((profile.findings[0].count, profile.findings[0].function.as_str()), (5, "free"));
+}
+
+#[test]
+fn unnamed_frames_are_module_and_offset_and_are_reported() {
+    let jit = Frame { addr: FrameAddr::Instruction(Addr(0x1234)), module: ModuleId::NONE };
+    let stacks = TestStacks(vec![
+        (vec![], Quality::Truncated),
+        (vec![frame(1, 0x20), frame(0, 0x30), jit], Quality::Complete),
+        (vec![frame(1, 0x21), frame(1, 0x20), frame(0, 0x30)], Quality::Complete),
+    ]);
+    let sites = snapshot(vec![site(1, 0, 0, 8, 3), site(2, 0, 0, 100, 1)]);
+    let symbols = &mut TestSymbols { names: vec![(0x30, "make", "make")], asked: vec![] };
+    let built = run(&sites, &stacks, symbols);
+    let profile = &built.profile;
+    assert_eq!(names(profile, profile.samples[1].stack), ["libx.so.1+0x20", "make", "[jit]+0x1234"]);
+    assert_eq!(profile.modules[1].symbols, SymbolStatus::default());
+    assert_eq!(built.missing, [Missing { module: 1, frames: 2, bytes: 124 }]);
+    let place = &profile.locations[profile.stacks[profile.samples[1].stack].locations[0]];
+    assert_eq!((place.address, place.offset), (Addr(0x7000_0020), 0x20));
+
+    let built = run(&sites, &stacks, &mut NoSymbols);
+    let stack = built.profile.samples[1].stack;
+    assert_eq!(names(&built.profile, stack), ["libx.so.1+0x20", "app+0x30", "[jit]+0x1234"]);
+    assert!(built.profile.modules.iter().all(|m| m.symbols == SymbolStatus::default()));
+}
+
+proptest! {
+    /// Sums stay what they were, and the order of sites and numbers of stacks leave no trace.
+    #[test]
+    fn totals_are_kept_and_the_order_is_that_of_names(
+        sites in proptest::collection::vec((0u32..6, 0u32..4, 0u16..2, 0u64..4, 1u64..5), 0..30),
+        shuffled in proptest::collection::vec(any::<u32>(), 30),
+    ) {
+        let tails = [vec![0x30u64], vec![0x10, 0x30], vec![0x30, 0x40], vec![0x60, 0x30], vec![0x40, 0x30, 0x40]];
+        let mut list = vec![(vec![], Quality::Truncated)];
+        list.extend(tails.iter().map(|t| (t.iter().map(|&o| frame(0, o)).collect(), Quality::Complete)));
+        let names = || TestSymbols {
+            names: vec![(0x10, "operator new(unsigned long)", "_Znwm"), (0x60, "__rust_alloc", "x"), (0x30, "make", "m"), (0x40, "main", "n")],
+            asked: vec![],
+        };
+        // One site for a key, as the model has it.
+        let mut unique: Vec<SiteStats> = Vec::new();
+        for (stack, task, function, size, objects) in sites {
+            let site = site(stack, task, function, size, objects);
+            if unique.iter().all(|s| s.key != site.key) {
+                unique.push(site);
+            }
+        }
+        let one = run(&snapshot(unique.clone()), &TestStacks(list.clone()), &mut names()).profile;
+        let sum = |amounts: &mut dyn Iterator<Item = Amount>| amounts.fold((0, 0), |a, b| (a.0 + b.objects, a.1 + b.bytes));
+        let expected = sum(&mut unique.iter().map(|s| s.live));
+        prop_assert_eq!(sum(&mut one.samples.iter().map(|s| s.live)), expected);
+        prop_assert!(one.samples.is_sorted_by(|a, b| a.allocated.bytes >= b.allocated.bytes));
+
+        let mut other = unique;
+        let mut keys = shuffled.into_iter();
+        other.sort_by_cached_key(|_| keys.next());
+        for site in &mut other {
+            // The stacks in reverse, behind the empty one.
+            if site.key.stack != StackId::EMPTY {
+                site.key.stack = StackId(6 - site.key.stack.0);
+            }
+        }
+        list[1..].reverse();
+        let two = run(&snapshot(other), &TestStacks(list), &mut names()).profile;
+        prop_assert_eq!(format!("{:?}", one.samples), format!("{:?}", two.samples));
+        prop_assert_eq!(format!("{:?}{:?}", one.stacks, one.strings), format!("{:?}{:?}", two.stacks, two.strings));
+        prop_assert_eq!(format!("{:?}", one.locations), format!("{:?}", two.locations));
+        prop_assert_eq!(one.functions, two.functions);
+    }
+}

@@ -1,0 +1,57 @@
+//! What turns addresses into names, as the profile's builder sees it.
+
+use super::SymbolStatus;
+use crate::addr::{ModuleId, ObjAddr};
+
+/// A function's name.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct FunctionName {
+    /// For people: demangled, with C++ parameters, without hashes, versions and clone suffixes.
+    pub name: String,
+    /// As in the symbol table.
+    pub system_name: String,
+}
+
+/// One function at an address.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct SymFrame {
+    /// Its name; None if only the line is known.
+    pub function: Option<FunctionName>,
+    /// The source file of the address, or of the call for a frame into which others are inlined.
+    pub file: Option<String>,
+    /// The line in that file; 0 if unknown.
+    pub line: u32,
+    /// The line of the function's declaration; 0 if unknown.
+    pub start_line: u32,
+}
+
+/// What is known about addresses of a module.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Resolution {
+    /// For each address, in the order of the question: its frames, innermost first; all but the last are inlined. Empty
+    /// if nothing is known.
+    pub frames: Vec<Vec<SymFrame>>,
+    /// The kinds of information that were found.
+    pub status: SymbolStatus,
+}
+
+/// Knows the names of addresses.
+pub trait Symbolize {
+    /// Resolves `addrs` (ascending look-up addresses: return addresses less one) of `module`. The answer has one entry for each.
+    fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution;
+
+    /// Sentences about what went wrong since the last call.
+    fn take_warnings(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Knows nothing: for `--no-symbolize`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSymbols;
+
+impl Symbolize for NoSymbols {
+    fn resolve(&mut self, _: ModuleId, addrs: &[ObjAddr]) -> Resolution {
+        Resolution { frames: vec![Vec::new(); addrs.len()], status: SymbolStatus::default() }
+    }
+}

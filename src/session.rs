@@ -1,0 +1,518 @@
+//! The loop that joins tracer, unwinder, calls and heap model: it waits for stops, decides what each means, and lets
+//! the task go on.
+//!
+//! A session follows one process: its threads, the images it becomes by exec, and the short-lived children that borrow
+//! its memory. All of it runs on one thread, the tracer thread. For every stop a handler answers with an
+//! `Action`; the loop alone carries it out, so no path can forget to resume a task.
+
+mod children;
+mod detach;
+mod hit;
+mod recording;
+mod space;
+mod tasks;
+mod trapmask;
+
+pub use recording::{EndedImage, ModuleRecord, Recording};
+
+use crate::allocators::AllocatorTable;
+use crate::calls::Calls;
+use crate::heapmodel::{HeapModel, Preexisting};
+use crate::profile::{Anomalies, Children, Cost, Exit};
+use crate::progress::Progress;
+use crate::tracer::affinity::CpuSet;
+use crate::tracer::control::{self, Control, SignalMask};
+use crate::tracer::launch::{self, Program};
+use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::seize;
+use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
+use crate::tracer::waiting::Waiting;
+use crate::tracer::{TracerError, procfs};
+use space::AddressSpace;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+use tasks::{Role, Tasks};
+
+/// What went wrong with a whole session; single tasks' troubles are counted instead.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// An operation on the target or on heaptrace's own process.
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
+    /// The program ended before it became the program asked for.
+    #[error("{program} ended before its first instruction")]
+    EndedEarly {
+        /// The program as the user named it.
+        program: String,
+    },
+    /// A 32-bit (or x32) program.
+    #[error("process {pid} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only")]
+    Not64Bit {
+        /// The process.
+        pid: i32,
+    },
+}
+
+/// What to trace.
+#[derive(Debug)]
+pub enum Target {
+    /// Start this program.
+    Launch {
+        /// The program, found and prepared.
+        program: Program,
+        /// The signal mask it gets.
+        mask: Box<SignalMask>,
+    },
+    /// Attach to this process.
+    Attach {
+        /// Its id.
+        pid: i32,
+    },
+}
+
+/// How to trace.
+#[derive(Debug)]
+pub struct Settings {
+    /// The allocator functions to probe.
+    pub table: AllocatorTable,
+    /// Frames after which a stack is cut off.
+    pub max_depth: u32,
+    /// Whether to unwind at frees too.
+    pub free_stacks: bool,
+    /// Share one CPU with the target while it has one thread.
+    pub pin: bool,
+    /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
+    pub exit_kill: bool,
+}
+
+/// A session in progress; see the module's head.
+#[derive(Debug)]
+pub struct Session {
+    settings: Settings,
+    control: Arc<Control>,
+    progress: Arc<Progress>,
+    began: Instant,
+    started_at: SystemTime,
+    pid: i32,
+    attached: bool,
+    exit_kill: bool,
+    tasks: Tasks,
+    space: AddressSpace,
+    calls: Calls,
+    model: HeapModel,
+    anomalies: Anomalies,
+    cost: Cost,
+    children: Children,
+    images: Vec<EndedImage>,
+    thread_names: HashMap<u32, String>,
+    warnings: Vec<String>,
+    exit: Option<Exit>,
+    detached: bool,
+    affinity: Option<Pinned>,
+    program: String,
+    command: Vec<String>,
+    cwd: std::path::PathBuf,
+    unknown_stops: u64,
+    /// Stops that were reported but not served yet, oldest first.
+    waiting: VecDeque<(i32, WaitStatus, Stopped)>,
+    turn: u32,
+    /// New tasks that their parents have announced, but that have not stopped yet.
+    expected: HashSet<i32>,
+    /// New tasks that stopped before they were announced.
+    early: HashSet<i32>,
+    wait: Waiting,
+    trap_mask: trapmask::TrapMask,
+}
+
+/// The CPUs from before pinning.
+#[derive(Debug)]
+struct Pinned {
+    own: CpuSet,
+    target: CpuSet,
+    single: CpuSet,
+    target_is_pinned: bool,
+}
+
+/// Every this many stops of a program with threads, all that wait are served in turn.
+const FAIRNESS: u32 = 16;
+
+/// What to do with a stopped task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    /// Let it run on, delivering this signal (0: none).
+    Resume(i32),
+    /// Leave it in its group stop.
+    Listen,
+    /// Let go of it.
+    Detach,
+    /// It is gone; there is nothing left to resume.
+    Gone,
+}
+
+impl Session {
+    /// Starts or attaches to the target, with all probes that can be placed now. To be called on the tracer thread.
+    ///
+    /// # Errors
+    /// If the program can't be executed or the process can't be traced. Nothing of ours is left in it then.
+    pub fn start(
+        target: Target,
+        settings: Settings,
+        control: Arc<Control>,
+        progress: Arc<Progress>,
+    ) -> Result<Self, SessionError> {
+        control.register_tracer()?;
+        match target {
+            Target::Launch { program, mask } => Self::launch(&program, &mask, settings, control, progress),
+            Target::Attach { pid } => Self::attach(pid, settings, control, progress),
+        }
+    }
+
+    fn new(
+        pid: i32,
+        attached: bool,
+        space: AddressSpace,
+        settings: Settings,
+        control: Arc<Control>,
+        progress: Arc<Progress>,
+    ) -> Self {
+        let exit_kill = settings.exit_kill && !attached;
+        let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
+        let model = new_model(preexisting, &settings);
+        Self {
+            settings,
+            control,
+            progress,
+            began: Instant::now(),
+            started_at: SystemTime::now(),
+            pid,
+            attached,
+            exit_kill,
+            tasks: Tasks::default(),
+            space,
+            calls: Calls::default(),
+            model,
+            anomalies: Anomalies::default(),
+            cost: Cost::default(),
+            children: Children::default(),
+            images: Vec::new(),
+            thread_names: HashMap::new(),
+            warnings: Vec::new(),
+            exit: None,
+            detached: false,
+            affinity: None,
+            program: String::new(),
+            command: Vec::new(),
+            cwd: procfs::working_directory(pid).unwrap_or_default(),
+            unknown_stops: 0,
+            waiting: VecDeque::new(),
+            turn: 0,
+            expected: HashSet::new(),
+            early: HashSet::new(),
+            wait: Waiting::new(),
+            trap_mask: trapmask::TrapMask::default(),
+        }
+    }
+
+    fn launch(
+        program: &Program,
+        mask: &SignalMask,
+        settings: Settings,
+        control: Arc<Control>,
+        progress: Arc<Progress>,
+    ) -> Result<Self, SessionError> {
+        let affinity = if settings.pin { pin()? } else { None };
+        let child = launch::launch(program, mask, affinity.as_ref().map(|p| &p.single), settings.exit_kill)?;
+        let stopped = loop {
+            match ptrace::wait(true)? {
+                Waited::Task(tid, WaitStatus::Event(Event::Exec), Some(stopped)) if tid == child.pid => break stopped,
+                Waited::Task(_, WaitStatus::Signal(signal), Some(stopped)) => stopped.resume(signal)?,
+                Waited::Task(_, WaitStatus::GroupStop(_), Some(stopped)) => stopped.listen()?,
+                Waited::Task(_, _, Some(stopped)) => stopped.resume(0)?,
+                Waited::Task(tid, _, None) if tid == child.pid => {
+                    return Err(match child.exec_failure() {
+                        Some(error) => error.into(),
+                        None => SessionError::EndedEarly { program: program.name().to_owned() },
+                    });
+                }
+                Waited::Task(..) | Waited::Interrupted => {}
+                Waited::Nothing | Waited::NoTasks => {
+                    return Err(SessionError::EndedEarly { program: program.name().to_owned() });
+                }
+            }
+        };
+        let space = AddressSpace::open(child.pid, child.pid)?;
+        let mut session = Self::new(child.pid, false, space, settings, control, progress);
+        session.affinity = affinity;
+        session.tasks.add(child.pid, Role::Thread);
+        let action = session.begin_image(child.pid);
+        session.act(child.pid, stopped, action);
+        Ok(session)
+    }
+
+    fn attach(
+        pid: i32,
+        settings: Settings,
+        control: Arc<Control>,
+        progress: Arc<Progress>,
+    ) -> Result<Self, SessionError> {
+        if !space::is_64_bit(pid) {
+            return Err(SessionError::Not64Bit { pid });
+        }
+        let threads = seize::seize_all(pid)?;
+        // Threads end while we look, and a leader that has ended has no memory any more.
+        let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
+        let opened =
+            threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| Some((tid, AddressSpace::open(pid, tid).ok()?)));
+        let (live, space) = match opened {
+            Some(opened) => opened,
+            None => (pid, AddressSpace::open(pid, pid)?),
+        };
+        let mut session = Self::new(pid, true, space, settings, control, progress);
+        for tid in threads {
+            session.tasks.add(tid, Role::Thread);
+        }
+        session.describe_image(pid);
+        session.note_trap_action(live);
+        session.refresh_modules(live);
+        Ok(session)
+    }
+
+    /// Traces until the program has ended, or has been let go because the control thread asked for it.
+    ///
+    /// # Errors
+    /// Only if waiting itself fails; the target's code has been restored then, as far as possible.
+    pub fn run(&mut self) -> Result<(), SessionError> {
+        // A child that was forked just before the end still has a copy of our breakpoints: it must be seen.
+        while (!self.tasks.is_empty() && self.exit.is_none()) || !self.expected.is_empty() {
+            if self.control.detach_requested() {
+                break;
+            }
+            if let Some(signal) = self.control.take_forward() {
+                control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+            }
+            if !self.serve_next()? {
+                break;
+            }
+        }
+        // What is left borrows the memory, or belongs to a process that is let go.
+        if !self.tasks.is_empty() {
+            self.detached = self.exit.is_none();
+            self.detach()?;
+        } else {
+            self.drain_detaching()?;
+        }
+        self.cost.wall_ns = self.elapsed_ns();
+        Ok(())
+    }
+
+    /// Writes the original code back, whatever else has happened. For use after a panic, too.
+    pub fn restore_code(&mut self) {
+        if let Err(error) = self.space.restore() {
+            self.warnings.push(format!("the target's code could not be restored: {error}"));
+        }
+    }
+
+    /// After a panic: restores the target's code and lets its tasks go, as far as that can be done.
+    pub fn break_off(&mut self) {
+        if let Err(error) = self.detach() {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// The traced process.
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Waits for the next stop, or takes one that was collected, and deals with it. False if no task is left.
+    fn serve_next(&mut self) -> crate::tracer::Result<bool> {
+        if let Some((tid, status, stopped)) = self.waiting.pop_front() {
+            self.on_stop(tid, status, stopped);
+            return Ok(true);
+        }
+        let pinned = self.affinity.as_ref().is_some_and(|pinned| pinned.target_is_pinned);
+        match self.wait.next(self.tasks.len(), pinned)? {
+            Waited::Task(tid, status, Some(stopped)) => {
+                self.on_stop(tid, status, stopped);
+                self.turn = self.turn.wrapping_add(1);
+                if self.tasks.len() > 1 && self.turn.is_multiple_of(FAIRNESS) {
+                    self.collect_waiting()?;
+                }
+            }
+            Waited::Task(tid, status, None) => self.note_end(tid, status),
+            Waited::Interrupted | Waited::Nothing => {}
+            Waited::NoTasks => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Collects all stops that are there, to be served in turn. The kernel reports the newest task first: without this,
+    /// old threads would stand still while new ones are busy.
+    fn collect_waiting(&mut self) -> crate::tracer::Result<()> {
+        loop {
+            match ptrace::wait(false)? {
+                Waited::Task(tid, status, Some(stopped)) => {
+                    // An older stop of the same id belonged to a leader that another thread's exec has replaced.
+                    self.waiting.retain(|(older, ..)| *older != tid);
+                    self.waiting.push_back((tid, status, stopped));
+                }
+                Waited::Task(tid, status, None) => self.note_end(tid, status),
+                Waited::Interrupted => {}
+                Waited::Nothing | Waited::NoTasks => return Ok(()),
+            }
+        }
+    }
+
+    fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) {
+        let noticed = Instant::now();
+        self.cost.stops += 1;
+        let action = match self.decide(tid, status, &stopped) {
+            Ok(action) => action,
+            Err(error) if error.is_death() => Action::Gone,
+            Err(error) => {
+                tracing::warn!("{error}");
+                self.anomalies.lost += 1;
+                match status {
+                    WaitStatus::Signal(signal) if signal != SIGTRAP => Action::Resume(signal),
+                    WaitStatus::GroupStop(_) => Action::Listen,
+                    _ => Action::Resume(0),
+                }
+            }
+        };
+        self.act(tid, stopped, action);
+        let ns = u64::try_from(noticed.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.cost.stopped_ns += ns;
+        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(ns);
+        self.progress.stop(ns);
+    }
+
+    fn act(&mut self, tid: i32, stopped: Stopped, action: Action) {
+        let done = match action {
+            Action::Resume(signal) => stopped.resume(signal),
+            Action::Listen => stopped.listen(),
+            Action::Detach => {
+                self.tasks.remove(tid);
+                stopped.detach(0)
+            }
+            Action::Gone => Ok(()),
+        };
+        match done {
+            Ok(()) => {}
+            Err(error) if error.is_death() => {}
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    fn decide(&mut self, tid: i32, status: WaitStatus, stopped: &Stopped) -> crate::tracer::Result<Action> {
+        if self.tasks.get(tid).is_none()
+            && let Some(action) = self.on_new_task(tid)?
+        {
+            return Ok(action);
+        }
+        match status {
+            WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped),
+            WaitStatus::Signal(signal) => {
+                self.before_signal(tid, stopped)?;
+                Ok(Action::Resume(signal))
+            }
+            WaitStatus::GroupStop(_) => {
+                self.leave_pad_for_signal(tid, stopped)?;
+                if let Some(task) = self.tasks.get_mut(tid) {
+                    task.listening = true;
+                }
+                Ok(Action::Listen)
+            }
+            WaitStatus::EventStop => {
+                if let Some(task) = self.tasks.get_mut(tid) {
+                    task.listening = false;
+                }
+                Ok(Action::Resume(0))
+            }
+            WaitStatus::Event(event) => self.on_event(tid, event, stopped),
+            WaitStatus::Unknown(raw) => {
+                self.unknown_stops += 1;
+                tracing::warn!("unknown stop {raw:#x} of task {tid}");
+                Ok(Action::Resume(0))
+            }
+            WaitStatus::Exited(_) | WaitStatus::Signaled(_) => Ok(Action::Gone),
+        }
+    }
+
+    fn on_event(&mut self, tid: i32, event: Event, stopped: &Stopped) -> crate::tracer::Result<Action> {
+        match event {
+            Event::Clone | Event::Fork | Event::Vfork => {
+                self.announce(stopped)?;
+                if event == Event::Clone {
+                    self.unpin();
+                }
+                Ok(Action::Resume(0))
+            }
+            Event::VforkDone => Ok(Action::Resume(0)),
+            Event::Exec => self.on_exec(tid, stopped),
+            Event::Exit => {
+                self.on_exit(tid);
+                Ok(Action::Resume(0))
+            }
+        }
+    }
+
+    /// A task is about to end: its name is still there, and what it had begun will not return.
+    fn on_exit(&mut self, tid: i32) {
+        self.forget_trap_mask(tid);
+        if let Some(task) = self.tasks.get(tid).copied() {
+            self.thread_names.insert(task.id.serial, procfs::comm(tid));
+            let model = &mut self.model;
+            self.calls.task_ended(task.id, &mut |event| model.apply(&event));
+        }
+    }
+
+    fn note_end(&mut self, tid: i32, status: WaitStatus) {
+        self.tasks.remove(tid);
+        self.expected.remove(&tid);
+        self.early.remove(&tid);
+        if tid == self.pid {
+            self.exit = match status {
+                WaitStatus::Exited(code) => Some(Exit::Code(code)),
+                WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
+                _ => None,
+            };
+        }
+    }
+
+    /// Ends the sharing of one CPU: the program has a second thread now.
+    fn unpin(&mut self) {
+        let Some(pinned) = &mut self.affinity else { return };
+        if !pinned.target_is_pinned {
+            return;
+        }
+        pinned.target_is_pinned = false;
+        for tid in self.tasks.tids() {
+            let _ = pinned.target.apply(tid);
+        }
+        let _ = pinned.own.apply(0);
+    }
+
+    /// Gives a task the CPUs that it would have without us: new ones inherit their parent's.
+    fn restore_affinity(&self, tid: i32) {
+        if let Some(pinned) = &self.affinity {
+            let _ = pinned.target.apply(tid);
+        }
+    }
+}
+
+fn new_model(preexisting: Preexisting, settings: &Settings) -> HeapModel {
+    let model = HeapModel::new(preexisting);
+    if settings.free_stacks { model } else { model.without_free_stacks() }
+}
+
+fn pin() -> Result<Option<Pinned>, SessionError> {
+    let own = CpuSet::of(0)?;
+    let Some(single) = own.single() else { return Ok(None) };
+    single.apply(0)?;
+    Ok(Some(Pinned { own, target: own, single, target_is_pinned: true }))
+}

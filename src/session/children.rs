@@ -1,0 +1,190 @@
+//! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
+
+use super::{Action, Session, new_model, space};
+use crate::calls::Calls;
+use crate::heapmodel::Preexisting;
+use crate::profile::Amount;
+use crate::session::recording::EndedImage;
+use crate::session::space::AddressSpace;
+use crate::session::tasks::Role;
+use crate::session::trapmask::TrapMask;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::{Result, procfs};
+
+impl Session {
+    /// A task has just been given a child or thread, which will stop by itself.
+    pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
+        if let Ok(new) = i32::try_from(parent.event_message()?)
+            && self.tasks.get(new).is_none()
+            && !self.early.remove(&new)
+        {
+            self.expected.insert(new);
+        }
+        Ok(())
+    }
+
+    fn note_arrival(&mut self, tid: i32) {
+        if !self.expected.remove(&tid) {
+            self.early.insert(tid);
+        }
+    }
+
+    /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
+    pub(super) fn on_new_task(&mut self, tid: i32) -> Result<Option<Action>> {
+        self.note_arrival(tid);
+        if procfs::thread_group(tid) == Some(self.pid) {
+            self.tasks.add(tid, Role::Thread);
+            self.unpin();
+            self.restore_affinity(tid);
+            return Ok(None);
+        }
+        if self.borrows_memory(tid) {
+            self.tasks.add(tid, Role::Borrower);
+            return Ok(None);
+        }
+        self.let_copy_go(tid);
+        Ok(Some(Action::Detach))
+    }
+
+    /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
+    pub(super) fn detach_new_child(&mut self, tid: i32) {
+        self.note_arrival(tid);
+        if self.tasks.get(tid).is_none() && procfs::thread_group(tid) != Some(self.pid) && !self.borrows_memory(tid) {
+            self.let_copy_go(tid);
+        }
+    }
+
+    /// Gives a forked child, which is stopped and has one thread, its original code back.
+    fn let_copy_go(&mut self, tid: i32) {
+        self.children.untraced += 1;
+        match TargetMemory::open(tid, tid).and_then(|mut memory| self.space.clean_copy(&mut memory)) {
+            Ok(()) => {}
+            Err(error) => self.warn_once(format!("the code of child {tid} could not be restored: {error}")),
+        }
+        self.restore_affinity(tid);
+    }
+
+    /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
+    /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
+    fn borrows_memory(&mut self, tid: i32) -> bool {
+        let live = self.tasks.iter().find(|task| task.role == Role::Thread).map_or(self.pid, |task| task.id.tid);
+        match procfs::same_memory(tid, live) {
+            Some(same) => same,
+            // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
+            None => TargetMemory::open(tid, tid).is_ok_and(|other| self.space.is_seen_through(&other).unwrap_or(true)),
+        }
+    }
+
+    /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
+    pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
+        if tid != self.pid {
+            // A child that had borrowed the memory. Its siblings' records stay.
+            if let Some(task) = self.tasks.get(tid).copied() {
+                self.end_calls_of(task.id);
+            }
+            self.children.untraced += 1;
+            let name = procfs::comm(tid);
+            if !name.is_empty() && !self.children.untraced_names.contains(&name) {
+                self.children.untraced_names.push(name);
+            }
+            self.restore_affinity(tid);
+            return Ok(Action::Detach);
+        }
+        let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
+        tracing::debug!("exec by task {former} of process {tid}");
+        for old in self.tasks.tids() {
+            // Siblings vanish, some without any event. Borrowers live on, in the old address space.
+            if self.tasks.get(old).is_some_and(|task| task.role == Role::Thread)
+                && let Some(task) = self.tasks.remove(old)
+            {
+                self.end_calls_of(task.id);
+            }
+        }
+        self.end_image();
+        let mut space = match AddressSpace::open(self.pid, tid) {
+            Ok(space) => space,
+            Err(error) if error.is_death() => return Err(error),
+            Err(error) => {
+                self.describe_image(tid);
+                self.warnings.push(format!("{} runs untraced, as its memory can't be read: {error}", self.program));
+                self.detached = true;
+                self.restore_affinity(tid);
+                return Ok(Action::Detach);
+            }
+        };
+        std::mem::swap(&mut space, &mut self.space);
+        // Borrowers of the old memory would run into breakpoints that nobody knows any more.
+        if !self.tasks.is_empty()
+            && let Err(error) = space.restore()
+        {
+            self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
+        }
+        self.tasks.add(tid, Role::Thread);
+        self.calls = Calls::default();
+        self.trap_mask = TrapMask::default();
+        self.model = new_model(Preexisting::None, &self.settings);
+        Ok(self.begin_image(tid))
+    }
+
+    fn end_calls_of(&mut self, task: crate::addr::TaskId) {
+        let model = &mut self.model;
+        self.calls.task_ended(task, &mut |event| model.apply(&event));
+    }
+
+    /// Keeps the totals of the image that exec has just replaced.
+    fn end_image(&mut self) {
+        let totals = self.model.totals();
+        self.anomalies.dropped_frames += self.calls.dropped_frames();
+        self.images.push(EndedImage {
+            program: std::mem::take(&mut self.program),
+            totals,
+            gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
+        });
+    }
+
+    /// At the first stop of a new image, before its first instruction.
+    pub(super) fn begin_image(&mut self, tid: i32) -> Action {
+        self.describe_image(tid);
+        if !space::is_64_bit(tid) {
+            self.warnings.push(format!(
+                "{} is a 32-bit program: it runs untraced, as heaptrace traces 64-bit x86-64 programs only",
+                self.program
+            ));
+            self.detached = true;
+            self.restore_affinity(tid);
+            return Action::Detach;
+        }
+        self.note_trap_action(tid);
+        self.refresh_modules(tid);
+        Action::Resume(0)
+    }
+
+    /// Notes name and command line of the current image.
+    pub(super) fn describe_image(&mut self, tid: i32) {
+        self.program = procfs::executable(self.pid)
+            .or_else(|| procfs::executable(tid))
+            .and_then(|path| Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned()))
+            .unwrap_or_else(|| procfs::comm(tid));
+        self.command = procfs::command_line(self.pid);
+    }
+
+    /// Reads the maps again: probes for new modules, nothing left of vanished ones.
+    pub(super) fn refresh_modules(&mut self, tid: i32) {
+        match self.space.refresh(tid, &self.settings.table) {
+            Ok(warnings) => {
+                for warning in warnings {
+                    self.warn_once(warning);
+                }
+            }
+            Err(error) if error.is_death() => {}
+            Err(error) => self.warn_once(error.to_string()),
+        }
+    }
+
+    pub(super) fn warn_once(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A thread has hit a breakpoint: the hot path. One stop a hit, no single step: what the breakpoint replaced is emulated
+//! here, or runs from its pad.
+
+use super::{Action, Session};
+use crate::addr::{Addr, FunctionId, StackId};
+use crate::allocators::Kind;
+use crate::arch::Regs;
+use crate::arch::emulate::Outcome;
+use crate::arch::step::{Resume, Step};
+use crate::breakpoints::Breakpoint;
+use crate::calls::{CallContext, Classified, Entry, Left, Return};
+use crate::memory::ReadMemory;
+use crate::session::space::{AddressSpace, Ensured, Placed, SIGACTION_TAG};
+use crate::tracer::Result;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::status::SIGTRAP;
+use crate::unwinder::Quality;
+use std::ops::ControlFlow;
+
+impl Session {
+    /// A SIGTRAP is about to be delivered: ours, or the program's own.
+    pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
+        let mut raw = thread.registers()?;
+        let trap = Addr(raw.0.rip.wrapping_sub(1));
+        let Some(breakpoint) = self.space.breakpoints.get(trap).copied() else {
+            return self.on_foreign_trap(tid, thread, trap);
+        };
+        // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.
+        if !breakpoint.hit_is_certain() && !is_own_trap(thread) {
+            self.before_signal(tid, thread)?;
+            return Ok(Action::Resume(SIGTRAP));
+        }
+        self.space.memory.new_stop(tid);
+        // Whatever fails here, the thread must get past the instruction that it has not executed yet.
+        match self.serve_hit(tid, thread, &raw, trap, &breakpoint) {
+            Ok(None) => {}
+            Ok(Some(action)) => return Ok(action),
+            Err(error) if error.is_death() => return Err(error),
+            Err(error) => {
+                tracing::warn!("{error}");
+                self.anomalies.lost += 1;
+            }
+        }
+        match self.step_past(tid, thread, &mut raw, trap, &breakpoint) {
+            Err(error) if !error.is_death() => {
+                tracing::warn!("{error}");
+                self.anomalies.lost += 1;
+                self.space.lift(trap)?;
+                thread.set_instruction_pointer(trap.0)?;
+                Ok(Action::Resume(0))
+            }
+            other => other,
+        }
+    }
+
+    /// Does what the breakpoint is there for. Some: that is all there is to do with the thread.
+    fn serve_hit(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &RawRegs,
+        trap: Addr,
+        breakpoint: &Breakpoint,
+    ) -> Result<Option<Action>> {
+        if let Some(status) = self.repair_trap(tid, thread, raw, trap)? {
+            return self.decide(tid, status, thread).map(Some);
+        }
+        let regs = raw.regs();
+        if self.counted_before_signal(tid, trap, regs.sp()) {
+            return Ok(None);
+        }
+        if breakpoint.purposes.is_return() {
+            self.on_return(tid, trap, &regs);
+        }
+        if let Some(function) = breakpoint.purposes.entry
+            && let Some(action) = self.on_entry(tid, thread, raw, &regs, function, trap)?
+        {
+            return Ok(Some(action));
+        }
+        if breakpoint.purposes.loader && self.space.loader_is_consistent() {
+            self.refresh_modules(tid);
+        }
+        if breakpoint.purposes.tags & SIGACTION_TAG != 0
+            && let Some(status) = self.on_sigaction(thread, raw)?
+        {
+            return self.decide(tid, status, thread).map(Some);
+        }
+        if self.space.has_deferred()
+            && let Some(status) = self.space.place_deferred(thread, raw)?
+        {
+            return self.decide(tid, status, thread).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Gets the thread past the replaced instruction.
+    fn step_past(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &mut RawRegs,
+        at: Addr,
+        breakpoint: &Breakpoint,
+    ) -> Result<Action> {
+        if let Step::Emulate(instruction) = &breakpoint.site.planned.step {
+            let mut regs = raw.regs();
+            regs.rip = at.0;
+            if instruction.run(&mut regs, &mut self.space.memory) == Outcome::Done {
+                if instruction.changes_only_rip() {
+                    thread.set_instruction_pointer(regs.rip)?;
+                } else {
+                    raw.set_regs(&regs);
+                    thread.set_registers(raw)?;
+                }
+                return Ok(Action::Resume(0));
+            }
+        }
+        let pad = match breakpoint.pad {
+            Some(pad) => Ok(pad),
+            None => self.space.write_pad(at, Some((thread, raw)))?,
+        };
+        match pad {
+            Ok(pad) => {
+                if let Some(breakpoint) = self.space.breakpoints.get_mut(at) {
+                    breakpoint.pad = Some(pad);
+                }
+                thread.set_instruction_pointer(pad.0)?;
+            }
+            Err(Placed::Interrupted(status)) => return self.decide(tid, status, thread),
+            // The instruction reads memory that is not there and can't be moved either: it must fault at its own address.
+            Err(_) => {
+                self.space.lift(at)?;
+                self.anomalies.lost += 1;
+                thread.set_instruction_pointer(at.0)?;
+            }
+        }
+        Ok(Action::Resume(0))
+    }
+
+    fn on_entry(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &RawRegs,
+        regs: &Regs,
+        function: FunctionId,
+        at: Addr,
+    ) -> Result<Option<Action>> {
+        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(None) };
+        let Some(return_addr) = self.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
+            self.anomalies.lost += 1;
+            return Ok(None);
+        };
+        let frees = self.settings.table.get(function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
+        let mut entry = Entry {
+            task,
+            function,
+            args: regs.arguments(),
+            sp: regs.sp(),
+            return_addr,
+            module: self.space.module_at(at),
+            caller_module: self.space.module_at(return_addr),
+            family: self.space.family_of_call(at, return_addr, frees),
+            caller_is_allocator: self.space.is_allocator_code(return_addr),
+        };
+        let (model, table) = (&mut self.model, &self.settings.table);
+        let mut context = StackQuestions { space: &mut self.space, regs, tid };
+        let classified = self.calls.classify(&entry, table, &mut context, &mut |event| model.apply(&event));
+        if classified == Classified::Nothing {
+            return Ok(None);
+        }
+        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(regs) };
+        if self.space.is_wrapper(return_addr) {
+            entry.family = self.space.family_through_wrapper(stack);
+        }
+        let time_ns = self.elapsed_ns();
+        let (model, table) = (&mut self.model, &self.settings.table);
+        let entered = self.calls.enter(&entry, stack, time_ns, table, &mut |event| model.apply(&event));
+        if frees {
+            self.count_event();
+        }
+        let Some(site) = entered.watch else { return Ok(None) };
+        match self.space.ensure_return_site(site, thread, raw)? {
+            Ensured::Watched => Ok(None),
+            Ensured::Impossible => {
+                self.anomalies.lost += 1;
+                // Its block will be freed some day: that is no error of the program.
+                self.model.expect_unknown_frees();
+                let model = &mut self.model;
+                self.calls.forget_latest(task, &mut |event| model.apply(&event));
+                Ok(None)
+            }
+            Ensured::Interrupted(status) => self.decide(tid, status, thread).map(Some),
+        }
+    }
+
+    fn unwind(&mut self, regs: &Regs) -> StackId {
+        let space = &mut self.space;
+        let unwound = space.unwinder.unwind_at_entry(regs, &mut space.memory, self.settings.max_depth);
+        match unwound.quality {
+            Quality::Complete => {}
+            Quality::Guessed => self.anomalies.guessed_stacks += 1,
+            Quality::Truncated => self.anomalies.truncated_stacks += 1,
+        }
+        unwound.stack
+    }
+
+    fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) {
+        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
+        let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
+        let model = &mut self.model;
+        let left = self.calls.leave(&at, &mut self.space.memory, &mut |event| model.apply(&event));
+        if left == Left::Matched {
+            self.count_event();
+        }
+    }
+
+    fn count_event(&mut self) {
+        self.cost.events += 1;
+        let totals = self.model.totals();
+        self.progress.heap(self.cost.events, totals.live_bytes, totals.peak_bytes);
+    }
+
+    /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is marked.
+    pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+        if let Some(task) = self.tasks.get(tid) {
+            self.calls.signal_delivered(task.id);
+        }
+        self.leave_pad_for_signal(tid, thread)
+    }
+
+    /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes
+    /// back to the breakpoint, whose hit has been counted already.
+    pub(super) fn leave_pad_for_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+        let raw = thread.registers()?;
+        let Some(resume) = self.space.pad_resume(Addr(raw.0.rip)) else { return Ok(()) };
+        leave_pad(thread, &raw, resume)?;
+        thread.move_fault_address(raw.0.rip, resume.pc.0)?;
+        if self.space.breakpoints.get(resume.pc).is_some()
+            && let Some(task) = self.tasks.get_mut(tid)
+        {
+            task.skip = Some((resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop))));
+        }
+        Ok(())
+    }
+
+    fn counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
+        let Some(task) = self.tasks.get_mut(tid) else { return false };
+        let Some((skip_at, skip_sp)) = task.skip else { return false };
+        if (skip_at, skip_sp) == (at, sp) {
+            task.skip = None;
+            return true;
+        }
+        // The handler has left by longjmp, or returned into a program that went elsewhere.
+        if sp > skip_sp && sp - skip_sp < 1 << 20 {
+            task.skip = None;
+        }
+        false
+    }
+
+    /// A SIGTRAP whose address is none of our breakpoints.
+    fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, trap: Addr) -> Result<Action> {
+        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread) && !self.space.holds_int3(trap) {
+            thread.set_instruction_pointer(trap.0)?;
+            return Ok(Action::Resume(0));
+        }
+        self.before_signal(tid, thread)?;
+        Ok(Action::Resume(SIGTRAP))
+    }
+}
+
+/// The rare questions of [`crate::calls`], answered from the maps and by a walk of the stack.
+struct StackQuestions<'a> {
+    space: &'a mut AddressSpace,
+    regs: &'a Regs,
+    tid: i32,
+}
+
+impl CallContext for StackQuestions<'_> {
+    fn same_stack(&mut self, a: u64, b: u64) -> bool {
+        self.space.same_mapping(Addr(a), Addr(b), self.tid)
+    }
+
+    fn signal_frame_between(&mut self, outer_sp: u64) -> bool {
+        let space = &mut *self.space;
+        let mut found = false;
+        space.unwinder.walk(self.regs, &mut space.memory, true, &mut |frame| {
+            if frame.cfa.is_some_and(|cfa| cfa.0 > outer_sp) && !frame.is_signal_frame {
+                return ControlFlow::Break(());
+            }
+            found |= frame.is_signal_frame;
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found
+    }
+}
+
+/// Moves a thread from a pad to the original code.
+pub(super) fn leave_pad(thread: &Stopped, raw: &RawRegs, resume: Resume) -> Result<()> {
+    let mut regs = raw.regs();
+    resume.apply(&mut regs);
+    let mut moved = *raw;
+    moved.set_regs(&regs);
+    thread.set_registers(&moved)
+}
+
+/// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
+/// program can send bears that.
+pub(super) fn is_own_trap(thread: &Stopped) -> bool {
+    const SI_KERNEL: i32 = 0x80;
+    thread.signal_code().is_ok_and(|code| code == SI_KERNEL)
+}

@@ -1,0 +1,143 @@
+//! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
+
+use super::Session;
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
+use crate::allocators::AllocatorTable;
+use crate::heapmodel::Snapshot;
+use crate::profile::{Amount, Anomalies, Children, Cost, Exit, Totals};
+use crate::symbols::ModuleMemory;
+use crate::tracer::procfs;
+use crate::unwinder::StackTable;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// A module that was loaded at some time.
+#[derive(Debug)]
+pub struct ModuleRecord {
+    /// Identity: stacks refer to it.
+    pub id: ModuleId,
+    /// The path as the target sees it, or `[vdso]`.
+    pub path: PathBuf,
+    /// Whether the file had been deleted or replaced when it was read.
+    pub deleted: bool,
+    /// The build id, lower-case hex.
+    pub build_id: Option<String>,
+    /// First process address of the executable segment.
+    pub start: Addr,
+    /// One past its last process address.
+    pub end: Addr,
+    /// File offset that `start` maps.
+    pub file_offset: u64,
+    /// From object to process addresses.
+    pub bias: LoadBias,
+    /// The file, opened while it was certain to be the one that is mapped.
+    pub file: Option<File>,
+    /// The bytes in memory, where no file holds them: the vdso, a deleted library.
+    pub memory: Option<ModuleMemory>,
+    /// Whether it is the main program.
+    pub is_program: bool,
+    /// The allocator functions probed in it.
+    pub probed: Vec<FunctionId>,
+}
+
+/// An image of the process that an exec replaced.
+#[derive(Clone, Debug)]
+pub struct EndedImage {
+    /// Basename of its executable.
+    pub program: String,
+    /// Its totals at the exec.
+    pub totals: Totals,
+    /// What was live then, gone with the address space.
+    pub gone_with_exec: Amount,
+}
+
+/// A finished session.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field's type says what it is")]
+pub struct Recording {
+    pub snapshot: Snapshot,
+    pub stacks: StackTable,
+    pub table: AllocatorTable,
+    /// All modules of the last image, also those unloaded since.
+    pub modules: Vec<ModuleRecord>,
+    /// Names by [`crate::addr::TaskId::serial`].
+    pub thread_names: HashMap<u32, String>,
+    pub pid: i32,
+    pub attached: bool,
+    /// Whether the process was let go while it lived.
+    pub detached: bool,
+    pub program: String,
+    pub command: Vec<String>,
+    pub cwd: PathBuf,
+    pub started_at: SystemTime,
+    pub exit: Option<Exit>,
+    pub cost: Cost,
+    pub anomalies: Anomalies,
+    pub children: Children,
+    pub images: Vec<EndedImage>,
+    pub warnings: Vec<String>,
+}
+
+impl Session {
+    /// Ends the session: what it has found out.
+    pub fn finish(mut self) -> Recording {
+        for task in self.tasks.iter() {
+            self.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
+        }
+        let snapshot = self.model.snapshot();
+        self.anomalies.dropped_frames += self.calls.dropped_frames();
+        self.anomalies.lost += snapshot.lost;
+        self.anomalies.unknown_frees = snapshot.unknown_frees;
+        self.anomalies.double_frees = snapshot.double_frees;
+        self.anomalies.mismatched_frees = snapshot.mismatched_frees;
+        if self.unknown_stops > 0 {
+            self.warnings
+                .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
+        }
+        if !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
+            self.warnings.push(format!(
+                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked program needs its \
+                 symbol table (do not strip it), or name its functions with --alloc-fn and --free-fn, as 'module+0xoffset' \
+                 if there is no symbol",
+                self.program
+            ));
+        }
+        for (id, function) in self.settings.table.iter() {
+            if self.settings.table.is_declared(id) && !self.space.is_probed(id) {
+                self.warnings.push(format!(
+                    "{}: no module defines this function, so its calls were not seen (--alloc-fn, --free-fn)",
+                    function.symbol
+                ));
+            }
+        }
+        if self.detached && self.space.mapped_pad_bytes() > 0 {
+            self.warnings.push(format!(
+                "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",
+                self.space.mapped_pad_bytes() / 1024
+            ));
+        }
+        let (stacks, modules) = self.space.into_records();
+        Recording {
+            snapshot,
+            stacks,
+            table: self.settings.table,
+            modules,
+            thread_names: self.thread_names,
+            pid: self.pid,
+            attached: self.attached,
+            detached: self.detached,
+            program: self.program,
+            command: self.command,
+            cwd: self.cwd,
+            started_at: self.started_at,
+            exit: self.exit,
+            cost: self.cost,
+            anomalies: self.anomalies,
+            children: self.children,
+            images: self.images,
+            warnings: self.warnings,
+        }
+    }
+}

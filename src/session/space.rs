@@ -1,0 +1,440 @@
+//! One address space of the target: its memory, modules, breakpoints, pads, and the unwinder's view of it.
+
+mod callsite;
+mod code;
+
+pub(super) use code::Placed;
+
+use super::recording::ModuleRecord;
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
+use crate::allocators::select::{AllocatorSymbol, ModuleSymbols, Probe, is_internal_name};
+use crate::allocators::{AllocatorTable, Family};
+use crate::arch::PAGE_SIZE;
+use crate::arch::step::ShadowStack;
+use crate::breakpoints::pads::PadAllocator;
+use crate::breakpoints::{BreakpointTable, Purpose};
+use crate::elf::{Elf, SymbolKind, base_name};
+use crate::maps::{self, MapIndex, MappedModule};
+use crate::symbols::{Bytes, ModuleMemory};
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::status::WaitStatus;
+use crate::tracer::{Result, files, procfs};
+use crate::unwinder::{StackTable, Unwinder};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+
+/// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that can't be told.
+pub fn is_64_bit(tid: i32) -> bool {
+    let mut header = [0u8; 20];
+    let Ok(mut file) = std::fs::File::open(format!("/proc/{tid}/exe")) else { return true };
+    if std::io::Read::read_exact(&mut file, &mut header).is_err() {
+        return true;
+    }
+    // ELF header: class at 4 (2 = 64-bit), machine at 18 (62 = x86-64).
+    header[4] == 2 && header[18] == 62
+}
+
+/// Result of [`AddressSpace::ensure_return_site`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ensured {
+    /// The return will be seen.
+    Watched,
+    /// No breakpoint can be set there.
+    Impossible,
+    /// The thread's end was reported meanwhile: this status is to be handled instead.
+    Interrupted(WaitStatus),
+}
+
+/// A module that is loaded now.
+#[derive(Debug)]
+struct Loaded {
+    id: ModuleId,
+    mapped: MappedModule,
+    bias: LoadBias,
+    symbols: ModuleSymbols,
+    /// Whether it is the main program.
+    is_program: bool,
+    /// Functions of an allocator's inside, where the program holds its own allocator.
+    internal_code: Vec<Range<Addr>>,
+}
+
+/// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for
+/// one near the module.
+#[derive(Clone, Copy, Debug)]
+struct Deferred {
+    addr: Addr,
+    purpose: Purpose,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct AddressSpace {
+    pid: i32,
+    /// The bytes.
+    pub memory: TargetMemory,
+    /// The breakpoints that are in it.
+    pub breakpoints: BreakpointTable,
+    /// Walks its stacks.
+    pub unwinder: Unwinder,
+    pads: PadAllocator,
+    maps: MapIndex,
+    loaded: Vec<Loaded>,
+    records: Vec<ModuleRecord>,
+    allocator_code: Vec<Range<Addr>>,
+    loader_state: Option<Addr>,
+    deferred: Vec<Deferred>,
+    remote_code: Option<Addr>,
+    no_remote_calls: bool,
+    mapped_pads: u64,
+    shadow_stack: ShadowStack,
+    /// Where the probed functions begin, and which family a call to them belongs to.
+    entry_families: FxHashMap<Addr, Option<Family>>,
+    /// Functions that only call a probed one: operator new and delete of libstdc++.
+    wrappers: Vec<(Range<Addr>, Family)>,
+    /// What the call in front of a return address was found to call.
+    call_families: FxHashMap<Addr, Option<Family>>,
+    /// The families of allocations through wrappers, by stack.
+    stack_families: FxHashMap<StackId, Option<Family>>,
+    warnings: Vec<String>,
+}
+
+/// Marks the probe on sigaction(2).
+pub const SIGACTION_TAG: u8 = 1;
+
+/// Bytes of one remote mapping for pads: room for about 2000.
+const PAD_MAPPING: u64 = 64 * 1024;
+
+/// Offset of `r_state` in the dynamic linker's `struct r_debug` (<link.h>, 64-bit).
+const R_STATE: u64 = 24;
+
+impl AddressSpace {
+    /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
+    pub fn open(pid: i32, tid: i32) -> Result<Self> {
+        Ok(Self {
+            pid,
+            memory: TargetMemory::open(pid, tid)?,
+            breakpoints: BreakpointTable::default(),
+            unwinder: Unwinder::default(),
+            pads: PadAllocator::default(),
+            maps: MapIndex::new(Vec::new()),
+            loaded: Vec::new(),
+            records: Vec::new(),
+            allocator_code: Vec::new(),
+            loader_state: None,
+            deferred: Vec::new(),
+            remote_code: None,
+            no_remote_calls: false,
+            mapped_pads: 0,
+            shadow_stack: code::NO_SHADOW_STACK,
+            entry_families: FxHashMap::default(),
+            wrappers: Vec::new(),
+            call_families: FxHashMap::default(),
+            stack_families: FxHashMap::default(),
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and
+    /// places their probes. Returns warnings for the user.
+    pub fn refresh(&mut self, tid: i32, table: &AllocatorTable) -> Result<Vec<String>> {
+        self.read_maps(tid)?;
+        let current = maps::modules(self.maps.mappings());
+        self.drop_vanished(&current);
+        for mapped in current {
+            if !self.loaded.iter().any(|known| same_module(&known.mapped, &mapped)) {
+                self.load(tid, mapped, table);
+            }
+        }
+        self.place_probes(table)?;
+        Ok(std::mem::take(&mut self.warnings))
+    }
+
+    fn read_maps(&mut self, tid: i32) -> Result<()> {
+        let text = procfs::read(tid, "maps")?;
+        match maps::parse(&text) {
+            Ok(mappings) => self.maps = MapIndex::new(mappings),
+            Err(error) => self.warnings.push(format!("process {}: {error}", self.pid)),
+        }
+        Ok(())
+    }
+
+    fn drop_vanished(&mut self, current: &[MappedModule]) {
+        let (kept, vanished): (Vec<_>, Vec<_>) = std::mem::take(&mut self.loaded)
+            .into_iter()
+            .partition(|known| current.iter().any(|mapped| same_module(&known.mapped, mapped)));
+        self.loaded = kept;
+        for module in vanished {
+            // Thousands of libraries may come and go; the file is found again by its path and build id.
+            if let Some(record) = self.records.get_mut(module.id.0 as usize) {
+                record.file = None;
+            }
+            let range = module.mapped.start()..module.mapped.end();
+            // Nothing is written: the memory is gone, or belongs to somebody else by now.
+            self.breakpoints.remove_range(range.start, range.end);
+            self.pads.remove_range(range.start, range.end);
+            self.unwinder.remove_module(module.id);
+            self.call_families.retain(|addr, _| !range.contains(addr));
+            self.entry_families.retain(|addr, _| !range.contains(addr));
+            self.wrappers.retain(|(wrapper, _)| !range.contains(&wrapper.start));
+            self.breakpoints.forget_removed(range.start, range.end);
+            self.allocator_code.retain(|code| !range.contains(&code.start));
+            self.deferred.retain(|probe| !range.contains(&probe.addr));
+        }
+    }
+
+    fn load(&mut self, tid: i32, mapped: MappedModule, table: &AllocatorTable) {
+        let id = ModuleId(u32::try_from(self.records.len()).unwrap_or(u32::MAX));
+        let code = mapped.code();
+        if code.is_empty() {
+            return;
+        }
+        let file = if mapped.is_vdso() { None } else { files::open_module(self.pid, tid, &mapped) };
+        if file.is_none() && !mapped.is_vdso() {
+            self.warnings.push(format!(
+                "{} was replaced or deleted after it had been mapped: it is read from the process's memory, which has fewer symbols",
+                mapped.path.display()
+            ));
+        }
+        let bytes = file.as_ref().and_then(|file| Bytes::of_file(file).ok());
+        let memory =
+            bytes.is_none().then(|| ModuleMemory { start: mapped.start(), bytes: self.memory_image(&mapped).into() });
+        let parsed = match (&bytes, &memory) {
+            (Some(bytes), _) => Elf::parse(bytes),
+            (None, Some(memory)) => Elf::parse_memory(&memory.bytes, memory.start),
+            (None, None) => return,
+        };
+        let elf = match parsed {
+            Ok(elf) => elf,
+            // Mapped executable, but no object file of ours: a JIT's cache file, a 32-bit library under a translator.
+            Err(error) => {
+                tracing::debug!("{}: {error}", mapped.path.display());
+                return;
+            }
+        };
+        let bias = elf.load_bias(&mapped.segments);
+        let Some(bias) = bias else { return };
+        let symbols = allocator_symbols(&elf, id, &mapped, table);
+        self.unwinder.add_module(elf.unwind_sections().into_module(id, code.clone(), bias));
+        for slack in elf.executable_slack() {
+            self.add_slack(bias.to_process(slack.addr), slack.size, id);
+        }
+        let is_program = files::is_program(tid, &mapped);
+        let first = code.first().cloned().unwrap_or_default();
+        self.records.push(ModuleRecord {
+            id,
+            path: mapped.path.clone(),
+            deleted: mapped.deleted,
+            build_id: elf.build_id_hex(),
+            start: first.start,
+            end: code.last().map_or(first.end, |last| last.end),
+            file_offset: mapped.segments.iter().find(|s| s.start == first.start).map_or(0, |s| s.offset),
+            bias,
+            file,
+            memory: memory.clone(),
+            is_program,
+            probed: Vec::new(),
+        });
+        if let Err(error) = self.watch_sigaction(&elf, bias) {
+            tracing::debug!("{error}");
+        }
+        if let Err(error) = self.watch_loader(&elf, bias) {
+            self.warnings.push(format!("libraries that are loaded later will not be seen: {error}"));
+        }
+        let internal_code =
+            if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
+        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code });
+    }
+
+    /// The module's memory from its first to its last byte, unreadable pages as zeros.
+    fn memory_image(&self, mapped: &MappedModule) -> Vec<u8> {
+        let (start, end) = (mapped.start(), mapped.end());
+        let size = usize::try_from(end.0 - start.0).unwrap_or(0).min(1 << 30);
+        let mut image = vec![0; size];
+        for (i, page) in image.chunks_mut(PAGE_SIZE as usize).enumerate() {
+            let at = start.add(i as u64 * PAGE_SIZE);
+            self.memory.read_uncached(at, page);
+            self.breakpoints.mask(at, page);
+        }
+        image
+    }
+}
+
+impl AddressSpace {
+    /// Places the probes of all modules that have none yet.
+    fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
+        let symbols: Vec<_> = self.loaded.iter().map(|module| module.symbols.clone()).collect();
+        let providers = table.select_providers(&symbols);
+        for wrapper in providers.wrappers {
+            let Some((start, _)) = self.process_address(&wrapper) else { continue };
+            let range = start..start.add(wrapper.size.max(1));
+            if let Some(family) = wrapper.family
+                && !self.wrappers.iter().any(|(known, _)| *known == range)
+            {
+                self.wrappers.push((range, family));
+            }
+        }
+        for probe in providers.probes {
+            let Some((addr, id)) = self.process_address(&probe) else { continue };
+            let known = self.entry_families.insert(addr, probe.family).is_some();
+            if known && self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some()) {
+                continue;
+            }
+            self.note_allocator_code(id, addr, probe.size);
+            if let Some(record) = self.records.get_mut(id.0 as usize)
+                && !record.probed.contains(&probe.function)
+            {
+                record.probed.push(probe.function);
+            }
+            self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+        }
+        Ok(())
+    }
+
+    fn process_address(&self, probe: &Probe) -> Option<(Addr, ModuleId)> {
+        let module = self.loaded.iter().find(|module| module.id == probe.module)?;
+        Some((module.bias.to_process(probe.addr), module.id))
+    }
+
+    /// Remembers which code is the allocator's: all of a library that provides one, but of the program itself only the
+    /// allocator's own functions.
+    fn note_allocator_code(&mut self, id: ModuleId, addr: Addr, size: u64) {
+        let Some(module) = self.loaded.iter().find(|module| module.id == id) else { return };
+        let code = if module.is_program { vec![addr..addr.add(size.max(1))] } else { module.mapped.code() };
+        let new = code.into_iter().chain(module.internal_code.iter().cloned());
+        let new: Vec<_> = new.filter(|range| !self.allocator_code.contains(range)).collect();
+        self.allocator_code.extend(new);
+    }
+
+    fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
+        match self.place(probe.addr, probe.purpose, helper)? {
+            Placed::Done => {}
+            Placed::NoRoom => self.deferred.push(probe),
+            Placed::Impossible => {
+                self.warnings
+                    .push(format!("no probe could be placed at {}: calls of that function are missed", probe.addr));
+            }
+            Placed::Interrupted(status) => {
+                self.deferred.push(probe);
+                return Ok(Some(status));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Places what had to wait for a thread at a breakpoint. Some: the thread's end was reported instead.
+    pub fn place_deferred(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<Option<WaitStatus>> {
+        while let Some(probe) = self.deferred.pop() {
+            if let Some(status) = self.place_or_defer(probe, Some((thread, raw)))? {
+                return Ok(Some(status));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether probes wait for a thread at a breakpoint.
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too).
+    fn watch_sigaction(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
+        if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
+            let addr = bias.to_process(sigaction.addr);
+            self.place_or_defer(Deferred { addr, purpose: Purpose::Tag(SIGACTION_TAG) }, None)?;
+        }
+        Ok(())
+    }
+
+    /// If the module is the dynamic linker: watches the function that it calls before and after each change of its list.
+    fn watch_loader(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
+        let (Some(notify), Some(state)) = (elf.find_symbol("_dl_debug_state"), elf.find_symbol("_r_debug")) else {
+            return Ok(());
+        };
+        self.loader_state = Some(bias.to_process(state.addr).add(R_STATE));
+        self.place_or_defer(Deferred { addr: bias.to_process(notify.addr), purpose: Purpose::Loader }, None)?;
+        Ok(())
+    }
+
+    /// Whether the dynamic linker's list is complete (RT_CONSISTENT), rather than about to change.
+    pub fn loader_is_consistent(&mut self) -> bool {
+        let mut state = [0; 4];
+        self.loader_state.is_none_or(|at| self.memory.read_uncached(at, &mut state) < 4 || state == [0; 4])
+    }
+
+    /// Whether `addr` lies in the allocator's own code.
+    pub fn is_allocator_code(&self, addr: Addr) -> bool {
+        self.allocator_code.iter().any(|code| code.contains(&addr))
+    }
+
+    /// The module whose code `addr` lies in.
+    pub fn module_at(&self, addr: Addr) -> ModuleId {
+        self.unwinder.module_of(addr).unwrap_or(ModuleId::NONE)
+    }
+
+    /// Whether two stack pointers of task `tid` lie in one mapping.
+    pub fn same_mapping(&mut self, a: Addr, b: Addr, tid: i32) -> bool {
+        // A stack may be newer than the maps, or have grown since.
+        if self.maps.find(a).is_none() || self.maps.find(b).is_none() {
+            let _ = self.read_maps(tid);
+        }
+        self.maps.find(a).is_some_and(|mapping| mapping.contains(b))
+    }
+
+    /// Whether any allocator function has a probe.
+    pub fn has_probes(&self) -> bool {
+        !self.entry_families.is_empty()
+    }
+
+    /// Whether an allocator function had a probe in some module.
+    pub fn is_probed(&self, function: FunctionId) -> bool {
+        self.records.iter().any(|module| module.probed.contains(&function))
+    }
+
+    /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
+    pub fn into_records(mut self) -> (StackTable, Vec<ModuleRecord>) {
+        (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+    }
+}
+
+impl Drop for AddressSpace {
+    /// The last resort, for a panic: no breakpoint outlives its table. (In a process that has ended nothing is written.)
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Err(error) = self.restore()
+        {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// The allocator functions among a module's symbols.
+fn allocator_symbols(elf: &Elf<'_>, id: ModuleId, mapped: &MappedModule, table: &AllocatorTable) -> ModuleSymbols {
+    let symbols = elf
+        .symbols()
+        .filter(|symbol| symbol.kind == SymbolKind::Function)
+        .filter_map(|symbol| {
+            let name = base_name(&symbol.name);
+            table.lookup(name)?;
+            Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
+        })
+        .collect();
+    ModuleSymbols {
+        module: id,
+        file_name: mapped.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        soname: elf.soname().map(|name| name.to_string_lossy().into_owned()),
+        symbols,
+    }
+}
+
+fn internal_code(elf: &Elf<'_>, bias: LoadBias) -> Vec<Range<Addr>> {
+    let internal =
+        elf.symbols().filter(|symbol| symbol.is_function() && symbol.size > 0 && is_internal_name(&symbol.name));
+    internal.map(|symbol| bias.to_process(symbol.addr)..bias.to_process(symbol.addr).add(symbol.size)).collect()
+}
+
+/// Whether two snapshots of the maps show the same load of the same file.
+fn same_module(a: &MappedModule, b: &MappedModule) -> bool {
+    // Not by the path: a file that is renamed stays mapped.
+    a.start() == b.start() && a.inode == b.inode && a.dev == b.dev
+}

@@ -1,0 +1,278 @@
+//! What is written to the target's code: breakpoints, pads, and at the end the original bytes.
+
+use super::{AddressSpace, Ensured, PAD_MAPPING};
+use crate::addr::{Addr, ModuleId};
+use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
+use crate::arch::{INT3, PAGE_SIZE};
+use crate::breakpoints::pads::PadError;
+use crate::breakpoints::{Added, Purpose, Site};
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::remote::{self, RemoteCall};
+use crate::tracer::status::WaitStatus;
+use crate::tracer::{Result, procfs};
+use std::collections::BTreeMap;
+
+/// A thread at a breakpoint stop, which can make a system call for us.
+pub(in crate::session) type Helper<'a> = Option<(&'a Stopped, &'a RawRegs)>;
+
+/// What became of a breakpoint to be placed, or of a pad.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::session) enum Placed {
+    /// It is there.
+    Done,
+    /// The address can't hold one: no code, memory that others share or write, an instruction that can't be moved.
+    Impossible,
+    /// It needs a pad and there is no room; a thread at a breakpoint could make some.
+    NoRoom,
+    /// The helping thread's end was reported meanwhile: this status is to be handled instead.
+    Interrupted(WaitStatus),
+}
+
+impl AddressSpace {
+    /// Makes the return to `site` stop the thread. `thread` stands at a breakpoint.
+    pub fn ensure_return_site(&mut self, site: Addr, thread: &Stopped, raw: &RawRegs) -> Result<Ensured> {
+        if self.breakpoints.get(site).is_some_and(|b| b.purposes.returns) {
+            return Ok(Ensured::Watched);
+        }
+        Ok(match self.place(site, Purpose::Return, Some((thread, raw)))? {
+            Placed::Done => Ensured::Watched,
+            Placed::Impossible | Placed::NoRoom => Ensured::Impossible,
+            Placed::Interrupted(status) => Ensured::Interrupted(status),
+        })
+    }
+
+    /// Places a breakpoint, or adds a purpose to the one that is there.
+    pub(super) fn place(&mut self, addr: Addr, purpose: Purpose, helper: Helper<'_>) -> Result<Placed> {
+        if self.breakpoints.get(addr).is_none() {
+            if !self.may_patch(addr, helper)? {
+                return Ok(Placed::Impossible);
+            }
+            let code = self.original_code(addr);
+            let Some(&original) = code.first() else { return Ok(Placed::Impossible) };
+            let planned = match plan(&code, addr, self.shadow_stack) {
+                Ok(planned) => planned,
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    return Ok(Placed::Impossible);
+                }
+            };
+            let module = self.module_at(addr);
+            let pad = match planned.step {
+                Step::Emulate(_) => None,
+                Step::InPlace => return Ok(Placed::Impossible),
+                Step::Pad => match self.write_pad(addr, helper)? {
+                    Ok(pad) => Some(pad),
+                    Err(other) => return Ok(other),
+                },
+            };
+            let site = || Ok::<_, std::convert::Infallible>(Site { original, planned, module });
+            let Ok(added) = self.breakpoints.add(addr, purpose, site);
+            if let Some(breakpoint) = self.breakpoints.get_mut(addr) {
+                breakpoint.pad = pad;
+            }
+            if added == Added::Write
+                && let Err(error) = self.memory.write_code(addr, &[INT3])
+            {
+                let _ = self.memory.write_code(addr, &[original]);
+                self.breakpoints.remove_all(addr);
+                return Err(error);
+            }
+            return Ok(Placed::Done);
+        }
+        let known = || Err::<Site, ()>(());
+        let _present = self.breakpoints.add(addr, purpose, known);
+        Ok(Placed::Done)
+    }
+
+    /// Writes the pad of the instruction at `addr`.
+    pub(in crate::session) fn write_pad(
+        &mut self,
+        addr: Addr,
+        helper: Helper<'_>,
+    ) -> Result<std::result::Result<Addr, Placed>> {
+        let code = self.original_code(addr);
+        let module = self.module_at(addr);
+        let mut result = self.pads.allocate(&code, addr, module, self.shadow_stack);
+        if matches!(result, Err(PadError::NoRoom { .. })) {
+            match self.map_pads(addr, helper)? {
+                Placed::Done => {}
+                other => return Ok(Err(other)),
+            }
+            result = self.pads.allocate(&code, addr, module, self.shadow_stack);
+        }
+        match result {
+            Ok(pad) => {
+                self.memory.write_code(pad.addr, &pad.bytes)?;
+                Ok(Ok(pad.addr))
+            }
+            Err(error) => {
+                tracing::debug!("{error}");
+                Ok(Err(Placed::Impossible))
+            }
+        }
+    }
+
+    /// Up to 15 bytes of the program's own code.
+    fn original_code(&self, addr: Addr) -> Vec<u8> {
+        let mut code = vec![0; MAX_INSTRUCTION_LEN];
+        let n = self.memory.read_uncached(addr, &mut code);
+        code.truncate(n);
+        self.breakpoints.mask(addr, &mut code);
+        code
+    }
+
+    /// Whether a breakpoint may be written at `addr`: private code that nobody writes to.
+    fn may_patch(&mut self, addr: Addr, helper: Helper<'_>) -> Result<bool> {
+        let patchable = |space: &Self| {
+            let mapping = space.maps.find(addr)?;
+            Some(mapping.perms.execute && !mapping.perms.write && !mapping.perms.shared)
+        };
+        if let Some(answer) = patchable(self) {
+            return Ok(answer);
+        }
+        let Some((thread, _)) = helper else { return Ok(false) };
+        self.read_maps(thread.tid())?;
+        Ok(patchable(self).unwrap_or(false))
+    }
+
+    /// Offers the zero bytes behind a module's code for pads.
+    pub(super) fn add_slack(&mut self, start: Addr, size: u64, module: ModuleId) {
+        let mut bytes = vec![0; usize::try_from(size.min(PAGE_SIZE)).unwrap_or(0)];
+        let n = self.memory.read_uncached(start, &mut bytes);
+        let zeros = bytes[..n].iter().rev().take_while(|&&b| b == 0).count();
+        // The bytes next to the code may belong to it, where its size is not told exactly.
+        let first = (n - zeros) as u64;
+        self.pads.add_region(start.add(first), zeros as u64, Some(module));
+    }
+
+    /// Lets the helping thread map memory for pads within reach of `near`.
+    fn map_pads(&mut self, near: Addr, helper: Helper<'_>) -> Result<Placed> {
+        let Some((thread, raw)) = helper else { return Ok(Placed::NoRoom) };
+        if self.no_remote_calls || procfs::has_seccomp(thread.tid()) {
+            // A filter may kill the program for a system call that it would never make itself.
+            self.no_remote_calls = true;
+            return Ok(Placed::Impossible);
+        }
+        self.read_maps(thread.tid())?;
+        let Some(gap) = self.maps.find_gap(near, PAD_MAPPING) else { return Ok(Placed::Impossible) };
+        let Some(code) = self.remote_code()? else { return Ok(Placed::Impossible) };
+        match remote::map_code(thread, raw, code, gap, PAD_MAPPING)? {
+            RemoteCall::Done(result) if result.cast_unsigned() == gap.0 => {
+                self.pads.add_region(gap, PAD_MAPPING, None);
+                self.mapped_pads += 1;
+                Ok(Placed::Done)
+            }
+            RemoteCall::Done(result) => {
+                tracing::debug!("no memory for pads near {near}: {result}");
+                self.no_remote_calls = true;
+                Ok(Placed::Impossible)
+            }
+            RemoteCall::Ended(status) => Ok(Placed::Interrupted(status)),
+        }
+    }
+
+    /// Where the code of remote system calls stands; written at first use, to a module's slack.
+    pub fn remote_code(&mut self) -> Result<Option<Addr>> {
+        if self.remote_code.is_none()
+            && let Some(at) = self.pads.reserve(remote::CALL_CODE.len() as u64)
+        {
+            remote::prepare(&mut self.memory, at)?;
+            self.remote_code = Some(at);
+        }
+        Ok(self.remote_code)
+    }
+
+    /// Where a thread whose program counter is in a pad belongs in the original code.
+    pub fn pad_resume(&self, pc: Addr) -> Option<Resume> {
+        self.pads.find(pc).map(|found| found.resume)
+    }
+
+    /// Whether an int3 stands at `addr`.
+    pub fn holds_int3(&self, addr: Addr) -> bool {
+        let mut byte = [0];
+        self.memory.read_uncached(addr, &mut byte) == 1 && byte == [INT3]
+    }
+
+    /// Takes one breakpoint away for good.
+    pub fn lift(&mut self, addr: Addr) -> Result<()> {
+        match self.breakpoints.remove_all(addr) {
+            Some(original) if self.holds_int3(addr) => self.memory.write_code(addr, &[original]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes all original bytes back, while threads may run, and remembers the addresses as removed. Goes on after an
+    /// error; returns the first.
+    pub fn restore(&mut self) -> Result<()> {
+        let mut first_error = Ok(());
+        let all: Vec<_> = self.breakpoints.originals().collect();
+        for (addr, _) in all {
+            if let Err(error) = self.lift(addr)
+                && first_error.is_ok()
+            {
+                first_error = Err(error);
+            }
+        }
+        first_error
+    }
+
+    /// Zeroes what pads have used. Only when no thread can be in one.
+    pub fn clear_pads(&mut self) {
+        let used: Vec<_> = self.pads.regions().collect();
+        for (start, len) in used {
+            let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+            if let Err(error) = self.memory.write_code(start, &zeros) {
+                tracing::debug!("{error}");
+            }
+        }
+    }
+
+    /// Bytes of the mappings that were made for pads. They stay behind, inert.
+    pub const fn mapped_pad_bytes(&self) -> u64 {
+        self.mapped_pads * PAD_MAPPING
+    }
+
+    /// Whether what is written to this address space shows in `other`: they are one. None if it can't be tried.
+    pub fn is_seen_through(&mut self, other: &TargetMemory) -> Option<bool> {
+        let at = self.pads.reserve(1)?;
+        let mut byte = [0];
+        if self.memory.write_code(at, &[INT3]).is_err() {
+            // Its last task has ended, and it with that: who lives has another one.
+            return Some(false);
+        }
+        let read = other.read_uncached(at, &mut byte);
+        self.memory.write_code(at, &[0]).ok()?;
+        (read == 1).then_some(byte == [INT3])
+    }
+
+    /// Takes everything of ours out of a copy of this address space: the memory of a forked child that is stopped and has
+    /// no other thread.
+    pub fn clean_copy(&self, copy: &mut TargetMemory) -> Result<()> {
+        let mut pages: BTreeMap<Addr, Vec<(usize, u8)>> = BTreeMap::new();
+        for (addr, original) in self.breakpoints.originals().chain(self.breakpoints.removed()) {
+            let offset = addr.0 % PAGE_SIZE;
+            pages.entry(addr.sub(offset)).or_default().push((offset as usize, original));
+        }
+        for (page, changes) in pages {
+            let mut bytes = vec![0; PAGE_SIZE as usize];
+            let n = copy.read_uncached(page, &mut bytes);
+            bytes.truncate(n);
+            for (offset, original) in changes {
+                if let Some(byte) = bytes.get_mut(offset)
+                    && *byte == INT3
+                {
+                    *byte = original;
+                    copy.write_code(page.add(offset as u64), &[original])?;
+                }
+            }
+        }
+        for (start, len) in self.pads.regions() {
+            copy.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)])?;
+        }
+        Ok(())
+    }
+}
+
+/// Programs with a shadow stack are not told apart yet: no distribution turns it on by default.
+pub(super) const NO_SHADOW_STACK: ShadowStack = ShadowStack::Off;

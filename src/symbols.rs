@@ -1,0 +1,234 @@
+//! Addresses to functions, lines and inlined frames: ELF symbol tables, DWARF, separate debug files. After the run,
+//! never in the stop loop.
+//!
+//! One module is open at a time. Nothing here fails: what can't be read is told as a warning, and its addresses stay without
+//! names. Not understood: split DWARF (`.dwo`, `.dwp`: lines and symbols only) and `.gnu_debugdata` (lzma).
+
+use crate::addr::{Addr, ModuleId, ObjAddr};
+use crate::elf::{Elf, hex};
+use crate::profile::SymbolStatus;
+use crate::profile::symbolize::{Resolution, SymFrame, Symbolize};
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod demangle;
+mod dwarf;
+mod files;
+mod hints;
+mod table;
+
+pub use demangle::function_name;
+pub use files::{Bytes, Search};
+pub use hints::hint;
+
+use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
+use table::FunctionTable;
+
+/// What the symbolizer needs to know about a module.
+#[derive(Debug, Default)]
+pub struct ModuleSource {
+    /// The path as the target sees it, or `[vdso]`.
+    pub path: PathBuf,
+    /// The build id in lower-case hex, read from the target's memory. A file with another one is not used.
+    pub build_id: Option<String>,
+    /// The file, if it was opened while it was certain to be the right one.
+    pub file: Option<File>,
+    /// The module's bytes as they are in memory: for the vdso and for files that are gone.
+    pub memory: Option<ModuleMemory>,
+}
+
+/// A module's bytes in memory, see [`Elf::parse_memory`].
+#[derive(Clone, Debug)]
+pub struct ModuleMemory {
+    /// Where the first byte is.
+    pub start: Addr,
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Resolves addresses of the modules of one process.
+#[derive(Debug, Default)]
+pub struct Symbolizer {
+    modules: FxHashMap<ModuleId, ModuleSource>,
+    search: Search,
+    warnings: Vec<String>,
+}
+
+impl Symbolizer {
+    /// A symbolizer that looks for files as `search` says.
+    pub fn new(search: Search) -> Self {
+        Self { modules: FxHashMap::default(), search, warnings: Vec::new() }
+    }
+
+    /// Makes a module known.
+    pub fn add_module(&mut self, id: ModuleId, source: ModuleSource) {
+        self.modules.insert(id, source);
+    }
+
+    fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+}
+
+impl Symbolize for Symbolizer {
+    fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
+        let unknown = || Resolution { frames: vec![Vec::new(); addrs.len()], status: SymbolStatus::default() };
+        let Some(source) = self.modules.get(&module) else { return unknown() };
+        let mut warnings = Vec::new();
+        let resolution = resolve_module(source, &self.search, addrs, &mut |w| warnings.push(w));
+        for warning in warnings {
+            self.warn(warning);
+        }
+        resolution
+    }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+}
+
+fn resolve_module(
+    source: &ModuleSource,
+    search: &Search,
+    addrs: &[ObjAddr],
+    warn: &mut dyn FnMut(String),
+) -> Resolution {
+    let file = module_file(source, search, warn);
+    let own = file.as_ref().and_then(|(_, bytes)| Elf::parse(bytes).ok());
+    // The memory has the dynamic symbols only: it stands in for the file.
+    let memory = source.memory.as_ref().filter(|_| own.is_none());
+    let image = memory.and_then(|m| match Elf::parse_memory(&m.bytes, m.start) {
+        Ok(elf) => Some(elf),
+        Err(error) => {
+            warn(format!("{}: {error}", source.path.display()));
+            None
+        }
+    });
+
+    let known = own.or(image);
+    let build_id = match &source.build_id {
+        Some(id) => unhex(id),
+        None => known.and_then(|elf| elf.build_id().map(<[u8]>::to_vec)),
+    };
+    let is_whole = own.is_some_and(|elf| elf.has_debug_info());
+    let debug_file = if is_whole || image.is_some_and(|_| source.path.starts_with("[vdso]")) {
+        None
+    } else {
+        search.debug_file(&source.path, build_id.as_deref(), known.as_ref(), warn)
+    };
+    let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, warn));
+
+    let objects: Vec<Elf<'_>> = [own, image, debug].into_iter().flatten().collect();
+    let functions = FunctionTable::new(&objects);
+    let place_of_dwarf = debug_file.as_ref().or(file.as_ref()).map(|(place, _)| place.as_path());
+    let Some((place, elf)) = place_of_dwarf.zip(debug.or(own)) else {
+        return resolve_all(addrs, &functions, None);
+    };
+    let Some(data) = load_dwarf(place, &elf, warn) else { return resolve_all(addrs, &functions, None) };
+    let alt_bytes = search.alt_file(place, &elf, warn);
+    let alt_elf = alt_bytes.as_ref().and_then(|bytes| parse(place, bytes, warn));
+    let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, warn));
+    match DwarfLookup::new(&data, alt.as_ref()) {
+        Ok(mut lookup) => resolve_all(addrs, &functions, Some(&mut lookup)),
+        Err(error) => {
+            warn(format!("{}: damaged debug information: {error}", place.display()));
+            resolve_all(addrs, &functions, None)
+        }
+    }
+}
+
+/// The module's own file, where it is certain to be the one that was mapped.
+fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(String)) -> Option<(PathBuf, Bytes)> {
+    let opened = source.file.as_ref().map(|file| (source.path.clone(), Bytes::of_file(file)));
+    let places = if source.path.is_absolute() { search.places(&source.path) } else { Vec::new() };
+    let found = places.into_iter().map(|place| {
+        let bytes = Bytes::open(&place);
+        (place, bytes)
+    });
+    for (place, bytes) in opened.into_iter().chain(found) {
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // The vdso and memory files have no file; of others it matters.
+                if source.memory.is_none() {
+                    warn(format!("{}: {error}", place.display()));
+                }
+                continue;
+            }
+        };
+        let Some(elf) = parse(&place, &bytes, warn) else { continue };
+        if let Some(wanted) = &source.build_id
+            && elf.build_id().map(hex).as_deref() != Some(wanted)
+        {
+            warn(format!(
+                "{} is not the file that the program has mapped (build id differs): ignored",
+                place.display()
+            ));
+            continue;
+        }
+        return Some((place, bytes));
+    }
+    None
+}
+
+fn parse<'d>(place: &Path, bytes: &'d [u8], warn: &mut dyn FnMut(String)) -> Option<Elf<'d>> {
+    Elf::parse(bytes).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
+}
+
+fn load_dwarf<'d>(place: &Path, elf: &Elf<'d>, warn: &mut dyn FnMut(String)) -> Option<DwarfData<'d>> {
+    if !elf.has_debug_info() {
+        return None;
+    }
+    DwarfData::load(elf).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
+}
+
+fn resolve_all(
+    addrs: &[ObjAddr],
+    functions: &FunctionTable<'_>,
+    mut dwarf: Option<&mut DwarfLookup<'_>>,
+) -> Resolution {
+    let mut status = SymbolStatus::default();
+    let mut frames = Vec::with_capacity(addrs.len());
+    for &addr in addrs {
+        let found = dwarf.as_mut().map(|lookup| lookup.find(addr)).unwrap_or_default();
+        status.inlines |= found.has_function;
+        let resolved = with_symbol(found, addr, functions);
+        status.functions |= resolved.iter().any(|f| f.function.is_some());
+        status.files |= resolved.iter().any(|f| f.file.is_some());
+        status.lines |= resolved.iter().any(|f| f.line != 0);
+        frames.push(resolved);
+    }
+    Resolution { frames, status }
+}
+
+/// Completes what DWARF says by the symbol table: where DWARF names no function, and where its name for the outermost one is
+/// the bare identifier of a function whose symbol is mangled (`clang -gline-tables-only`).
+fn with_symbol(found: DwarfFrames, addr: ObjAddr, functions: &FunctionTable<'_>) -> Vec<SymFrame> {
+    let mut frames = found.frames;
+    let outermost = frames.last().and_then(|f| f.function.as_ref());
+    if outermost.is_some_and(|f| demangle::is_mangled(&f.system_name)) {
+        return frames;
+    }
+    let Some(symbol) = functions.find(addr) else { return frames };
+    if outermost.is_none() || demangle::is_mangled(&symbol.name) {
+        let name = function_name(&symbol.name);
+        match frames.last_mut() {
+            Some(frame) => frame.function = Some(name),
+            None => frames.push(SymFrame { function: Some(name), ..SymFrame::default() }),
+        }
+    }
+    frames
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
+    let digits = digits.filter(|d| !d.is_empty() && d.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
+}
+
+#[cfg(test)]
+mod tests;

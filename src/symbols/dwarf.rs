@@ -1,0 +1,139 @@
+//! Functions, lines and inlined calls from DWARF.
+
+use super::demangle::function_name;
+use crate::addr::ObjAddr;
+use crate::elf::{Elf, ElfError};
+use crate::profile::symbolize::{FunctionName, SymFrame};
+use addr2line::{Context, Frame};
+use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian, SectionId};
+use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
+const LONGEST_CHAIN: usize = 8;
+
+/// The DWARF sections of a file, uncompressed.
+#[derive(Debug)]
+pub struct DwarfData<'d>(DwarfSections<Cow<'d, [u8]>>);
+
+impl<'d> DwarfData<'d> {
+    /// Loads the sections that names and lines need.
+    ///
+    /// # Errors
+    /// A section is damaged.
+    pub fn load(elf: &Elf<'d>) -> Result<Self, ElfError> {
+        DwarfSections::load(|id| match id {
+            // Variables and macros are of no use here, and large.
+            SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugMacinfo | SectionId::DebugMacro => {
+                Ok(Cow::Borrowed(&[][..]))
+            }
+            SectionId::DebugNames | SectionId::DebugTypes => Ok(Cow::Borrowed(&[][..])),
+            _ => Ok(elf.section_data(id.name())?.unwrap_or_default()),
+        })
+        .map(Self)
+    }
+}
+
+/// Looks up addresses in one file's DWARF.
+pub struct DwarfLookup<'a> {
+    context: Context<Slice<'a>>,
+    /// Many frames are of few functions.
+    names: FxHashMap<Vec<u8>, FunctionName>,
+}
+
+impl std::fmt::Debug for DwarfLookup<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DwarfLookup").field("names", &self.names.len()).finish_non_exhaustive()
+    }
+}
+
+/// What DWARF says about an address.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DwarfFrames {
+    /// Innermost first.
+    pub frames: Vec<SymFrame>,
+    /// Whether a function was found, so that inlined calls would have shown.
+    pub has_function: bool,
+}
+
+impl<'a> DwarfLookup<'a> {
+    /// Prepares look-ups; `supplement` is what a debug alt link leads to.
+    ///
+    /// # Errors
+    /// The headers of the DWARF units are damaged.
+    pub fn new(data: &'a DwarfData<'_>, supplement: Option<&'a DwarfData<'_>>) -> Result<Self, gimli::Error> {
+        let mut dwarf = data.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian));
+        if let Some(supplement) = supplement {
+            dwarf.set_sup(supplement.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian)));
+        }
+        Ok(Self { context: Context::from_dwarf(dwarf)?, names: FxHashMap::default() })
+    }
+
+    /// The frames at `addr`. What can't be read counts as unknown.
+    pub fn find(&mut self, addr: ObjAddr) -> DwarfFrames {
+        let mut found = DwarfFrames::default();
+        let Ok(mut frames) = self.context.find_frames(addr.0).skip_all_loads() else {
+            return self.line_only(addr);
+        };
+        let mut raw: Vec<Frame<'_, Slice<'a>>> = Vec::new();
+        loop {
+            match frames.next() {
+                Ok(Some(frame)) => raw.push(frame),
+                Ok(None) => break,
+                Err(_) => return self.line_only(addr),
+            }
+        }
+        let unit = self.context.find_dwarf_and_unit(addr.0).skip_all_loads();
+        for frame in raw {
+            let (file, line) = frame.location.map_or((None, None), |l| (l.file.map(str::to_owned), l.line));
+            let start_line = unit.zip(frame.dw_die_offset).and_then(|(u, offset)| declaration_line(u, offset));
+            let function = frame.function.map(|f| {
+                let raw = f.name.slice();
+                if let Some(known) = self.names.get(raw) {
+                    return known.clone();
+                }
+                let name = function_name(&String::from_utf8_lossy(raw));
+                self.names.insert(raw.to_vec(), name.clone());
+                name
+            });
+            found.has_function |= frame.dw_die_offset.is_some();
+            found.frames.push(SymFrame {
+                function,
+                file,
+                line: line.unwrap_or(0),
+                start_line: start_line.unwrap_or(0),
+            });
+        }
+        found
+    }
+
+    fn line_only(&self, addr: ObjAddr) -> DwarfFrames {
+        let frames = match self.context.find_location(addr.0) {
+            Ok(Some(l)) => {
+                let file = l.file.map(str::to_owned);
+                vec![SymFrame { function: None, file, line: l.line.unwrap_or(0), start_line: 0 }]
+            }
+            _ => Vec::new(),
+        };
+        DwarfFrames { frames, has_function: false }
+    }
+}
+
+/// DW_AT_decl_line of a function's DIE, or of the one that it refers to within its unit.
+fn declaration_line(unit: gimli::UnitRef<'_, Slice<'_>>, offset: gimli::UnitOffset<usize>) -> Option<u32> {
+    let mut offset = offset;
+    for _ in 0..LONGEST_CHAIN {
+        let entry = unit.entry(offset).ok()?;
+        if let Some(line) = entry.attr_value(gimli::DW_AT_decl_line).and_then(|v| v.udata_value()) {
+            return u32::try_from(line).ok();
+        }
+        let origin = entry.attr_value(gimli::DW_AT_abstract_origin);
+        match origin.or_else(|| entry.attr_value(gimli::DW_AT_specification))? {
+            AttributeValue::UnitRef(next) => offset = next,
+            _ => return None,
+        }
+    }
+    None
+}

@@ -1,0 +1,261 @@
+//! Finding and opening objects and their separate debug files.
+//!
+//! Debug files are looked for as gdb does it (gdb manual, "Separate Debug Files"): by build id, then by debug link.
+
+use crate::elf::{Elf, hex};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Files up to this size are read. A file that is truncated while it is mapped kills who reads it (SIGBUS), and a program
+/// that is just being rebuilt may be.
+const LARGEST_READ: u64 = 32 << 20;
+
+/// O_NONBLOCK on Linux x86-64: opening a FIFO that has taken a file's place must not wait for a writer.
+const NONBLOCK: i32 = 0o4000;
+
+/// Where debug files are by default.
+const DEFAULT_DEBUG_DIR: &str = "/usr/lib/debug";
+
+/// Where files are looked for.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Folders with separate debug files and `.build-id` trees, best first.
+    pub debug_dirs: Vec<PathBuf>,
+    /// A copy of the target's file system (`--sysroot`).
+    pub sysroot: Option<PathBuf>,
+    /// The target's root folder as heaptrace sees it, such as `/proc/PID/root`; `/` if they share it.
+    pub root: PathBuf,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        Self { debug_dirs: vec![PathBuf::from(DEFAULT_DEBUG_DIR)], sysroot: None, root: PathBuf::from("/") }
+    }
+}
+
+impl Search {
+    /// From the command line's `--debug-dir`s and the value of `$HEAPTRACE_DEBUG_PATH` (folders separated by colons); then
+    /// `/usr/lib/debug`.
+    pub fn new(debug_dirs: &[PathBuf], environment: Option<&OsStr>, sysroot: Option<PathBuf>, root: PathBuf) -> Self {
+        let from_environment = environment.map(std::env::split_paths).into_iter().flatten();
+        let default = PathBuf::from(DEFAULT_DEBUG_DIR);
+        let mut all = Vec::new();
+        for dir in debug_dirs.iter().cloned().chain(from_environment).chain([default]) {
+            if !dir.as_os_str().is_empty() && !all.contains(&dir) {
+                all.push(dir);
+            }
+        }
+        Self { debug_dirs: all, sysroot, root }
+    }
+
+    /// Where a file that the target calls `path` may be, best first.
+    pub fn places(&self, path: &Path) -> Vec<PathBuf> {
+        let mut places: Vec<PathBuf> = Vec::new();
+        for root in self.sysroot.iter().chain([&self.root]) {
+            let place = below(root, path);
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        places
+    }
+
+    /// Debug folders in the target's file system, then those of ours.
+    fn all_debug_dirs(&self) -> Vec<PathBuf> {
+        let mut all = Vec::new();
+        for dir in &self.debug_dirs {
+            for place in self.places(dir).into_iter().chain([dir.clone()]) {
+                if !all.contains(&place) {
+                    all.push(place);
+                }
+            }
+        }
+        all
+    }
+
+    /// The places of a build-id tree for this id.
+    fn build_id_places(&self, build_id: &[u8]) -> Vec<PathBuf> {
+        let id = hex(build_id);
+        let Some((first, rest)) = id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty()) else {
+            return Vec::new();
+        };
+        let name = format!(".build-id/{first}/{rest}.debug");
+        self.all_debug_dirs().into_iter().map(|dir| dir.join(&name)).collect()
+    }
+
+    /// The separate debug file of an object: by `build_id`, then by the debug link of `elf`, which the target
+    /// calls `path`. What was found but does not match is told by `warn`. A build-id tree may also hold copies of programs
+    /// (`--save-binaries`): one without debug information serves if there is nothing better.
+    pub fn debug_file(
+        &self,
+        path: &Path,
+        build_id: Option<&[u8]>,
+        elf: Option<&Elf<'_>>,
+        warn: &mut dyn FnMut(String),
+    ) -> Option<(PathBuf, Bytes)> {
+        let mut copy = None;
+        for place in build_id.map(|id| self.build_id_places(id)).unwrap_or_default() {
+            if let Some(bytes) = open_if_there(&place, warn) {
+                if id_of(&bytes).as_deref() == build_id {
+                    if Elf::parse(&bytes).is_ok_and(|elf| elf.has_debug_info()) {
+                        return Some((place, bytes));
+                    }
+                    copy = copy.or(Some((place, bytes)));
+                    continue;
+                }
+                warn(format!("{} is not the debug file that its name says: ignored", place.display()));
+            }
+        }
+        self.linked_file(path, build_id, elf, warn).or(copy)
+    }
+
+    fn linked_file(
+        &self,
+        path: &Path,
+        build_id: Option<&[u8]>,
+        elf: Option<&Elf<'_>>,
+        warn: &mut dyn FnMut(String),
+    ) -> Option<(PathBuf, Bytes)> {
+        let link = elf?.debug_link()?;
+        for place in self.link_places(path, link.name) {
+            let Some(bytes) = open_if_there(&place, warn) else { continue };
+            let same = match (build_id, id_of(&bytes)) {
+                (Some(wanted), Some(found)) => wanted == found,
+                _ => crc_of(&bytes) == link.crc,
+            };
+            if same {
+                return Some((place, bytes));
+            }
+            warn(format!(
+                "{} does not belong to {} (checksum or build id differ): ignored",
+                place.display(),
+                path.display()
+            ));
+        }
+        None
+    }
+
+    fn link_places(&self, path: &Path, name: &[u8]) -> Vec<PathBuf> {
+        // Only a file name, by the format; anything else would lead out of the folders.
+        let name = Path::new(OsStr::from_bytes(name));
+        let Some(name) = name.file_name() else { return Vec::new() };
+        let folder = path.parent().unwrap_or_else(|| Path::new("/"));
+        let beside = folder.join(name);
+        let mut places = if beside == path { Vec::new() } else { self.places(&beside) };
+        places.extend(self.places(&folder.join(".debug").join(name)));
+        places.extend(self.all_debug_dirs().iter().map(|dir| below(dir, &folder.join(name))));
+        places
+    }
+
+    /// The file of shared DWARF that `elf`, found at `place`, links to.
+    pub fn alt_file(&self, place: &Path, elf: &Elf<'_>, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
+        let link = elf.debug_alt_link()?;
+        let target = Path::new(OsStr::from_bytes(link.path));
+        // Relative links count from where the file really is, not from a link in a build-id tree.
+        let real = place.canonicalize().unwrap_or_else(|_| place.to_owned());
+        let beside = real.parent().map(|folder| folder.join(target));
+        let by_name = if target.is_absolute() { self.places(target) } else { Vec::new() };
+        let dwz = target.file_name().map(|n| Path::new(".dwz").join(n));
+        let in_dwz = dwz.into_iter().flat_map(|name| self.all_debug_dirs().into_iter().map(move |d| d.join(&name)));
+        for place in by_name.into_iter().chain(beside).chain(self.build_id_places(link.build_id)).chain(in_dwz) {
+            if let Some(bytes) = open_if_there(&place, warn)
+                && id_of(&bytes).as_deref() == Some(link.build_id)
+            {
+                return Some(bytes);
+            }
+        }
+        warn(format!("{} needs {}, which is missing: names will be incomplete", place.display(), target.display()));
+        None
+    }
+}
+
+/// `path` of another file system, whose root is the folder `root`.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    let mut joined = root.to_owned();
+    joined.extend(path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir)));
+    joined
+}
+
+fn id_of(bytes: &[u8]) -> Option<Vec<u8>> {
+    Elf::parse(bytes).ok()?.build_id().map(<[u8]>::to_vec)
+}
+
+fn crc_of(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
+    match Bytes::open(place) {
+        Ok(bytes) => Some(bytes),
+        Err(error) => {
+            let absent = matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory);
+            if !absent {
+                warn(format!("{}: {error}", place.display()));
+            }
+            None
+        }
+    }
+}
+
+/// The bytes of a file.
+#[derive(Debug)]
+pub enum Bytes {
+    /// In our memory.
+    Read(Vec<u8>),
+    /// In the page cache.
+    Mapped(memmap2::Mmap),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Read(bytes) => bytes,
+            Self::Mapped(map) => map,
+        }
+    }
+}
+
+impl Bytes {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// Those of opening and reading; also for what is no regular file.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        Self::of_file(&OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?)
+    }
+
+    /// The bytes of an open file, from its beginning.
+    ///
+    /// # Errors
+    /// Those of reading; also for what is no regular file.
+    pub fn of_file(mut file: &File) -> std::io::Result<Self> {
+        use std::io::{Error, ErrorKind, Seek};
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
+        }
+        if metadata.len() <= LARGEST_READ {
+            let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+            file.rewind()?;
+            file.take(LARGEST_READ).read_to_end(&mut bytes)?;
+            return Ok(Self::Read(bytes));
+        }
+        // SAFETY: the mapping is private and read-only, and lives as long as the borrows of it. Another process may still
+        // change the file's bytes meanwhile: all of them are read as plain integers and checked, like any input. Shortening
+        // the file would end us by SIGBUS; files of this size are replaced by renaming, not rewritten.
+        let map = unsafe { memmap2::Mmap::map(file)? };
+        Ok(Self::Mapped(map))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! The OS edge: ptrace, the memory of the target, processes and signals.
+//!
+//! Everything here is thin: it does what it is told and reports what the kernel said. What a stop *means* is
+//! decided in [`crate::session`]. All ptrace calls of a session come from one thread, the *tracer thread*: the kernel
+//! checks the calling thread, not the process.
+
+pub mod affinity;
+pub mod control;
+pub mod files;
+pub mod launch;
+pub mod memory;
+pub mod permission;
+pub mod probe;
+pub mod procfs;
+pub mod ptrace;
+pub mod remote;
+pub mod seize;
+pub mod status;
+pub mod waiting;
+
+use std::io;
+
+/// An operation on the target that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TracerError {
+    /// The task is gone (ESRCH): killed, or replaced by another thread's exec. Its end, if not reaped yet, will be
+    /// reported by the next wait.
+    #[error("task {tid} has died")]
+    Died {
+        /// The task.
+        tid: i32,
+    },
+    /// Any other failure of a system call on a task.
+    #[error("could not {operation} task {tid}: {source}")]
+    Task {
+        /// What was tried, as an infinitive: "seize".
+        operation: &'static str,
+        /// The task.
+        tid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file under /proc could not be read.
+    #[error("could not read {path}: {source}")]
+    ProcFile {
+        /// The file.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The target's memory could not be written.
+    #[error("could not write to the memory of process {pid} at {addr}: {source}")]
+    Write {
+        /// The process.
+        pid: i32,
+        /// Where.
+        addr: crate::addr::Addr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The write succeeded, but the bytes read back differ: another agent writes there, or the kernel forbids it.
+    #[error("process {pid} does not keep what is written to its code at {addr}")]
+    NotKept {
+        /// The process.
+        pid: i32,
+        /// Where.
+        addr: crate::addr::Addr,
+    },
+    /// The program could not be executed.
+    #[error("could not execute {program}: {source}")]
+    Exec {
+        /// The program as the user named it.
+        program: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The program does not exist.
+    #[error("{program}: not found")]
+    NotFound {
+        /// The program as the user named it.
+        program: String,
+    },
+    /// Something that concerns heaptrace itself.
+    #[error("could not {operation}: {source}")]
+    Own {
+        /// What was tried, as an infinitive.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl TracerError {
+    /// The error of a failed system call on `tid`, from `errno`; ESRCH becomes [`TracerError::Died`].
+    ///
+    /// ptrace(2): a task may be killed, or vanish in another thread's exec, at any moment, also between the wait
+    /// that reported its stop and the next request. That is no failure of heaptrace: the caller forgets the task
+    /// and lets the next wait tell how it ended.
+    pub(crate) fn last(operation: &'static str, tid: i32) -> Self {
+        let source = io::Error::last_os_error();
+        if source.raw_os_error() == Some(libc::ESRCH) {
+            Self::Died { tid }
+        } else {
+            Self::Task { operation, tid, source }
+        }
+    }
+
+    /// Whether the task is merely gone.
+    pub const fn is_death(&self) -> bool {
+        matches!(self, Self::Died { .. })
+    }
+
+    /// An error of heaptrace itself, from the last errno.
+    pub(crate) fn own(operation: &'static str) -> Self {
+        Self::Own { operation, source: io::Error::last_os_error() }
+    }
+}
+
+/// Result of an operation on the target.
+pub type Result<T> = std::result::Result<T, TracerError>;

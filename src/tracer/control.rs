@@ -1,0 +1,213 @@
+//! Orders from the control thread to the tracer thread, and the signals that heaptrace itself receives.
+//!
+//! The tracer thread blocks in wait4, which knows no timeout. An order is therefore a flag plus a signal that
+//! interrupts the wait; since a signal can arrive just before the wait begins, it is repeated until the tracer thread
+//! has taken the order.
+
+use super::{Result, TracerError};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+/// Interrupts the tracer thread's wait. Ignored by default, so a stray one harms nobody.
+const WAKE_UP: i32 = libc::SIGURG;
+
+/// The id of the calling thread.
+pub fn thread_id() -> i32 {
+    // SAFETY: gettid has no preconditions.
+    unsafe { libc::gettid() }
+}
+
+/// What the control thread wants, shared with the tracer thread.
+#[derive(Debug, Default)]
+pub struct Control {
+    tracer_tid: AtomicI32,
+    detach: AtomicBool,
+    forward: AtomicI32,
+    started: AtomicBool,
+    finished: AtomicBool,
+}
+
+impl Control {
+    /// To be called first thing by the tracer thread.
+    pub fn register_tracer(&self) -> Result<()> {
+        install_wake_up()?;
+        self.tracer_tid.store(thread_id(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Asks for a detach.
+    pub fn request_detach(&self) {
+        self.detach.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Asks to send `signal` to the target's process.
+    pub fn request_forward(&self, signal: i32) {
+        self.forward.store(signal, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a detach was asked for; stays true.
+    pub fn detach_requested(&self) -> bool {
+        self.detach.load(Ordering::Acquire)
+    }
+
+    /// Takes the signal to forward, if there is one.
+    pub fn take_forward(&self) -> Option<i32> {
+        let signal = self.forward.swap(0, Ordering::AcqRel);
+        (signal != 0).then_some(signal)
+    }
+
+    /// To be called by the tracer thread when all probes are in place.
+    pub fn start(&self) {
+        self.started.store(true, Ordering::Release);
+    }
+
+    /// Whether the target is being traced.
+    pub fn is_started(&self) -> bool {
+        self.started.load(Ordering::Acquire)
+    }
+
+    /// To be called last thing by the tracer thread.
+    pub fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
+    }
+
+    /// Whether the tracer thread has finished.
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Whether an order waits to be taken. The control thread calls [`Self::wake`] again while this holds.
+    pub fn is_pending(&self) -> bool {
+        self.forward.load(Ordering::Acquire) != 0 || (self.detach_requested() && !self.is_finished())
+    }
+
+    /// Interrupts the tracer thread's wait.
+    pub fn wake(&self) {
+        let tid = self.tracer_tid.load(Ordering::Acquire);
+        if tid != 0 && !self.is_finished() {
+            // SAFETY: a signal with a handler that does nothing, to a thread of our own process.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, WAKE_UP) };
+        }
+    }
+}
+
+extern "C" fn nothing(_signal: i32) {}
+
+fn install_wake_up() -> Result<()> {
+    // SAFETY: zeroed is a valid sigaction; the handler does nothing, so it is async-signal-safe. No SA_RESTART: the
+    // wait must return.
+    let result = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        libc::sigaction(WAKE_UP, &raw const action, std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(TracerError::own("install the wake-up handler")) }
+}
+
+/// A set of blocked signals.
+#[derive(Clone, Copy)]
+pub struct SignalMask(pub(super) libc::sigset_t);
+
+impl std::fmt::Debug for SignalMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // SAFETY: the set was filled by the kernel or sigemptyset.
+        f.debug_list().entries((1..65).filter(|&n| unsafe { libc::sigismember(&raw const self.0, n) } == 1)).finish()
+    }
+}
+
+/// Ctrl-C.
+pub const INTERRUPT: i32 = libc::SIGINT;
+
+/// Ctrl-\.
+pub const QUIT: i32 = libc::SIGQUIT;
+
+/// The signals that heaptrace takes itself: they are blocked in all its threads and fetched by [`next_signal`].
+const OWN_SIGNALS: [i32; 4] = [INTERRUPT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+fn own_signals() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in OWN_SIGNALS {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Makes a write beyond the file size limit (ulimit -f) an error instead of the end of heaptrace. The launched program
+/// gets the default action back.
+pub fn ignore_file_size_signal() {
+    // SAFETY: changes a disposition of our own process; SIG_IGN is valid for this signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Blocks the signals that [`next_signal`] fetches, in this thread and those it creates. Returns the mask from before:
+/// the launched program must get that one.
+pub fn block_own_signals() -> Result<SignalMask> {
+    let set = own_signals();
+    let mut old = MaybeUninit::uninit();
+    // SAFETY: both sets are valid; `old` is filled by the call.
+    let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, old.as_mut_ptr()) };
+    if result == 0 {
+        // SAFETY: filled by the successful call.
+        Ok(SignalMask(unsafe { old.assume_init() }))
+    } else {
+        Err(TracerError::Own { operation: "block signals", source: std::io::Error::from_raw_os_error(result) })
+    }
+}
+
+/// Keeps the terminal from stopping heaptrace (^Z), as that would stop the attached process with it.
+pub fn block_terminal_stops() -> Result<()> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; the signal numbers are valid; the old mask is not asked for.
+    let result = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
+    };
+    match result {
+        0 => Ok(()),
+        code => Err(TracerError::Own { operation: "block signals", source: std::io::Error::from_raw_os_error(code) }),
+    }
+}
+
+/// Makes `command` start with the signals unblocked that [`block_own_signals`] blocks: std passes the mask on.
+pub fn unblock_own_signals_in(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let unblock = || {
+        let set = own_signals();
+        // SAFETY: the set is valid; nothing is returned.
+        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(std::io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: between fork and exec the closure calls sigemptyset, sigaddset and pthread_sigmask only, which allocate nothing
+    // and take no lock.
+    unsafe { command.pre_exec(unblock) };
+}
+
+/// Waits up to `timeout` for one of heaptrace's own signals. None after the timeout.
+pub fn next_signal(timeout: Duration) -> Option<i32> {
+    let set = own_signals();
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: set and timeout are valid, no siginfo is asked for.
+    let signal = unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const timeout) };
+    (signal > 0).then_some(signal)
+}
+
+/// Sends `signal` to process `pid`.
+pub fn send(pid: i32, signal: i32) -> Result<()> {
+    // SAFETY: kill has no memory effects.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(TracerError::last("signal", pid)) }
+}

@@ -1,0 +1,237 @@
+//! Starting a program under trace, so that not one of its instructions is missed.
+//!
+//! The child waits on a pipe; the tracer thread seizes it and then writes the byte that lets it go on to exec, which
+//! stops at PTRACE_EVENT_EXEC. No SIGSTOP ever exists. `std::process::Command` can't do this: its spawn blocks until
+//! the exec that waits for us.
+
+use super::affinity::CpuSet;
+use super::control::SignalMask;
+use super::{Result, TracerError, ptrace};
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// SIGPIPE's disposition as heaptrace inherited it: Rust's runtime sets it to "ignore" before `main`, and the launched
+/// program must not notice.
+static INHERITED_SIGPIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+
+extern "C" fn note_inherited_sigpipe() {
+    // SAFETY: runs before main with all signals untouched; only queries.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+        {
+            INHERITED_SIGPIPE.store(libc::SIG_IGN, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: the C library calls the functions of .init_array before main; this one fits their type and touches only an
+// atomic.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_INHERITED_SIGPIPE: extern "C" fn() = note_inherited_sigpipe;
+
+/// What to start.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    path: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Program {
+    /// Finds `name` as a shell would (a name without a slash in $PATH) and prepares its start.
+    ///
+    /// # Errors
+    /// [`TracerError::NotFound`] or, if it exists but can't be executed, [`TracerError::Exec`].
+    pub fn new(
+        name: &OsStr,
+        arguments: &[OsString],
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self> {
+        let shown = name.to_string_lossy().into_owned();
+        let path = find(name)?;
+        let c_string = |bytes: &[u8]| {
+            CString::new(bytes).map_err(|_| TracerError::Exec {
+                program: shown.clone(),
+                source: io::Error::new(io::ErrorKind::InvalidInput, "an argument or variable holds a NUL byte"),
+            })
+        };
+        let mut argv = vec![c_string(name.as_bytes())?];
+        for argument in arguments {
+            argv.push(c_string(argument.as_bytes())?);
+        }
+        let mut envp = Vec::new();
+        for (key, value) in environment {
+            envp.push(c_string(&[key.as_bytes(), b"=", value.as_bytes()].concat())?);
+        }
+        let path = c_string(path.as_os_str().as_bytes())?;
+        Ok(Self { name: shown, path, arguments: argv, environment: envp })
+    }
+
+    /// The file to be executed.
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.path.to_bytes()))
+    }
+
+    /// The program as the user named it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn find(name: &OsStr) -> Result<PathBuf> {
+    let shown = || name.to_string_lossy().into_owned();
+    if name.is_empty() {
+        return Err(TracerError::NotFound { program: shown() });
+    }
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match executable(&path) {
+            Ok(()) => Ok(path),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Err(TracerError::NotFound { program: shown() }),
+            Err(source) => Err(TracerError::Exec { program: shown(), source }),
+        };
+    }
+    let search = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut refused = None;
+    for folder in std::env::split_paths(&search) {
+        let path = folder.join(name);
+        match executable(&path) {
+            Ok(()) => return Ok(path),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => refused = refused.or(Some(source)),
+        }
+    }
+    Err(match refused {
+        Some(source) => TracerError::Exec { program: shown(), source },
+        None => TracerError::NotFound { program: shown() },
+    })
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    let metadata = std::fs::metadata(path)?;
+    if metadata.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+    }
+    if metadata.permissions().mode() & 0o111 == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "permission denied: it is not marked executable (chmod +x)",
+        ));
+    }
+    Ok(())
+}
+
+/// A child that has been seized and let go towards its exec.
+#[derive(Debug)]
+pub struct Launched {
+    /// Its process id.
+    pub pid: i32,
+    name: String,
+    exec_error: OwnedFd,
+}
+
+impl Launched {
+    /// To be asked when the child has ended without PTRACE_EVENT_EXEC: why its exec failed, if that was the cause.
+    pub fn exec_failure(&self) -> Option<TracerError> {
+        let mut code = [0u8; 4];
+        // SAFETY: reads at most 4 bytes into a buffer of 4; the descriptor is ours.
+        let n = unsafe { libc::read(self.exec_error.as_raw_fd(), code.as_mut_ptr().cast(), code.len()) };
+        (n == 4).then(|| TracerError::Exec {
+            program: self.name.clone(),
+            source: io::Error::from_raw_os_error(i32::from_le_bytes(code)),
+        })
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for two descriptors, which are new and ours if the call succeeds.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(TracerError::own("make a pipe"));
+        }
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
+/// Starts `program`, seized by the calling thread before its exec. `mask`: the signal mask it gets; `cpus`: where it may
+/// run, if not everywhere; `exit_kill`: see [`ptrace::seize`].
+pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_kill: bool) -> Result<Launched> {
+    let (gate_read, gate_write) = pipe()?;
+    let (error_read, error_write) = pipe()?;
+    let mut argv: Vec<*const libc::c_char> = program.arguments.iter().map(|a| a.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    let mut envp: Vec<*const libc::c_char> = program.environment.iter().map(|e| e.as_ptr()).collect();
+    envp.push(std::ptr::null());
+    // What execvp does with a script that has no "#!" line.
+    let mut shell_argv = vec![c"/bin/sh".as_ptr(), program.path.as_ptr()];
+    shell_argv.extend(argv.iter().skip(1));
+
+    // SAFETY: between fork and exec the child makes only async-signal-safe calls, on memory prepared above.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(TracerError::own("fork"));
+    }
+    if pid == 0 {
+        // SAFETY: as above; all pointers are to memory that lives in the child's copy.
+        unsafe {
+            if let Some(cpus) = cpus {
+                let _ = cpus.apply(0);
+            }
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = INHERITED_SIGPIPE.load(Ordering::Relaxed);
+            libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
+            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
+            // Without this the read below would never see the end of the pipe if heaptrace died now.
+            libc::close(gate_write.as_raw_fd());
+            let mut byte = 0u8;
+            if libc::read(gate_read.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
+                libc::_exit(127);
+            }
+            libc::execve(program.path.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            if *libc::__errno_location() == libc::ENOEXEC {
+                libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), envp.as_ptr());
+            }
+            let code = (*libc::__errno_location()).to_le_bytes();
+            libc::write(error_write.as_raw_fd(), code.as_ptr().cast(), code.len());
+            libc::_exit(127);
+        }
+    }
+    drop(gate_read);
+    drop(error_write);
+    if let Err(error) = ptrace::seize(pid, exit_kill) {
+        // The closed gate ends the child.
+        drop(gate_write);
+        // SAFETY: waits for our own child, which is about to end.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        return Err(error);
+    }
+    // SAFETY: one byte of a valid buffer to a descriptor of ours.
+    if unsafe { libc::write(gate_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) } != 1 {
+        return Err(TracerError::own("let the program start"));
+    }
+    Ok(Launched { pid, name: program.name.clone(), exec_error: error_read })
+}
+
+/// Whether our child `pid`, which is no longer traced, has ended, and how.
+pub fn poll_child(pid: i32) -> Result<Option<super::status::WaitStatus>> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place; no rusage.
+    let result = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    match result {
+        0 => Ok(None),
+        -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => Ok(None),
+        -1 => Err(TracerError::last("wait for", pid)),
+        _ => Ok(Some(super::status::WaitStatus::decode(status))),
+    }
+}

@@ -1,0 +1,368 @@
+//! Why a process can't be traced, and what would help: the kernel says only "not permitted".
+//!
+//! The rules are those of ptrace(2), "Ptrace access mode checking", and of the Yama module
+//! (Documentation/admin-guide/LSM/Yama.rst). Reading the facts from /proc and judging them are kept apart, so that every
+//! verdict can be tested with made-up facts.
+
+use super::{TracerError, procfs};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+mod by_name;
+pub use by_name::{ByNameError, find_by_name};
+
+/// Bit of CAP_SYS_PTRACE in a capability set (capabilities(7)).
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// PF_KTHREAD of the kernel's task flags (field 9 of /proc/PID/stat).
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// What is known about the process that was refused.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct TargetFacts {
+    /// The thread's own name.
+    name: String,
+    /// State letter of proc(5).
+    state: char,
+    /// A thread of the kernel.
+    kernel_thread: bool,
+    /// The process that it belongs to.
+    thread_group: i32,
+    /// Who traces it, with that process's name.
+    tracer: Option<(i32, String)>,
+    /// Real, effective and saved user id.
+    uids: Vec<u32>,
+    /// Real, effective and saved group id.
+    gids: Vec<u32>,
+    /// Permitted capabilities.
+    permitted: u64,
+    /// Whether another program may look into it: the "dumpable" attribute of prctl(2). None if it can't be told.
+    dumpable: Option<bool>,
+    /// Identity of its user namespace.
+    user_namespace: Option<u64>,
+    /// Whether its executable is a 64-bit one. None if it can't be told.
+    is_64_bit: Option<bool>,
+}
+
+/// What is known about ourselves.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct OwnFacts {
+    pid: i32,
+    uid: u32,
+    gid: u32,
+    effective: u64,
+    permitted: u64,
+    user_namespace: Option<u64>,
+    /// kernel.yama.ptrace_scope; None without Yama.
+    yama: Option<u8>,
+}
+
+/// Whether /proc shows the process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Visibility {
+    Gone,
+    /// It exists, but /proc is mounted with `hidepid`.
+    Hidden,
+    Visible(TargetFacts),
+}
+
+/// Why a process can't be traced.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// There is no such process (any more).
+    NoSuchProcess,
+    /// It belongs to another user and /proc hides it.
+    Hidden,
+    /// It is heaptrace.
+    Ourselves,
+    /// The id is that of a thread other than the first.
+    Thread {
+        /// The process that it belongs to.
+        of: i32,
+    },
+    /// It has ended and waits for its parent to notice.
+    Zombie,
+    /// It is a part of the kernel.
+    KernelThread,
+    /// Another process traces it.
+    AlreadyTraced {
+        /// That process.
+        by: i32,
+        /// Its name.
+        name: String,
+    },
+    /// kernel.yama.ptrace_scope is 3.
+    NobodyMayTrace,
+    /// It runs as another user or group.
+    OtherUser {
+        /// Its effective user id.
+        uid: u32,
+    },
+    /// kernel.yama.ptrace_scope is 1 or 2.
+    Yama {
+        /// The value.
+        scope: u8,
+    },
+    /// It is not dumpable.
+    NotDumpable,
+    /// It has capabilities that we lack.
+    MoreCapable,
+    /// It lives in another user namespace.
+    OtherUserNamespace,
+    /// It is a 32-bit program.
+    Not64Bit,
+    /// Nothing that /proc tells explains it.
+    Unknown {
+        /// What the kernel said.
+        errno: i32,
+    },
+}
+
+/// A refused attempt to trace a process: what was tried, why it was refused, and what would help.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("could not {operation} process {pid}: {}", describe(cause, pid, name))]
+pub struct Refusal {
+    /// What was tried, as an infinitive: "attach to".
+    pub operation: &'static str,
+    /// The process.
+    pub pid: i32,
+    /// Its name; empty if unknown.
+    pub name: String,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Finds out why `operation` ("attach to") on process `pid` failed with `errno`.
+pub fn explain(pid: i32, errno: i32, operation: &'static str) -> Refusal {
+    let target = read_target(pid);
+    let name = match &target {
+        Visibility::Visible(facts) => facts.name.clone(),
+        Visibility::Gone | Visibility::Hidden => String::new(),
+    };
+    Refusal { operation, pid, name, cause: judge(pid, errno, &target, &read_own()) }
+}
+
+/// Replaces an error that says no more than "not permitted" by the reason; leaves all others as they are.
+pub fn explain_error(error: TracerError, pid: i32) -> Result<Refusal, TracerError> {
+    match &error {
+        TracerError::Died { .. } => Ok(explain(pid, libc::ESRCH, "attach to")),
+        TracerError::Task { source, .. } | TracerError::ProcFile { source, .. } | TracerError::Write { source, .. } => {
+            match source.raw_os_error() {
+                Some(errno @ (libc::EPERM | libc::EACCES | libc::ESRCH | libc::ENOENT | libc::EINVAL | libc::EIO)) => {
+                    Ok(explain(pid, errno, "attach to"))
+                }
+                _ => Err(error),
+            }
+        }
+        _ => Err(error),
+    }
+}
+
+/// The decision, from facts alone. The order matters: what no right could change comes first, then what explains a
+/// refusal most often.
+fn judge(pid: i32, errno: i32, target: &Visibility, own: &OwnFacts) -> Cause {
+    let target = match target {
+        Visibility::Gone => return Cause::NoSuchProcess,
+        Visibility::Hidden => return Cause::Hidden,
+        Visibility::Visible(facts) => facts,
+    };
+    if errno == libc::ESRCH || target.state == 'X' {
+        return Cause::NoSuchProcess;
+    }
+    if target.thread_group == own.pid {
+        return Cause::Ourselves;
+    }
+    if target.thread_group != pid {
+        return Cause::Thread { of: target.thread_group };
+    }
+    if target.kernel_thread {
+        return Cause::KernelThread;
+    }
+    if target.state == 'Z' {
+        return Cause::Zombie;
+    }
+    if let Some((by, name)) = &target.tracer {
+        return Cause::AlreadyTraced { by: *by, name: name.clone() };
+    }
+    if own.yama == Some(3) {
+        return Cause::NobodyMayTrace;
+    }
+    let other_namespace = matches!((target.user_namespace, own.user_namespace), (Some(a), Some(b)) if a != b);
+    let privileged = own.effective & (1 << CAP_SYS_PTRACE) != 0;
+    // CAP_SYS_PTRACE overrides all of the following, but only inside the namespace that it was given in.
+    if !privileged || other_namespace {
+        if !privileged
+            && (target.uids.iter().any(|&uid| uid != own.uid) || target.gids.iter().any(|&gid| gid != own.gid))
+        {
+            return Cause::OtherUser { uid: target.uids.get(1).copied().unwrap_or_default() };
+        }
+        if let Some(scope @ 1..) = own.yama
+            && !privileged
+        {
+            return Cause::Yama { scope };
+        }
+        if target.dumpable == Some(false) && !privileged {
+            return Cause::NotDumpable;
+        }
+        if other_namespace {
+            return Cause::OtherUserNamespace;
+        }
+        if target.permitted & !own.permitted != 0 {
+            return Cause::MoreCapable;
+        }
+    }
+    if target.is_64_bit == Some(false) {
+        return Cause::Not64Bit;
+    }
+    Cause::Unknown { errno }
+}
+
+/// Cause and cure in one sentence or two.
+fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
+    let named = if name.is_empty() { String::new() } else { format!(" ({name})") };
+    match cause {
+        Cause::NoSuchProcess => "there is no such process, or it has just ended. List processes with `ps -e`".to_owned(),
+        Cause::Hidden => "it belongs to another user and /proc hides it (hidepid). Run heaptrace as that user or as root"
+            .to_owned(),
+        Cause::Ourselves => "it is heaptrace itself. Trace one heaptrace with another".to_owned(),
+        Cause::Thread { of } => format!("it is a thread{named} of process {of}. Attach to {of}: all its threads are traced"),
+        Cause::Zombie => format!("it{named} has ended already and only waits for its parent to notice (a zombie)"),
+        Cause::KernelThread => format!("it{named} is a thread of the kernel, which has no heap of its own"),
+        Cause::AlreadyTraced { by, name } => {
+            let by_name = if name.is_empty() { String::new() } else { format!(" ({name})") };
+            format!("process {by}{by_name} traces it already, and there can be only one. End that one first")
+        }
+        Cause::NobodyMayTrace => {
+            "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot. Set it to 1 or 0 in /etc/sysctl.d and \
+             reboot"
+                .to_owned()
+        }
+        Cause::OtherUser { uid } => {
+            format!("it{named} runs as another user (uid {uid}) or group. Run heaptrace with sudo, or as that user")
+        }
+        Cause::Yama { scope: 1 } => format!(
+            "kernel.yama.ptrace_scope is 1: only its own parents may trace it. Run `sudo heaptrace attach {pid}`, or `sudo \
+             sysctl kernel.yama.ptrace_scope=0`, or start it with `heaptrace run`"
+        ),
+        Cause::Yama { scope } => format!(
+            "kernel.yama.ptrace_scope is {scope}: only root may trace. Run `sudo heaptrace attach {pid}`, or `sudo sysctl \
+             kernel.yama.ptrace_scope=0`"
+        ),
+        Cause::NotDumpable => format!(
+            "it{named} does not let others look into it (not dumpable: a set-user-ID program, one with file capabilities, \
+             or its own wish). Run heaptrace with sudo"
+        ),
+        Cause::MoreCapable => {
+            format!("it{named} has capabilities that heaptrace lacks. Run heaptrace with sudo")
+        }
+        Cause::OtherUserNamespace => format!(
+            "it{named} lives in another user namespace (a container). Run heaptrace as root on the host, or inside the \
+             container"
+        ),
+        Cause::Not64Bit => format!("it{named} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only"),
+        Cause::Unknown { errno } => format!(
+            "{}, and /proc does not tell why: a seccomp filter or a security module (AppArmor, SELinux) may forbid it; in \
+             Docker, start the container with --cap-add SYS_PTRACE. `heaptrace doctor` tells more",
+            io::Error::from_raw_os_error(*errno)
+        ),
+    }
+}
+
+/// Reads what /proc tells about us.
+fn read_own() -> OwnFacts {
+    let pid = i32::try_from(std::process::id()).unwrap_or_default();
+    OwnFacts {
+        pid,
+        // The kernel compares the filesystem ids of the caller, which follow the effective ones.
+        uid: ids(pid, "Uid").get(1).copied().unwrap_or_default(),
+        gid: ids(pid, "Gid").get(1).copied().unwrap_or_default(),
+        effective: capabilities(pid, "CapEff"),
+        permitted: capabilities(pid, "CapPrm"),
+        user_namespace: user_namespace(pid),
+        yama: yama_scope(),
+    }
+}
+
+/// Reads what /proc tells about the target.
+fn read_target(pid: i32) -> Visibility {
+    let Some(thread_group) = procfs::thread_group(pid) else {
+        // SAFETY: signal 0 only asks whether the process exists and could be signalled.
+        let result = unsafe { libc::kill(pid, 0) };
+        let hidden = result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+        return if hidden { Visibility::Hidden } else { Visibility::Gone };
+    };
+    // TracerPid is the id of the tracing *thread*, which need not be its process's first.
+    let tracer = procfs::tracer_of(pid).filter(|&tracer| tracer != 0).map(|tracer| {
+        let process = procfs::thread_group(tracer).unwrap_or(tracer);
+        (process, procfs::comm(process))
+    });
+    let mut uids = ids(pid, "Uid");
+    let mut gids = ids(pid, "Gid");
+    let dumpable = uids.get(1).and_then(|&uid| dumpable(pid, uid));
+    // Real, effective, saved; the fourth is the filesystem id, which the kernel's check does not look at.
+    uids.truncate(3);
+    gids.truncate(3);
+    Visibility::Visible(TargetFacts {
+        name: procfs::comm(pid),
+        state: procfs::state(thread_group, pid).map_or('?', char::from),
+        kernel_thread: task_flags(pid).is_some_and(|flags| flags & KERNEL_THREAD != 0),
+        thread_group,
+        tracer,
+        uids,
+        gids,
+        permitted: capabilities(pid, "CapPrm"),
+        dumpable,
+        user_namespace: user_namespace(pid),
+        is_64_bit: is_64_bit(pid),
+    })
+}
+
+fn ids(pid: i32, key: &str) -> Vec<u32> {
+    let text = procfs::status_field(pid, key).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+fn capabilities(pid: i32, key: &str) -> u64 {
+    procfs::status_field(pid, key).and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or_default()
+}
+
+/// Whether `pid` holds CAP_SYS_PTRACE in effect.
+pub fn has_ptrace_capability(pid: i32) -> bool {
+    capabilities(pid, "CapEff") & (1 << CAP_SYS_PTRACE) != 0
+}
+
+/// kernel.yama.ptrace_scope; None if the kernel has no Yama.
+pub fn yama_scope() -> Option<u8> {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+}
+
+/// The files of a process that is not dumpable belong to root (proc(5)). For a process of root itself that tells nothing.
+fn dumpable(pid: i32, effective_uid: u32) -> Option<bool> {
+    let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok()?.uid();
+    (effective_uid != 0).then_some(owner == effective_uid)
+}
+
+fn user_namespace(pid: i32) -> Option<u64> {
+    let link = std::fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
+    link.to_str()?.strip_prefix("user:[")?.strip_suffix(']')?.parse().ok()
+}
+
+fn task_flags(pid: i32) -> Option<u64> {
+    let text = procfs::read(pid, "stat").ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // Behind the name in parentheses: state, ppid, pgrp, session, tty_nr, tpgid, flags (proc(5)).
+    text.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
+}
+
+/// The class byte of the executable's ELF header: 2 is 64-bit. Other files (none are executed without one) tell nothing.
+fn is_64_bit(pid: i32) -> Option<bool> {
+    use std::io::Read;
+    let mut header = [0u8; 5];
+    std::fs::File::open(format!("/proc/{pid}/exe")).ok()?.read_exact(&mut header).ok()?;
+    let [0x7f, b'E', b'L', b'F', class] = header else { return None };
+    Some(class == 2)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! Finding a process by its name (`--by-name`).
+
+use crate::tracer::procfs;
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Characters of a command line that a list shows.
+const SHOWN_LENGTH: usize = 100;
+
+/// Why a name does not lead to one process.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ByNameError {
+    /// No process has it.
+    #[error(
+        "no process is named {name}: neither the basename of its executable nor of its argv[0]. (Executables of other \
+         users' processes can be seen by root only.)"
+    )]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// More than one has it.
+    #[error("{} processes are named {name}; choose one of them by its id:{}", matches.len(), list(matches))]
+    Several {
+        /// The name.
+        name: String,
+        /// Process ids and command lines, by id.
+        matches: Vec<(i32, String)>,
+    },
+    /// /proc can't be read.
+    #[error("could not list the processes: {0}")]
+    Proc(String),
+}
+
+fn list(matches: &[(i32, String)]) -> String {
+    matches.iter().fold(String::new(), |mut text, (pid, command)| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "\n  {pid:>7}  {command}");
+        text
+    })
+}
+
+/// A process as far as its name goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Candidate {
+    pid: i32,
+    /// The path of its executable, if it may be seen.
+    executable: Option<String>,
+    command_line: Vec<String>,
+}
+
+/// The process whose executable's basename, or whose argv\[0\]'s basename, is `name`. Not by the kernel's short name, which
+/// ends after 15 characters and which threads change at will.
+///
+/// # Errors
+/// [`ByNameError`] unless exactly one process other than ourselves matches.
+pub fn find_by_name(name: &str) -> Result<i32, ByNameError> {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let entries = std::fs::read_dir("/proc").map_err(|error| ByNameError::Proc(error.to_string()))?;
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let candidates = pids.filter(|&pid| pid != own).map(|pid| Candidate {
+        pid,
+        executable: procfs::executable(pid).map(|path| path.to_string_lossy().into_owned()),
+        command_line: procfs::command_line(pid),
+    });
+    select(name, candidates)
+}
+
+fn select(name: &str, candidates: impl Iterator<Item = Candidate>) -> Result<i32, ByNameError> {
+    let mut matches: Vec<(i32, String)> = candidates
+        .filter(|candidate| candidate.is_named(name))
+        .map(|candidate| (candidate.pid, candidate.shown()))
+        .collect();
+    matches.sort();
+    match matches.as_slice() {
+        [] => Err(ByNameError::NotFound { name: name.to_owned() }),
+        [(pid, _)] => Ok(*pid),
+        _ => Err(ByNameError::Several { name: name.to_owned(), matches }),
+    }
+}
+
+impl Candidate {
+    fn is_named(&self, name: &str) -> bool {
+        let basename_is = |path: &str| Path::new(path).file_name() == Some(OsStr::new(name));
+        // The kernel says so behind the path of a file that is gone.
+        let executable = self.executable.as_deref().map(|path| path.strip_suffix(" (deleted)").unwrap_or(path));
+        // A server may rewrite its title: redis-server's is "redis-server *:6379", in one word.
+        let title = self.command_line.first().and_then(|word| word.split_whitespace().next());
+        let whole = self.command_line.first().map(String::as_str);
+        [executable, whole, title].into_iter().flatten().any(basename_is)
+    }
+
+    /// The command line, or at least the executable; cut off where the end tells no one anything.
+    fn shown(&self) -> String {
+        let whole = if self.command_line.is_empty() {
+            self.executable.clone().unwrap_or_default()
+        } else {
+            self.command_line.join(" ")
+        };
+        match whole.char_indices().nth(SHOWN_LENGTH) {
+            Some((end, _)) => format!("{}…", &whole[..end]),
+            None => whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(pid: i32, executable: &str, command_line: &str) -> Candidate {
+        Candidate {
+            pid,
+            executable: (!executable.is_empty()).then(|| executable.to_owned()),
+            command_line: command_line.split_whitespace().map(str::to_owned).collect(),
+        }
+    }
+
+    fn find(name: &str, candidates: &[Candidate]) -> Result<i32, ByNameError> {
+        select(name, candidates.iter().cloned())
+    }
+
+    #[test]
+    fn the_basename_of_executable_or_of_argv0_counts() {
+        let all = [
+            candidate(10, "/usr/bin/redis-check-rdb", "/usr/bin/redis-server 127.0.0.1:6379"),
+            candidate(11, "/opt/a-name-of-more-than-15-characters", "a-name"),
+            candidate(12, "/usr/bin/app (deleted)", ""),
+            candidate(13, "", "/sbin/init splash"),
+            candidate(14, "", ""),
+        ];
+        assert_eq!(find("redis-server", &all), Ok(10));
+        assert_eq!(find("redis-check-rdb", &all), Ok(10));
+        assert_eq!(find("a-name-of-more-than-15-characters", &all), Ok(11));
+        assert_eq!(find("app", &all), Ok(12));
+        assert_eq!(find("init", &all), Ok(13));
+        for name in ["a-name-of-more-", "redis", "/usr/bin/app", "splash", ""] {
+            assert_eq!(find(name, &all), Err(ByNameError::NotFound { name: name.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn several_matches_are_listed_with_their_command_lines() {
+        let all = [candidate(200, "/bin/app", "app --two"), candidate(31, "/bin/app", "app --one")];
+        let error = find("app", &all).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "2 processes are named app; choose one of them by its id:\n       31  app --one\n      200  app --two"
+        );
+    }
+
+    #[test]
+    fn long_command_lines_are_cut_between_characters() {
+        let long = candidate(1, "/bin/app", &"ä".repeat(101));
+        assert_eq!(long.shown(), format!("{}…", "ä".repeat(100)));
+        assert_eq!(candidate(1, "/bin/app", "").shown(), "/bin/app");
+    }
+
+    /// A real process under a name of its own; the kernel's name for it would be the same 15 characters for both.
+    #[test]
+    fn finds_a_real_process_and_never_ourselves() {
+        use std::process::{Command, Stdio};
+        let folder = std::env::temp_dir().join(format!("heaptrace-by-name-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = format!("heaptrace-by-name-{}-sleeper", std::process::id());
+        let path = folder.join(&name);
+        std::fs::copy("/bin/cat", &path).unwrap();
+        let mut child = Command::new(&path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let found = find_by_name(&name);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, Ok(i32::try_from(child.id()).unwrap()));
+        assert_eq!(find_by_name(&name), Err(ByNameError::NotFound { name }));
+
+        let own = std::env::current_exe().unwrap();
+        let own_name = own.file_name().unwrap().to_str().unwrap();
+        assert_ne!(find_by_name(own_name), Ok(i32::try_from(std::process::id()).unwrap()));
+    }
+}

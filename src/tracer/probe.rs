@@ -1,0 +1,208 @@
+//! Trying out on a child of our own what tracing needs: the only way to know what the kernel, its security modules and a
+//! container's seccomp filter allow together. For `heaptrace doctor`.
+
+use super::affinity::CpuSet;
+use super::memory::TargetMemory;
+use super::ptrace::{self, Waited};
+use super::status::WaitStatus;
+use super::waiting::Waiting;
+use super::{Result, TracerError};
+use crate::addr::Addr;
+use crate::arch::INT3;
+use crate::memory::ReadMemory;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Stops over which the cost of one is averaged.
+const ROUND_TRIPS: u32 = 2000;
+
+/// Stops before the measurement begins.
+const WARM_UP: u32 = 100;
+
+/// What the trial showed.
+#[derive(Debug)]
+pub struct TraceCheck {
+    /// Whether a child could be attached to. If not, nothing else was tried.
+    pub seize: Result<()>,
+    /// Whether a breakpoint could be written into its code, and taken out again.
+    pub write_code: Result<()>,
+    /// What an int3 stop costs with its registers read and written: the CPUs left to the scheduler.
+    pub stop: Option<Duration>,
+    /// The same with tracer and child on one CPU.
+    pub stop_pinned: Option<Duration>,
+}
+
+/// Traces a child for a moment. All on a thread of its own, with which the child ends in any case.
+///
+/// # Errors
+/// If no child or thread could be made; what tracing itself met is in the [`TraceCheck`].
+pub fn try_trace() -> Result<TraceCheck> {
+    let thread = std::thread::Builder::new()
+        .name("probe".to_owned())
+        .spawn(trial)
+        .map_err(|source| TracerError::Own { operation: "start a thread", source })?;
+    thread.join().unwrap_or_else(|_| {
+        Err(TracerError::Own { operation: "try out tracing", source: io::Error::other("the thread broke down") })
+    })
+}
+
+fn trial() -> Result<TraceCheck> {
+    let child = Child::start()?;
+    let mut check =
+        TraceCheck { seize: ptrace::seize(child.pid, true), write_code: Ok(()), stop: None, stop_pinned: None };
+    if check.seize.is_ok() {
+        check.write_code = write_and_restore(child.pid);
+        child.let_go()?;
+        check.stop = measure(child.pid, false).ok();
+        check.stop_pinned = pinned(child.pid);
+    }
+    Ok(check)
+}
+
+fn pinned(pid: i32) -> Option<Duration> {
+    let cpu = CpuSet::of(0).ok()?.single()?;
+    // This thread ends with the trial, so nobody needs its old mask.
+    cpu.apply(0).ok()?;
+    cpu.apply(pid).ok()?;
+    measure(pid, true).ok()
+}
+
+/// Code of ours, shared with the child as a private mapping: where the trial breakpoint goes. Never called.
+#[inline(never)]
+extern "C" fn breakpoint_place() {
+    std::hint::black_box(());
+}
+
+fn write_and_restore(pid: i32) -> Result<()> {
+    let addr = Addr(breakpoint_place as extern "C" fn() as usize as u64);
+    let mut memory = TargetMemory::open(pid, pid)?;
+    let mut original = [0u8];
+    if memory.read(addr, &mut original) != 1 {
+        let source = io::Error::other("the child's code can't be read");
+        return Err(TracerError::Write { pid, addr, source });
+    }
+    memory.write_code(addr, &[INT3])?;
+    memory.write_code(addr, &original)
+}
+
+/// The mean time of one stop of the child, which executes int3 after int3.
+fn measure(pid: i32, pinned: bool) -> Result<Duration> {
+    let mut waiting = Waiting::new();
+    for _ in 0..WARM_UP {
+        round_trip(pid, &mut waiting, pinned)?;
+    }
+    let began = Instant::now();
+    for _ in 0..ROUND_TRIPS {
+        round_trip(pid, &mut waiting, pinned)?;
+    }
+    Ok(began.elapsed() / ROUND_TRIPS)
+}
+
+fn round_trip(pid: i32, waiting: &mut Waiting, pinned: bool) -> Result<()> {
+    match waiting.next(1, pinned)? {
+        Waited::Task(_, status, Some(stopped)) => {
+            let signal = match status {
+                WaitStatus::Signal(libc::SIGTRAP) => {
+                    let registers = stopped.registers()?;
+                    stopped.set_registers(&registers)?;
+                    0
+                }
+                WaitStatus::Signal(signal) => signal,
+                _ => 0,
+            };
+            stopped.resume(signal)
+        }
+        _ => Err(TracerError::Died { tid: pid }),
+    }
+}
+
+/// The child of the trial. Dropping it ends it.
+struct Child {
+    pid: i32,
+    gate: File,
+}
+
+impl Child {
+    /// Forks a child that waits until it is let go.
+    fn start() -> Result<Self> {
+        let mut ends = [0; 2];
+        // SAFETY: `ends` has room for two descriptors, which are new and ours if the call succeeds.
+        let (gate_read, gate_write) = unsafe {
+            if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+                return Err(TracerError::own("make a pipe"));
+            }
+            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+        };
+        // SAFETY: the child makes only async-signal-safe calls.
+        let pid = unsafe { libc::fork() };
+        if pid < 0 {
+            return Err(TracerError::own("fork"));
+        }
+        if pid == 0 {
+            // SAFETY: as above. Without the close, the read would not end if heaptrace died now.
+            unsafe {
+                libc::close(gate_write.as_raw_fd());
+                let mut byte = 0u8;
+                if libc::read(gate_read.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
+                    libc::_exit(1);
+                }
+                loop {
+                    // SAFETY: the tracer swallows the signal; without one it ends this process, as it should.
+                    std::arch::asm!("int3", options(nomem, nostack));
+                }
+            }
+        }
+        Ok(Self { pid, gate: File::from(gate_write) })
+    }
+
+    fn let_go(&self) -> Result<()> {
+        use std::io::Write;
+        (&self.gate).write_all(&[1]).map_err(|source| TracerError::Own { operation: "wake the child", source })
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: kill has no memory effects; the child has not been reaped, so the id is still its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone.
+        while let Ok(Waited::Task(_, _, Some(stopped))) = ptrace::wait_task(self.pid) {
+            let _ = stopped.resume(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs what the whole of heaptrace needs: a machine that lets a process trace its own child.
+    #[test]
+    fn the_trial_writes_a_breakpoint_and_measures_stops() {
+        let check = try_trace().unwrap();
+        check.seize.unwrap();
+        check.write_code.unwrap();
+        assert!(check.stop.unwrap() > Duration::from_nanos(100));
+        assert!(check.stop_pinned.unwrap() > Duration::from_nanos(100));
+    }
+
+    /// Not even a zombie, whatever state the child was in.
+    #[test]
+    fn the_child_is_gone_when_it_is_dropped() {
+        for (traced, running) in [(false, false), (true, false), (true, true)] {
+            let child = Child::start().unwrap();
+            let pid = child.pid;
+            if traced {
+                ptrace::seize(pid, true).unwrap();
+            }
+            if running {
+                child.let_go().unwrap();
+                round_trip(pid, &mut Waiting::new(), false).unwrap();
+            }
+            drop(child);
+            assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "traced: {traced}, running: {running}");
+        }
+    }
+}

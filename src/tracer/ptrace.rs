@@ -1,0 +1,253 @@
+//! The ptrace requests, typed: a request that needs a stopped task takes a [`Stopped`], and resuming consumes it.
+
+use super::status::WaitStatus;
+use super::{Result, TracerError};
+use crate::arch::{Regs, reg};
+use std::io;
+use std::mem::MaybeUninit;
+
+/// Options of every seized task; see [`seize`].
+pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACEVFORKDONE
+    | libc::PTRACE_O_TRACEEXIT;
+
+/// A task that is stopped for us: wait has reported it and nothing has resumed it since. Not `Clone`: there is one
+/// token a stop. Dropping it leaves the task stopped, so every path must end in [`Stopped::resume`],
+/// [`Stopped::listen`] or [`Stopped::detach`].
+#[derive(Debug)]
+#[must_use = "the task stays stopped until it is resumed, made to listen, or detached"]
+pub struct Stopped {
+    tid: i32,
+}
+
+/// Attaches to `tid` without stopping it (PTRACE_SEIZE). Its future children and threads are seized with it.
+/// `exit_kill`: the kernel kills the task if the calling thread ends while still attached.
+pub fn seize(tid: i32, exit_kill: bool) -> Result<()> {
+    let options = if exit_kill { OPTIONS | libc::PTRACE_O_EXITKILL } else { OPTIONS };
+    request(libc::PTRACE_SEIZE, tid, 0, as_word(options), "seize")
+}
+
+/// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
+pub fn interrupt(tid: i32) -> Result<()> {
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")
+}
+
+/// What [`wait`] returned.
+#[derive(Debug)]
+pub enum Waited {
+    /// A task changed its state. For stops, the token is in the second field.
+    Task(i32, WaitStatus, Option<Stopped>),
+    /// Nothing to report (only without blocking).
+    Nothing,
+    /// A signal for heaptrace itself interrupted the wait.
+    Interrupted,
+    /// No task is left to wait for.
+    NoTasks,
+}
+
+/// Waits for any task that the calling thread traces, or its child (`__WALL`). Without `block`, returns at once.
+pub fn wait(block: bool) -> Result<Waited> {
+    // Other threads' children are none of ours.
+    let flags = libc::__WALL | libc::__WNOTHREAD;
+    wait_for(-1, if block { flags } else { flags | libc::WNOHANG })
+}
+
+/// Waits for one task, whatever signals heaptrace itself gets meanwhile.
+pub fn wait_task(tid: i32) -> Result<Waited> {
+    loop {
+        match wait_for(tid, libc::__WALL)? {
+            Waited::Interrupted => {}
+            other => return Ok(other),
+        }
+    }
+}
+
+fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the kernel to write to; no rusage is asked for.
+    let tid = unsafe { libc::wait4(tid, &raw mut status, flags, std::ptr::null_mut()) };
+    if tid > 0 {
+        let decoded = WaitStatus::decode(status);
+        let stopped = match decoded {
+            WaitStatus::Exited(_) | WaitStatus::Signaled(_) => None,
+            _ => Some(Stopped { tid }),
+        };
+        return Ok(Waited::Task(tid, decoded, stopped));
+    }
+    if tid == 0 {
+        return Ok(Waited::Nothing);
+    }
+    let source = io::Error::last_os_error();
+    match source.raw_os_error() {
+        Some(libc::EINTR) => Ok(Waited::Interrupted),
+        Some(libc::ECHILD) => Ok(Waited::NoTasks),
+        _ => Err(TracerError::Own { operation: "wait for the target", source }),
+    }
+}
+
+impl Stopped {
+    /// The stopped task.
+    pub const fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// Lets the task run on, delivering `signal` (0: none). Only a signal-delivery-stop may pass a signal.
+    pub fn resume(self, signal: i32) -> Result<()> {
+        request(libc::PTRACE_CONT, self.tid, 0, as_word(signal), "resume")
+    }
+
+    /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
+    /// ends in another stop of the same task.
+    pub(super) fn run_to_system_call(&self) -> Result<()> {
+        request(libc::PTRACE_SYSCALL, self.tid, 0, 0, "resume")
+    }
+
+    /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
+    pub fn listen(self) -> Result<()> {
+        request(libc::PTRACE_LISTEN, self.tid, 0, 0, "leave in its group stop")
+    }
+
+    /// Lets go of the task for good, delivering `signal` (0: none).
+    pub fn detach(self, signal: i32) -> Result<()> {
+        request(libc::PTRACE_DETACH, self.tid, 0, as_word(signal), "detach from")
+    }
+
+    /// All integer registers, in the kernel's layout.
+    pub fn registers(&self) -> Result<RawRegs> {
+        let mut regs = MaybeUninit::<libc::user_regs_struct>::uninit();
+        request(libc::PTRACE_GETREGS, self.tid, 0, regs.as_mut_ptr() as u64, "read the registers of")?;
+        // SAFETY: PTRACE_GETREGS succeeded, so the kernel has filled the whole structure.
+        Ok(RawRegs(unsafe { regs.assume_init() }))
+    }
+
+    /// Writes all integer registers.
+    pub fn set_registers(&self, regs: &RawRegs) -> Result<()> {
+        request(libc::PTRACE_SETREGS, self.tid, 0, &raw const regs.0 as u64, "write the registers of")
+    }
+
+    /// Writes the instruction pointer alone.
+    pub fn set_instruction_pointer(&self, rip: u64) -> Result<()> {
+        let offset = std::mem::offset_of!(libc::user, regs) + std::mem::offset_of!(libc::user_regs_struct, rip);
+        request(libc::PTRACE_POKEUSER, self.tid, offset as u64, rip, "write the instruction pointer of")
+    }
+
+    /// The message of a ptrace event: the new task's id, the exit status, or the former id at an exec.
+    pub fn event_message(&self) -> Result<u64> {
+        let mut message = 0u64;
+        request(libc::PTRACE_GETEVENTMSG, self.tid, 0, &raw mut message as u64, "read the event message of")?;
+        Ok(message)
+    }
+
+    /// The `si_code` of the signal about to be delivered.
+    pub fn signal_code(&self) -> Result<i32> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")?;
+        // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid.
+        Ok(unsafe { info.assume_init() }.si_code)
+    }
+
+    /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says
+    /// that the fault was at `to`. Anything else is left alone.
+    pub fn move_fault_address(&self, from: u64, to: u64) -> Result<()> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        match request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")
+        {
+            // A group stop has none.
+            Err(TracerError::Task { .. }) => return Ok(()),
+            other => other?,
+        }
+        // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid.
+        let info = unsafe { info.assume_init_mut() };
+        if !matches!(info.si_signo, libc::SIGILL | libc::SIGFPE | libc::SIGTRAP) || info.si_code <= 0 {
+            return Ok(());
+        }
+        // siginfo_t of a fault: three ints, four bytes of padding, then the address (<asm-generic/siginfo.h>).
+        const ADDRESS: usize = 16;
+        // SAFETY: the address field lies within the 128 bytes of a siginfo_t and is aligned to 8 bytes in it.
+        let address = unsafe { &mut *(&raw mut *info).cast::<u8>().add(ADDRESS).cast::<u64>() };
+        if *address != from {
+            return Ok(());
+        }
+        *address = to;
+        request(libc::PTRACE_SETSIGINFO, self.tid, 0, &raw const *info as u64, "write the signal information of")
+    }
+
+    /// The mask of blocked signals: bit n−1 stands for signal n.
+    pub fn signal_mask(&self) -> Result<u64> {
+        let mut mask = 0u64;
+        request(libc::PTRACE_GETSIGMASK, self.tid, 8, &raw mut mask as u64, "read the signal mask of")?;
+        Ok(mask)
+    }
+
+    /// Sets the mask of blocked signals.
+    pub fn set_signal_mask(&self, mask: u64) -> Result<()> {
+        request(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw const mask as u64, "write the signal mask of")
+    }
+}
+
+/// The integer registers in the kernel's layout, with the segment registers and `orig_rax` that a write must keep.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRegs(pub libc::user_regs_struct);
+
+impl RawRegs {
+    /// The registers that the core works with.
+    pub const fn regs(&self) -> Regs {
+        let r = &self.0;
+        let mut gpr = [0; 16];
+        gpr[reg::RAX] = r.rax;
+        gpr[reg::RDX] = r.rdx;
+        gpr[reg::RCX] = r.rcx;
+        gpr[reg::RBX] = r.rbx;
+        gpr[reg::RSI] = r.rsi;
+        gpr[reg::RDI] = r.rdi;
+        gpr[reg::RBP] = r.rbp;
+        gpr[reg::RSP] = r.rsp;
+        gpr[reg::R8] = r.r8;
+        gpr[reg::R9] = r.r9;
+        gpr[reg::R10] = r.r10;
+        gpr[reg::R11] = r.r11;
+        gpr[reg::R12] = r.r12;
+        gpr[reg::R13] = r.r13;
+        gpr[reg::R14] = r.r14;
+        gpr[reg::R15] = r.r15;
+        Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+    }
+
+    /// Takes over general-purpose registers, instruction pointer and flags.
+    pub const fn set_regs(&mut self, regs: &Regs) {
+        let r = &mut self.0;
+        r.rax = regs.gpr[reg::RAX];
+        r.rdx = regs.gpr[reg::RDX];
+        r.rcx = regs.gpr[reg::RCX];
+        r.rbx = regs.gpr[reg::RBX];
+        r.rsi = regs.gpr[reg::RSI];
+        r.rdi = regs.gpr[reg::RDI];
+        r.rbp = regs.gpr[reg::RBP];
+        r.rsp = regs.gpr[reg::RSP];
+        r.r8 = regs.gpr[reg::R8];
+        r.r9 = regs.gpr[reg::R9];
+        r.r10 = regs.gpr[reg::R10];
+        r.r11 = regs.gpr[reg::R11];
+        r.r12 = regs.gpr[reg::R12];
+        r.r13 = regs.gpr[reg::R13];
+        r.r14 = regs.gpr[reg::R14];
+        r.r15 = regs.gpr[reg::R15];
+        r.rip = regs.rip;
+        r.eflags = regs.rflags;
+    }
+}
+
+/// A signal number or option set as ptrace's data word.
+const fn as_word(value: i32) -> u64 {
+    value as u64
+}
+
+fn request(request: libc::c_uint, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
+    // SAFETY: ptrace acts on the other process; where `data` is an address of ours, the wrappers above pass a
+    // place that is valid and large enough for the request.
+    let result = unsafe { libc::ptrace(request, tid, addr, data) };
+    if result == -1 { Err(TracerError::last(operation, tid)) } else { Ok(()) }
+}

@@ -1,0 +1,482 @@
+//! Walks a stopped thread's stack by the CFI of its modules, and interns the stacks it finds.
+//!
+//! Pure: memory enters through [`crate::memory::ReadMemory`], modules as byte sections. Deriving a rule (parsing CFI, rare)
+//! is apart from executing it (every frame): rules are small `Copy` values, cached per address.
+
+pub mod cfi;
+pub mod rule;
+pub mod stacks;
+pub mod window;
+
+use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
+use crate::arch::{Regs, reg};
+use crate::memory::ReadMemory;
+use cfi::ModuleCfi;
+use gimli::UnwindContext;
+use rule::{Cpu, Rows, Rule, Step};
+use rustc_hash::FxHashMap;
+pub use stacks::StackTable;
+use stacks::is_canonical;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use window::{StackBuffer, StackWindow};
+
+/// How far a stack can be trusted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Quality {
+    /// Unwound by CFI from end to end.
+    Complete,
+    /// At least one frame without CFI was passed by its frame pointer.
+    Guessed,
+    /// The walk ended before the outermost frame.
+    Truncated,
+}
+
+/// One frame of an interned stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Frame {
+    /// Its code address.
+    pub addr: FrameAddr,
+    /// The module that held the address when the stack was taken; [`ModuleId::NONE`] for code without one.
+    pub module: ModuleId,
+}
+
+/// What a walk found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unwound {
+    /// The interned stack.
+    pub stack: StackId,
+    /// Its number of frames.
+    pub depth: u32,
+    /// How far to trust it.
+    pub quality: Quality,
+}
+
+/// A section's bytes and where the object file says they are.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The object address of the first byte.
+    pub addr: ObjAddr,
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+/// What the unwinder needs of a module. Without any section every frame in it is guessed or ends the stack.
+#[derive(Clone, Debug)]
+pub struct UnwindModule {
+    /// Identity; stacks refer to it.
+    pub id: ModuleId,
+    /// The process addresses of its executable mappings.
+    pub code: Vec<Range<Addr>>,
+    /// From object to process addresses.
+    pub bias: LoadBias,
+    /// `.eh_frame_hdr` (PT_GNU_EH_FRAME).
+    pub eh_frame_hdr: Option<Section>,
+    /// `.eh_frame`.
+    pub eh_frame: Option<Section>,
+    /// `.debug_frame`, uncompressed.
+    pub debug_frame: Option<Section>,
+    /// Base of DW_EH_PE_textrel values: `.text`.
+    pub text: Option<ObjAddr>,
+    /// Base of DW_EH_PE_datarel values outside `.eh_frame_hdr`: `.got`.
+    pub got: Option<ObjAddr>,
+    /// The entry point (e_entry): code without CFI right behind it is the outermost frame.
+    pub entry: Option<ObjAddr>,
+}
+
+/// One frame as [`Unwinder::walk`] shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameInfo {
+    /// Its code address.
+    pub addr: FrameAddr,
+    /// The module that holds the address; [`ModuleId::NONE`] if none does.
+    pub module: ModuleId,
+    /// Its stack pointer: the CFA of the frame that it called.
+    pub sp: Addr,
+    /// Its CFA, the stack pointer of its caller; None for the last frame of the walk. Of a signal frame: the stack
+    /// pointer that the signal interrupted.
+    pub cfa: Option<Addr>,
+    /// Whether this is the trampoline that a signal handler returns to.
+    pub is_signal_frame: bool,
+    /// Whether this frame or one further in was reached by a frame pointer instead of CFI.
+    pub guessed: bool,
+}
+
+/// A frame pointer further than this from the stack pointer is not believed, in bytes: the usual limit of a stack.
+const MAX_FRAME: u64 = 8 << 20;
+/// Signal frames that one walk passes at most. Between them the stack grows, so this ends every walk, whatever is on it.
+const MAX_SIGNAL_FRAMES: u32 = 64;
+/// Entries of the cache of walked edges. A power of two; half a MiB in all.
+const EDGES: usize = 1 << 14;
+
+/// One step of a walk that was done before: from the stack `parent` to the caller of its outermost frame, at `pc`.
+/// Whether the caller was guessed need not be kept: the rule of `parent` decides it. A walk along known stacks costs
+/// one probe per frame.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    pc: u64,
+    parent: StackId,
+    /// [`StackId::EMPTY`], which is no frame's child, marks an empty slot.
+    child: StackId,
+    rule: Rule,
+    is_return: bool,
+}
+
+const _: () = assert!(size_of::<Edge>() <= 32);
+
+const NO_EDGE: Edge =
+    Edge { pc: 0, parent: StackId::EMPTY, child: StackId::EMPTY, rule: Rule::NoModule, is_return: false };
+
+/// An executable mapping.
+#[derive(Clone, Debug)]
+struct CodeRange {
+    code: Range<Addr>,
+    module: ModuleId,
+}
+
+/// Where a walk stands.
+struct Cursor {
+    cpu: Cpu,
+    /// How many more signal frames may be passed.
+    signal_frames: u32,
+}
+
+/// What follows a frame.
+enum Next {
+    /// Its caller, whose registers the [`Cursor`] now holds.
+    Caller {
+        addr: FrameAddr,
+        guessed: bool,
+    },
+    Outermost,
+    /// Taken for the outermost frame since its frame pointer is null.
+    GuessedOutermost,
+    /// The walk can't go on.
+    Lost,
+}
+
+/// Unwinds the threads of one process.
+#[derive(Clone, Debug)]
+pub struct Unwinder {
+    modules: FxHashMap<ModuleId, ModuleCfi>,
+    /// Sorted by start.
+    code: Vec<CodeRange>,
+    /// By look-up address; only addresses inside modules.
+    rules: FxHashMap<Addr, (Rule, ModuleId)>,
+    rows: Rows,
+    edges: Vec<Edge>,
+    stacks: StackTable,
+    context: UnwindContext<usize>,
+    buffer: StackBuffer,
+}
+
+impl Default for Unwinder {
+    fn default() -> Self {
+        Self {
+            modules: FxHashMap::default(),
+            code: Vec::new(),
+            rules: FxHashMap::default(),
+            rows: Rows::default(),
+            edges: vec![NO_EDGE; EDGES],
+            stacks: StackTable::new(),
+            context: UnwindContext::new(),
+            buffer: StackBuffer::default(),
+        }
+    }
+}
+
+impl Unwinder {
+    /// An unwinder that knows no code yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends the unwinder and keeps the stacks.
+    pub fn into_stacks(self) -> StackTable {
+        self.stacks
+    }
+
+    /// The stacks found so far.
+    pub fn stacks(&self) -> &StackTable {
+        &self.stacks
+    }
+
+    /// Adds a module, in place of one with the same id. Its code must not overlap that of another one (which of
+    /// the two an address would then belong to is not specified). An executable region without a file may be given
+    /// as a module without sections: then its frame pointers are tried.
+    pub fn add_module(&mut self, module: UnwindModule) {
+        self.remove_module(module.id);
+        self.forget(&module.code);
+        for code in module.code.iter().filter(|code| code.start < code.end) {
+            self.code.push(CodeRange { code: code.clone(), module: module.id });
+        }
+        self.code.sort_by_key(|range| range.code.start);
+        self.modules.insert(module.id, ModuleCfi::new(module));
+    }
+
+    /// Forgets a module that was unmapped. Stacks through it keep their meaning, as ids are not used again.
+    pub fn remove_module(&mut self, id: ModuleId) {
+        let Some(cfi) = self.modules.remove(&id) else { return };
+        self.code.retain(|range| range.module != id);
+        self.forget(&cfi.module().code);
+    }
+
+    /// Forgets all modules: the process has called exec. Stacks stay.
+    pub fn clear(&mut self) {
+        self.modules.clear();
+        self.code.clear();
+        self.rules.clear();
+        self.edges.fill(NO_EDGE);
+    }
+
+    /// The module that holds the code at `addr`.
+    pub fn module_of(&self, addr: Addr) -> Option<ModuleId> {
+        let behind = self.code.partition_point(|range| range.code.start <= addr);
+        let range = self.code.get(behind.checked_sub(1)?)?;
+        range.code.contains(&addr).then_some(range.module)
+    }
+
+    /// The stack of a thread that stands at the first instruction of a function, from the caller on: there the return
+    /// address is on top of the stack and every register is the caller's. At most `max_depth` frames are taken.
+    pub fn unwind_at_entry<M>(&mut self, regs: &Regs, memory: &mut M, max_depth: u32) -> Unwound
+    where
+        M: ReadMemory + ?Sized,
+    {
+        self.unwind(regs, memory, true, max_depth)
+    }
+
+    /// The stack of a thread that stands anywhere; the first frame is its instruction pointer. At most `max_depth`
+    /// frames are taken.
+    pub fn unwind_from<M>(&mut self, regs: &Regs, memory: &mut M, max_depth: u32) -> Unwound
+    where
+        M: ReadMemory + ?Sized,
+    {
+        self.unwind(regs, memory, false, max_depth)
+    }
+
+    /// Shows each frame, from the innermost one outwards, until `visit` breaks or the walk ends. Nothing is interned.
+    /// `at_entry`: the thread stands at the first instruction of a function, whose caller is the first frame.
+    pub fn walk<M>(
+        &mut self,
+        regs: &Regs,
+        memory: &mut M,
+        at_entry: bool,
+        visit: &mut dyn FnMut(&FrameInfo) -> ControlFlow<()>,
+    ) where
+        M: ReadMemory + ?Sized,
+    {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut stack = StackWindow::new(&mut buffer, memory, regs.sp());
+        let mut cursor = Cursor::new(regs);
+        let mut frame = cursor.first_frame(at_entry, &mut stack);
+        let mut guessed = false;
+        while let Some(addr) = frame.filter(|addr| is_canonical(addr.raw())) {
+            let (rule, module) = self.rule(addr, &mut stack);
+            let sp = Addr(cursor.cpu.sp());
+            let caller = match self.next(rule, &mut cursor, &mut stack) {
+                Next::Caller { addr, guessed } => Some((addr, guessed)),
+                _ => None,
+            };
+            let cfa = caller.map(|_| Addr(cursor.cpu.sp()));
+            let info = FrameInfo { addr, module, sp, cfa, is_signal_frame: rule.is_signal_frame(), guessed };
+            if visit(&info).is_break() {
+                break;
+            }
+            guessed |= caller.is_some_and(|(_, guessed)| guessed);
+            frame = caller.map(|(addr, _)| addr);
+        }
+        drop(stack);
+        self.buffer = buffer;
+    }
+
+    /// Interns a stack that another unwinder has walked, innermost frame first.
+    pub fn intern(&mut self, frames: &[FrameAddr], truncated: bool) -> Unwound {
+        let mut stack = StackId::EMPTY;
+        for &addr in frames {
+            let module = self.module_of(addr.lookup()).unwrap_or(ModuleId::NONE);
+            stack = self.stacks.child(stack, Frame { addr, module }, false);
+        }
+        if truncated {
+            stack = self.stacks.truncated(stack);
+        }
+        Unwound { stack, depth: self.stacks.depth(stack), quality: self.stacks.quality(stack) }
+    }
+
+    fn unwind<M>(&mut self, regs: &Regs, memory: &mut M, at_entry: bool, max_depth: u32) -> Unwound
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut stack = StackWindow::new(&mut buffer, memory, regs.sp());
+        let mut cursor = Cursor::new(regs);
+        let mut id = StackId::EMPTY;
+        let mut depth = 0;
+        let mut caller = cursor.first_frame(at_entry, &mut stack).map(|addr| (addr, false));
+        let id = loop {
+            let Some((addr, guessed)) = caller.filter(|(addr, _)| depth < max_depth && is_canonical(addr.raw())) else {
+                break self.stacks.truncated(id);
+            };
+            let (child, rule) = self.enter(id, addr, guessed, &mut stack);
+            id = child;
+            depth += 1;
+            caller = match self.next(rule, &mut cursor, &mut stack) {
+                Next::Caller { addr, guessed } => Some((addr, guessed)),
+                Next::Outermost => break id,
+                Next::GuessedOutermost => break self.stacks.guessed_end(id),
+                Next::Lost => None,
+            };
+        };
+        stack.reached(cursor.cpu.sp());
+        drop(stack);
+        self.buffer = buffer;
+        Unwound { stack: id, depth, quality: self.stacks.quality(id) }
+    }
+
+    /// The node of the frame `addr` below `parent`, and the frame's rule.
+    #[inline]
+    fn enter<M>(
+        &mut self,
+        parent: StackId,
+        addr: FrameAddr,
+        guessed: bool,
+        stack: &mut StackWindow<'_, M>,
+    ) -> (StackId, Rule)
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let pc = addr.raw().0;
+        let is_return = matches!(addr, FrameAddr::Return(_));
+        let hash = (pc ^ u64::from(parent.0) << 32 ^ u64::from(parent.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let slot = (hash >> 40) as usize & (self.edges.len() - 1);
+        if let Some(edge) = self.edges.get(slot)
+            && edge.pc == pc
+            && edge.parent == parent
+            && edge.is_return == is_return
+            && edge.child != StackId::EMPTY
+        {
+            return (edge.child, edge.rule);
+        }
+        let (rule, module) = self.rule(addr, stack);
+        let child = self.stacks.child(parent, Frame { addr, module }, guessed);
+        if rule != Rule::NoModule
+            && let Some(edge) = self.edges.get_mut(slot)
+        {
+            *edge = Edge { pc, parent, child, rule, is_return };
+        }
+        (child, rule)
+    }
+
+    /// The rule and module of a frame, from the cache or the module's CFI.
+    fn rule<M>(&mut self, addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> (Rule, ModuleId)
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let lookup = addr.lookup();
+        if let Some(&known) = self.rules.get(&lookup) {
+            return known;
+        }
+        // code may be mapped anywhere later on, so what has no module is not remembered
+        let Some(id) = self.module_of(lookup) else { return (Rule::NoModule, ModuleId::NONE) };
+        let Some(module) = self.modules.get_mut(&id) else { return (Rule::NoModule, ModuleId::NONE) };
+        let object = module.module().bias.to_object(lookup);
+        let rule = module.derive(object, &mut self.context, &mut self.rows).unwrap_or_else(|| {
+            let mut code = [0; 9];
+            let n = stack.read(addr.raw(), &mut code);
+            match code.get(..n) {
+                Some(code) if rule::is_sigreturn(code) => Rule::SignalFrame,
+                _ if module.is_start_code(object) => Rule::Outermost,
+                _ => Rule::NoCfi { object_file: module.has_cfi() },
+            }
+        });
+        self.rules.insert(lookup, (rule, id));
+        (rule, id)
+    }
+
+    /// Goes from a frame to its caller.
+    #[inline]
+    fn next<M>(&self, rule: Rule, cursor: &mut Cursor, stack: &mut StackWindow<'_, M>) -> Next
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let cpu = &mut cursor.cpu;
+        let sp = cpu.sp();
+        match rule.execute(&self.rows, cpu, stack) {
+            Step::Caller => {}
+            Step::Outermost => return Next::Outermost,
+            Step::NoCfi => return self.by_frame_pointer(rule, cpu, stack),
+            Step::Failed => return Next::Lost,
+        }
+        if cpu.pc == 0 {
+            return Next::Outermost;
+        }
+        if rule.is_signal_frame() {
+            // interrupted, not calling; and the handler may have run on a stack of its own
+            let Some(left) = cursor.signal_frames.checked_sub(1) else { return Next::Lost };
+            cursor.signal_frames = left;
+            return Next::Caller { addr: FrameAddr::Instruction(Addr(cpu.pc)), guessed: false };
+        }
+        if cpu.sp() <= sp {
+            return Next::Lost;
+        }
+        Next::Caller { addr: FrameAddr::Return(Addr(cpu.pc)), guessed: false }
+    }
+
+    /// The caller by the chain of frame pointers, if the chain looks like one: rbp points into the stack above rsp,
+    /// to a saved rbp and a return address into known code.
+    #[cold]
+    fn by_frame_pointer<M>(&self, rule: Rule, cpu: &mut Cpu, stack: &mut StackWindow<'_, M>) -> Next
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let Rule::NoCfi { object_file } = rule else { return Next::Lost };
+        let frame_pointer = cpu.gpr[reg::RBP];
+        // the System V ABI (3.4.1): the outermost frame is marked by a null frame pointer; start code does so
+        if frame_pointer == 0 && object_file {
+            return Next::GuessedOutermost;
+        }
+        let plausible = frame_pointer.is_multiple_of(8)
+            && frame_pointer.checked_sub(cpu.sp()).is_some_and(|above| above <= MAX_FRAME);
+        if !plausible {
+            return Next::Lost;
+        }
+        let (Some(saved), Some(pc)) = (stack.word(frame_pointer), stack.word(frame_pointer.wrapping_add(8))) else {
+            return Next::Lost;
+        };
+        if self.module_of(FrameAddr::Return(Addr(pc)).lookup()).is_none() {
+            return Next::Lost;
+        }
+        cpu.gpr[reg::RBP] = saved;
+        cpu.gpr[reg::RSP] = frame_pointer.wrapping_add(16);
+        cpu.pc = pc;
+        Next::Caller { addr: FrameAddr::Return(Addr(pc)), guessed: true }
+    }
+
+    /// Drops what was cached for these addresses.
+    fn forget(&mut self, code: &[Range<Addr>]) {
+        self.rules.retain(|addr, _| !code.iter().any(|range| range.contains(addr)));
+        self.edges.fill(NO_EDGE);
+    }
+}
+
+impl Cursor {
+    fn new(regs: &Regs) -> Self {
+        Self { cpu: Cpu::from(regs), signal_frames: MAX_SIGNAL_FRAMES }
+    }
+
+    /// The frame that a walk begins with; None if not even the return address can be read.
+    fn first_frame<M>(&mut self, at_entry: bool, stack: &mut StackWindow<'_, M>) -> Option<FrameAddr>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let cpu = &mut self.cpu;
+        if !at_entry {
+            return Some(FrameAddr::Instruction(Addr(cpu.pc)));
+        }
+        cpu.pc = stack.word(cpu.sp())?;
+        cpu.gpr[reg::RSP] = cpu.sp().wrapping_add(8);
+        (cpu.pc != 0).then_some(FrameAddr::Return(Addr(cpu.pc)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

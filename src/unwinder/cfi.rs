@@ -1,0 +1,379 @@
+//! Deriving a rule: finding and reading the CFI row of one code address.
+//!
+//! Formats: the DWARF 5 standard, section 6.4; `.eh_frame` and `.eh_frame_hdr` as in the Linux Standard Base Core 5.0,
+//! chapter 10.6. Rows are read by gimli. The search table of `.eh_frame_hdr` is read here, in the one encoding that
+//! linkers write, since it has to be checked before it is trusted anyway.
+
+use super::rule::{Base, CALLEE_SAVED, Cfa, Expression, Row, Rows, Rule, SAME, Source};
+use super::{Section, UnwindModule};
+use crate::addr::ObjAddr;
+use crate::arch::reg;
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, DebugFrameOffset, EhFrame, EhFrameOffset,
+    EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext, UnwindOffset, UnwindSection,
+};
+use std::sync::Arc;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+const ENCODING: gimli::Encoding = gimli::Encoding { format: gimli::Format::Dwarf32, version: 4, address_size: 8 };
+
+/// FDEs, sorted by where their code starts.
+#[derive(Clone, Debug)]
+struct FdeIndex(Vec<FdeEntry>);
+
+#[derive(Clone, Copy, Debug)]
+struct FdeEntry {
+    start: u64,
+    offset: usize,
+}
+
+/// How the FDE of an address is found in `.eh_frame`.
+#[derive(Clone, Debug)]
+enum EhSearch {
+    /// The table in `.eh_frame_hdr`, found to be sound: its number of entries.
+    Header(usize),
+    /// Our own, where the linker made none or a bad one.
+    Index(FdeIndex),
+}
+
+/// The unwind tables of one module.
+#[derive(Clone, Debug)]
+pub struct ModuleCfi {
+    module: UnwindModule,
+    bases: BaseAddresses,
+    /// Both are made when they are first needed: most libraries never call an allocator.
+    eh_search: Option<EhSearch>,
+    debug_index: Option<FdeIndex>,
+}
+
+impl ModuleCfi {
+    /// Takes the sections; reads nothing yet.
+    pub fn new(module: UnwindModule) -> Self {
+        let mut bases = BaseAddresses::default();
+        if let Some(section) = &module.eh_frame_hdr {
+            bases = bases.set_eh_frame_hdr(section.addr.0);
+        }
+        if let Some(section) = &module.eh_frame {
+            bases = bases.set_eh_frame(section.addr.0);
+        }
+        if let Some(text) = module.text {
+            bases = bases.set_text(text.0);
+        }
+        if let Some(got) = module.got {
+            bases = bases.set_got(got.0);
+        }
+        Self { module, bases, eh_search: None, debug_index: None }
+    }
+
+    /// The module as it was given.
+    pub fn module(&self) -> &UnwindModule {
+        &self.module
+    }
+
+    /// Whether `addr` lies in the few instructions behind the entry point: assembly that sets up the first call (`_start`,
+    /// ld.so's `_dl_start_user`) and has no caller.
+    pub fn is_start_code(&self, addr: ObjAddr) -> bool {
+        const START_CODE: u64 = 128;
+        self.module.entry.is_some_and(|entry| addr >= entry && addr.0 - entry.0 < START_CODE)
+    }
+
+    /// Whether there is any CFI at all.
+    pub fn has_cfi(&self) -> bool {
+        self.module.eh_frame.is_some() || self.module.debug_frame.is_some()
+    }
+
+    /// The rule for the code at `addr` (a look-up address: return addresses less one). None if no row covers it or the
+    /// row can't be read.
+    pub fn derive(&mut self, addr: ObjAddr, context: &mut UnwindContext<usize>, rows: &mut Rows) -> Option<Rule> {
+        self.derive_from_eh_frame(addr, context, rows).or_else(|| self.derive_from_debug_frame(addr, context, rows))
+    }
+
+    fn derive_from_eh_frame(
+        &mut self,
+        addr: ObjAddr,
+        context: &mut UnwindContext<usize>,
+        rows: &mut Rows,
+    ) -> Option<Rule> {
+        let section = self.module.eh_frame.as_ref()?;
+        let frames = EhFrame::new(&section.bytes, LittleEndian);
+        let search = self.eh_search.get_or_insert_with(|| {
+            let header = self.module.eh_frame_hdr.as_ref().and_then(|header| check_header(header, section));
+            match header {
+                Some(count) => EhSearch::Header(count),
+                None => EhSearch::Index(FdeIndex::build(&frames, &self.bases)),
+            }
+        });
+        let offset = match search {
+            EhSearch::Header(count) => search_header(self.module.eh_frame_hdr.as_ref()?, *count, section, addr)?,
+            EhSearch::Index(index) => index.find(addr.0)?,
+        };
+        row_at(&frames, EhFrameOffset(offset), addr, &self.bases, context)
+            .and_then(|row| row.compile(&frames, self.module.bias.0, rows))
+    }
+
+    fn derive_from_debug_frame(
+        &mut self,
+        addr: ObjAddr,
+        context: &mut UnwindContext<usize>,
+        rows: &mut Rows,
+    ) -> Option<Rule> {
+        let section = self.module.debug_frame.as_ref()?;
+        let mut frames = DebugFrame::new(&section.bytes, LittleEndian);
+        frames.set_address_size(8);
+        let index = self.debug_index.get_or_insert_with(|| FdeIndex::build(&frames, &self.bases));
+        let offset = DebugFrameOffset(index.find(addr.0)?);
+        row_at(&frames, offset, addr, &self.bases, context)
+            .and_then(|row| row.compile(&frames, self.module.bias.0, rows))
+    }
+}
+
+/// Bytes before the table: version, three encodings, pointer to `.eh_frame`, number of entries.
+const HEADER: usize = 12;
+/// Bytes of an entry: the function's start and its FDE, both from the header's own address.
+const ENTRY: usize = 8;
+
+/// The number of entries of a search table that can be trusted: in the encoding that linkers write, sorted, and
+/// pointing into `.eh_frame`.
+fn check_header(header: &Section, eh_frame: &Section) -> Option<usize> {
+    // DW_EH_PE_udata4 count, DW_EH_PE_datarel | DW_EH_PE_sdata4 table; the pointer may be of any 4-byte encoding
+    let [1, pointer, 0x03, 0x3b] = *header.bytes.first_chunk::<4>()? else { return None };
+    if !matches!(pointer & 0x0f, 0x03 | 0x0b) {
+        return None;
+    }
+    let count = header.bytes.get(8..HEADER)?.first_chunk().copied().map(u32::from_le_bytes)?;
+    let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
+    let table = header.bytes.get(HEADER..)?.get(..count.checked_mul(ENTRY)?)?;
+    let mut last = i32::MIN;
+    for entry in table.chunks_exact(ENTRY) {
+        let (start, _) = read_entry(entry)?;
+        if start < last {
+            return None;
+        }
+        last = start;
+    }
+    let first_fde = fde_offset(header, eh_frame, read_entry(table)?.1)?;
+    (first_fde < eh_frame.bytes.len()).then_some(count)
+}
+
+fn read_entry(bytes: &[u8]) -> Option<(i32, i32)> {
+    let (start, rest) = bytes.split_first_chunk()?;
+    Some((i32::from_le_bytes(*start), i32::from_le_bytes(*rest.first_chunk()?)))
+}
+
+fn fde_offset(header: &Section, eh_frame: &Section, relative: i32) -> Option<usize> {
+    let addr = header.addr.0.wrapping_add_signed(i64::from(relative));
+    usize::try_from(addr.wrapping_sub(eh_frame.addr.0)).ok()
+}
+
+/// Offset in `.eh_frame` of the last FDE that does not begin behind `addr`.
+fn search_header(header: &Section, count: usize, eh_frame: &Section, addr: ObjAddr) -> Option<usize> {
+    let table = header.bytes.get(HEADER..)?.get(..count * ENTRY)?;
+    let (entries, _) = table.as_chunks::<ENTRY>();
+    let wanted = addr.0.wrapping_sub(header.addr.0).cast_signed();
+    let behind = entries.partition_point(|e| read_entry(e).is_some_and(|(start, _)| i64::from(start) <= wanted));
+    let (_, fde) = read_entry(entries.get(behind.checked_sub(1)?)?)?;
+    fde_offset(header, eh_frame, fde)
+}
+
+impl FdeIndex {
+    /// Reads all of a section. What can't be parsed is left out.
+    fn build<'a, S>(frames: &S, bases: &BaseAddresses) -> Self
+    where
+        S: UnwindSection<Slice<'a>>,
+        S::Offset: UnwindOffset<usize>,
+    {
+        let mut index = Vec::new();
+        let mut entries = frames.entries(bases);
+        let mut last_cie: Option<(S::Offset, CommonInformationEntry<Slice<'a>>)> = None;
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(partial) = entry else { continue };
+            let fde = partial.parse(|section, bases, offset| match &last_cie {
+                Some((at, cie)) if *at == offset => Ok(cie.clone()),
+                _ => {
+                    let cie = section.cie_from_offset(bases, offset)?;
+                    last_cie = Some((offset, cie.clone()));
+                    Ok(cie)
+                }
+            });
+            let Ok(fde) = fde else { continue };
+            let (start, end) = (fde.initial_address(), fde.end_address());
+            // a linker that drops a function may leave its FDE behind, at address 0
+            if start != 0 && start < end {
+                index.push(FdeEntry { start, offset: fde.offset() });
+            }
+        }
+        index.sort_by_key(|entry| entry.start);
+        Self(index)
+    }
+
+    /// Offset of the last FDE that does not begin behind `addr`.
+    fn find(&self, addr: u64) -> Option<usize> {
+        let behind = self.0.partition_point(|entry| entry.start <= addr);
+        Some(self.0.get(behind.checked_sub(1)?)?.offset)
+    }
+}
+
+/// One row as gimli gives it, with what its CIE adds.
+struct FoundRow<'ctx> {
+    row: &'ctx gimli::UnwindTableRow<usize>,
+    return_address: gimli::Register,
+    signal: bool,
+}
+
+fn row_at<'a, 'ctx, S>(
+    frames: &S,
+    offset: S::Offset,
+    addr: ObjAddr,
+    bases: &BaseAddresses,
+    context: &'ctx mut UnwindContext<usize>,
+) -> Option<FoundRow<'ctx>>
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let fde = frames.fde_from_offset(bases, offset, S::cie_from_offset).ok()?;
+    if !fde.contains(addr.0) {
+        return None;
+    }
+    let (return_address, signal) = (fde.cie().return_address_register(), fde.is_signal_trampoline());
+    let row = fde.unwind_info_for_address(frames, bases, context, addr.0).ok()?;
+    Some(FoundRow { row, return_address, signal })
+}
+
+impl FoundRow<'_> {
+    /// The rule of this row; None if it does not say where the return address is.
+    fn compile<'a, S: UnwindSection<Slice<'a>>>(&self, section: &S, bias: u64, rows: &mut Rows) -> Option<Rule> {
+        let cfa = match self.row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => Cfa::Register(general_register(*register)?, *offset),
+            CfaRule::Expression(expression) => {
+                let bytes = expression.get(section).ok()?.0.slice();
+                match register_plus_offset(bytes) {
+                    Some((register, offset, true)) => Cfa::Load(register, offset),
+                    Some((register, offset, false)) => Cfa::Register(register, offset),
+                    None => Cfa::Expression(copy_expression(bytes, bias)),
+                }
+            }
+        };
+        let mut registers = Vec::new();
+        for (register, rule) in self.row.registers() {
+            let number = match register {
+                r if *r == self.return_address => reg::RETURN_ADDRESS as u8,
+                // vector, flag and segment registers do not matter to the walk
+                r => match general_register(*r) {
+                    Some(number) if usize::from(number) != reg::RETURN_ADDRESS => number,
+                    _ => continue,
+                },
+            };
+            if let Some(source) = source(rule, section, bias)? {
+                registers.push((number, source));
+            }
+        }
+        registers.sort_by_key(|(register, _)| *register);
+        let (_, return_address) =
+            registers.last().filter(|(register, _)| usize::from(*register) == reg::RETURN_ADDRESS)?;
+        if *return_address == Source::Undefined {
+            return Some(Rule::Outermost);
+        }
+        let row = Row { cfa, registers };
+        if !self.signal
+            && let Some(rule) = compact(&row)
+        {
+            return Some(rule);
+        }
+        Some(Rule::Row { row: rows.intern(row)?, signal: self.signal })
+    }
+}
+
+/// The register's number, if it is one of those that the unwinder follows: 0–15 and 16, the instruction pointer.
+fn general_register(register: gimli::Register) -> Option<u8> {
+    u8::try_from(register.0).ok().filter(|&number| usize::from(number) <= reg::RETURN_ADDRESS)
+}
+
+/// Where `rule` finds its register: the outer None for what x86-64 does not have, the inner one for "unchanged".
+#[allow(clippy::option_option, reason = "an error and the default are different answers")]
+fn source<'a, S>(rule: &RegisterRule<usize>, section: &S, bias: u64) -> Option<Option<Source>>
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    Some(Some(match rule {
+        RegisterRule::SameValue => return Some(None),
+        RegisterRule::Undefined => Source::Undefined,
+        RegisterRule::Offset(offset) => Source::AtCfa(*offset),
+        RegisterRule::ValOffset(offset) => Source::CfaPlus(*offset),
+        RegisterRule::Register(register) => Source::Register(general_register(*register)?, 0),
+        RegisterRule::Expression(expression) => {
+            let bytes = expression.get(section).ok()?.0.slice();
+            match register_plus_offset(bytes) {
+                Some((register, offset, false)) => Source::Load(register, offset),
+                _ => Source::LoadExpression(copy_expression(bytes, bias)),
+            }
+        }
+        RegisterRule::ValExpression(expression) => {
+            let bytes = expression.get(section).ok()?.0.slice();
+            match register_plus_offset(bytes) {
+                Some((register, offset, false)) => Source::Register(register, offset),
+                Some((register, offset, true)) => Source::Load(register, offset),
+                None => Source::Expression(copy_expression(bytes, bias)),
+            }
+        }
+        RegisterRule::Constant(value) => Source::Constant(*value),
+        _ => return None,
+    }))
+}
+
+/// An expression that is only `DW_OP_bregN offset`, with or without a `DW_OP_deref` behind it: register, offset, and
+/// whether the word there is meant.
+fn register_plus_offset(bytes: &[u8]) -> Option<(u8, i64, bool)> {
+    let mut operations = gimli::Expression(EndianSlice::new(bytes, LittleEndian)).operations(ENCODING);
+    let Ok(Some(Operation::RegisterOffset { register, offset, .. })) = operations.next() else { return None };
+    let register = general_register(register)?;
+    match operations.next() {
+        Ok(None) => Some((register, offset, false)),
+        Ok(Some(Operation::Deref { size: 8, space: false, .. })) => {
+            matches!(operations.next(), Ok(None)).then_some((register, offset, true))
+        }
+        _ => None,
+    }
+}
+
+fn copy_expression(bytes: &[u8], bias: u64) -> Expression {
+    let mut operations = gimli::Expression(EndianSlice::new(bytes, LittleEndian)).operations(ENCODING);
+    let mut relocated = false;
+    while let Ok(Some(operation)) = operations.next() {
+        relocated |= matches!(operation, Operation::Address { .. });
+    }
+    Expression { bytes: Arc::from(bytes), bias: if relocated { bias } else { 0 } }
+}
+
+/// The compact form of a row, if it has one.
+fn compact(row: &Row) -> Option<Rule> {
+    let (base, offset) = match row.cfa {
+        Cfa::Register(register, offset) if usize::from(register) == reg::RSP => (Base::Rsp, offset),
+        Cfa::Register(register, offset) if usize::from(register) == reg::RBP => (Base::Rbp, offset),
+        Cfa::Load(register, offset) if usize::from(register) == reg::RBP => (Base::LoadRbp, offset),
+        _ => return None,
+    };
+    let offset = i32::try_from(offset).ok()?;
+    let mut saved = [SAME; 6];
+    let mut returns = false;
+    for (register, source) in &row.registers {
+        let register = usize::from(*register);
+        if register == reg::RETURN_ADDRESS {
+            returns = *source == Source::AtCfa(-8);
+            continue;
+        }
+        let slot = CALLEE_SAVED.iter().position(|&r| r == register).and_then(|i| saved.get_mut(i));
+        let bytes = match (source, base) {
+            // a caller-saved register without a value: nothing that is looked at
+            (Source::Undefined, _) => continue,
+            (Source::AtCfa(bytes), Base::Rsp | Base::Rbp) => *bytes,
+            (Source::Load(from, bytes), Base::LoadRbp) if usize::from(*from) == reg::RBP => *bytes,
+            _ => return None,
+        };
+        if bytes % 8 != 0 {
+            return None;
+        }
+        *slot? = i8::try_from(bytes / 8).ok().filter(|&words| words != SAME)?;
+    }
+    returns.then_some(Rule::Compact { base, offset, saved })
+}

@@ -1,0 +1,390 @@
+//! Interned stacks: a trie rooted at the innermost frame, in at most 24 bytes per node.
+//!
+//! The walk goes from the allocator's caller outwards, so a node is reached by (node of the frame it called, own
+//! address), and a stack's id is the node of its outermost frame. Nodes are never removed and ids never change.
+//!
+//! A node is 20 bytes in chunks of fixed size, the hash index two bytes more. The index is linear hashing (W. Litwin,
+//! 1980): buckets are split one at a time as nodes arrive. So memory never doubles, and no insertion, which a stopped
+//! thread waits for, pays for a rehash of everything.
+
+use super::{Frame, Quality};
+use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
+use rustc_hash::FxHasher;
+use std::hash::Hasher;
+
+/// Entries per chunk of the node and bucket stores.
+const CHUNK: usize = 1 << 12;
+/// Nodes per bucket on average. Two keeps the index at 2 bytes per node and a look-up at about two node reads.
+const LOAD: usize = 2;
+/// Bits of an address that are kept: the canonical user and kernel addresses with five page table levels.
+const ADDR_BITS: u32 = 57;
+const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
+/// The frame's address is a return address.
+const RETURN: u64 = 1 << 57;
+/// This frame or one further in was reached by a guess.
+const GUESSED: u64 = 1 << 58;
+/// No frame: says that the stack below was cut off, or that its end was guessed.
+const END: u64 = 1 << 59;
+/// With [`END`]: cut off.
+const TRUNCATED: u64 = 1 << 60;
+
+/// One frame below its callers. `next` links the nodes of one bucket; 0 (the root, in no bucket) ends the list.
+#[derive(Clone, Copy, Default, Debug)]
+struct Node {
+    /// Address and flags, in two halves so that the node needs no padding.
+    low: u32,
+    high: u32,
+    module: u32,
+    parent: u32,
+    next: u32,
+}
+
+const _: () = assert!(size_of::<Node>() == 20);
+
+impl Node {
+    fn word(self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
+    }
+
+    fn frame(self) -> Option<Frame> {
+        let word = self.word();
+        if word & END != 0 {
+            return None;
+        }
+        let addr = Addr(sign_extend(word));
+        let addr = if word & RETURN != 0 { FrameAddr::Return(addr) } else { FrameAddr::Instruction(addr) };
+        Some(Frame { addr, module: ModuleId(self.module) })
+    }
+}
+
+/// The address in the low bits of `word`.
+const fn sign_extend(word: u64) -> u64 {
+    let unused = 64 - ADDR_BITS;
+    ((word << unused).cast_signed() >> unused).cast_unsigned()
+}
+
+/// Whether code can lie at `addr` at all: the canonical addresses. Others are not kept by [`StackTable`].
+pub const fn is_canonical(addr: Addr) -> bool {
+    sign_extend(addr.0) == addr.0
+}
+
+/// A vector that grows by a chunk at a time and never moves what it holds.
+#[derive(Clone, Debug, Default)]
+struct Chunked<T> {
+    chunks: Vec<Box<[T]>>,
+    len: usize,
+}
+
+impl<T: Copy + Default> Chunked<T> {
+    fn get(&self, index: usize) -> Option<T> {
+        if index >= self.len {
+            return None;
+        }
+        self.chunks.get(index / CHUNK)?.get(index % CHUNK).copied()
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+    }
+
+    fn push(&mut self, value: T) {
+        let index = self.len;
+        if index / CHUNK == self.chunks.len() {
+            self.chunks.push(vec![T::default(); CHUNK].into_boxed_slice());
+        }
+        if let Some(slot) = self.get_mut(index) {
+            *slot = value;
+            self.len += 1;
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.chunks.len() * CHUNK * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T]>>()
+    }
+}
+
+/// All stacks seen in one process.
+///
+/// A stack is identified by addresses, their modules and how its frames were found; two walks of the same call chain
+/// give the same id if and only if they are of the same quality.
+#[derive(Clone, Debug)]
+pub struct StackTable {
+    nodes: Chunked<Node>,
+    /// First node of each bucket.
+    buckets: Chunked<u32>,
+}
+
+impl Default for StackTable {
+    fn default() -> Self {
+        let mut table = Self { nodes: Chunked::default(), buckets: Chunked::default() };
+        table.nodes.push(Node::default());
+        table.buckets.push(0);
+        table
+    }
+}
+
+impl StackTable {
+    /// A table that holds the empty stack only.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The stack `parent` with one more frame, the caller of its outermost one. `guessed`: the frame was found by its
+    /// frame pointer, not by CFI. The address must be canonical ([`is_canonical`]). After four billion nodes
+    /// `parent` itself is returned.
+    pub fn child(&mut self, parent: StackId, frame: Frame, guessed: bool) -> StackId {
+        let kind = if matches!(frame.addr, FrameAddr::Return(_)) { RETURN } else { 0 };
+        let inherited = self.node(parent).word() & GUESSED;
+        let word = frame.addr.raw().0 & ADDR_MASK | kind | inherited | if guessed { GUESSED } else { 0 };
+        self.intern(parent, word, frame.module)
+    }
+
+    /// The stack `stack`, marked as cut off before its outermost frame. The empty stack counts as cut off already.
+    pub fn truncated(&mut self, stack: StackId) -> StackId {
+        if stack == StackId::EMPTY {
+            return stack;
+        }
+        self.intern(stack, END | TRUNCATED | GUESSED, ModuleId::NONE)
+    }
+
+    /// The stack `stack`, whose last frame was taken for the outermost one by a guess.
+    pub fn guessed_end(&mut self, stack: StackId) -> StackId {
+        if stack == StackId::EMPTY || self.quality(stack) != Quality::Complete {
+            return stack;
+        }
+        self.intern(stack, END | GUESSED, ModuleId::NONE)
+    }
+
+    /// How far `stack` can be trusted. The empty stack is truncated.
+    pub fn quality(&self, stack: StackId) -> Quality {
+        let word = self.node(stack).word();
+        if word & TRUNCATED != 0 || stack == StackId::EMPTY {
+            Quality::Truncated
+        } else if word & GUESSED != 0 {
+            Quality::Guessed
+        } else {
+            Quality::Complete
+        }
+    }
+
+    /// The frames of `stack`, innermost (the allocator's caller) first.
+    pub fn frames(&self, stack: StackId) -> Vec<Frame> {
+        let mut frames: Vec<_> = self.path(stack).filter_map(Node::frame).collect();
+        frames.reverse();
+        frames
+    }
+
+    /// The number of frames of `stack`.
+    pub fn depth(&self, stack: StackId) -> u32 {
+        self.path(stack).map(|node| u32::from(node.word() & END == 0)).sum()
+    }
+
+    /// The stack without its outermost frame (or without its mark of truncation); None for the empty one.
+    pub fn parent(&self, stack: StackId) -> Option<StackId> {
+        (stack != StackId::EMPTY).then(|| StackId(self.node(stack).parent))
+    }
+
+    /// The number of nodes, the root included: every id is below.
+    pub fn len(&self) -> usize {
+        self.nodes.len
+    }
+
+    /// Whether no stack but the empty one was interned.
+    pub fn is_empty(&self) -> bool {
+        self.len() <= 1
+    }
+
+    /// Bytes of memory that the table holds, unused slots included.
+    pub fn memory(&self) -> usize {
+        self.nodes.bytes() + self.buckets.bytes()
+    }
+
+    fn node(&self, stack: StackId) -> Node {
+        self.nodes.get(stack.0 as usize).unwrap_or_default()
+    }
+
+    /// The nodes from `stack` down to the innermost frame.
+    fn path(&self, stack: StackId) -> impl Iterator<Item = Node> {
+        let mut at = stack;
+        std::iter::from_fn(move || {
+            if at == StackId::EMPTY {
+                return None;
+            }
+            let node = self.nodes.get(at.0 as usize)?;
+            at = StackId(node.parent);
+            Some(node)
+        })
+    }
+
+    fn intern(&mut self, parent: StackId, word: u64, module: ModuleId) -> StackId {
+        let hash = hash(parent.0, word, module.0);
+        let bucket = bucket_of(hash, self.buckets.len);
+        let first = self.buckets.get(bucket).unwrap_or_default();
+        let mut at = first;
+        while at != 0 {
+            let node = self.node(StackId(at));
+            if node.parent == parent.0 && node.word() == word && node.module == module.0 {
+                return StackId(at);
+            }
+            at = node.next;
+        }
+        let Ok(id) = u32::try_from(self.nodes.len) else { return parent };
+        let [low, high] = [word as u32, (word >> 32) as u32];
+        self.nodes.push(Node { low, high, module: module.0, parent: parent.0, next: first });
+        if let Some(head) = self.buckets.get_mut(bucket) {
+            *head = id;
+        }
+        if self.nodes.len > self.buckets.len * LOAD {
+            self.split_bucket();
+        }
+        StackId(id)
+    }
+
+    /// Adds one bucket and moves to it, from the one bucket that held them so far, the nodes that belong there.
+    fn split_bucket(&mut self) {
+        let new = self.buckets.len;
+        self.buckets.push(0);
+        let old = new - (new + 1).next_power_of_two() / 2;
+        let mut at = self.buckets.get(old).unwrap_or_default();
+        let mut heads = [0; 2];
+        while at != 0 {
+            let node = self.node(StackId(at));
+            let moves = bucket_of(hash(node.parent, node.word(), node.module), new + 1) == new;
+            let head = &mut heads[usize::from(moves)];
+            if let Some(node) = self.nodes.get_mut(at as usize) {
+                node.next = *head;
+            }
+            *head = at;
+            at = node.next;
+        }
+        for (bucket, head) in [old, new].into_iter().zip(heads) {
+            if let Some(slot) = self.buckets.get_mut(bucket) {
+                *slot = head;
+            }
+        }
+    }
+}
+
+fn hash(parent: u32, word: u64, module: u32) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_u64(u64::from(parent) << 32 | u64::from(module));
+    hasher.write_u64(word);
+    hasher.finish()
+}
+
+/// Where `hash` lives among `count` buckets: the next power of two decides, and the buckets that do not exist yet are
+/// still part of those that they will be split from.
+fn bucket_of(hash: u64, count: usize) -> usize {
+    let size = count.next_power_of_two();
+    let bucket = hash as usize & (size - 1);
+    if bucket < count { bucket } else { bucket - size / 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn frame(addr: u64) -> Frame {
+        Frame { addr: FrameAddr::Return(Addr(addr)), module: ModuleId(3) }
+    }
+
+    #[test]
+    fn frames_come_back_innermost_first() {
+        let mut table = StackTable::new();
+        let frames = [
+            frame(0x401000),
+            Frame { addr: FrameAddr::Instruction(Addr(0x7fff_f7dd_1000)), module: ModuleId(0) },
+            Frame { addr: FrameAddr::Return(Addr(0xffff_ffff_ff60_0007)), module: ModuleId::NONE },
+        ];
+        let mut stack = StackId::EMPTY;
+        for f in frames {
+            stack = table.child(stack, f, false);
+        }
+        assert_eq!(table.frames(stack), frames);
+        assert_eq!(table.depth(stack), 3);
+        assert_eq!(table.quality(stack), Quality::Complete);
+        assert_eq!(table.frames(table.parent(stack).unwrap()), frames[..2]);
+        assert_eq!(table.frames(StackId::EMPTY), []);
+        assert_eq!(table.quality(StackId::EMPTY), Quality::Truncated);
+        assert_eq!(table.frames(StackId(77)), [], "an id of another table does no harm");
+    }
+
+    #[test]
+    fn kind_module_and_quality_are_part_of_the_identity() {
+        let mut table = StackTable::new();
+        let plain = table.child(StackId::EMPTY, frame(0x10), false);
+        assert_eq!(table.child(StackId::EMPTY, frame(0x10), false), plain);
+        let other = [
+            table.child(StackId::EMPTY, frame(0x10), true),
+            table.child(StackId::EMPTY, Frame { addr: FrameAddr::Instruction(Addr(0x10)), ..frame(0) }, false),
+            table.child(StackId::EMPTY, Frame { module: ModuleId(4), ..frame(0x10) }, false),
+            table.child(plain, frame(0x10), false),
+            table.truncated(plain),
+        ];
+        for (i, a) in other.iter().enumerate() {
+            assert_ne!(*a, plain);
+            assert!(!other[i + 1..].contains(a));
+        }
+    }
+
+    #[test]
+    fn a_guess_marks_every_stack_built_on_it() {
+        let mut table = StackTable::new();
+        let inner = table.child(StackId::EMPTY, frame(1), false);
+        let guessed = table.child(inner, frame(2), true);
+        let outer = table.child(guessed, frame(3), false);
+        assert_eq!(table.quality(inner), Quality::Complete);
+        assert_eq!(table.quality(outer), Quality::Guessed);
+        assert_eq!(table.guessed_end(outer), outer);
+        let end = table.guessed_end(inner);
+        assert_eq!((table.quality(end), table.depth(end)), (Quality::Guessed, 1));
+        let cut = table.truncated(outer);
+        assert_eq!((table.quality(cut), table.depth(cut)), (Quality::Truncated, 3));
+        assert_eq!(table.frames(cut).len(), 3);
+        assert_eq!(table.truncated(StackId::EMPTY), StackId::EMPTY);
+    }
+
+    /// The same pushes into a map of the standard library give the same identities.
+    #[test]
+    fn identities_agree_with_a_plain_map() {
+        let mut table = StackTable::new();
+        let mut map: HashMap<(StackId, u64), StackId> = HashMap::new();
+        let mut state = 1u64;
+        let mut ids = vec![StackId::EMPTY];
+        for _ in 0..200_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let parent = ids[(state >> 33) as usize % ids.len().min(5000)];
+            let addr = 0x5555_0000_0000 + (state >> 20) % 64 * 16;
+            let id = table.child(parent, frame(addr), false);
+            assert_eq!(*map.entry((parent, addr)).or_insert(id), id);
+            if table.len() > ids.len() {
+                ids.push(id);
+            }
+        }
+        assert_eq!(table.len(), map.len() + 1);
+        for (&(parent, addr), &id) in &map {
+            assert_eq!(table.child(parent, frame(addr), false), id);
+            assert_eq!((table.parent(id), table.frames(id).last().copied()), (Some(parent), Some(frame(addr))));
+        }
+    }
+
+    #[test]
+    fn at_most_24_bytes_per_node_at_every_size() {
+        let mut table = StackTable::new();
+        let mut stack = StackId::EMPTY;
+        for i in 0..400_000u64 {
+            stack = table.child(if i % 40 == 0 { StackId::EMPTY } else { stack }, frame(0x40_0000 + i), false);
+            if i > 100_000 {
+                assert!(table.memory() <= 24 * table.len(), "{} bytes for {} nodes", table.memory(), table.len());
+            }
+        }
+        let longest = (0..table.buckets.len)
+            .map(|bucket| {
+                let next = |&at: &u32| Some(table.node(StackId(at)).next).filter(|&at| at != 0);
+                std::iter::successors(table.buckets.get(bucket).filter(|&at| at != 0), next).count()
+            })
+            .max();
+        assert!(longest < Some(20), "longest chain {longest:?}");
+    }
+}

@@ -1,0 +1,53 @@
+//! The one integration test binary.
+//!
+//! `support` builds the fixtures and runs programs with and without heaptrace; `suite` holds the tests, one file per
+//! topic. A test that stands for a scenario of the hazard list carries its id in its name (`t16_…`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+mod support {
+    pub mod checks;
+    pub mod counter;
+    pub mod fixtures;
+    pub mod ledger;
+    pub mod procfs;
+    pub mod program;
+    pub mod report;
+    pub mod running;
+    pub mod stopped;
+    pub mod tempdir;
+}
+
+mod suite {
+    mod architecture;
+    mod attach;
+    mod binaries;
+    mod counts;
+    mod detach;
+    mod emulator;
+    mod failures;
+    mod findshlibs;
+    mod harness;
+    mod hook;
+    mod launch;
+    mod modules;
+    mod outputs;
+    mod pprof;
+    mod processes;
+    mod realprograms;
+    mod redis;
+    mod signals;
+    mod threads;
+    mod unwinding;
+
+    /// How often a test repeats what happens at random moments: a few times, or more with `HEAPTRACE_TEST_FACTOR=10`.
+    fn rounds(usual: u32) -> u32 {
+        let factor = std::env::var("HEAPTRACE_TEST_FACTOR").ok().and_then(|text| text.parse().ok());
+        usual * factor.unwrap_or(1)
+    }
+}

@@ -1,0 +1,141 @@
+//! Attaching to running processes.
+
+use crate::support::procfs;
+use crate::support::program::{Program, Traced};
+use crate::support::running::Running;
+use nix::sys::signal::Signal;
+
+/// Starts the self-checking victim and returns its process id.
+pub fn start_victim(program: &Program) -> (Running, i32) {
+    let mut victim = program.start();
+    let pid = victim.value("ready").parse().unwrap();
+    (victim, pid)
+}
+
+/// Asks whether all threads still work, ends the victim and hears that nothing was wrong.
+pub fn assert_victim_well(mut victim: Running, pid: i32) {
+    victim.assert_alive();
+    procfs::assert_left_as_it_was(pid);
+    victim.send("still alive?");
+    assert_eq!(victim.line(), "alive");
+    victim.feed(b"");
+    assert_eq!(victim.line(), "ok");
+    victim.wait().success();
+}
+
+fn attach_for(pid: i32, options: &[&str]) -> Traced {
+    let tracer = Program::new("/bin/true");
+    tracer.collect(tracer.start_attached(options, pid).wait().success())
+}
+
+/// A process under load is profiled for a while and left as it was.
+#[test]
+fn attach_for_a_duration() {
+    let program = Program::fixture("victim").args(["4"]);
+    let (victim, pid) = start_victim(&program);
+    let traced = attach_for(pid, &["--duration", "500ms"]);
+    let report = &traced.report;
+    assert!(report.site_sum(&["victim_allocate", "work"], "/allocated/objects") > 100);
+    assert_eq!(report.text("/mode"), "attach");
+    assert_eq!(report.number("/pid"), u64::try_from(pid).unwrap());
+    assert!(report.0["exit"].is_null(), "it lives on");
+    assert_eq!(report.anomaly("lost"), 0);
+    assert_eq!(report.anomaly("double_frees"), 0);
+    // blocks from before are no anomaly
+    assert_eq!(report.anomaly("unknown_frees"), 0);
+    assert!(report.total("preexisting_frees") > 0);
+    let duration = report.number("/duration_ns");
+    assert!((400_000_000..30_000_000_000).contains(&duration), "{duration}");
+    assert_victim_well(victim, pid);
+}
+
+/// T03: two hundred threads, none missed: one missed thread is one death by SIGTRAP.
+#[test]
+fn t03_two_hundred_threads() {
+    let program = Program::fixture("victim").args(["200"]);
+    let (victim, pid) = start_victim(&program);
+    for _ in 0..2 {
+        let traced = attach_for(pid, &["--duration", "300ms"]);
+        assert_eq!(traced.report.anomaly("lost"), 0);
+    }
+    assert_victim_well(victim, pid);
+}
+
+/// T04: attach, and detach, again and again, while threads are created and joined.
+#[test]
+fn t04_attach_during_thread_churn() {
+    let program = Program::fixture("victim").args(["2", "churn"]);
+    let (victim, pid) = start_victim(&program);
+    for _ in 0..crate::suite::rounds(8) {
+        attach_for(pid, &["--duration", "50ms"]);
+    }
+    assert_victim_well(victim, pid);
+}
+
+/// `--by-name` finds the process by its executable's name, longer than the kernel's fifteen characters.
+#[test]
+fn attach_by_name() {
+    let program = Program::fixture("victim");
+    let name = format!("a-rather-long-victim-name-{}", std::process::id());
+    let copy = program.folder().join(&name);
+    std::fs::copy(program.exe(), &copy).unwrap();
+    let (victim, pid) = start_victim(&Program::new(&copy).args(["1"]));
+    let tracer = Program::new("/bin/true");
+    let report = tracer.report_path();
+    let ended = tracer
+        .start_heaptrace(["attach", "--by-name", &name, "--duration", "200ms", "-o", report.to_str().unwrap()])
+        .wait()
+        .success();
+    let report = crate::support::report::Report::read(&report, &ended);
+    assert_eq!(report.number("/pid"), u64::try_from(pid).unwrap());
+    assert_eq!(report.text("/program"), name);
+    assert_victim_well(victim, pid);
+}
+
+/// `--by-name` with two matches names both and touches neither.
+#[test]
+fn attach_by_ambiguous_name() {
+    let program = Program::fixture("victim");
+    let name = format!("one-of-two-victims-{}", std::process::id());
+    let copy = program.folder().join(&name);
+    std::fs::copy(program.exe(), &copy).unwrap();
+    let program = Program::new(&copy).args(["1"]);
+    let ((first, first_pid), (second, second_pid)) = (start_victim(&program), start_victim(&program));
+    let tracer = Program::new("/bin/true");
+    let ended = tracer.start_heaptrace(["attach", "--by-name", &name]).wait();
+    assert_eq!(ended.code(), 125);
+    for pid in [first_pid, second_pid] {
+        assert!(ended.stderr.contains(&pid.to_string()), "{}", ended.stderr);
+    }
+    assert_victim_well(first, first_pid);
+    assert_victim_well(second, second_pid);
+}
+
+/// A process that ends while it is traced: the profile is written, heaptrace ends with 0 whatever the status.
+#[test]
+fn attached_process_ends() {
+    let program = Program::fixture("forever").args(["2"]);
+    let mut target = program.start();
+    let pid: i32 = target.value("ready").parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    target.signal(Signal::SIGKILL);
+    let traced = tracer.collect(attached.wait());
+    assert_eq!(traced.ended.code(), 0);
+    assert_eq!(traced.report.0["exit"]["signal"], 9);
+    target.wait();
+}
+
+/// `run --duration` detaches, writes, waits as a plain parent and passes on the program's status.
+#[test]
+fn run_with_duration_detaches() {
+    let program = Program::new("/bin/sh").args(["-c", "read line; exit 17"]);
+    let mut running = program.start_traced(&["--duration", "200ms"]);
+    procfs::wait_until("the report is written", || program.report_path().exists());
+    assert!(running.is_alive());
+    running.send("now end");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 17);
+    assert_eq!(traced.report.0["complete"], false);
+}

@@ -1,0 +1,226 @@
+//! True numbers: totals and sites against the fixtures' own ledgers.
+
+use crate::support::counter::assert_equals_counter;
+use crate::support::fixtures;
+use crate::support::ledger::Ledger;
+use crate::support::program::{Program, Traced};
+use crate::support::report::{Report, functions_of, plain};
+
+/// All totals that a ledger of a single-threaded program knows.
+pub const TOTALS: [&str; 10] = [
+    "allocations",
+    "frees",
+    "reallocations",
+    "failed",
+    "bytes_allocated",
+    "bytes_freed",
+    "live_blocks",
+    "live_bytes",
+    "peak_bytes",
+    "peak_blocks",
+];
+
+/// Runs a fixture whose ledger holds every call of the process, and compares everything.
+fn assert_ledger_exact(program: &Program) -> Traced {
+    let traced = program.traced();
+    let ledger = program.ledger();
+    let wrong: Vec<_> = TOTALS
+        .into_iter()
+        .filter(|name| traced.report.total(name) != ledger.total(name))
+        .map(|name| format!("{name}: heaptrace {}, ledger {}", traced.report.total(name), ledger.total(name)))
+        .collect();
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), traced.ended.stderr);
+    assert_sites(&traced.report, &ledger);
+    traced.report.assert_consistent();
+    traced
+}
+
+/// Every function of the ledger is the innermost frame of sites with its sums.
+pub fn assert_sites(report: &Report, ledger: &Ledger) {
+    for (function, figures) in &ledger.sites {
+        let at = [function.as_str()];
+        assert_eq!(report.site_sum(&at, "/allocated/objects"), figures["allocations"], "blocks of {function}");
+        assert_eq!(report.site_sum(&at, "/allocated/bytes"), figures["bytes_allocated"], "bytes of {function}");
+    }
+}
+
+/// T19, T20: malloc, calloc, realloc in all its endings, reallocarray, the memalign family, zero sizes, failures.
+#[test]
+fn t19_t20_every_entry_of_glibc() {
+    let program = Program::fixture("basic");
+    let traced = assert_ledger_exact(&program);
+    assert_eq!(traced.ended.code(), 7);
+    assert_eq!(traced.ended.text(), "done\n");
+    traced.report.assert_no_anomaly();
+}
+
+/// The same program in every shape of executable.
+#[test]
+fn every_entry_of_glibc_in_every_shape() {
+    for flags in [&["-no-pie"][..], &["-O0"], &["-O3", "-fomit-frame-pointer"]] {
+        let program = Program::new(fixtures::program_with("basic", flags));
+        let traced = assert_ledger_exact(&program);
+        assert_eq!(traced.ended.code(), 7, "{flags:?}");
+        traced.report.assert_no_anomaly();
+    }
+}
+
+/// In static programs the allocator is the program's own code. Their C library allocates a few blocks at the start (the
+/// search paths for libraries), so that the sites are compared, and the totals that it does not change.
+#[test]
+fn every_entry_of_glibc_in_static_programs() {
+    for flags in ["-static", "-static-pie"] {
+        let program = Program::new(fixtures::program_with("basic", &[flags]));
+        let traced = program.traced();
+        assert_eq!(traced.ended.code(), 7, "{flags}");
+        let ledger = program.ledger();
+        assert_sites(&traced.report, &ledger);
+        for name in ["frees", "reallocations", "failed", "bytes_freed"] {
+            assert_eq!(traced.report.total(name), ledger.total(name), "{name} with {flags}");
+        }
+        traced.report.assert_consistent();
+        traced.report.assert_no_anomaly();
+    }
+}
+
+/// The moment of the peak, what was live then by site, and what was temporary.
+#[test]
+fn peak_and_temporary_blocks_are_exact() {
+    let program = Program::fixture("peak");
+    let traced = assert_ledger_exact(&program);
+    let report = &traced.report;
+    assert_eq!((report.total("peak_bytes"), report.total("peak_blocks")), (60_000, 15));
+    let at_peak = |function| report.site_sum(&[function], "/at_peak/bytes");
+    assert_eq!([at_peak("early"), at_peak("high"), at_peak("late"), at_peak("temporary")], [10_000, 50_000, 0, 0]);
+    assert_eq!(report.site_sum(&["late"], "/live/objects"), 20);
+    assert_eq!(report.site_sum(&["temporary"], "/temporary"), 25);
+    assert_eq!(report.site_sum(&["late"], "/temporary"), 0);
+    report.assert_no_anomaly();
+}
+
+/// T21: every operator new and delete; an exception out of new and a retry with the same stack pointer; a new_handler
+/// that frees; exceptions through frames with return probes. The allocator is malloc below libstdc++.
+#[test]
+fn t21_operators_bad_alloc_and_exceptions() {
+    let program = Program::fixture("operators");
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.anomaly("mismatched_frees"), 0);
+    assert_eq!(traced.report.anomaly("unknown_frees"), 0);
+    traced.report.assert_consistent();
+    assert_equals_counter(&program, &[]);
+}
+
+/// T21, T25: the same with jemalloc, whose operator new does not go through malloc and throws by itself.
+#[test]
+fn t25_operators_with_jemalloc() {
+    let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+    assert!(std::path::Path::new(library).exists(), "install the Debian package libjemalloc2");
+    let program = Program::fixture("operators").env("LD_PRELOAD", library);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.anomaly("unknown_frees"), 0);
+    assert_eq!(traced.report.anomaly("double_frees"), 0);
+    traced.report.assert_consistent();
+}
+
+/// T22, T23: a handler on an alternate stack allocates in the middle of malloc; longjmp leaves malloc for good.
+#[test]
+fn t22_t23_signal_handler_and_longjmp_in_malloc() {
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("handler_in_malloc", &[&bump]));
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.site_sum(&["abandoned_allocate"], "/allocated/objects"), 0);
+    assert_eq!(traced.report.anomaly("dropped_frames"), 20);
+    assert_eq!(traced.report.anomaly("unknown_frees"), 0);
+    traced.report.assert_consistent();
+}
+
+/// A Rust program: totals as the in-process counter has them, the leaked blocks on their site.
+#[test]
+fn rust_program_equals_counter() {
+    let program = Program::fixture("rust_mix");
+    let (_, report) = assert_equals_counter(&program, &[]);
+    let leaked: u64 = report
+        .sites()
+        .iter()
+        .filter(|site| functions_of(site).iter().any(|name| plain(name) == "rust_mix::leak"))
+        .map(|site| site["live"]["bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(leaked, 25 * 128);
+    report.assert_no_anomaly();
+}
+
+/// Double and invalid frees are found, counted, told apart and shown with their stacks; the program goes on.
+#[test]
+fn double_and_invalid_frees_are_findings() {
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("bad_frees", &[&bump]));
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    let report = &traced.report;
+    assert_eq!(report.anomaly("double_frees"), 3);
+    assert_eq!(report.anomaly("unknown_frees"), 3);
+    let found: Vec<_> =
+        report.list("/findings").iter().map(|finding| plain(&functions_of(finding)[0]).to_owned()).collect();
+    assert!(found.contains(&"second_free".to_owned()), "{found:?}");
+    assert!(found.contains(&"invalid_free".to_owned()), "{found:?}");
+    let double =
+        report.list("/findings").iter().find(|finding| plain(&functions_of(finding)[0]) == "second_free").unwrap();
+    assert_eq!(double["stack"][0]["line"], fixtures::site_line("bad_frees", "second_free"));
+    let freed_at = double["free_stack"][0]["function"].as_str().unwrap();
+    assert_eq!(plain(freed_at), "first_free");
+    // what is freed twice counts once
+    let ledger = program.ledger();
+    assert_eq!(report.total("frees"), ledger.total("frees"));
+    assert_eq!(report.total("live_bytes"), ledger.total("live_bytes"));
+    report.assert_consistent();
+}
+
+/// glibc aborts a program that frees twice: the status is passed on, and the finding is there.
+#[test]
+fn double_free_that_aborts_is_reported() {
+    let traced = Program::fixture("double_free").traced();
+    assert_eq!(traced.ended.code(), 134);
+    assert_eq!(traced.report.anomaly("double_frees"), 1);
+    assert_eq!(traced.report.text("/findings/0/stack/0/function"), "main");
+    assert_eq!(traced.report.number("/findings/0/stack/0/line"), fixtures::site_line("double_free", "double_free"));
+    assert!(traced.ended.stderr.contains("double free"), "{}", traced.ended.stderr);
+}
+
+/// new and free, malloc and delete, new[] and delete are mismatches, each found once.
+#[test]
+fn mismatched_frees_are_findings() {
+    let traced = Program::fixture("mismatched").traced();
+    assert_eq!(traced.ended.code(), 0);
+    assert_eq!(traced.report.anomaly("mismatched_frees"), 3, "{:?}", traced.report.list("/findings"));
+    assert_eq!(traced.report.anomaly("unknown_frees"), 0);
+}
+
+/// Without stacks at frees the totals stay the same.
+#[test]
+fn no_free_stacks_changes_no_total() {
+    let program = Program::fixture("basic");
+    let traced = program.traced_with(&["--no-free-stacks"]);
+    let ledger = program.ledger();
+    for name in TOTALS {
+        assert_eq!(traced.report.total(name), ledger.total(name), "{name}");
+    }
+    traced.report.assert_consistent();
+}
+
+/// Allocation functions that the user declares are counted under their own name, the malloc below them is part of them.
+#[test]
+fn declared_functions_are_counted() {
+    let program = Program::fixture("pool");
+    let traced = program.traced_with(&["--alloc-fn", "pool_get:size=arg2", "--free-fn", "pool_put:ptr=arg2"]);
+    assert_eq!(traced.ended.text(), "done\n");
+    let ledger = program.ledger();
+    assert_eq!(traced.report.site_sum(&["user"], "/allocated/objects"), ledger.sites["user"]["allocations"]);
+    assert_eq!(traced.report.site_sum(&["user"], "/allocated/bytes"), ledger.sites["user"]["bytes_allocated"]);
+    assert_eq!(traced.report.site_sum(&["user"], "/live/objects"), 5);
+}

@@ -1,0 +1,119 @@
+//! After detach nothing is left: code, threads, sleeps and stops are as they were.
+
+use super::attach::{assert_victim_well, start_victim};
+use super::signals::wait_until_stopped;
+use crate::support::procfs;
+use crate::support::program::Program;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// T05: threads asleep in every kind of call that a tracer can end early sleep to their limit, through an attach and a
+/// detach.
+#[test]
+fn t05_sleepers_are_not_woken() {
+    let program = Program::fixture("sleepers").args(["3000"]);
+    let mut sleepers = program.start();
+    let pid: i32 = sleepers.value("asleep").parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let ended = tracer.start_attached(&["--duration", "200ms"], pid).wait().success();
+    assert_eq!(procfs::tracer_of(pid), 0);
+    procfs::assert_left_as_it_was(pid);
+    for _ in 0..8 {
+        let line = sleepers.line();
+        assert!(line.ends_with("on time 0"), "{line}\n{}", ended.stderr);
+    }
+    sleepers.wait().success();
+}
+
+/// T39: after a detach by Ctrl-C every byte of code equals its file and no thread has a tracer.
+#[test]
+fn t39_t41_ctrl_c_in_attach_detaches() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let program = Program::fixture("victim").args(["3"]);
+        let (victim, pid) = start_victim(&program);
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until_probed(pid);
+        attached.signal(signal);
+        let traced = tracer.collect(attached.wait());
+        assert_eq!(traced.ended.code(), 0, "{signal}");
+        assert_victim_well(victim, pid);
+    }
+}
+
+/// T39: a process stopped before the attach stays stopped, and after the detach SIGCONT wakes it.
+#[test]
+fn t39_stopped_before_attach_stays_stopped() {
+    let program = Program::fixture("victim").args(["2"]);
+    let (victim, pid) = start_victim(&program);
+    victim.signal(Signal::SIGSTOP);
+    wait_until_stopped(pid);
+    let tracer = Program::new("/bin/true");
+    tracer.start_attached(&["--duration", "200ms"], pid).wait().success();
+    assert_eq!(procfs::tracer_of(pid), 0);
+    assert_eq!(procfs::state(pid), Some('T'));
+    procfs::assert_text_intact(pid);
+    kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+    assert_victim_well(victim, pid);
+}
+
+/// T39: a process stopped while it is traced stays stopped over the detach.
+#[test]
+fn t39_stopped_while_traced_stays_stopped() {
+    let program = Program::fixture("victim").args(["2"]);
+    let (victim, pid) = start_victim(&program);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    wait_until_stopped(pid);
+    attached.signal(Signal::SIGINT);
+    attached.wait().success();
+    assert_eq!(procfs::tracer_of(pid), 0);
+    assert_eq!(procfs::state(pid), Some('T'));
+    procfs::assert_text_intact(pid);
+    kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+    assert_victim_well(victim, pid);
+}
+
+/// T40: detach at many different moments under the load of eight threads.
+#[test]
+fn t40_detach_at_random_times() {
+    let program = Program::fixture("victim").args(["8"]);
+    let (victim, pid) = start_victim(&program);
+    for round in 0..crate::suite::rounds(15) {
+        let tracer = Program::new("/bin/true");
+        let duration = format!("{}us", 1000 + round * 7919 % 60_000);
+        tracer.start_attached(&["--duration", &duration], pid).wait().success();
+        procfs::assert_left_as_it_was(pid);
+    }
+    assert_victim_well(victim, pid);
+}
+
+/// T41: two Ctrl-C in a row shorten the report at most, never the cleaning up.
+#[test]
+fn t41_impatient_ctrl_c_in_attach() {
+    let program = Program::fixture("victim").args(["8"]);
+    let (victim, pid) = start_victim(&program);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    attached.signal(Signal::SIGINT);
+    // it may be gone by now
+    let _ = kill(Pid::from_raw(attached.pid()), Signal::SIGINT);
+    attached.wait().success();
+    assert_victim_well(victim, pid);
+}
+
+/// A target can be attached to again after a detach.
+#[test]
+fn attach_twice_in_a_row() {
+    let program = Program::fixture("victim").args(["2"]);
+    let (victim, pid) = start_victim(&program);
+    for _ in 0..2 {
+        let tracer = Program::new("/bin/true");
+        let traced = tracer.collect(tracer.start_attached(&["--duration", "150ms"], pid).wait().success());
+        assert!(traced.report.total("allocations") > 0);
+    }
+    assert_victim_well(victim, pid);
+}

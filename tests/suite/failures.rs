@@ -1,0 +1,209 @@
+//! What goes wrong is named, with its cause; the program is never harmed; the profile is saved where possible.
+
+use super::attach::{assert_victim_well, start_victim};
+use crate::support::fixtures;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::running::Ended;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::os::unix::fs::PermissionsExt;
+
+fn heaptrace(args: &[&str]) -> Ended {
+    Program::new("/bin/true").start_heaptrace(args).wait()
+}
+
+/// Fails unless heaptrace ended with the status and one message that contains all the words.
+fn assert_refused(ended: &Ended, status: i32, words: &[&str]) {
+    assert_eq!(ended.code(), status, "{}", ended.stderr);
+    assert!(ended.stderr.contains("heaptrace: "), "{}", ended.stderr);
+    for word in words {
+        assert!(ended.stderr.to_lowercase().contains(&word.to_lowercase()), "no {word:?} in: {}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    assert_eq!(ended.text(), "", "nothing on standard output");
+}
+
+/// T02: a program that does not exist is 127, as in a shell.
+#[test]
+fn t02_missing_program() {
+    assert_refused(&heaptrace(&["run", "--", "/nonexistent/program"]), 127, &["/nonexistent/program"]);
+    assert_refused(&heaptrace(&["run", "--", "no-such-program-anywhere"]), 127, &["no-such-program-anywhere"]);
+}
+
+/// T02: a file that can't be executed is 126.
+#[test]
+fn t02_not_executable() {
+    let program = Program::new("/bin/true");
+    let file = program.folder().join("data");
+    std::fs::write(&file, "just text").unwrap();
+    let ended = program.start_heaptrace(["run".as_ref(), "--".as_ref(), file.as_os_str()]).wait();
+    assert_refused(&ended, 126, &["data"]);
+    let ended = program.start_heaptrace(["run".as_ref(), "--".as_ref(), program.folder().as_os_str()]).wait();
+    assert_eq!(ended.code(), 126, "{}", ended.stderr);
+}
+
+/// T02: a 32-bit program runs untraced to its end with a message, or is refused; it is never broken.
+#[test]
+fn t02_program_for_32_bits() {
+    let program = Program::new("/bin/true");
+    let file = program.folder().join("program32");
+    std::fs::write(&file, elf32_that_exits_with(42)).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = Program::new(&file);
+    let ended = program.start_traced(&[]).wait();
+    assert!([42, 125, 126].contains(&ended.code()), "{}: {}", ended.status, ended.stderr);
+    assert!(ended.stderr.contains("32"), "{}", ended.stderr);
+}
+
+/// A process that does not exist, is no number, or is ourselves.
+#[test]
+fn attach_to_nothing() {
+    assert_refused(&heaptrace(&["attach", "2147483646"]), 125, &["2147483646"]);
+    assert_refused(&heaptrace(&["attach", "--by-name", "no-such-name-anywhere"]), 125, &["no-such-name-anywhere"]);
+    assert_eq!(heaptrace(&["attach", "notapid"]).code(), 125);
+    assert_eq!(heaptrace(&["attach"]).code(), 125);
+    // a kernel thread
+    assert_eq!(heaptrace(&["attach", "2"]).code(), 125);
+}
+
+/// T38: a process that is already traced: the message says by whom, and the first tracer goes on.
+#[test]
+fn t38_already_traced() {
+    let program = Program::fixture("victim").args(["2"]);
+    let (victim, pid) = start_victim(&program);
+    let first = Program::new("/bin/true");
+    let attached = first.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    let ended = heaptrace(&["attach", &pid.to_string()]);
+    assert_refused(&ended, 125, &["trace", &attached.pid().to_string()]);
+    attached.signal(Signal::SIGINT);
+    assert_eq!(first.collect(attached.wait()).ended.code(), 0);
+    assert_victim_well(victim, pid);
+}
+
+/// A static program without symbols: no allocator can be found. It runs to its end, and the user is told.
+#[test]
+fn stripped_static_program() {
+    let program = Program::new(fixtures::program_with("basic", &["-static", "-s"]));
+    let ended = program.start_traced(&[]).wait();
+    assert_eq!(ended.code(), 7, "the program's own status");
+    assert_eq!(ended.text(), "done\n");
+    assert!(ended.stderr.contains("symbol"), "{}", ended.stderr);
+}
+
+/// Outputs are checked before the program starts: it must not run at all.
+#[test]
+fn outputs_are_checked_first() {
+    let program = Program::new("/bin/true");
+    let mark = program.folder().join("mark");
+    let touch = |outputs: &[&str]| {
+        let mut args = vec!["run".to_owned()];
+        args.extend(outputs.iter().flat_map(|output| ["-o".to_owned(), (*output).to_owned()]));
+        args.extend(["--".to_owned(), "/usr/bin/touch".to_owned(), mark.display().to_string()]);
+        let ended = program.start_heaptrace(&args).wait();
+        assert!(!mark.exists(), "the program has run: {outputs:?}");
+        ended
+    };
+    assert_refused(&touch(&["/nonexistent/folder/heap.pb.gz"]), 125, &["/nonexistent/folder"]);
+    assert_refused(&touch(&["heap.unknown"]), 125, &["heap.unknown", ".pb.gz", ".json", ".folded", ".svg", ".txt"]);
+    assert_refused(&touch(&["-"]), 125, &[]);
+    // named by the contract, but not there yet
+    assert_eq!(touch(&["heap.sarif"]).code(), 125);
+}
+
+/// A device without room: that output fails and says so, the other one is whole, the status tells.
+#[test]
+fn full_disk_loses_only_its_own_output() {
+    let program = Program::fixture("peak");
+    let full = program.folder().join("full.json");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let ended = program.start_traced(&["-o", full.to_str().unwrap()]).wait();
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("full.json") && ended.stderr.contains("space"), "{}", ended.stderr);
+    let traced = program.collect(ended);
+    assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
+}
+
+/// The program's own failure ranks above a failed output.
+#[test]
+fn failed_output_does_not_hide_the_status() {
+    let program = Program::fixture("ends").args(["return"]);
+    let full = program.folder().join("full.json");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let ended = program.start_traced(&["-o", full.to_str().unwrap()]).wait();
+    assert_eq!(ended.code(), 31, "{}", ended.stderr);
+}
+
+/// T11: SIGKILL hits a busy target at many different moments: no hang, the profile is there.
+#[test]
+fn t11_killed_at_random_moments() {
+    for round in 0..crate::suite::rounds(12) {
+        let program = Program::fixture("forever").args(["4"]);
+        let mut running = program.start_traced(&[]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        // a moment that differs from round to round, counted in looks at /proc
+        for _ in 0..round * 37 % 400 {
+            std::hint::black_box(procfs::state(pid));
+        }
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let ended = running.wait();
+        assert_eq!(ended.code(), 137);
+        let traced = program.collect(ended);
+        assert_eq!(traced.report.0["exit"]["signal"], 9);
+        assert_eq!(traced.report.site_sum(&["main"], "/live/bytes"), 4321);
+    }
+}
+
+/// Options that are wrong are refused with 125, before anything starts.
+#[test]
+fn wrong_usage() {
+    assert_eq!(heaptrace(&["run"]).code(), 125);
+    assert_eq!(heaptrace(&["run", "--no-such-option", "--", "/bin/true"]).code(), 125);
+    assert_refused(&heaptrace(&["run", "--engine", "jump", "--", "/bin/true"]), 125, &["jump"]);
+    assert_eq!(heaptrace(&["attach", "1", "--duration", "soon"]).code(), 125);
+    assert_refused(&heaptrace(&["run", "--alloc-fn", "f:size=bogus", "--", "/bin/true"]), 125, &["f:size=bogus"]);
+}
+
+/// A declared function that no module has is not passed over in silence.
+#[test]
+fn declared_function_that_does_not_exist() {
+    let traced = Program::new("/bin/true").traced_with(&["--alloc-fn", "no_such_function"]);
+    let warnings = traced.report.list("/warnings");
+    assert!(
+        warnings.iter().any(|warning| warning.as_str().is_some_and(|text| text.contains("no_such_function"))),
+        "{warnings:?}"
+    );
+}
+
+/// A program in place of a command: the user is told what was meant.
+#[test]
+fn program_without_a_command() {
+    let ended = heaptrace(&["/bin/true"]);
+    assert_ne!(ended.code(), 0);
+    assert!(ended.stderr.contains("heaptrace run /bin/true"), "{}", ended.stderr);
+}
+
+/// Bytes of an ELF file for i386 that does nothing but exit: `mov $1,%eax; mov $status,%ebx; int $0x80`.
+fn elf32_that_exits_with(status: u8) -> Vec<u8> {
+    let mut file = Vec::new();
+    file.extend([0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
+    let word = |file: &mut Vec<u8>, value: u32| file.extend(value.to_le_bytes());
+    // ET_EXEC, EM_386
+    half(&mut file, 2);
+    half(&mut file, 3);
+    for value in [1, 0x0804_8054, 52, 0, 0] {
+        word(&mut file, value);
+    }
+    for value in [52, 32, 1, 0, 0, 0] {
+        half(&mut file, value);
+    }
+    // PT_LOAD of the whole file, r-x
+    for value in [1, 0, 0x0804_8000, 0x0804_8000, 96, 96, 5, 0x1000] {
+        word(&mut file, value);
+    }
+    file.extend([0xb8, 1, 0, 0, 0, 0xbb, status, 0, 0, 0, 0xcd, 0x80]);
+    assert_eq!(file.len(), 96);
+    file
+}

@@ -1,0 +1,96 @@
+//! `--on-profile`: the user's command gets each finished file, and what becomes of it is told.
+
+use crate::support::procfs;
+use crate::support::program::Program;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::path::Path;
+
+fn lines(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Once for each file, with an absolute path, when the file is whole; its output goes to standard error.
+#[test]
+fn each_file_is_passed_on() {
+    let program = Program::fixture("peak");
+    let log = program.outside("log");
+    let command = format!(
+        "echo \"$HEAPTRACE_FILE\" >> {log}; wc -c < \"$HEAPTRACE_FILE\" >> {log}; echo said; read line && echo stdin",
+        log = log.display()
+    );
+    let relative = program.folder().join("beside.txt");
+    // the last command fails: there is nothing to read on standard input
+    let ended = program.start_traced(&["-o", "beside.txt", "--on-profile", &format!("{command}; true")]).wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let expected: Vec<String> = [program.report_path(), program.profile_path(), relative]
+        .iter()
+        .flat_map(|file| [file.display().to_string(), std::fs::metadata(file).unwrap().len().to_string()])
+        .collect();
+    assert_eq!(lines(&log), expected);
+    assert_eq!(ended.stderr.matches("said\n").count(), 3, "{}", ended.stderr);
+    assert_eq!(ended.text(), program.plain().text(), "the program's standard output is its own");
+    assert!(!ended.stderr.contains("stdin"));
+}
+
+/// A failure is named and costs heaptrace's status, but not the program's own, nor the other files.
+#[test]
+fn failure_is_told() {
+    let failing = ["--on-profile", "case $HEAPTRACE_FILE in *.json) exit 3;; esac; echo fine"];
+    let program = Program::fixture("peak");
+    let ended = program.start_traced(&failing).wait();
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("--on-profile failed for") && ended.stderr.contains("exit status: 3"));
+    assert!(ended.stderr.contains("report.json: exit") && ended.stderr.contains("fine\n"), "{}", ended.stderr);
+    program.collect(ended);
+    let ended = Program::fixture("ends").args(["return"]).start_traced(&failing).wait();
+    assert_eq!(ended.code(), 31, "{}", ended.stderr);
+}
+
+/// A file that could not be written is not passed on.
+#[test]
+fn lost_files_are_not_passed_on() {
+    let program = Program::fixture("peak");
+    let full = program.folder().join("full.json");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let options = ["-q", "-o", full.to_str().unwrap(), "--on-profile", "echo \"got $HEAPTRACE_FILE\""];
+    let ended = program.start_traced(&options).wait();
+    assert_eq!(ended.code(), 125);
+    assert_eq!(ended.stderr.matches("got ").count(), 2, "{}", ended.stderr);
+}
+
+/// When it runs, no process is traced any more, be it one that has been left running.
+#[test]
+fn nothing_is_traced_any_more() {
+    let program = Program::fixture("forever").args(["2"]);
+    let mut target = program.start();
+    let pid: i32 = target.value("ready").parse().unwrap();
+    let command = format!("grep -h TracerPid /proc/{pid}/task/*/status");
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&["--on-profile", &command], pid);
+    procfs::wait_until_probed(pid);
+    attached.signal(Signal::SIGINT);
+    let ended = attached.wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let traced: Vec<_> = ended.stderr.lines().filter_map(|line| line.strip_prefix("TracerPid:")).collect();
+    assert!(traced.len() >= 4 && traced.iter().all(|tracer| tracer.trim() == "0"), "{traced:?}");
+    target.assert_alive();
+    target.signal(Signal::SIGKILL);
+    target.wait();
+}
+
+/// Ctrl-C ends a command that hangs, although heaptrace keeps the signal for itself.
+#[test]
+fn interrupt_ends_the_command() {
+    let program = Program::new("/bin/true");
+    let mark = program.outside("mark");
+    let command = format!("echo > {}; exec tail -f /dev/null", mark.display());
+    let output = program.report_path();
+    let args = ["run", "-o", output.to_str().unwrap(), "--on-profile", &command, "/bin/true"];
+    let running = program.start_heaptrace(args);
+    procfs::wait_until("the command runs", || mark.exists());
+    killpg(Pid::from_raw(running.pid()), Signal::SIGINT).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code(), 125);
+    assert!(ended.stderr.contains("signal: 2"), "{}", ended.stderr);
+}

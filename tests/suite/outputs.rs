@@ -1,0 +1,220 @@
+//! What is written: known stacks with their lines, all formats, names of files, the summary.
+
+use crate::support::fixtures::{self, site_line};
+use crate::support::program::Program;
+use crate::support::report::{functions_of, plain};
+
+/// The stacks of a program with known sites: functions, lines, files and inlining, innermost first.
+#[test]
+fn known_stacks_with_lines_and_inlines() {
+    let traced = Program::fixture("sites").traced();
+    let report = &traced.report;
+    let chain = [
+        "inlined",
+        "leaf",
+        "middle",
+        "recursive",
+        "recursive",
+        "recursive",
+        "recursive",
+        "recursive",
+        "recursive",
+        "main",
+    ];
+    let sites: Vec<_> = report.sites_at(&chain).collect();
+    assert_eq!(sites.len(), 1, "{:?}", report.sites().iter().map(functions_of).collect::<Vec<_>>());
+    let site = sites[0];
+    assert_eq!(site["allocated"]["objects"], 3);
+    assert_eq!(site["allocated"]["bytes"], 3000);
+    assert_eq!(site["live"]["bytes"], 3000);
+    assert_eq!(site["quality"], "complete");
+    let line = |index: usize| site["stack"][index]["line"].as_u64().unwrap();
+    let mut expected = vec![site_line("sites", "inlined"), site_line("sites", "leaf"), site_line("sites", "middle")];
+    // the conditional spans two lines; the compiler gives both calls the line of their own branch
+    expected.push(site_line("sites", "recursion_end"));
+    expected.extend([site_line("sites", "recursive"); 5]);
+    expected.push(site_line("sites", "main"));
+    assert_eq!((0..chain.len()).map(line).collect::<Vec<_>>(), expected);
+    for (index, frame) in site["stack"].as_array().unwrap().iter().take(chain.len()).enumerate() {
+        assert!(frame["file"].as_str().unwrap().ends_with("tests/fixtures/sites.c"), "{frame}");
+        assert_eq!(frame["inlined"], index == 0, "{frame}");
+        assert!(frame["module"].as_str().unwrap().ends_with("/sites"), "{frame}");
+    }
+    // through libc's qsort, which has no frame pointers
+    let compared: Vec<_> = report.sites_at(&["compare"]).collect();
+    assert!(!compared.is_empty());
+    for site in compared {
+        assert!(functions_of(site).iter().any(|name| plain(name) == "main"), "{:?}", functions_of(site));
+        assert_eq!(site["stack"][0]["line"], site_line("sites", "compare"));
+    }
+    report.assert_no_anomaly();
+}
+
+/// The figures of the report's head.
+#[test]
+fn head_of_the_report() {
+    let program = Program::fixture("ends").args(["return"]);
+    let traced = program.traced();
+    let report = &traced.report;
+    assert_eq!(report.number("/version"), 1);
+    assert_eq!(report.text("/heaptrace_version"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(report.text("/mode"), "run");
+    assert_eq!(report.text("/program"), "ends");
+    assert_eq!(report.text("/engine"), "trap");
+    assert_eq!(report.text("/command/0"), program.exe().to_str().unwrap());
+    assert_eq!(report.text("/command/1"), "return");
+    assert_eq!(report.text("/cwd"), program.folder().to_str().unwrap());
+    assert_eq!(report.number("/exit/code"), 31);
+    assert_eq!(report.number("/sampling/interval"), 0);
+    let libc = report.list("/allocators").iter().find(|user| user["module"].as_str().unwrap().contains("libc"));
+    let functions = libc.expect("libc is an allocator")["functions"].as_array().unwrap().clone();
+    for name in ["malloc", "free", "calloc", "realloc"] {
+        assert!(functions.iter().any(|function| function == name), "{name} in {functions:?}");
+    }
+    assert!(report.list("/modules").iter().any(|module| module["path"].as_str() == program.exe().to_str()));
+    let mut before = (0, 0);
+    for point in report.list("/timeline") {
+        let now = (point["t_ns"].as_u64().unwrap(), point["allocations"].as_u64().unwrap());
+        assert!(now.0 >= before.0 && now.1 >= before.1, "the timeline goes back at {point}");
+        before = now;
+    }
+    assert!(report.number("/cost/stops") >= report.number("/cost/events"));
+    assert!(report.number("/cost/wall_ns") >= report.number("/cost/stopped_max_ns"));
+}
+
+/// A site's id is the same in every run of the same program, and even of another build.
+#[test]
+fn site_ids_are_stable() {
+    let ids = |program: Program| {
+        let mut ids: Vec<_> =
+            program.traced().report.sites().iter().map(|site| site["id"].as_str().unwrap().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    let first = ids(Program::fixture("peak"));
+    assert!(first.len() >= 4);
+    assert_eq!(first, ids(Program::fixture("peak")));
+    assert_eq!(first, ids(Program::new(fixtures::program_with("peak", &["-no-pie"]))));
+}
+
+/// All formats in one run, from one profile.
+#[test]
+fn every_format() {
+    let program = Program::fixture("sites");
+    let path = |name: &str| program.outside(name);
+    let files: Vec<String> =
+        ["a.pb", "a.folded", "a.svg", "a.txt"].iter().map(|name| path(name).display().to_string()).collect();
+    let options: Vec<&str> = files.iter().flat_map(|file| ["-o", file.as_str()]).collect();
+    program.traced_with(&options);
+    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+
+    let folded = read("a.folded");
+    let line = folded.lines().find(|line| line.contains(";middle;leaf;inlined ")).expect("the known stack");
+    assert!(line.ends_with(" 3000"), "{line}");
+    assert!(line.contains("main;recursive;recursive;recursive;recursive;recursive;recursive;middle"), "{line}");
+    let svg = read("a.svg");
+    assert!(svg.starts_with("<?xml") && svg.contains("</svg>") && svg.contains("recursive"));
+    assert!(read("a.txt").contains("inlined"));
+    crate::support::checks::pprof_opens(&path("a.pb"));
+}
+
+/// `--format` overrides the name; `%p` and `%n` become process id and program name.
+#[test]
+fn names_of_outputs() {
+    let program = Program::fixture("peak");
+    let pattern = program.folder().join("%n-%p.dat");
+    let ended = program
+        .start_heaptrace([
+            "run",
+            "--format",
+            "json",
+            "-o",
+            pattern.to_str().unwrap(),
+            "--",
+            program.exe().to_str().unwrap(),
+        ])
+        .wait()
+        .success();
+    let files: Vec<_> = std::fs::read_dir(program.folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let report = crate::support::report::Report::read(&program.folder().join(&files[0]), &ended);
+    assert_eq!(files[0], format!("peak-{}.dat", report.number("/pid")));
+}
+
+/// Without `-o` there is one profile in the current folder, and the summary names it.
+#[test]
+fn default_output() {
+    let program = Program::fixture("peak");
+    let ended = program.start_heaptrace(["run", program.exe().to_str().unwrap()]).wait().success();
+    let files: Vec<_> = std::fs::read_dir(program.folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert!(files[0].starts_with("heaptrace.peak.") && files[0].ends_with(".pb.gz"), "{files:?}");
+    assert!(ended.stderr.contains(&files[0]), "{}", ended.stderr);
+    crate::support::checks::pprof_opens(&program.folder().join(&files[0]));
+}
+
+/// The summary has the totals and the largest sites on standard error; with `-q` there is none.
+#[test]
+fn summary_on_standard_error() {
+    let program = Program::fixture("peak");
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    for word in ["late", "high", "peak"] {
+        assert!(traced.ended.stderr.contains(word), "no {word:?} in\n{}", traced.ended.stderr);
+    }
+    assert!(traced.ended.stderr.lines().count() < 60, "one screen\n{}", traced.ended.stderr);
+    assert!(!traced.ended.stderr.contains('\x1b'), "no colours in a file");
+    let quiet = program.traced_with(&["-q"]);
+    assert_eq!(quiet.ended.stderr, "");
+}
+
+/// `--no-symbolize`: names are module and offset, and the offsets are those that the symbolized report tells.
+#[test]
+fn without_symbols() {
+    let program = Program::fixture("sites");
+    let named = program.traced().report;
+    let raw = program.traced_with(&["--no-symbolize"]).report;
+    let site = named.sites_at(&["inlined", "leaf", "middle"]).next().expect("the known stack");
+    let offset = site["stack"][0]["offset"].as_str().unwrap().to_owned();
+    let name = format!("sites+{offset}");
+    assert!(
+        raw.sites().iter().any(|site| site["stack"][0]["function"] == name.as_str()),
+        "{name} in {:?}",
+        raw.sites()
+    );
+    assert_eq!(raw.total("allocations"), named.total("allocations"));
+}
+
+/// `--max-depth` cuts stacks, and what is cut is counted.
+#[test]
+fn cut_stacks_are_counted() {
+    let traced = Program::fixture("sites").traced_with(&["--max-depth", "4"]);
+    assert!(traced.report.anomaly("truncated_stacks") >= 3);
+    let site = traced.report.sites_at(&["inlined", "leaf", "middle", "recursive"]).next().expect("the inner frames");
+    assert_eq!(site["quality"], "truncated");
+}
+
+/// What the tool says of itself.
+#[test]
+fn help_and_version() {
+    let program = Program::new("/bin/true");
+    let ended = program.start_heaptrace(["--version"]).wait().success();
+    assert_eq!(ended.text(), format!("heaptrace {}\n", env!("CARGO_PKG_VERSION")));
+    for args in [&["--help"][..], &["run", "--help"], &["attach", "--help"], &["doctor", "--help"]] {
+        let ended = program.start_heaptrace(args).wait().success();
+        assert!(ended.text().contains("heaptrace"), "{args:?}");
+    }
+}
+
+/// `doctor` finds that this machine, on which the tests run, allows tracing.
+#[test]
+fn doctor_finds_no_obstacle() {
+    let ended = Program::new("/bin/true").start_heaptrace(["doctor"]).wait().success();
+    assert!(ended.text().contains("ptrace") || ended.text().contains("trac"), "{}", ended.text());
+}

@@ -1,0 +1,144 @@
+//! fork, vfork, spawn and exec.
+
+use super::counts::assert_sites;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::report::Report;
+
+/// T28: a forked child that is not followed is untraced, its code is clean, it allocates and ends as it wants.
+#[test]
+fn t28_forked_child_lives_on() {
+    let program = Program::fixture("fork_child");
+    let mut running = program.start_traced(&[]);
+    let child: i32 = running.value("child").parse().unwrap();
+    procfs::assert_left_as_it_was(child);
+    running.send("go on");
+    assert_eq!(running.line(), "parent done");
+    let traced = program.collect(running.wait().success());
+    let ledger = program.ledger();
+    assert_sites(&traced.report, &ledger);
+    assert_eq!(traced.report.total("live_blocks"), ledger.total("live_blocks"));
+    assert_eq!(children(&traced.report, "untraced"), 1);
+    traced.report.assert_no_anomaly();
+}
+
+/// T28: the parent ends right after its fork, which may be before the child's first stop: the child still lives on.
+#[test]
+fn t28_child_of_a_parent_that_has_ended() {
+    for _ in 0..crate::suite::rounds(5) {
+        let program = Program::fixture("orphan");
+        let traced = program.traced();
+        assert_eq!(traced.ended.text(), "child\n");
+        assert_eq!(children(&traced.report, "untraced"), 1);
+    }
+}
+
+/// T29: a thousand short children; none fails, none is left, the parent's counts are exact.
+#[test]
+fn t29_thousand_short_children() {
+    let program = Program::fixture("fork_many").args(["1000"]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "children 1000\n");
+    assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
+    assert_eq!(children(&traced.report, "untraced"), 1000);
+    traced.report.assert_no_anomaly();
+}
+
+/// T30: system, popen, posix_spawn and vfork while other threads allocate: no probe is missed, none is lifted.
+#[test]
+fn t30_spawn_loop_with_allocating_threads() {
+    let program = Program::fixture("spawn_loop").args(["20"]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "rounds 20\n");
+    let ledger = program.ledger();
+    assert_sites(&traced.report, &ledger);
+    assert_eq!(traced.report.site_sum(&["worker_allocate"], "/live/objects"), 0);
+    traced.report.assert_no_anomaly();
+}
+
+/// T31: what a vfork child allocates stands in the memory that it shares, and is its parent's.
+#[test]
+fn t31_vfork_child_allocates() {
+    let program = Program::fixture("vfork_malloc");
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    let ledger = program.ledger();
+    for name in ["allocations", "frees", "bytes_allocated", "live_blocks", "live_bytes"] {
+        assert_eq!(traced.report.total(name), ledger.total(name), "{name}");
+    }
+    assert_sites(&traced.report, &ledger);
+    traced.report.assert_no_anomaly();
+}
+
+/// exec in the same process is followed: totals are the last image's, the earlier ones stand in the list of images.
+#[test]
+fn exec_chain_is_followed() {
+    let program = Program::fixture("exec_chain").args(["3"]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.code(), 5);
+    assert_eq!(traced.ended.text(), "last image\n");
+    let ledger = program.ledger();
+    assert_eq!(traced.report.total("allocations"), ledger.total("allocations"));
+    assert_eq!(traced.report.total("live_bytes"), 100);
+    assert_sites(&traced.report, &ledger);
+    let images = traced.report.list("/images");
+    assert_eq!(images.len(), 3, "{images:?}");
+    traced.report.assert_no_anomaly();
+}
+
+/// A shell that execs a program: the profile is that program's, and so is its name.
+#[test]
+fn exec_from_a_shell() {
+    let fixture = Program::fixture("peak");
+    let program = Program::new("/bin/sh").args(["-c".as_ref(), "exec \"$0\"".as_ref(), fixture.exe().as_os_str()]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    assert_eq!(traced.report.text("/program"), "peak");
+    assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
+}
+
+/// T13, T14: exec by a thread other than the leader while fifty allocate: the old threads vanish, the new image has its
+/// probes.
+#[test]
+fn t13_t14_exec_from_non_leader_with_fifty_threads() {
+    for _ in 0..3 {
+        let program = Program::fixture("exec_thread");
+        let traced = program.traced();
+        assert_eq!(traced.ended.code(), 6);
+        assert_eq!(traced.ended.text(), "second image\n");
+        assert_eq!(traced.report.total("allocations"), 10);
+        assert_eq!(traced.report.total("live_bytes"), 1230);
+        assert_sites(&traced.report, &program.ledger());
+        assert_eq!(traced.report.list("/images").len(), 1);
+    }
+}
+
+/// A failed exec changes nothing: the old image goes on, traced.
+#[test]
+fn failed_exec_changes_nothing() {
+    let program =
+        Program::new("/bin/sh").args(["-c", "exec 2>/dev/null; (exec /nonexistent/program); echo $?; echo on"]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "127\non\n");
+    assert_eq!(traced.report.list("/images").len(), 0);
+}
+
+/// A daemon's two forks: `run` ends when the process that it started ends; its grandchild, never traced, goes on.
+#[test]
+fn double_fork_leaves_a_clean_grandchild() {
+    let program =
+        Program::new("/bin/sh").args(["-c", "(sh -c 'read line; echo \"$line\"' <&3 & echo \"grandchild $!\") 3<&0"]);
+    let mut running = program.start_traced(&[]);
+    let grandchild: i32 = running.value("grandchild").parse().unwrap();
+    procfs::wait_until("the grandchild is untraced", || procfs::tracer_of(grandchild) == 0);
+    procfs::assert_left_as_it_was(grandchild);
+    running.send("from the grandchild");
+    assert_eq!(running.line(), "from the grandchild");
+    running.wait().success();
+}
+
+/// A number in `children`, which may be a count or a list.
+fn children(report: &Report, name: &str) -> u64 {
+    let value = &report.0["children"][name];
+    value.as_u64().or(value.as_array().map(|list| list.len() as u64)).expect("children")
+}

@@ -1,0 +1,58 @@
+//! Exact counts whatever the threads do.
+
+use super::counts::assert_sites;
+use crate::support::counter::assert_equals_counter;
+use crate::support::program::Program;
+
+/// T16: eight threads free each other's blocks; calls, bytes and what is left are exact, and the blocks hold what their
+/// makers wrote.
+#[test]
+fn t16_eight_threads_exact_counts() {
+    let program = Program::fixture("threads").args(["8", "2500"]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "threads 8 rounds 2500\n");
+    let ledger = program.ledger();
+    assert_sites(&traced.report, &ledger);
+    assert_eq!(traced.report.site_sum(&["make_block"], "/live/objects"), ledger.total("live_blocks"));
+    assert_eq!(traced.report.site_sum(&["make_block"], "/live/bytes"), ledger.total("live_bytes"));
+    traced.report.assert_consistent();
+    traced.report.assert_no_anomaly();
+}
+
+/// What libc allocates for a thread belongs to the totals, too. One worker: what is left in the slots is then the same in
+/// each run.
+#[test]
+fn thread_equals_the_counter() {
+    assert_equals_counter(&Program::fixture("threads").args(["1", "500"]), &[]);
+}
+
+/// T24: threads end with full caches, which glibc frees by itself: no false double or unknown free.
+#[test]
+fn t24_thread_exit_with_full_tcache() {
+    let program = Program::fixture("churn").args(["200"]);
+    let (_, report) = assert_equals_counter(&program, &[]);
+    assert_sites(&report, &program.ledger());
+    report.assert_no_anomaly();
+}
+
+/// T12: the leader is gone, its zombie remains, the workers go on and one of them ends the process.
+#[test]
+fn t12_leader_exits_and_workers_allocate() {
+    let program = Program::fixture("leader_exit");
+    let traced = program.traced();
+    assert_eq!(traced.ended.code(), 11);
+    assert_eq!(traced.ended.text(), "workers done\n");
+    let ledger = program.ledger();
+    assert_sites(&traced.report, &ledger);
+    assert_eq!(traced.report.site_sum(&["worker_allocate"], "/live/bytes"), ledger.total("live_bytes"));
+    traced.report.assert_no_anomaly();
+}
+
+/// `--pin` must not force the threads of a program onto one processor for ever, nor lose an event of them.
+#[test]
+fn pinned_threads_are_exact() {
+    let program = Program::fixture("threads").args(["4", "500"]);
+    let traced = program.traced_with(&["--pin"]);
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+}

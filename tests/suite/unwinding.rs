@@ -1,0 +1,354 @@
+//! The unwinder against what C fixtures say of themselves (glibc's backtrace()) and, with the feature `libunwind`,
+//! against libunwind.
+
+use crate::support::stopped::{Stopped, build};
+use heaptrace::addr::{Addr, FrameAddr, ModuleId, ObjAddr};
+use heaptrace::arch::Regs;
+use heaptrace::memory::MemoryImage;
+use heaptrace::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};
+use object::{Object, ObjectSection, ObjectSymbol};
+use std::ops::Range;
+use std::path::Path;
+
+const MAX_DEPTH: u32 = 1000;
+/// How often frames.c stops: 13 times in main(), 3 in the first thread, 4 in the second.
+const STOPS_OF_FRAMES: u32 = 20;
+
+fn unwinder(modules: &[(String, UnwindModule)]) -> Unwinder {
+    let mut unwinder = Unwinder::new();
+    for (_, module) in modules {
+        unwinder.add_module(module.clone());
+    }
+    unwinder
+}
+
+fn raw(unwinder: &Unwinder, found: Unwound) -> Vec<u64> {
+    unwinder.stacks().frames(found.stack).iter().map(|frame| frame.addr.raw().0).collect()
+}
+
+// Debian's libunwind-ptrace.so uses liblzma without saying so, which lld refuses. libunwind-dev brings it along.
+#[cfg(feature = "libunwind")]
+#[link(name = "lzma")]
+unsafe extern "C" {}
+
+/// The instruction pointers that libunwind finds, the thread's own first.
+#[cfg(feature = "libunwind")]
+fn libunwind(task: nix::unistd::Pid) -> Option<Vec<u64>> {
+    use unwind::{Accessors, AddressSpace, Byteorder, Cursor, PTraceState, RegNum};
+    let state = PTraceState::new(task.as_raw().cast_unsigned()).unwrap();
+    let space = AddressSpace::new(Accessors::ptrace(), Byteorder::DEFAULT).unwrap();
+    let mut cursor = Cursor::remote(&space, &state).unwrap();
+    let mut found = vec![cursor.register(RegNum::IP).unwrap()];
+    while cursor.step().unwrap() {
+        match cursor.register(RegNum::IP).unwrap() {
+            0 => break,
+            pc => found.push(pc),
+        }
+    }
+    Some(found)
+}
+
+#[cfg(not(feature = "libunwind"))]
+fn libunwind(_: nix::unistd::Pid) -> Option<Vec<u64>> {
+    None
+}
+
+/// Runs a fixture that calls `stop_here`, and compares at each stop. `change` may take sections from the fixture's
+/// own module.
+fn compare_stops(program: &Path, change: impl Fn(&mut UnwindModule)) -> Compared {
+    let mut fixture = Stopped::start(program);
+    let mut compared = Compared { stops: 0, deepest: 0, worst: Quality::Complete };
+    let mut stop = fixture.wait();
+    let mut modules = fixture.modules();
+    let (_, module) = modules.iter_mut().find(|(path, _)| Path::new(path) == program).unwrap();
+    change(module);
+    let mut unwinder = unwinder(&modules);
+    // libunwind 1.6 finds no tables in static programs
+    let is_static = !modules.iter().any(|(path, _)| path.contains("libc.so"));
+    while let Some(regs) = stop {
+        let expected = fixture.line();
+        let what = format!("{} stop {}", program.display(), compared.stops);
+        let mut memory = fixture.memory();
+
+        let found = unwinder.unwind_at_entry(&regs, &mut memory, MAX_DEPTH);
+        let seen = raw(&unwinder, found);
+        // the first address lies in stop_here: backtrace() returns there in one, stop_entry in the other
+        assert_eq!(hex(&seen[1..]), hex(&expected[1..]), "{what}");
+        assert!(seen[0].abs_diff(expected[0]) < 0x1000, "{what}: {:x} {:x}", seen[0], expected[0]);
+        assert_eq!(found.depth as usize, expected.len(), "{what}");
+        compared.worst = compared.worst.max(found.quality);
+
+        let quality = found.quality;
+        let found = unwinder.unwind_from(&regs, &mut memory, MAX_DEPTH);
+        let from_here = raw(&unwinder, found);
+        assert_eq!(from_here[0], regs.rip);
+        assert_eq!((hex(&from_here[1..]), found.quality), (hex(&seen), quality), "{what}");
+        if !is_static && let Some(theirs) = libunwind(fixture.task) {
+            assert_eq!(hex(&from_here), hex(&theirs), "{what}: libunwind");
+        }
+        compared.stops += 1;
+        compared.deepest = compared.deepest.max(seen.len());
+        stop = fixture.go_on();
+    }
+    compared
+}
+
+/// What [`compare_stops`] saw.
+struct Compared {
+    stops: u32,
+    deepest: usize,
+    worst: Quality,
+}
+
+fn hex(addresses: &[u64]) -> Vec<String> {
+    addresses.iter().map(|addr| format!("{addr:x}")).collect()
+}
+
+/// Flags under which compilers lay out frames differently.
+const VARIANTS: [&[&str]; 9] = [
+    &["-O0"],
+    &["-O2", "-fomit-frame-pointer"],
+    &["-O3", "-fno-omit-frame-pointer", "-no-pie"],
+    &["-Os"],
+    &["-O2", "-mavx2", "-mstackrealign"],
+    &["-O2", "-mno-red-zone", "-maccumulate-outgoing-args"],
+    &["-O2", "-static"],
+    &["-O2", "-static-pie"],
+    &["-O2", "-fsanitize=undefined", "-fcf-protection=none"],
+];
+
+#[test]
+fn t44_frames_of_every_shape_equal_backtrace() {
+    for flags in VARIANTS {
+        let all = compare_stops(&build("cc", "frames", flags), |_| ());
+        assert_eq!((all.stops, all.worst), (STOPS_OF_FRAMES, Quality::Complete), "{flags:?}");
+        assert!(all.deepest > 300, "{flags:?}: {} frames", all.deepest);
+    }
+}
+
+#[test]
+fn t44_clang_lays_out_frames_as_well() {
+    for flags in [&["-O2"][..], &["-O0"], &["-O2", "-mavx2", "-mstackrealign"]] {
+        let all = compare_stops(&build("clang", "frames", flags), |_| ());
+        assert_eq!((all.stops, all.worst), (STOPS_OF_FRAMES, Quality::Complete), "{flags:?}");
+    }
+}
+
+/// Without the linker's search table, and with `.debug_frame` alone: each fixture has both tables, so that backtrace()
+/// still finds its way.
+#[test]
+fn t44_every_kind_of_table_gives_the_same_stacks() {
+    for name in ["frames", "signal_handlers"] {
+        let program = build("cc", name, &["-O2", "-DBOTH_TABLES"]);
+        let all = compare_stops(&program, |module| module.eh_frame_hdr = None);
+        assert_eq!(all.worst, Quality::Complete);
+        let again = compare_stops(&program, |module| {
+            assert!(module.debug_frame.is_some(), "{name} has a .debug_frame");
+            module.eh_frame = None;
+        });
+        // libc's _start is described in .eh_frame only; now it is known by the entry point
+        assert_eq!((again.stops, again.worst), (all.stops, Quality::Complete));
+        let guessing = compare_stops(&program, |module| {
+            module.eh_frame = None;
+            module.entry = None;
+        });
+        // that it is the outermost frame is now a guess
+        assert_eq!((guessing.stops, guessing.worst), (all.stops, Quality::Guessed));
+    }
+}
+
+#[test]
+fn t45_handlers_lead_to_what_they_interrupted() {
+    for flags in VARIANTS {
+        let all = compare_stops(&build("cc", "signal_handlers", flags), |_| ());
+        assert_eq!((all.stops, all.worst), (6, Quality::Complete), "{flags:?}");
+    }
+}
+
+#[test]
+fn t45_the_interrupted_frame_is_an_instruction_not_a_return_address() {
+    let mut fixture = Stopped::start(&build("cc", "signal_handlers", &["-O2"]));
+    let mut stop = fixture.wait();
+    let mut unwinder = unwinder(&fixture.modules());
+    let mut interrupted = 0;
+    while let Some(regs) = stop {
+        let found = unwinder.unwind_at_entry(&regs, &mut fixture.memory(), MAX_DEPTH);
+        let frames = unwinder.stacks().frames(found.stack);
+        let instructions: Vec<_> =
+            frames.iter().filter(|frame| matches!(frame.addr, FrameAddr::Instruction(_))).collect();
+        let mut signal_frames = 0;
+        unwinder.walk(&regs, &mut fixture.memory(), true, &mut |frame| {
+            signal_frames += u32::from(frame.is_signal_frame);
+            std::ops::ControlFlow::Continue(())
+        });
+        // SIGUSR1's handler; SIGUSR2's inside it; SIGSEGV's
+        assert_eq!(instructions.len(), [1, 2, 1][interrupted % 3]);
+        assert_eq!(signal_frames as usize, instructions.len());
+        interrupted += 1;
+        stop = fixture.go_on();
+    }
+    assert_eq!(interrupted, 6);
+}
+
+fn no_cfi_stops(change: impl Fn(&mut Vec<(String, UnwindModule)>, u64)) -> Vec<(Quality, Vec<u64>, u64)> {
+    let mut fixture = Stopped::start(&build("cc", "no_cfi", &["-O2"]));
+    let mut stop = fixture.wait();
+    let mut stops = Vec::new();
+    while let Some(regs) = stop {
+        let inner = fixture.line()[0];
+        let mut modules = fixture.modules();
+        change(&mut modules, inner);
+        let mut unwinder = unwinder(&modules);
+        let found = unwinder.unwind_at_entry(&regs, &mut fixture.memory(), MAX_DEPTH);
+        stops.push((found.quality, raw(&unwinder, found), inner));
+        stop = fixture.go_on();
+    }
+    assert_eq!(stops.len(), 3);
+    stops
+}
+
+#[test]
+fn t46_code_without_cfi_is_guessed_or_truncated_and_says_so() {
+    let stops = no_cfi_stops(|_, _| {});
+    let [(framed, framed_stack, after_framed), (bare, bare_stack, after_bare), (jit, jit_stack, after_jit)] =
+        &stops[..]
+    else {
+        panic!("three stops")
+    };
+    assert_eq!((framed, framed_stack[1]), (&Quality::Guessed, *after_framed));
+    // stop_plainly, the assembly, main, two of libc, _start
+    assert_eq!(framed_stack.len(), 6, "{}", hex(framed_stack).join(" "));
+    assert_eq!((bare, &bare_stack[1..]), (&Quality::Truncated, &[*after_bare][..]));
+    assert_eq!((jit, &jit_stack[1..]), (&Quality::Truncated, &[*after_jit][..]));
+}
+
+#[test]
+fn t46_a_known_region_of_jit_code_is_passed_by_its_frame_pointer() {
+    let stops = no_cfi_stops(|modules, inner| {
+        let page = inner & !0xfff;
+        let region = module_without_sections(ModuleId(99), Addr(page)..Addr(page + 0x1000));
+        if !modules.iter().any(|(_, module)| module.code.iter().any(|range| range.contains(&Addr(inner)))) {
+            modules.push((String::new(), region));
+        }
+    });
+    let (quality, stack, after_jit) = &stops[2];
+    assert_eq!((quality, stack[1], stack.len()), (&Quality::Guessed, *after_jit, 6));
+}
+
+/// Every single instruction between two stops of main(): whatever is called there, main and its callers must be found
+/// below it. Passes lazy PLT entries, the dynamic linker's resolver and the vdso.
+#[test]
+fn every_instruction_of_a_call_leads_back_to_main() {
+    let program = build("cc", "steps", &["-O1", "-Wl,-z,lazy", "-fcf-protection=none"]);
+    let mut fixture = Stopped::start(&program);
+    let mut regs = fixture.wait().unwrap();
+    fixture.line();
+    let modules = fixture.modules();
+    let mut unwinder = unwinder(&modules);
+    let find = |name: &str| modules.iter().find(|(path, _)| path.contains(name)).map(|(_, m)| m.id).unwrap();
+    let (vdso, loader) = (find("[vdso]"), find("ld-linux"));
+    let [plt, main] = plt_and_main(&program, &modules);
+
+    let stop = regs.rip;
+    let found = unwinder.unwind_at_entry(&regs, &mut fixture.memory(), MAX_DEPTH);
+    // without stop_here and main
+    let callers = raw(&unwinder, found).split_off(2);
+
+    let (mut steps, mut in_plt, mut in_vdso, mut in_loader, mut failures) = (0, 0, 0, 0, Vec::new());
+    loop {
+        regs = fixture.step().expect("the fixture stops again before it ends");
+        if regs.rip == stop {
+            break;
+        }
+        let found = unwinder.unwind_from(&regs, &mut fixture.memory(), MAX_DEPTH);
+        let seen = raw(&unwinder, found);
+        steps += 1;
+        in_plt += u32::from(plt.contains(&regs.rip));
+        match unwinder.module_of(Addr(regs.rip)) {
+            Some(id) if id == vdso => in_vdso += 1,
+            Some(id) if id == loader => in_loader += 1,
+            _ => {}
+        }
+        let below_callers = seen.strip_suffix(&callers[..]).and_then(|rest| rest.last());
+        if found.quality != Quality::Complete || !below_callers.is_some_and(|addr| main.contains(addr)) {
+            failures.push(format!("{:x}: {:?} {}", regs.rip, found.quality, hex(&seen).join(" ")));
+        } else if steps % 16 == 0
+            // libunwind 1.6 knows no vdso, and guesses from there
+            && unwinder.module_of(Addr(regs.rip)) != Some(vdso)
+            && let Some(theirs) = libunwind(fixture.task)
+            && theirs != seen
+        {
+            failures.push(format!("{:x}: libunwind {} we {}", regs.rip, hex(&theirs).join(" "), hex(&seen).join(" ")));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {steps}:\n{}", failures.len(), failures[..failures.len().min(20)].join("\n"));
+    assert!(in_plt > 10 && in_vdso > 10 && in_loader > 1000, "{steps} steps: {in_plt} {in_vdso} {in_loader}");
+}
+
+/// Where a program's `.plt` and its main() are in the process.
+fn plt_and_main(program: &Path, modules: &[(String, UnwindModule)]) -> [Range<u64>; 2] {
+    let bytes = std::fs::read(program).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let (_, module) = modules.iter().find(|(path, _)| Path::new(path) == program).unwrap();
+    let place = |addr, size| {
+        let start = module.bias.to_process(ObjAddr(addr)).0;
+        start..start + size
+    };
+    let plt = elf.section_by_name(".plt").unwrap();
+    let main = elf.symbol_by_name("main").unwrap();
+    [place(plt.address(), plt.size()), place(main.address(), main.size())]
+}
+
+/// A compiler's own tables (with personality routines and LSDA pointers, unlike the unit tests' ones), mangled.
+#[test]
+fn mangled_tables_of_a_real_program_never_panic() {
+    let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let section = elf.section_by_name(".eh_frame").unwrap();
+    let text = elf.section_by_name(".text").unwrap();
+    let whole = &section.data().unwrap()[..8192];
+    let mut state = 0x0123_4567_89ab_cdefu64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % below
+    };
+    let mut stack =
+        MemoryImage { start: Addr(0x7fff_0000_0000), bytes: (text.address() + 0x40).to_le_bytes().repeat(512) };
+    let mut passed = 0;
+    for round in 0..400 {
+        let mut table = whole.to_vec();
+        for _ in 0..round % 50 {
+            let at = random(table.len() as u64) as usize;
+            table[at] = random(256) as u8;
+        }
+        let mut unwinder = Unwinder::new();
+        let code = Addr(text.address())..Addr(text.address() + text.size());
+        unwinder.add_module(UnwindModule {
+            eh_frame: Some(Section { addr: ObjAddr(section.address()), bytes: table.into() }),
+            ..module_without_sections(ModuleId(0), code.clone())
+        });
+        for _ in 0..500 {
+            let mut regs = Regs { rip: code.start.0 + random(0x2_0000), ..Regs::default() };
+            regs.gpr = [stack.start.0 + 64; 16];
+            let found = unwinder.unwind_from(&regs, &mut stack, 50);
+            passed += u32::from(found.depth > 1);
+        }
+    }
+    assert!(passed > 1000, "{passed} walks found a row for their first frame");
+}
+
+fn module_without_sections(id: ModuleId, code: Range<Addr>) -> UnwindModule {
+    UnwindModule {
+        id,
+        code: vec![code],
+        bias: Default::default(),
+        eh_frame_hdr: None,
+        eh_frame: None,
+        debug_frame: None,
+        text: None,
+        got: None,
+        entry: None,
+    }
+}

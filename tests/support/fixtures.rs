@@ -1,0 +1,143 @@
+//! Builds the small programs of `tests/fixtures`, each once.
+//!
+//! A fixture is one source file; its language is told by its extension. Flags of its own stand in its first lines as
+//! `// flags: …`. The result goes to a folder named by the hash of all that went in, so that a second test run builds
+//! nothing and the file itself keeps the fixture's name.
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsString;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// Serializes builds within this process; other processes are kept apart by rename.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+/// The folder of the fixtures' sources.
+pub fn source_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+/// The path of a fixture's source, as the debug information names it.
+pub fn source(name: &str) -> PathBuf {
+    ["c", "cc", "rs"]
+        .iter()
+        .map(|extension| source_dir().join(format!("{name}.{extension}")))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("no fixture {name} in {}", source_dir().display()))
+}
+
+/// Builds an executable with the source's own flags.
+pub fn program(name: &str) -> PathBuf {
+    build(name, name, &[])
+}
+
+/// Builds an executable with further flags (`-static`, …).
+pub fn program_with(name: &str, flags: &[&str]) -> PathBuf {
+    build(name, name, &flags.iter().map(OsString::from).collect::<Vec<_>>())
+}
+
+/// Builds a shared library `NAME.so` with further flags.
+pub fn library_with(name: &str, flags: &[&str]) -> PathBuf {
+    let file = format!("{name}.so");
+    let mut all: Vec<OsString> = vec!["-shared".into(), "-fPIC".into(), format!("-Wl,-soname,{file}").into()];
+    all.extend(flags.iter().map(OsString::from));
+    build(name, &file, &all)
+}
+
+/// Builds a shared library `NAME.so`.
+pub fn library(name: &str) -> PathBuf {
+    library_with(name, &[])
+}
+
+/// Builds an executable that is linked with shared libraries built here and finds them by run path.
+pub fn program_linked(name: &str, libraries: &[&Path]) -> PathBuf {
+    let mut flags: Vec<OsString> = vec!["-Wl,--no-as-needed".into()];
+    for library in libraries {
+        flags.push(library.into());
+        flags.push(format!("-Wl,-rpath,{}", library.parent().unwrap().display()).into());
+    }
+    build(name, name, &flags)
+}
+
+/// Marked lines of a source: `// SITE: name` gives the line on which it stands.
+pub fn site_line(name: &str, site: &str) -> u64 {
+    let text = std::fs::read_to_string(source(name)).unwrap();
+    let wanted = format!("SITE: {site}");
+    let found: Vec<_> = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.trim_end().trim_end_matches("*/").trim_end().ends_with(&wanted))
+        .map(|(index, _)| index as u64 + 1)
+        .collect();
+    assert_eq!(found.len(), 1, "marker {wanted} in {name}: lines {found:?}");
+    found[0]
+}
+
+fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
+    let source = source(name);
+    let mut command = compiler(&source);
+    let text = std::fs::read_to_string(&source).unwrap();
+    for line in text.lines().take(12) {
+        if let Some(flags) = line.trim().strip_prefix("// flags:") {
+            command.args(flags.split_whitespace());
+        }
+    }
+    // libraries must follow the source that needs them
+    command.arg(&source).args(extra);
+
+    let mut hasher = DefaultHasher::new();
+    format!("{command:?}").hash(&mut hasher);
+    text.hash(&mut hasher);
+    for header in headers() {
+        std::fs::read(header).unwrap().hash(&mut hasher);
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures").join(format!("{:016x}", hasher.finish()));
+    let path = folder.join(file);
+
+    let _guard = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if path.exists() {
+        return path;
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    let temporary = folder.join(format!(".{file}.{}", std::process::id()));
+    command.arg("-o").arg(&temporary);
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("cannot run {command:?} ({error}): install the Debian packages gcc and g++, and a Rust tool chain")
+    });
+    assert!(
+        output.status.success(),
+        "building the fixture {name} failed\n{command:?}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    std::fs::rename(&temporary, &path).unwrap();
+    path
+}
+
+fn compiler(source: &Path) -> Command {
+    match source.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => {
+            let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+            command.args(["--edition=2024", "-g", "-Copt-level=1", "-Dwarnings"]);
+            command
+        }
+        extension => {
+            let mut command = Command::new(if extension == Some("cc") { "c++" } else { "cc" });
+            command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror"]);
+            // the compiler knows malloc, and drops pairs of which nobody looks at the result
+            command.args(["-fno-builtin", "-fno-optimize-sibling-calls"]);
+            command
+        }
+    }
+}
+
+fn headers() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(source_dir())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
+        .collect();
+    found.sort();
+    found
+}

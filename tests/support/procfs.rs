@@ -1,0 +1,136 @@
+//! What /proc tells about a process: used to prove that it was left as it was.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// An executable mapping of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TextMapping {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// All r-x mappings of files; `[vdso]`, `[vsyscall]`, anonymous and deleted ones are left out.
+pub fn text_mappings(pid: i32) -> Vec<TextMapping> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines()
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (range, perms, offset) = (fields.next()?, fields.next()?, fields.next()?);
+            let path = fields.nth(2)?;
+            if !perms.starts_with("r-x") || !path.starts_with('/') || line.ends_with("(deleted)") {
+                return None;
+            }
+            let (start, end) = range.split_once('-')?;
+            Some(TextMapping {
+                start: u64::from_str_radix(start, 16).ok()?,
+                end: u64::from_str_radix(end, 16).ok()?,
+                offset: u64::from_str_radix(offset, 16).ok()?,
+                path: path.into(),
+            })
+        })
+        .collect()
+}
+
+/// The addresses at which executable memory differs from its file.
+pub fn text_differences(pid: i32) -> Vec<(PathBuf, u64)> {
+    let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return Vec::new() };
+    let mut differences = Vec::new();
+    for mapping in text_mappings(pid) {
+        let length = usize::try_from(mapping.end - mapping.start).unwrap();
+        let (mut in_memory, mut in_file) = (vec![0; length], Vec::new());
+        if memory.read_exact_at(&mut in_memory, mapping.start).is_err() {
+            continue;
+        }
+        let mut file = std::fs::File::open(&mapping.path).unwrap();
+        file.seek(SeekFrom::Start(mapping.offset)).unwrap();
+        file.take(length as u64).read_to_end(&mut in_file).unwrap();
+        // beyond the end of the file a mapped page reads as zero
+        in_file.resize(length, 0);
+        let differing = in_memory.iter().zip(&in_file).enumerate().filter(|(_, (a, b))| a != b);
+        differences.extend(differing.map(|(index, _)| (mapping.path.clone(), mapping.offset + index as u64)));
+    }
+    differences
+}
+
+/// Fails if a byte of the process's code differs from its file.
+pub fn assert_text_intact(pid: i32) {
+    assert!(!text_mappings(pid).is_empty(), "process {pid} has no text to compare");
+    let differences = text_differences(pid);
+    assert!(
+        differences.is_empty(),
+        "{} bytes of code of process {pid} differ from their files, the first at {:x?}",
+        differences.len(),
+        &differences[..differences.len().min(8)]
+    );
+}
+
+/// Waits until a tracer has written its first probe.
+pub fn wait_until_probed(pid: i32) {
+    wait_until("a probe is written", || !text_differences(pid).is_empty());
+}
+
+/// One line of /proc/PID/status.
+pub fn status_field(pid: i32, name: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+/// The process that traces it; 0 if none does.
+pub fn tracer_of(pid: i32) -> i32 {
+    status_field(pid, "TracerPid").and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// The one-letter state.
+pub fn state(pid: i32) -> Option<char> {
+    status_field(pid, "State")?.chars().next()
+}
+
+/// Ids of all threads.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Fails unless the process, with all its threads, is untraced and its code is as in its files.
+pub fn assert_left_as_it_was(pid: i32) {
+    for thread in threads(pid) {
+        assert_eq!(tracer_of(thread), 0, "thread {thread} of {pid} is still traced");
+    }
+    assert_text_intact(pid);
+}
+
+/// The processes of a process group that are not dead yet.
+pub fn group_members(group: i32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // the name in parentheses may hold anything; what follows is state, parent, group
+            let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+            let state = fields.next().unwrap_or("Z");
+            let member = fields.nth(1).and_then(|value| value.parse().ok()) == Some(group);
+            member && state != "Z" && state != "X"
+        })
+        .collect()
+}
+
+/// Looks again and again, giving way to others in between, until something is so; fails after 20 seconds. For facts
+/// that no one announces; where a program can say so itself, it does through a pipe.
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,128 @@
+//! report.json, read and validated.
+
+use super::running::Ended;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// A report that its schema has accepted.
+#[derive(Clone, Debug)]
+pub struct Report(pub Value);
+
+impl Report {
+    /// Reads a file that heaptrace has written.
+    pub fn read(path: &Path, ended: &Ended) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| {
+            panic!("no report at {}: {error}\nheaptrace: {}\n{}", path.display(), ended.status, ended.stderr)
+        });
+        let value: Value = serde_json::from_str(&text).expect("report.json is JSON");
+        if let Some(validator) = schema() {
+            let errors: Vec<_> =
+                validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+            assert!(errors.is_empty(), "report.json does not follow its schema:\n{}", errors.join("\n"));
+        }
+        Self(value)
+    }
+
+    /// A number at a path like `/totals/allocations`.
+    pub fn number(&self, pointer: &str) -> u64 {
+        let value = self.0.pointer(pointer).unwrap_or_else(|| panic!("report.json has no {pointer}"));
+        value.as_u64().unwrap_or_else(|| panic!("{pointer} is no count: {value}"))
+    }
+
+    /// One of the totals.
+    pub fn total(&self, name: &str) -> u64 {
+        self.number(&format!("/totals/{name}"))
+    }
+
+    /// One of the anomalies.
+    pub fn anomaly(&self, name: &str) -> u64 {
+        self.number(&format!("/anomalies/{name}"))
+    }
+
+    /// The text at a path.
+    pub fn text(&self, pointer: &str) -> &str {
+        self.0.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("report.json has no text {pointer}"))
+    }
+
+    /// The items of a list at a path.
+    pub fn list(&self, pointer: &str) -> &[Value] {
+        self.0.pointer(pointer).and_then(Value::as_array).unwrap_or_else(|| panic!("report.json has no list {pointer}"))
+    }
+
+    /// All sites.
+    pub fn sites(&self) -> &[Value] {
+        self.list("/sites")
+    }
+
+    /// The sites whose stack, innermost first, begins with these functions.
+    pub fn sites_at<'a>(&'a self, functions: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+        self.sites().iter().filter(move |site| {
+            let names = functions_of(site);
+            names.len() >= functions.len() && names.iter().zip(functions).all(|(name, wanted)| plain(name) == *wanted)
+        })
+    }
+
+    /// The sum of a figure like `/allocated/bytes` over the sites that begin with these functions.
+    pub fn site_sum(&self, functions: &[&str], pointer: &str) -> u64 {
+        self.sites_at(functions)
+            .map(|site| {
+                site.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in a site"))
+            })
+            .sum()
+    }
+
+    /// Fails unless nothing was lost, guessed or cut, and no error was found that the program did not make.
+    pub fn assert_no_anomaly(&self) {
+        let anomalies = self.0.pointer("/anomalies").and_then(Value::as_object).expect("anomalies");
+        let present: Vec<_> = anomalies.iter().filter(|(_, count)| count.as_u64() != Some(0)).collect();
+        assert!(present.is_empty(), "unexpected anomalies: {present:?}\nwarnings: {:?}", self.list("/warnings"));
+    }
+
+    /// Fails unless the totals agree with each other and with the sites.
+    pub fn assert_consistent(&self) {
+        let sum = |pointer: &str| self.site_sum(&[], pointer);
+        assert_eq!(sum("/allocated/objects"), self.total("allocations"), "allocations of all sites");
+        assert_eq!(sum("/allocated/bytes"), self.total("bytes_allocated"), "bytes of all sites");
+        assert_eq!(sum("/live/objects"), self.total("live_blocks"), "live blocks of all sites");
+        assert_eq!(sum("/live/bytes"), self.total("live_bytes"), "live bytes of all sites");
+        assert_eq!(sum("/at_peak/bytes"), self.total("peak_bytes"), "bytes at peak of all sites");
+        assert_eq!(sum("/at_peak/objects"), self.total("peak_blocks"), "blocks at peak of all sites");
+        assert_eq!(sum("/freed/objects"), self.total("frees"), "frees of all sites");
+        assert_eq!(
+            self.total("allocations"),
+            self.total("frees") + self.total("live_blocks"),
+            "what is not freed lives"
+        );
+        assert_eq!(self.total("bytes_allocated"), self.total("bytes_freed") + self.total("live_bytes"));
+        let histogram: u64 = self
+            .list("/histograms/size")
+            .iter()
+            .map(|bucket| bucket.as_u64().or(bucket["count"].as_u64()).unwrap())
+            .sum();
+        assert_eq!(histogram, self.total("allocations"), "the size histogram counts every allocation");
+    }
+}
+
+/// Function names of a site or finding, innermost first.
+pub fn functions_of(site: &Value) -> Vec<String> {
+    let frames = site["stack"].as_array().expect("a stack");
+    frames.iter().map(|frame| frame["function"].as_str().expect("function is never null").to_owned()).collect()
+}
+
+/// A C++ name without its parameters: `f(int)` is `f`.
+pub fn plain(name: &str) -> &str {
+    if name.starts_with('(') { name } else { name.split('(').next().unwrap_or(name) }
+}
+
+fn schema() -> Option<&'static jsonschema::Validator> {
+    static SCHEMA: OnceLock<Option<jsonschema::Validator>> = OnceLock::new();
+    SCHEMA
+        .get_or_init(|| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/report.schema.json");
+            let text = std::fs::read_to_string(path).ok()?;
+            let value = serde_json::from_str(&text).expect("the schema is JSON");
+            Some(jsonschema::validator_for(&value).expect("the schema is a schema"))
+        })
+        .as_ref()
+}
