@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 pub mod build;
+pub mod leaks;
 pub mod symbolize;
 
 /// Objects and bytes, counted together.
@@ -19,6 +20,14 @@ pub struct Amount {
     pub bytes: u64,
 }
 
+impl Amount {
+    /// The sum; it does not overflow.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self { objects: self.objects.saturating_add(other.objects), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+}
+
 /// How the profile came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -26,6 +35,8 @@ pub enum Mode {
     Run,
     /// `heaptrace attach`: blocks from before are unknown.
     Attach,
+    /// `heaptrace check`: run, and judge.
+    Check,
 }
 
 /// How the program ended.
@@ -333,6 +344,12 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     pub samples: Vec<Sample>,
     pub findings: Vec<Finding>,
+    /// The leak scan, if one was made.
+    pub leaks: Option<leaks::Leaks>,
+    /// The verdict of `check`.
+    pub verdict: Option<leaks::Verdict>,
+    /// The budgets of `check`, in the order of its options.
+    pub budgets: Vec<leaks::Budget>,
     /// Sentences for the user: what was not seen, and what to do about it.
     pub warnings: Vec<String>,
 }

@@ -202,6 +202,7 @@ fn report<'a>(view: &View<'a>) -> Report<'a> {
         mode: match meta.mode {
             Mode::Run => "run",
             Mode::Attach => "attach",
+            Mode::Check => "check",
         },
         part: meta.part,
         program: &meta.program,

@@ -59,7 +59,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
         meta.pid,
         duration(meta.duration_ns)
     );
-    if !meta.complete && meta.mode == Mode::Run {
+    if !meta.complete && meta.mode != Mode::Attach {
         let note = "The profile does not reach to the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
     }

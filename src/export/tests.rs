@@ -71,6 +71,9 @@ pub(crate) fn sample_profile() -> Profile {
             thread: "worker".to_owned(),
             function: "free".to_owned(),
         }],
+        leaks: None,
+        verdict: None,
+        budgets: Vec::new(),
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
     }
 }

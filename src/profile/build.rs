@@ -154,6 +154,9 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         stacks: tables.stacks,
         samples: tables.samples,
         findings: tables.findings,
+        leaks: None,
+        verdict: None,
+        budgets: Vec::new(),
         warnings,
     };
     let missing = missing(&profile, &locations.unnamed);

@@ -127,7 +127,7 @@ fn failed_exec_changes_nothing() {
 #[test]
 fn double_fork_leaves_a_clean_grandchild() {
     let program =
-        Program::new("/bin/sh").args(["-c", "(sh -c 'read line; echo \"$line\"' <&3 & echo \"grandchild $!\") 3<&0"]);
+        Program::new("/bin/sh").args(["-c", "(sh -c 'echo \"grandchild $$\"; read line; echo \"$line\"' <&3 &) 3<&0"]);
     let mut running = program.start_traced(&[]);
     let grandchild: i32 = running.value("grandchild").parse().unwrap();
     procfs::wait_until("the grandchild is untraced", || procfs::tracer_of(grandchild) == 0);

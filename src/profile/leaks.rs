@@ -1,0 +1,207 @@
+//! What a leak scan found, with names: the part of a profile that `check` judges and every report shows.
+
+use super::Amount;
+use crate::addr::Addr;
+
+/// How a block that is still live can be reached. The classes are Memcheck's (Valgrind manual, section 4.2.8 "Memory leak
+/// detection").
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum LeakClass {
+    /// No pointer to it was found.
+    Definite,
+    /// Pointers to it were found in definitely leaked blocks only.
+    Indirect,
+    /// Pointers were found, but on each way to it at least one of them points into the inside of a block.
+    Possible,
+    /// A chain of pointers to block starts leads to it from a root.
+    Reachable,
+}
+
+impl LeakClass {
+    /// All classes, worst first; the index of each is `class as usize`.
+    pub const ALL: [Self; 4] = [Self::Definite, Self::Indirect, Self::Possible, Self::Reachable];
+
+    /// The name in options and reports: `definite`, `indirect`, `possible`, `reachable`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Definite => "definite",
+            Self::Indirect => "indirect",
+            Self::Possible => "possible",
+            Self::Reachable => "reachable",
+        }
+    }
+}
+
+/// Objects and bytes by class, indexed by `LeakClass as usize`.
+pub type ClassAmounts = [Amount; 4];
+
+/// When the memory was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScanMoment {
+    /// At libc's `_exit`: the exit handlers have run, all threads are still there.
+    Exit,
+    /// When the last thread was about to disappear: exit_group called directly, or a deadly signal. Threads had gone.
+    LastThread,
+    /// While the process lived, at heaptrace's own request (`leaks`, `--timeout`, the end of `attach --leaks-at-end`).
+    Request,
+}
+
+/// All live blocks of one allocating stack: one line of the leak report.
+#[derive(Clone, Debug)]
+pub struct LeakSite {
+    /// Index into [`super::Profile::stacks`]; each stack occurs once.
+    pub stack: usize,
+    /// Index into [`super::Profile::strings`]: the thread that allocated (most of) them.
+    pub thread: usize,
+    /// Index into [`super::Profile::strings`]: the allocator function called.
+    pub alloc_fn: usize,
+    /// The live blocks allocated here, by class.
+    pub amounts: ClassAmounts,
+    /// Indirectly leaked blocks, wherever allocated, that hang on the definitely leaked ones of this site: each indirect block
+    /// hangs on one site only.
+    pub holds: Amount,
+    /// The way from a root to the largest reachable block of this site, or else to the largest possible one.
+    pub path: Option<RetentionPath>,
+    /// Index into [`Leaks::suppressions`]: the rule that hides this site from the verdict.
+    pub suppressed_by: Option<usize>,
+    /// How it compares with the baseline, if there is one.
+    pub baseline: Option<BaselineStatus>,
+}
+
+/// Why a block is still reachable.
+#[derive(Clone, Debug)]
+pub struct RetentionPath {
+    /// The root in words: ``global `cache` +8 in libfoo.so``, `stack of thread 12 (worker)`, `register rbx of thread 12`.
+    pub root: String,
+    /// Where the root's pointer lies; None for a register.
+    pub root_address: Option<Addr>,
+    /// The blocks from the root to the block itself, which is the last one. Never empty.
+    pub steps: Vec<PathStep>,
+}
+
+/// A block on a retention path.
+#[derive(Clone, Copy, Debug)]
+pub struct PathStep {
+    /// The block.
+    pub block: Addr,
+    /// Its requested size in bytes.
+    pub size: u64,
+    /// Where it was allocated: an index into [`super::Profile::stacks`].
+    pub stack: usize,
+    /// How far behind the block's start the pointer points that leads here, in bytes; 0 for its start.
+    pub target_offset: u64,
+    /// Where in this block the pointer to the next one lies, in bytes; None in the last block.
+    pub next_offset: Option<u64>,
+}
+
+/// How a site compares with an earlier report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BaselineStatus {
+    /// It was not there.
+    New,
+    /// It has more leaked bytes or blocks now.
+    Grown,
+    /// It was there, at least as large.
+    Known,
+}
+
+/// What one suppression rule did.
+#[derive(Clone, Debug)]
+pub struct Suppression {
+    /// The rule: the pattern of a `leak:` line, the name of a Valgrind suppression.
+    pub rule: String,
+    /// Where it stands: a path, `__lsan_default_suppressions`, …
+    pub file: String,
+    /// The line there, from 1 on.
+    pub line: u32,
+    /// What it hid. Zero: an unused rule.
+    pub hidden: Amount,
+}
+
+/// The result of a leak scan.
+#[derive(Clone, Debug)]
+pub struct Leaks {
+    /// When memory was read.
+    pub moment: ScanMoment,
+    /// For how long the process stood still for it, ns.
+    pub stopped_ns: u64,
+    /// How many bytes of roots and blocks were looked through.
+    pub scanned_bytes: u64,
+    /// All sites with live blocks, the most leaked bytes (definite and what they hold) first.
+    pub sites: Vec<LeakSite>,
+    /// All rules that were in force, in the order of their files and lines.
+    pub suppressions: Vec<Suppression>,
+}
+
+impl Leaks {
+    /// Live blocks by class, suppressed ones left out.
+    pub fn totals(&self) -> ClassAmounts {
+        let mut totals = ClassAmounts::default();
+        for site in self.sites.iter().filter(|site| site.suppressed_by.is_none()) {
+            for (total, part) in totals.iter_mut().zip(site.amounts) {
+                *total = total.plus(part);
+            }
+        }
+        totals
+    }
+}
+
+/// What `check` concludes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VerdictKind {
+    /// It could judge, and found nothing.
+    Clean,
+    /// Leaks of a kind that counts.
+    Leaks,
+    /// Double frees and the like.
+    Errors,
+    /// A budget was exceeded.
+    OverBudget,
+    /// It could not judge: something was not seen.
+    Inconclusive,
+    /// The program itself failed.
+    ProgramFailed,
+}
+
+impl VerdictKind {
+    /// The name in report.json.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Leaks => "leaks",
+            Self::Errors => "errors",
+            Self::OverBudget => "over_budget",
+            Self::Inconclusive => "inconclusive",
+            Self::ProgramFailed => "program_failed",
+        }
+    }
+}
+
+/// The verdict of `check`, with its reasons.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// What weighs most.
+    pub kind: VerdictKind,
+    /// Sentences for people: all that speaks against the program, or against the judgement. Empty if clean.
+    pub reasons: Vec<String>,
+    /// The exit status of `check`.
+    pub exit_status: u8,
+}
+
+/// A limit and what became of it.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// The option's name without dashes: `max-leaked-bytes`.
+    pub name: &'static str,
+    /// The limit, in bytes or calls.
+    pub limit: u64,
+    /// What was measured, in the same unit.
+    pub actual: u64,
+}
+
+impl Budget {
+    /// Whether the limit was kept.
+    pub const fn ok(&self) -> bool {
+        self.actual <= self.limit
+    }
+}
