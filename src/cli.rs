@@ -35,6 +35,8 @@ pub enum Command {
     Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
+    /// Be the guardian of another heaptrace's target.
+    StandGuard,
 }
 
 /// Options of `heaptrace run`.
@@ -209,6 +211,7 @@ pub fn parse(
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
+        Subcommand::StandGuard => Command::StandGuard,
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }

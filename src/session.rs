@@ -25,6 +25,7 @@ use crate::profile::{Anomalies, Children, Cost, Exit};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
+use crate::tracer::guardian::Guardian;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::seize;
@@ -89,6 +90,8 @@ pub struct Settings {
     pub exit_kill: bool,
     /// Place no probes until collecting is asked for.
     pub start_paused: bool,
+    /// Who cleans up if heaptrace is killed.
+    pub guardian: Option<Guardian>,
     /// What others ask while it traces.
     pub requests: Arc<Requests>,
 }
@@ -251,7 +254,7 @@ impl Session {
                 }
             }
         };
-        let space = AddressSpace::open(child.pid, child.pid)?;
+        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref())?;
         let mut session = Self::new(child.pid, false, space, settings, control, progress);
         session.affinity = affinity;
         session.tasks.add(child.pid, Role::Thread);
@@ -272,11 +275,11 @@ impl Session {
         let threads = seize::seize_all(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
-        let opened =
-            threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| Some((tid, AddressSpace::open(pid, tid).ok()?)));
+        let open = |tid| AddressSpace::open(pid, tid, settings.guardian.as_ref());
+        let opened = threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| Some((tid, open(tid).ok()?)));
         let (live, space) = match opened {
             Some(opened) => opened,
-            None => (pid, AddressSpace::open(pid, pid)?),
+            None => (pid, open(pid)?),
         };
         let mut session = Self::new(pid, true, space, settings, control, progress);
         for tid in threads {

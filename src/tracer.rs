@@ -7,6 +7,7 @@
 pub mod affinity;
 pub mod control;
 pub mod files;
+pub mod guardian;
 pub mod launch;
 pub mod memory;
 pub mod permission;

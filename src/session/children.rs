@@ -102,7 +102,7 @@ impl Session {
             }
         }
         self.end_image();
-        let mut space = match AddressSpace::open(self.pid, tid) {
+        let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref()) {
             Ok(space) => space,
             Err(error) if error.is_death() => return Err(error),
             Err(error) => {

@@ -4,7 +4,7 @@
 //! standing in a breakpoint's trap or in a pad is moved to the original code; sleeping threads are left alone, because a
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
-use super::hit::{is_own_trap, leave_pad};
+use super::hit::leave_pad;
 use super::{Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
@@ -113,7 +113,7 @@ impl Session {
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
-                if signal == SIGTRAP && self.space.breakpoints.was_removed(trap) && is_own_trap(&thread) {
+                if signal == SIGTRAP && self.space.breakpoints.was_removed(trap) && thread.is_breakpoint_trap() {
                     thread.set_instruction_pointer(trap.0)?;
                     0
                 } else {

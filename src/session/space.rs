@@ -16,6 +16,7 @@ use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{Bytes, ModuleMemory};
+use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::WaitStatus;
@@ -73,6 +74,8 @@ pub struct AddressSpace {
     pid: i32,
     /// The bytes.
     pub memory: TargetMemory,
+    /// Who undoes what is written if we are killed.
+    guarded: Option<Guarded>,
     /// The breakpoints that are in it.
     pub breakpoints: BreakpointTable,
     /// Walks its stacks.
@@ -135,10 +138,12 @@ const R_STATE: u64 = 24;
 
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
-    pub fn open(pid: i32, tid: i32) -> Result<Self> {
+    pub fn open(pid: i32, tid: i32, guardian: Option<&Guardian>) -> Result<Self> {
+        let memory = TargetMemory::open(pid, tid)?;
         Ok(Self {
             pid,
-            memory: TargetMemory::open(pid, tid)?,
+            guarded: guardian.map(|guardian| guardian.guard(pid, &memory)),
+            memory,
             breakpoints: BreakpointTable::default(),
             unwinder: Unwinder::default(),
             pads: PadAllocator::default(),
@@ -198,6 +203,9 @@ impl AddressSpace {
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
             self.breakpoints.remove_range(range.start, range.end);
+            if let Some(guarded) = &self.guarded {
+                guarded.unmapped(range.start, range.end);
+            }
             self.pads.remove_range(range.start, range.end);
             self.unwinder.remove_module(module.id);
             self.call_families.retain(|addr, _| !range.contains(addr));

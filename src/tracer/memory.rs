@@ -13,6 +13,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// Bytes fetched at once around the stack pointer: one page costs 2.4 µs, and holds a stack of 20 ordinary frames.
@@ -39,6 +40,16 @@ impl TargetMemory {
             .open(&path)
             .map_err(|source| TracerError::ProcFile { path, source })?;
         Ok(Self { pid, file, reader: tid, window_start: 0, window: Vec::with_capacity(WINDOW) })
+    }
+
+    /// The memory that a descriptor of `/proc/TID/mem` leads to, where `pid` is its process.
+    pub fn from_descriptor(pid: i32, descriptor: OwnedFd) -> Self {
+        Self { pid, file: descriptor.into(), reader: pid, window_start: 0, window: Vec::new() }
+    }
+
+    /// The descriptor of `/proc/TID/mem`, which leads to this memory in any process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Forgets what was cached: to be called at each stop, before the first read. `tid` is the stopped task.

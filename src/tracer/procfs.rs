@@ -17,6 +17,15 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// The child processes of `pid` at this moment; none where the kernel does not tell (CONFIG_PROC_CHILDREN).
+pub fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |tid: i32| read(pid, &format!("task/{tid}/children")).unwrap_or_default();
+    let threads = tasks(pid).unwrap_or_default();
+    let text: Vec<String> =
+        threads.into_iter().map(|tid| String::from_utf8_lossy(&of_thread(tid)).into_owned()).collect();
+    text.iter().flat_map(|line| line.split_whitespace()).filter_map(|word| word.parse().ok()).collect()
+}
+
 /// The value of `key` in `/proc/TID/status`, without white space around it. None if the task is gone.
 pub fn status_field(tid: i32, key: &str) -> Option<String> {
     let text = read(tid, "status").ok()?;

@@ -30,6 +30,11 @@ pub fn seize(tid: i32, exit_kill: bool) -> Result<()> {
     request(libc::PTRACE_SEIZE, tid, 0, as_word(options), "seize")
 }
 
+/// Attaches to `tid` alone, without stopping it: children and threads of its own are not attached to.
+pub fn seize_only(tid: i32) -> Result<()> {
+    request(libc::PTRACE_SEIZE, tid, 0, 0, "seize")
+}
+
 /// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
 pub fn interrupt(tid: i32) -> Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")
@@ -63,6 +68,11 @@ pub fn wait_task(tid: i32) -> Result<Waited> {
             other => return Ok(other),
         }
     }
+}
+
+/// Whether there is something to report of one task.
+pub fn poll_task(tid: i32) -> Result<Waited> {
+    wait_for(tid, libc::__WALL | libc::WNOHANG)
 }
 
 fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
@@ -147,6 +157,13 @@ impl Stopped {
         request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")?;
         // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid.
         Ok(unsafe { info.assume_init() }.si_code)
+    }
+
+    /// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
+    /// program can send bears that.
+    pub fn is_breakpoint_trap(&self) -> bool {
+        const SI_KERNEL: i32 = 0x80;
+        self.signal_code().is_ok_and(|code| code == SI_KERNEL)
     }
 
     /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says

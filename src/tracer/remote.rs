@@ -4,7 +4,6 @@
 //! disposition. Made only at a breakpoint stop: there the thread is in user code, so no interrupted system call of its
 //! own waits to be restarted.
 
-use super::memory::TargetMemory;
 use super::ptrace::{RawRegs, Stopped, Waited};
 use super::status::WaitStatus;
 use super::{Result, TracerError};
@@ -111,9 +110,4 @@ pub fn set_signal_action(
     scratch: Addr,
 ) -> Result<RemoteCall> {
     call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, scratch.0, 0, 8, 0, 0])
-}
-
-/// Writes [`CALL_CODE`] at `at`.
-pub fn prepare(memory: &mut TargetMemory, at: Addr) -> Result<()> {
-    memory.write_code(at, &CALL_CODE)
 }

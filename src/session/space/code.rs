@@ -71,6 +71,9 @@ impl AddressSpace {
             if let Some(breakpoint) = self.breakpoints.get_mut(addr) {
                 breakpoint.pad = pad;
             }
+            if let Some(guarded) = &self.guarded {
+                guarded.place(addr, original);
+            }
             if added == Added::Write
                 && let Err(error) = self.memory.write_code(addr, &[INT3])
             {
@@ -103,7 +106,7 @@ impl AddressSpace {
         }
         match result {
             Ok(pad) => {
-                self.memory.write_code(pad.addr, &pad.bytes)?;
+                self.write_new_code(pad.addr, &pad.bytes)?;
                 Ok(Ok(pad.addr))
             }
             Err(error) => {
@@ -111,6 +114,14 @@ impl AddressSpace {
                 Ok(Err(Placed::Impossible))
             }
         }
+    }
+
+    /// Writes code of ours to where zeros are.
+    fn write_new_code(&mut self, at: Addr, bytes: &[u8]) -> Result<()> {
+        if let Some(guarded) = &self.guarded {
+            guarded.code(at, bytes.len() as u64);
+        }
+        self.memory.write_code(at, bytes)
     }
 
     /// Up to 15 bytes of the program's own code.
@@ -177,7 +188,7 @@ impl AddressSpace {
         if self.remote_code.is_none()
             && let Some(at) = self.pads.reserve(remote::CALL_CODE.len() as u64)
         {
-            remote::prepare(&mut self.memory, at)?;
+            self.write_new_code(at, &remote::CALL_CODE)?;
             self.remote_code = Some(at);
         }
         Ok(self.remote_code)
@@ -205,16 +216,26 @@ impl AddressSpace {
             return Ok(());
         };
         match self.breakpoints.remove(addr, purpose) {
-            Removed::Restore(original) if self.holds_int3(addr) => self.memory.write_code(addr, &[original]),
-            _ => Ok(()),
+            Removed::Restore(original) => self.write_back(addr, original),
+            Removed::Kept | Removed::Absent => Ok(()),
         }
+    }
+
+    fn write_back(&mut self, addr: Addr, original: u8) -> Result<()> {
+        if self.holds_int3(addr) {
+            self.memory.write_code(addr, &[original])?;
+        }
+        if let Some(guarded) = &self.guarded {
+            guarded.lifted(addr);
+        }
+        Ok(())
     }
 
     /// Takes one breakpoint away for good.
     pub fn lift(&mut self, addr: Addr) -> Result<()> {
         match self.breakpoints.remove_all(addr) {
-            Some(original) if self.holds_int3(addr) => self.memory.write_code(addr, &[original]),
-            _ => Ok(()),
+            Some(original) => self.write_back(addr, original),
+            None => Ok(()),
         }
     }
 
