@@ -11,6 +11,7 @@ mod hit;
 mod pausing;
 mod recording;
 mod requests;
+mod retry;
 mod space;
 mod tasks;
 mod trapmask;
@@ -133,6 +134,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    retry: retry::Retry,
     pause: pausing::Pause,
 }
 
@@ -223,6 +225,7 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            retry: retry::Retry::default(),
             pause,
         }
     }
@@ -335,6 +338,8 @@ impl Session {
 
     /// After a panic: restores the target's code and lets its tasks go, as far as that can be done.
     pub fn break_off(&mut self) {
+        // Nothing that may break again comes before that.
+        self.restore_code();
         if let Err(error) = self.detach() {
             tracing::warn!("{error}");
         }
@@ -452,7 +457,7 @@ impl Session {
 
     fn decide(&mut self, tid: i32, status: WaitStatus, stopped: &Stopped) -> crate::tracer::Result<Action> {
         if self.tasks.get(tid).is_none()
-            && let Some(action) = self.on_new_task(tid)?
+            && let Some(action) = self.on_new_task(stopped)?
         {
             return Ok(action);
         }

@@ -15,6 +15,7 @@ pub mod probe;
 pub mod procfs;
 pub mod ptrace;
 pub mod remote;
+pub mod retry;
 pub mod seize;
 pub mod socket;
 pub mod status;

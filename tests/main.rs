@@ -33,6 +33,7 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod guardian;
     mod harness;
     mod hook;
     mod launch;

@@ -5,6 +5,7 @@ use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
 use crate::profile::Amount;
 use crate::session::recording::EndedImage;
+use crate::session::retry::Retry;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::session::trapmask::TrapMask;
@@ -31,7 +32,8 @@ impl Session {
     }
 
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
-    pub(super) fn on_new_task(&mut self, tid: i32) -> Result<Option<Action>> {
+    pub(super) fn on_new_task(&mut self, stopped: &Stopped) -> Result<Option<Action>> {
+        let tid = stopped.tid();
         self.note_arrival(tid);
         if procfs::thread_group(tid) == Some(self.pid) {
             self.tasks.add(tid, Role::Thread);
@@ -40,23 +42,27 @@ impl Session {
             return Ok(None);
         }
         if self.borrows_memory(tid) {
+            self.free_child_of_retry_handler(stopped, false);
             self.tasks.add(tid, Role::Borrower);
             return Ok(None);
         }
-        self.let_copy_go(tid);
+        self.let_copy_go(stopped);
         Ok(Some(Action::Detach))
     }
 
     /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
-    pub(super) fn detach_new_child(&mut self, tid: i32) {
+    pub(super) fn detach_new_child(&mut self, stopped: &Stopped) {
+        let tid = stopped.tid();
         self.note_arrival(tid);
         if self.tasks.get(tid).is_none() && procfs::thread_group(tid) != Some(self.pid) && !self.borrows_memory(tid) {
-            self.let_copy_go(tid);
+            self.let_copy_go(stopped);
         }
     }
 
     /// Gives a forked child, which is stopped and has one thread, its original code back.
-    fn let_copy_go(&mut self, tid: i32) {
+    fn let_copy_go(&mut self, child: &Stopped) {
+        let tid = child.tid();
+        self.free_child_of_retry_handler(child, true);
         self.children.untraced += 1;
         match TargetMemory::open(tid, tid).and_then(|mut memory| self.space.clean_copy(&mut memory)) {
             Ok(()) => {}
@@ -123,6 +129,7 @@ impl Session {
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
         self.trap_mask = TrapMask::default();
+        self.retry = Retry::default();
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))

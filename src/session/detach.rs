@@ -4,7 +4,7 @@
 //! standing in a breakpoint's trap or in a pad is moved to the original code; sleeping threads are left alone, because a
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
-use super::hit::leave_pad;
+use super::hit::{leave_pad, pass_trap_to};
 use super::{Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
@@ -21,6 +21,7 @@ impl Session {
     /// Restores the target's code and lets all its tasks go. Afterwards the tracer thread must end.
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         self.unpin();
+        self.retire_retry_handler()?;
         self.restore_code();
         for (tid, status, stopped) in std::mem::take(&mut self.waiting) {
             self.let_go(tid, status, stopped);
@@ -73,7 +74,7 @@ impl Session {
         }
         // Every thread has now been seen outside the pads, and none can enter one any more.
         if self.tasks.iter().all(|task| settled.contains(&task.id.tid)) {
-            self.space.clear_pads();
+            self.space.clear_pads(self.retry.handler());
         }
         self.drain_detaching()
     }
@@ -114,7 +115,7 @@ impl Session {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
                 if signal == SIGTRAP && self.space.breakpoints.was_removed(trap) && thread.is_breakpoint_trap() {
-                    thread.set_instruction_pointer(trap.0)?;
+                    pass_trap_to(&thread, &raw, trap)?;
                     0
                 } else {
                     self.leave_pad(&thread)?;
@@ -141,7 +142,7 @@ impl Session {
             }
             WaitStatus::Event(_) => 0,
             _ => {
-                self.detach_new_child(tid);
+                self.detach_new_child(&thread);
                 self.leave_pad(&thread)?;
                 0
             }

@@ -19,6 +19,7 @@ use crate::symbols::{Bytes, ModuleMemory};
 use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::retry::RetryHandler;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
@@ -88,6 +89,7 @@ pub struct AddressSpace {
     loader_state: Option<Addr>,
     deferred: Vec<Deferred>,
     remote_code: Option<Addr>,
+    retry_handler: Option<RetryHandler>,
     no_remote_calls: bool,
     mapped_pads: u64,
     shadow_stack: ShadowStack,
@@ -154,6 +156,7 @@ impl AddressSpace {
             loader_state: None,
             deferred: Vec::new(),
             remote_code: None,
+            retry_handler: None,
             no_remote_calls: false,
             mapped_pads: 0,
             shadow_stack: code::NO_SHADOW_STACK,
@@ -207,6 +210,9 @@ impl AddressSpace {
                 guarded.unmapped(range.start, range.end);
             }
             self.pads.remove_range(range.start, range.end);
+            self.remote_code = self.remote_code.filter(|at| !range.contains(at));
+            self.retry_handler =
+                self.retry_handler.filter(|handler| !range.contains(&handler.at) && !range.contains(&handler.call));
             self.unwinder.remove_module(module.id);
             self.call_families.retain(|addr, _| !range.contains(addr));
             self.entry_families.retain(|addr, _| !range.contains(addr));

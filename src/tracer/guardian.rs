@@ -11,6 +11,7 @@ mod record;
 mod rescue;
 
 use super::memory::TargetMemory;
+use super::retry::RetryHandler;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use nix::sys::socket::{
@@ -161,6 +162,11 @@ impl Guarded {
     /// Code of ours is about to be written where zeros were.
     pub fn code(&self, start: Addr, len: u64) {
         self.tell(What::Code { start, len });
+    }
+
+    /// Whether the handler for SIGTRAP is installed now.
+    pub fn retry_handler(&self, handler: Option<RetryHandler>) {
+        self.tell(handler.map_or(What::NoHandler, What::Handler));
     }
 
     /// The memory is gone, or somebody else's by now.

@@ -98,6 +98,18 @@ pub fn whereabouts(pid: i32, tid: i32) -> Whereabouts {
     }
 }
 
+/// The number of the system call that a task sleeps in. None if it runs, or sleeps outside of system calls.
+pub fn system_call(pid: i32, tid: i32) -> Option<i64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    text.split_whitespace().next()?.parse().ok().filter(|number| *number >= 0)
+}
+
+/// Whether a signal waits that the task will get as soon as it looks.
+pub fn has_deliverable_signal(tid: i32) -> bool {
+    let of = |key| status_signals(tid, key).unwrap_or(u64::MAX);
+    (of("SigPnd") | of("ShdPnd")) & !of("SigBlk") != 0
+}
+
 /// A thread's name (at most 15 bytes), or an empty one if it is gone.
 pub fn comm(tid: i32) -> String {
     read(tid, "comm").map(|name| String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()).unwrap_or_default()
@@ -131,8 +143,18 @@ pub fn has_seccomp(tid: i32) -> bool {
 /// Whether two tasks share one address space (kcmp(2)). None if the kernel does not tell.
 pub fn same_memory(a: i32, b: i32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
-    // SAFETY: kcmp with KCMP_VM takes numbers only.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) };
+    same(a, b, KCMP_VM)
+}
+
+/// Whether two tasks share their signal actions (CLONE_SIGHAND). None if the kernel does not tell.
+pub fn same_signal_actions(a: i32, b: i32) -> Option<bool> {
+    const KCMP_SIGHAND: i32 = 4;
+    same(a, b, KCMP_SIGHAND)
+}
+
+fn same(a: i32, b: i32, what: i32) -> Option<bool> {
+    // SAFETY: kcmp takes numbers only where it compares what tasks have but one of.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) };
     (order >= 0).then_some(order == 0)
 }
 

@@ -109,6 +109,11 @@ impl Stopped {
         request(libc::PTRACE_CONT, self.tid, 0, as_word(signal), "resume")
     }
 
+    /// The task is no longer to be killed if the calling thread ends; see [`seize`].
+    pub fn live_on(&self) -> Result<()> {
+        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(OPTIONS), "set the options of")
+    }
+
     /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
     /// ends in another stop of the same task.
     pub(super) fn run_to_system_call(&self) -> Result<()> {
@@ -142,6 +147,15 @@ impl Stopped {
     pub fn set_instruction_pointer(&self, rip: u64) -> Result<()> {
         let offset = std::mem::offset_of!(libc::user, regs) + std::mem::offset_of!(libc::user_regs_struct, rip);
         request(libc::PTRACE_POKEUSER, self.tid, offset as u64, rip, "write the instruction pointer of")
+    }
+
+    /// Moves a thread that has hit a breakpoint on to `regs`, of which `raw` holds the rest, in such a way that the
+    /// [retry handler](super::retry) leaves it there.
+    pub fn pass_trap(&self, raw: &RawRegs, regs: &Regs) -> Result<()> {
+        let mut passed = *raw;
+        passed.set_regs(regs);
+        passed.0.eflags |= super::retry::RESUME_FLAG;
+        self.set_registers(&passed)
     }
 
     /// The message of a ptrace event: the new task's id, the exit status, or the former id at an exec.
@@ -231,6 +245,29 @@ impl RawRegs {
         gpr[reg::R14] = r.r14;
         gpr[reg::R15] = r.r15;
         Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+    }
+
+    /// If the thread was interrupted in a system call that has to be made once more: how it makes it. What the kernel itself
+    /// would do, were it not that the thread has made another call since (and makes of an early end, as epoll_wait has it).
+    pub fn repeating_system_call(&self) -> Option<Self> {
+        // Not among the numbers that programs get to see: include/linux/errno.h.
+        const ERESTARTSYS: i64 = 512;
+        const ERESTART_RESTARTBLOCK: i64 = 516;
+        const SYSCALL_LEN: u64 = 2;
+        if self.0.orig_rax.cast_signed() < 0 {
+            return None;
+        }
+        let mut again = *self;
+        again.0.rax = match -self.0.rax.cast_signed() {
+            ERESTART_RESTARTBLOCK => libc::SYS_restart_syscall.cast_unsigned(),
+            error if error == i64::from(libc::EINTR) || (ERESTARTSYS..ERESTART_RESTARTBLOCK).contains(&error) => {
+                self.0.orig_rax
+            }
+            _ => return None,
+        };
+        again.0.rip = self.0.rip.wrapping_sub(SYSCALL_LEN);
+        again.0.orig_rax = u64::MAX;
+        Some(again)
     }
 
     /// Takes over general-purpose registers, instruction pointer and flags.

@@ -85,6 +85,19 @@ pub fn status_field(pid: i32, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
+/// Its children.
+pub fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+    let text: String = threads(pid).into_iter().map(of_thread).collect();
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// Whether it has a handler for the signal.
+pub fn catches(pid: i32, signal: nix::sys::signal::Signal) -> bool {
+    let set = status_field(pid, "SigCgt").and_then(|set| u64::from_str_radix(&set, 16).ok());
+    set.is_some_and(|set| set & (1 << (signal as i32 - 1)) != 0)
+}
+
 /// The process that traces it; 0 if none does.
 pub fn tracer_of(pid: i32) -> i32 {
     status_field(pid, "TracerPid").and_then(|value| value.parse().ok()).unwrap_or(0)

@@ -9,6 +9,7 @@ use crate::breakpoints::{Added, Purpose, Purposes, Removed, Site};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{self, RemoteCall};
+use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
 use std::collections::BTreeMap;
@@ -194,6 +195,25 @@ impl AddressSpace {
         Ok(self.remote_code)
     }
 
+    /// The handler for SIGTRAP, ready to be installed; written at first use, to a module's slack. None if there is no room.
+    pub fn retry_handler(&mut self) -> Result<Option<RetryHandler>> {
+        if self.retry_handler.is_none()
+            && let Some(call) = self.remote_code()?
+            && let Some(at) = self.pads.reserve(retry::SIZE)
+        {
+            self.write_new_code(at, &retry::image(at))?;
+            self.retry_handler = Some(RetryHandler { at, call });
+        }
+        Ok(self.retry_handler)
+    }
+
+    /// Says whether the handler is installed now, to who must take it out if we are killed.
+    pub fn tell_guardian_of(&self, handler: Option<RetryHandler>) {
+        if let Some(guarded) = &self.guarded {
+            guarded.retry_handler(handler);
+        }
+    }
+
     /// Where a thread whose program counter is in a pad belongs in the original code.
     pub fn pad_resume(&self, pc: Addr) -> Option<Resume> {
         self.pads.find(pc).map(|found| found.resume)
@@ -254,11 +274,19 @@ impl AddressSpace {
         first_error
     }
 
-    /// Zeroes what pads have used. Only when no thread can be in one.
-    pub fn clear_pads(&mut self) {
+    /// Zeroes what pads have used. Only when no thread can be in one. `kept` stays.
+    pub fn clear_pads(&mut self, kept: Option<RetryHandler>) {
         let used: Vec<_> = self.pads.regions().collect();
         for (start, len) in used {
-            let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+            let mut zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+            if let Some(handler) = kept
+                && let Some(offset) = handler.at.0.checked_sub(start.0).filter(|offset| *offset < len)
+            {
+                let offset = usize::try_from(offset).unwrap_or(0);
+                for (byte, kept) in zeros.iter_mut().skip(offset).zip(retry::image(handler.at)) {
+                    *byte = kept;
+                }
+            }
             if let Err(error) = self.memory.write_code(start, &zeros) {
                 tracing::debug!("{error}");
             }

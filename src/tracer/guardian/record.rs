@@ -1,6 +1,7 @@
 //! What the tracer tells the guardian: records of one size, one a packet.
 
 use crate::addr::Addr;
+use crate::tracer::retry::RetryHandler;
 
 /// One record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,10 @@ pub enum What {
         /// Its length in bytes.
         len: u64,
     },
+    /// The handler for SIGTRAP is installed.
+    Handler(RetryHandler),
+    /// It is no longer.
+    NoHandler,
     /// What was known of these addresses holds no longer.
     Unmapped {
         /// The first.
@@ -62,6 +67,8 @@ impl Record {
             What::Code { start, len } => (3, start.0, len),
             What::Unmapped { start, end } => (4, start.0, end.0),
             What::Forget => (5, 0, 0),
+            What::Handler(handler) => (6, handler.at.0, handler.call.0),
+            What::NoHandler => (7, 0, 0),
         };
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
@@ -85,6 +92,8 @@ impl Record {
             3 => What::Code { start: Addr(first), len: second },
             4 => What::Unmapped { start: Addr(first), end: Addr(second) },
             5 => What::Forget,
+            6 => What::Handler(RetryHandler { at: Addr(first), call: Addr(second) }),
+            7 => What::NoHandler,
             _ => return None,
         };
         rest.is_empty().then_some(Self { space: u32::from_le_bytes(*space), what })
@@ -104,6 +113,8 @@ mod tests {
             What::Lifted { addr },
             What::Code { start: addr, len: 17 },
             What::Unmapped { start: addr, end },
+            What::Handler(RetryHandler { at: addr, call: end }),
+            What::NoHandler,
             What::Forget,
         ] {
             let record = Record { space: 3, what };

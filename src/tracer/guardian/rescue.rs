@@ -7,8 +7,10 @@ use crate::arch::INT3;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::remote::RemoteCall;
+use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
-use crate::tracer::{Result, TracerError};
+use crate::tracer::{Result, TracerError, control};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
@@ -37,7 +39,7 @@ pub fn stand_by() -> Result<()> {
     }
     for space in spaces.values_mut() {
         space.restore_children();
-        if space.settle() {
+        if space.settle() && space.remove_handler() {
             space.clear_code();
         }
     }
@@ -101,6 +103,8 @@ struct Bytes {
     lifted: BTreeSet<Addr>,
     /// Pads and the like, with their lengths.
     code: BTreeMap<Addr, u64>,
+    /// The handler for SIGTRAP, if it is installed.
+    handler: Option<RetryHandler>,
 }
 
 impl Bytes {
@@ -116,6 +120,8 @@ impl Bytes {
             What::Code { start, len } => {
                 self.code.insert(start, len);
             }
+            What::Handler(handler) => self.handler = Some(handler),
+            What::NoHandler => self.handler = None,
             What::Unmapped { start, end } => {
                 let gone = start..end;
                 self.placed.retain(|addr, _| !gone.contains(addr));
@@ -236,7 +242,7 @@ impl Space {
         {
             return Look::Clear;
         }
-        match ptrace::seize_only(tid) {
+        match seize(tid) {
             Ok(()) => {}
             Err(error) if error.is_death() => return Look::Clear,
             // The kernel has not finished with heaptrace yet.
@@ -280,12 +286,64 @@ impl Space {
         Ok(look)
     }
 
+    /// Lets a thread take the handler for SIGTRAP out, which none needs any more. False if it may be there still.
+    fn remove_handler(&self) -> bool {
+        let Some(handler) = self.bytes.handler else { return true };
+        let deadline = Instant::now() + PATIENCE;
+        let mut tried = BTreeSet::new();
+        while Instant::now() < deadline {
+            let Ok(threads) = procfs::tasks(self.pid) else { return true };
+            let best = threads
+                .into_iter()
+                .filter(|tid| !tried.contains(tid))
+                .filter_map(|tid| Some((retry::disturbance(self.pid, tid)?, tid)))
+                .min();
+            let Some((_, tid)) = best else {
+                tried.clear();
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            tried.insert(tid);
+            if matches!(self.remove_handler_by(tid, handler, deadline), Ok(true)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn remove_handler_by(&self, tid: i32, handler: RetryHandler, deadline: Instant) -> Result<bool> {
+        seize(tid)?;
+        ptrace::interrupt(tid)?;
+        loop {
+            match ptrace::poll_task(tid)? {
+                Waited::Task(_, WaitStatus::EventStop, Some(thread)) => {
+                    let called = handler.remove(&thread)?;
+                    thread.detach(0)?;
+                    return Ok(matches!(called, RemoteCall::Done(0)));
+                }
+                Waited::Task(_, status, Some(thread)) => {
+                    self.look_at_stopped(status, thread)?;
+                    return Ok(false);
+                }
+                Waited::Task(_, _, None) | Waited::NoTasks => return Ok(false),
+                Waited::Nothing | Waited::Interrupted if Instant::now() < deadline => std::thread::yield_now(),
+                Waited::Nothing | Waited::Interrupted => return Ok(false),
+            }
+        }
+    }
+
     fn clear_code(&mut self) {
         for (&start, &len) in &self.bytes.code {
             // The memory may be gone.
             let _ = self.memory.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)]);
         }
     }
+}
+
+/// Attaches to a thread, if it is not attached to already: for the right to write.
+fn seize(tid: i32) -> Result<()> {
+    ptrace::seize_only(tid)
+        .or_else(|error| if procfs::tracer_of(tid) == Some(control::thread_id()) { Ok(()) } else { Err(error) })
 }
 
 /// Writes the original bytes where int3s still stand. Goes on after an error; returns the first.

@@ -1,0 +1,150 @@
+//! A handler for SIGTRAP in the target, for the moment in which heaptrace is killed.
+//!
+//! A thread that hits a breakpoint which nobody watches any more would die of it. With this handler it goes back to the
+//! breakpoint, and hits it again until the [guardian](super::guardian) has put the original byte back. As long as heaptrace
+//! traces the handler never runs: the trap's signal is taken away from the thread.
+//!
+//! A thread that was stopped when heaptrace was killed gets its signal even where heaptrace has already moved it past the
+//! breakpoint. Such a thread is told by its resume flag, which [`Stopped::pass_trap`] sets: a processor clears that flag
+//! with the first instruction, and it is never set behind an int3.
+
+use super::procfs;
+use super::ptrace::Stopped;
+use super::remote::{self, RemoteCall};
+use super::{Result, status::SIGTRAP};
+use crate::addr::Addr;
+
+/// Bit 16 of the flags register.
+pub const RESUME_FLAG: u64 = 1 << 16;
+
+/// The handler, called as handler(signal, siginfo, ucontext), and the function that it returns to.
+const CODE: [u8; 34] = [
+    0x81, 0x7e, 0x08, 0x80, 0x00, 0x00, 0x00, // cmpl $SI_KERNEL, si_code(%rsi)
+    0x75, 0x11, // jne return
+    0xf6, 0x82, 0xb2, 0x00, 0x00, 0x00, 0x01, // testb $(RESUME_FLAG >> 16), uc_mcontext.flags+2(%rdx)
+    0x75, 0x08, // jne return
+    0x48, 0x83, 0xaa, 0xa8, 0x00, 0x00, 0x00, 0x01, // subq $1, uc_mcontext.rip(%rdx)
+    0xc3, // return: ret
+    0xb8, 0x0f, 0x00, 0x00, 0x00, // mov $SYS_rt_sigreturn, %eax
+    0x0f, 0x05, // syscall
+];
+
+/// Where the return to the kernel begins in [`CODE`].
+const RESTORER: u64 = 27;
+
+/// Where the action to install stands behind the code: four words, as in the kernel's `struct sigaction`.
+const INSTALLED: u64 = 40;
+
+/// Where the default action stands.
+const DEFAULT: u64 = INSTALLED + 32;
+
+/// SA_RESTORER of the kernel's <asm/signal.h>, which the C library keeps to itself.
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// Bytes that the handler takes in the target, with the actions that system calls set.
+pub const SIZE: u64 = DEFAULT + 32;
+
+/// What is to be written at `at`: [`SIZE`] bytes in executable memory.
+pub fn image(at: Addr) -> Vec<u8> {
+    let mut bytes = CODE.to_vec();
+    bytes.resize(INSTALLED as usize, 0);
+    let flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART | libc::SA_ONSTACK;
+    for word in [at.0, u64::from(flags.cast_unsigned()) | SA_RESTORER, at.add(RESTORER).0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.resize(SIZE as usize, 0);
+    bytes
+}
+
+/// Where the two parts stand that it takes to install and to remove the handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryHandler {
+    /// The [`image`].
+    pub at: Addr,
+    /// A `syscall` instruction: see [`remote::call`].
+    pub call: Addr,
+}
+
+impl RetryHandler {
+    /// Lets a thread at a breakpoint install the handler.
+    ///
+    /// # Errors
+    /// As for [`remote::call`].
+    pub fn install(self, thread: &Stopped) -> Result<RemoteCall> {
+        self.set(thread, INSTALLED)
+    }
+
+    /// Lets a stopped thread put the default action back. It may have been interrupted in a system call, which it goes on with.
+    ///
+    /// # Errors
+    /// As for [`remote::call`].
+    pub fn remove(self, thread: &Stopped) -> Result<RemoteCall> {
+        let before = thread.registers()?;
+        let called = self.set(thread, DEFAULT)?;
+        if matches!(called, RemoteCall::Done(_))
+            && let Some(again) = before.repeating_system_call()
+        {
+            thread.set_registers(&again)?;
+        }
+        Ok(called)
+    }
+
+    fn set(self, thread: &Stopped, action: u64) -> Result<RemoteCall> {
+        let regs = thread.registers()?;
+        remote::set_signal_action(thread, &regs, self.call, SIGTRAP, self.at.add(action))
+    }
+}
+
+/// How well a thread can be interrupted without being disturbed; less is better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Disturbance {
+    /// It runs.
+    None,
+    /// It sleeps in a system call that goes on with what is left.
+    Unnoticed,
+    /// It sleeps in a system call that has to be made anew, with its whole time limit.
+    Longer,
+}
+
+/// io_pgetevents(2), which libc does not name.
+const SYS_IO_PGETEVENTS: libc::c_long = 333;
+
+/// System calls that end early when their thread is stopped (signal(7), "Interruption of system calls and library functions by
+/// stop signals"), and those that may.
+const ENDING_EARLY: [libc::c_long; 21] = [
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+    SYS_IO_PGETEVENTS,
+    libc::SYS_io_uring_enter,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_write,
+];
+
+/// What it would mean to a thread of process `pid` to be interrupted now. None if it must not be: it is gone, can't be
+/// stopped, has been stopped, or has a signal to deal with first.
+pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
+    match procfs::state(pid, tid)? {
+        b'R' => Some(Disturbance::None),
+        b'S' if procfs::has_deliverable_signal(tid) => None,
+        b'S' => match procfs::system_call(pid, tid) {
+            Some(number) if !ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
+            _ => Some(Disturbance::Longer),
+        },
+        _ => None,
+    }
+}

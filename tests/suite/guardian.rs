@@ -1,0 +1,126 @@
+//! T42: heaptrace is killed, and the target lives on with its code restored.
+
+use super::attach::start_victim;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::running::Running;
+use nix::sys::signal::Signal;
+
+/// The guardian process of a running heaptrace.
+fn guardian_of(heaptrace: i32) -> i32 {
+    let mut found = Vec::new();
+    procfs::wait_until("there is a guardian", || {
+        found = procfs::children(heaptrace)
+            .into_iter()
+            .filter(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(b"guardian\0"))
+            .collect();
+        found.len() == 1
+    });
+    found[0]
+}
+
+fn wait_until_gone(pid: i32) {
+    procfs::wait_until("the guardian has gone", || matches!(procfs::state(pid), None | Some('Z' | 'X')));
+}
+
+/// Kills heaptrace, waits for its guardian's end, and hears from the victim that all is well.
+fn kill_heaptrace(heaptrace: i32, victim: &mut Running, pid: i32) {
+    let guardian = guardian_of(heaptrace);
+    assert!(!procfs::group_members(heaptrace).contains(&guardian), "the terminal's signals would reach it");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
+    wait_until_gone(guardian);
+    victim.send("still alive?");
+    assert_eq!(victim.line(), "alive");
+    procfs::assert_left_as_it_was(pid);
+    assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+}
+
+fn killed_in_attach(threads: &str, rounds: u32) {
+    let program = Program::fixture("victim").args([threads]);
+    let (mut victim, pid) = start_victim(&program);
+    for round in 0..crate::suite::rounds(rounds) {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&["-v"], pid);
+        wait_until_working(&mut victim, pid, round);
+        kill_heaptrace(attached.pid(), &mut victim, pid);
+        attached.assert_killed();
+    }
+    victim.feed(b"");
+    assert_eq!(victim.line(), "ok");
+    victim.wait().success();
+}
+
+fn killed_in_run(threads: &str, rounds: u32) {
+    for round in 0..crate::suite::rounds(rounds) {
+        let program = Program::fixture("victim").args([threads]);
+        let mut running = program.start_traced(&[]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        wait_until_working(&mut running, pid, round);
+        let heaptrace = running.pid();
+        kill_heaptrace(heaptrace, &mut running, pid);
+        running.feed(b"");
+        assert_eq!(running.line(), "ok");
+        running.assert_killed();
+    }
+}
+
+/// Probes are in place and, if it works, hit; a different number of times in each round.
+fn wait_until_working(victim: &mut Running, pid: i32, round: u32) {
+    procfs::wait_until_probed(pid);
+    for _ in 0..=round % 3 {
+        victim.send("still alive?");
+        assert_eq!(victim.line(), "alive");
+    }
+}
+
+/// T42: an idle process under `attach`.
+#[test]
+fn t42_killed_in_attach_to_an_idle_process() {
+    killed_in_attach("0", 3);
+}
+
+/// T42: one thread that does nothing but allocate.
+#[test]
+fn t42_killed_in_attach_to_one_busy_thread() {
+    killed_in_attach("1", 4);
+}
+
+/// T42: eight of them.
+#[test]
+fn t42_killed_in_attach_to_eight_busy_threads() {
+    killed_in_attach("8", 4);
+}
+
+/// T42: an idle program under `run`.
+#[test]
+fn t42_killed_in_run_of_an_idle_program() {
+    killed_in_run("0", 3);
+}
+
+/// T42: one thread that does nothing but allocate.
+#[test]
+fn t42_killed_in_run_with_one_busy_thread() {
+    killed_in_run("1", 4);
+}
+
+/// T42: eight of them.
+#[test]
+fn t42_killed_in_run_with_eight_busy_threads() {
+    killed_in_run("8", 4);
+}
+
+/// A guardian ends with heaptrace, and holds none of its descriptors: the pipe ends when the program does.
+#[test]
+fn a_guardian_leaves_with_heaptrace() {
+    let program = Program::fixture("victim").args(["1"]);
+    let mut running = program.start_traced(&[]);
+    running.value("ready");
+    let guardian = guardian_of(running.pid());
+    for entry in std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap() {
+        let target = std::fs::read_link(entry.unwrap().path()).unwrap();
+        let target = target.to_string_lossy();
+        assert!(target == "/dev/null" || target.starts_with("socket:") || target.ends_with("/mem"), "{target}");
+    }
+    running.wait().success();
+    wait_until_gone(guardian);
+}
