@@ -4,7 +4,7 @@
 //! SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, for good; a forked
 //! child that is let go does not keep it; nor does a process that is detached from.
 
-use super::tasks::Role;
+use super::tasks::{Role, Task};
 use super::trapmask::{SIGTRAP_BIT, TrapAction};
 use super::{Action, Session};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -143,7 +143,12 @@ impl Session {
 
     /// The first stop of a process that the traced one has made: it gets the default action back.
     pub(super) fn free_child_of_retry_handler(&self, child: &Stopped, has_copy: bool) {
-        let Some(handler) = self.retry.handler() else { return };
+        // A child may have been made before the handler was taken out of its parent.
+        let taken_out = || self.space.known_retry_handler().filter(|_| self.trap_mask.action == TrapAction::Default);
+        let Some(handler) = self.retry.handler().or_else(taken_out) else { return };
+        if procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT == 0) {
+            return;
+        }
         if !has_copy && procfs::same_signal_actions(child.tid(), self.pid) != Some(false) {
             return;
         }
@@ -168,17 +173,21 @@ impl Session {
             }
         }
         let mut tried = BTreeSet::new();
-        while let Retry::Leaving(handler) = self.retry {
-            let candidates = self.tasks.iter().filter(|task| task.role == Role::Thread && !task.listening);
-            let best = candidates
-                .filter(|task| !tried.contains(&task.id.tid))
-                .filter_map(|task| Some((retry::disturbance(self.pid, task.id.tid)?, task.id.tid)))
-                .min();
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while Instant::now() < deadline
+            && let Retry::Leaving(handler) = self.retry
+        {
+            let candidates =
+                self.tasks.iter().filter(|task| task.role == Role::Thread && !tried.contains(&task.id.tid));
+            let rank = |task: &Task| match task.listening {
+                true => Some(Disturbance::Stopped),
+                false => retry::disturbance(self.pid, task.id.tid),
+            };
+            let best = candidates.filter_map(|task| Some((rank(task)?, task.id.tid))).min();
             let Some((disturbance, tid)) = best else { break };
+            // One that runs may have come to a breakpoint first.
             if disturbance != Disturbance::None {
                 tried.insert(tid);
-            } else if tried.len() > self.tasks.len() {
-                break;
             }
             match self.retire_by(tid, handler) {
                 Ok(()) => {}
@@ -203,14 +212,24 @@ impl Session {
     /// Interrupts a thread, which then takes the handler out.
     fn retire_by(&mut self, tid: i32, handler: RetryHandler) -> Result<()> {
         ptrace::interrupt(tid)?;
+        let listening = self.tasks.get(tid).is_some_and(|task| task.listening);
         let deadline = Instant::now() + STOP_PATIENCE;
         while matches!(self.retry, Retry::Leaving(_)) && Instant::now() < deadline {
             match ptrace::wait(false)? {
-                Waited::Task(stopped_tid, WaitStatus::EventStop, Some(thread)) if stopped_tid == tid => {
+                Waited::Task(stopped_tid, status, Some(thread))
+                    if stopped_tid == tid
+                        && (status == WaitStatus::EventStop
+                            || listening && matches!(status, WaitStatus::GroupStop(_))) =>
+                {
                     match self.remove_retry_handler(&thread, handler) {
                         Ok(Some(status)) => {
                             self.on_stop(tid, status, thread);
                             return Ok(());
+                        }
+                        // Let go, it goes on with its group stop; running on, it would leave that.
+                        Ok(None) if status != WaitStatus::EventStop => {
+                            self.tasks.remove(tid);
+                            return thread.detach(0);
                         }
                         Ok(None) => return thread.resume(0),
                         Err(error) => {

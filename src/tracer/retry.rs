@@ -102,6 +102,8 @@ pub enum Disturbance {
     None,
     /// It sleeps in a system call that goes on with what is left.
     Unnoticed,
+    /// Its process is stopped by a signal, and it is left so.
+    Stopped,
     /// It sleeps in a system call that has to be made anew, with its whole time limit.
     Longer,
 }
@@ -136,10 +138,11 @@ const ENDING_EARLY: [libc::c_long; 21] = [
 ];
 
 /// What it would mean to a thread of process `pid` to be interrupted now. None if it must not be: it is gone, can't be
-/// stopped, has been stopped, or has a signal to deal with first.
+/// stopped, or has a signal to deal with first.
 pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
     match procfs::state(pid, tid)? {
         b'R' => Some(Disturbance::None),
+        b'T' => Some(Disturbance::Stopped),
         b'S' if procfs::has_deliverable_signal(tid) => None,
         b'S' => match procfs::system_call(pid, tid) {
             Some(number) if !ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),

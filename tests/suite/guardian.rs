@@ -5,6 +5,7 @@ use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::running::Running;
 use nix::sys::signal::Signal;
+use std::os::unix::process::ExitStatusExt;
 
 /// The guardian process of a running heaptrace.
 fn guardian_of(heaptrace: i32) -> i32 {
@@ -123,4 +124,44 @@ fn a_guardian_leaves_with_heaptrace() {
     }
     running.wait().success();
     wait_until_gone(guardian);
+}
+
+/// T42: a program that a SIGTRAP of its own ends, ends by it as without us.
+#[test]
+fn t42_own_traps_end_a_program_as_ever() {
+    for mode in ["raise", "int3"] {
+        let program = Program::fixture("own_trap").args([mode]);
+        assert_eq!(program.plain().status.signal(), Some(Signal::SIGTRAP as i32));
+        let traced = program.traced();
+        assert_eq!(traced.ended.code(), 128 + Signal::SIGTRAP as i32, "{mode}: {}", traced.ended.stderr);
+        assert_eq!(traced.report.0["exit"]["signal"], Signal::SIGTRAP as i32);
+        assert_eq!(traced.report.total("allocations"), 200);
+    }
+}
+
+/// T42: our handler for SIGTRAP is hidden from the program that asks for its action, and from its children.
+#[test]
+fn t42_the_handler_is_not_seen() {
+    for mode in ["query", "fork"] {
+        let program = Program::fixture("own_trap").args([mode]);
+        let traced = program.traced();
+        assert_eq!(traced.ended.text(), "ok\n", "{mode}: {}", traced.ended.stderr);
+        assert_eq!(traced.ended.code(), 0);
+    }
+}
+
+/// T42: a program that handles SIGTRAP itself and is idle lives on, its handler with it.
+#[test]
+fn t42_killed_in_run_of_a_program_with_its_own_handler() {
+    let program = Program::fixture("own_trap").args(["handled"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let heaptrace = running.pid();
+    let guardian = guardian_of(heaptrace);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
+    wait_until_gone(guardian);
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.assert_killed();
 }

@@ -207,6 +207,11 @@ impl AddressSpace {
         Ok(self.retry_handler)
     }
 
+    /// The handler for SIGTRAP, if it was ever made ready.
+    pub const fn known_retry_handler(&self) -> Option<RetryHandler> {
+        self.retry_handler
+    }
+
     /// Says whether the handler is installed now, to who must take it out if we are killed.
     pub fn tell_guardian_of(&self, handler: Option<RetryHandler>) {
         if let Some(guarded) = &self.guarded {

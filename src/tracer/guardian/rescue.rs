@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long the threads of a process are looked at until each was seen outside our code.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -316,7 +316,7 @@ impl Space {
         ptrace::interrupt(tid)?;
         loop {
             match ptrace::poll_task(tid)? {
-                Waited::Task(_, WaitStatus::EventStop, Some(thread)) => {
+                Waited::Task(_, WaitStatus::EventStop | WaitStatus::GroupStop(_), Some(thread)) => {
                     let called = handler.remove(&thread)?;
                     thread.detach(0)?;
                     return Ok(matches!(called, RemoteCall::Done(0)));
@@ -342,8 +342,12 @@ impl Space {
 
 /// Attaches to a thread, if it is not attached to already: for the right to write.
 fn seize(tid: i32) -> Result<()> {
-    ptrace::seize_only(tid)
-        .or_else(|error| if procfs::tracer_of(tid) == Some(control::thread_id()) { Ok(()) } else { Err(error) })
+    ptrace::seize_only(tid).or_else(|error| match procfs::tracer_of(tid) {
+        Some(tracer) if tracer == control::thread_id() => Ok(()),
+        // The old tracer may have gone in between.
+        Some(0) => ptrace::seize_only(tid),
+        _ => Err(error),
+    })
 }
 
 /// Writes the original bytes where int3s still stand. Goes on after an error; returns the first.
