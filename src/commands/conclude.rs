@@ -13,7 +13,7 @@ use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 /// What a recording became.
@@ -62,6 +62,7 @@ impl Concluded {
 pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
+    let interrupted = recording.interrupted;
     let profile = profile(recording, options);
     let top = options.top;
     let defaults = ExportOptions::default();
@@ -76,6 +77,10 @@ pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations
             width: terminal_width().unwrap_or(defaults.width),
             files: &files,
         };
+        if interrupted && io::stderr().is_terminal() {
+            // The terminal has written "^C".
+            let _ = writeln!(io::stderr());
+        }
         // Nobody is left to tell if stderr is closed; the files are there.
         let _ = io::stderr().write_all(summary(&profile, &shown).as_bytes());
     } else {

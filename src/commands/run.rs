@@ -8,11 +8,11 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{SessionError, Target};
+use crate::session::{SessionError, Target, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{TracerError, control};
+use crate::tracer::{TracerError, control, permission};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     }
     // Let go before its end, the program is waited for as by any parent.
     let status = match exit {
-        None if lives_on => exit_status(wait_as_parent(pid)?),
+        None if lives_on => exit_of(wait_as_parent(pid)?),
         _ => exit,
     };
     let status = status.map_or(EXIT_OWN_FAILURE, code_of);
@@ -68,10 +68,21 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
 /// Says what helps if the kernel does not let a child be traced.
 fn refused(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<SessionError>() {
-        Some(SessionError::Tracer(TracerError::Task { operation: "seize", .. })) => error.context(
-            "tracing is not permitted here, not even of an own child (another tracer, such as strace or gdb, has it already; a \
-             container's seccomp profile; Yama's ptrace_scope 3): `heaptrace doctor` tells what to change",
-        ),
+        Some(SessionError::Tracer(TracerError::Task { operation: "seize", .. })) => {
+            // A tracer that follows our forks has the child before us.
+            let cause = match permission::own_tracer() {
+                Some((pid, name)) => format!(
+                    "process {pid} ({name}) traces heaptrace and its children, and a process can have one tracer only; run \
+                     heaptrace without it, or without its option to follow forks"
+                ),
+                None => {
+                    "tracing is not permitted here, not even of an own child (a container's seccomp profile; Yama's \
+                         ptrace_scope 3): `heaptrace doctor` tells what to change"
+                        .to_owned()
+                }
+            };
+            error.context(cause)
+        }
         Some(SessionError::Tracer(TracerError::ProcFile { .. })) => error.context(
             "the program can't be traced: its file may be executed but not read by this user, or it is set-user-ID",
         ),
@@ -109,14 +120,6 @@ fn code_of(exit: Exit) -> u8 {
         Exit::Signal(signal) => 128 + signal,
     };
     u8::try_from(code & 0xff).unwrap_or(EXIT_OWN_FAILURE)
-}
-
-fn exit_status(status: WaitStatus) -> Option<Exit> {
-    match status {
-        WaitStatus::Exited(code) => Some(Exit::Code(code)),
-        WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
-        _ => None,
-    }
 }
 
 /// Finds the program, and tells whether the environment had to be changed for it.

@@ -57,7 +57,7 @@ pub fn supervise(
         .context("could not start the tracer thread")?;
     let mut deadline = None;
     let mut grace_ends = None;
-    let mut interrupts = 0;
+    let mut interrupts = 0u32;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -72,7 +72,10 @@ pub fn supervise(
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control::next_signal(pause) {
             None => {}
-            Some(_) if signals == Signals::ForUs => control.request_detach(),
+            Some(signal) if signals == Signals::ForUs => {
+                interrupts += u32::from(signal == control::INTERRUPT);
+                control.request_detach();
+            }
             Some(control::INTERRUPT | control::QUIT) => {
                 interrupts += 1;
                 if interrupts >= 2 {
@@ -89,7 +92,9 @@ pub fn supervise(
         }
         tick();
     }
-    tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))?
+    let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
+    recording.interrupted = interrupts > 0;
+    Ok(recording)
 }
 
 fn trace(

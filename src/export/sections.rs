@@ -4,15 +4,19 @@ use super::text::{
     self, Paint, basename, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name,
     telling_frames, wrap,
 };
-use super::view::{Frame, Headline, Site, View, exit_text, is_unresolved};
+use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text, is_unresolved};
 use crate::profile::{Amount, Exit, FindingKind, Mode, Profile};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
+use std::path::Path;
 
 /// Above this share of time stopped, in percent, the report says what would help.
 const STOPPED_PERCENT: u64 = 20;
+
+/// From this wall time on, in nanoseconds, there is a part of the run that could be traced instead of all of it.
+const LONG_RUN_NS: u64 = 30_000_000_000;
 
 /// How many frames of a stack the tables show.
 const FRAMES: usize = 3;
@@ -49,7 +53,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
     let end = match meta.exit {
         Some(Exit::Code(0)) => exit_text(meta.exit),
         Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
-        None => "it runs on".to_owned(),
+        None => "let go".to_owned(),
     };
     let _ = writeln!(
         out,
@@ -197,9 +201,9 @@ pub(crate) fn doubt(view: &View<'_>, site: &Site) -> Option<&'static str> {
     match site.quality {
         Quality::Complete => None,
         // the one frame says so already
-        _ if view.locations(site.stack).is_empty() => None,
+        _ if view.frames(site.stack).all(|frame| frame.name == UNKNOWN_STACK) => None,
         Quality::Guessed => Some("(guessed: a frame without unwind table)"),
-        Quality::Truncated => Some("(truncated: outer frames are missing)"),
+        Quality::Truncated => Some("(outer frames are missing)"),
     }
 }
 
@@ -263,10 +267,10 @@ pub(crate) fn anomalies(out: &mut String, layout: Layout, profile: &Profile) {
 pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>) {
     const SHOWN: usize = 4;
     let mut bytes_of: FxHashMap<Option<usize>, u64> = FxHashMap::default();
-    let mut whole = 0u64;
-    let sites = view.sites();
-    for site in &sites {
-        whole = whole.saturating_add(weight(view, site));
+    let (mut whole, mut unnamed) = (0u64, 0u64);
+    for site in &view.sites() {
+        let weight = weight(view, site);
+        whole = whole.saturating_add(weight);
         let mut modules: Vec<Option<usize>> = view
             .frames(site.stack)
             .filter(|frame| is_unresolved(frame.name))
@@ -274,9 +278,12 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
             .collect();
         modules.sort_unstable();
         modules.dedup();
+        if !modules.is_empty() {
+            unnamed = unnamed.saturating_add(weight);
+        }
         for module in modules {
             let sum = bytes_of.entry(module).or_default();
-            *sum = sum.saturating_add(weight(view, site));
+            *sum = sum.saturating_add(weight);
         }
     }
     let mut modules: Vec<(Option<usize>, u64)> = bytes_of.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
@@ -286,36 +293,42 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
         return;
     }
     heading(out, layout, "Without symbols");
+    if modules.len() > 1 {
+        let (share, bytes) = (percent(unnamed, whole), human_bytes(unnamed));
+        let line = format!("{share} of all bytes allocated ({bytes}) in sum; a stack can pass through several of these");
+        prose(out, layout, &line);
+    }
     for (module, bytes) in modules.iter().take(SHOWN) {
-        let share = format!("{} ({})", human_bytes(*bytes), percent(*bytes, whole));
+        let share = format!("{} of all bytes allocated ({}) went", percent(*bytes, whole), human_bytes(*bytes));
         let module = module.and_then(|index| view.profile.modules.get(index));
         let Some(module) = module else {
-            prose(
-                out,
-                layout,
-                &format!("{share} were allocated through code outside any module (generated at run time?)"),
-            );
+            prose(out, layout, &format!("{share} through code outside any module (generated at run time?)"));
             continue;
         };
         let build_id = module.build_id.as_deref().map(|id| format!(", build id {id}")).unwrap_or_default();
-        let help = if module.path.starts_with("/usr") || module.path.starts_with("/lib") {
-            "its package's debug symbols (-dbgsym, -debuginfo) would name them"
+        let help = if is_packaged(&module.path) {
+            "its package's debug symbols (-dbgsym, -debuginfo) would name it"
         } else {
             "build it unstripped, or pass its debug file with --debug-dir"
         };
         let name = basename(&module.path);
-        prose(out, layout, &format!("{share} were allocated through unnamed code of {name}{build_id}: {help}"));
+        prose(out, layout, &format!("{share} through unnamed code of {name}{build_id}: {help}"));
     }
-    if modules.len() > SHOWN {
-        let _ = writeln!(out, "  and through {} more modules", modules.len() - SHOWN);
+    if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
+        let _ = writeln!(out, "  and through {}", plural(more as u64, "more module"));
     }
     if lines_missing {
-        prose(
-            out,
-            layout,
-            &format!("{} has names but no line numbers: build it with -g", printable(&view.profile.meta.program)),
-        );
+        let program = printable(&view.profile.meta.program);
+        let from_package = view.profile.modules.first().is_some_and(|main| is_packaged(&main.path));
+        let help = if from_package { "its package's debug symbols would add them" } else { "build it with -g" };
+        prose(out, layout, &format!("{program} has names but no line numbers: {help}"));
     }
+}
+
+/// Whether the file probably came with the system.
+fn is_packaged(path: &Path) -> bool {
+    ["/usr", "/lib", "/lib64", "/bin", "/sbin"].iter().any(|folder| path.starts_with(folder))
+        && !path.starts_with("/usr/local")
 }
 
 /// All that a site ever allocated, or holds if that was before tracing.
@@ -386,18 +399,29 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let max = duration(cost.stopped_max_ns);
     prose(out, layout, &format!("{events} in {stops} of {each} on average, {max} at most (engine {engine})"));
     if u128::from(cost.stopped_ns) * 100 > u128::from(cost.wall_ns) * u128::from(STOPPED_PERCENT) {
-        let pin = "If the program has one thread only, --pin lets it share a processor with heaptrace, which makes each \
-                   stop shorter.";
-        let part = "Tracing a part of the run costs less: heaptrace attach --duration 10s PID.";
-        let help = if one_thread(view) { format!("{pin} {part}") } else { part.to_owned() };
-        let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));
+        let help = cheaper(view).join(" ");
+        if !help.is_empty() {
+            let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));
+        }
     }
 }
 
-/// Whether all samples may be of one thread: names need not be unique, so this is a maybe.
-fn one_thread(view: &View<'_>) -> bool {
-    let mut threads = view.samples.iter().map(|sample| sample.thread);
-    threads.next().is_none_or(|first| threads.all(|thread| thread == first))
+/// What would make tracing cost less.
+fn cheaper(view: &View<'_>) -> Vec<&'static str> {
+    let (meta, cost) = (&view.profile.meta, &view.profile.cost);
+    let conditions = cost.conditions;
+    let run = meta.mode != Mode::Attach;
+    let mut help = Vec::new();
+    if run && conditions.threads == 1 && !conditions.pinned {
+        help.push("--pin would let the program share a processor with heaptrace, which makes each stop shorter.");
+    }
+    if conditions.free_stacks && view.profile.totals.frees > 0 {
+        help.push("--no-free-stacks makes frees cheaper.");
+    }
+    if run && cost.wall_ns >= LONG_RUN_NS {
+        help.push("Tracing a part of the run costs less: heaptrace attach --duration 10s PID.");
+    }
+    help
 }
 
 /// What the session wants the user to know.

@@ -3,7 +3,7 @@
 use super::ExportOptions;
 use super::sections::{self, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right};
-use super::view::{Frame, Site, View};
+use super::view::{Frame, Site, TRUNCATED_STACK, View};
 use crate::profile::Amount;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -99,10 +99,22 @@ fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], 
 
 /// All frames of a stack, each with its place.
 fn stack(out: &mut String, view: &View<'_>, site: &Site) {
-    for frame in view.frames(site.stack) {
-        let _ = writeln!(out, "      {}{}", printable(frame.name), frame_place(&frame));
+    let mut lines = view.frames(site.stack).map(|frame| format!("{}{}", printable(frame.name), frame_place(&frame)));
+    let mut current = lines.next().map(|line| (line, 1u64));
+    let mut is_cut = false;
+    while let Some((line, times)) = current {
+        let next = lines.next();
+        // a recursion is one line, not hundreds
+        if next.as_ref() == Some(&line) {
+            current = Some((line, times + 1));
+            continue;
+        }
+        let repeated = if times > 1 { format!("  × {}", grouped(times)) } else { String::new() };
+        let _ = writeln!(out, "      {line}{repeated}");
+        is_cut = line == TRUNCATED_STACK;
+        current = next.map(|line| (line, 1));
     }
-    if let Some(doubt) = sections::doubt(view, site) {
+    if let Some(doubt) = sections::doubt(view, site).filter(|_| !is_cut) {
         let _ = writeln!(out, "      {doubt}");
     }
 }
