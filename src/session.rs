@@ -8,6 +8,7 @@
 mod children;
 mod detach;
 mod hit;
+mod pausing;
 mod recording;
 mod requests;
 mod space;
@@ -88,6 +89,8 @@ pub struct Settings {
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
     pub exit_kill: bool,
+    /// Place no probes until collecting is asked for.
+    pub start_paused: bool,
     /// What others ask while it traces.
     pub requests: Arc<Requests>,
 }
@@ -129,6 +132,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    pause: pausing::Pause,
 }
 
 /// The CPUs from before pinning.
@@ -188,6 +192,7 @@ impl Session {
         let exit_kill = settings.exit_kill && !attached;
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
+        let pause = pausing::Pause::new(settings.start_paused);
         Self {
             settings,
             control,
@@ -220,6 +225,7 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            pause,
         }
     }
 
@@ -283,6 +289,7 @@ impl Session {
         }
         session.describe_image(pid);
         session.note_trap_action(live);
+        session.apply_probing();
         session.refresh_modules(live);
         Ok(session)
     }
@@ -299,6 +306,9 @@ impl Session {
             }
             while let Some(request) = self.settings.requests.take() {
                 self.answer(request);
+            }
+            if let Some(pause) = self.control.take_pause() {
+                self.set_paused(pause);
             }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
@@ -333,12 +343,18 @@ impl Session {
     }
 
     /// Does what another heaptrace has asked for, through the thread that talks to it.
-    fn answer(&self, request: requests::Request) {
+    fn answer(&mut self, request: requests::Request) {
         let reply = if request.pid == self.pid {
             match request.wish {
                 Wish::Detach => {
                     self.control.request_detach();
                     Ok(Answer::Detaching)
+                }
+                Wish::Pause(pause) => {
+                    self.control.request_pause(pause);
+                    let already = self.is_paused() == pause;
+                    self.set_paused(pause);
+                    Ok(Answer::Paused { already })
                 }
             }
         } else {
