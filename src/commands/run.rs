@@ -102,9 +102,10 @@ fn wait_as_parent(pid: i32) -> Result<WaitStatus, TracerError> {
     }
 }
 
-/// Gives a signal of ours to the program that was let go, unless the terminal has done so. The program may have ended.
+/// Gives a signal of ours to the program that was let go, unless the terminal has done so, or it was meant for heaptrace
+/// alone (--toggle-signal). The program may have ended.
 fn pass_on(pid: i32, signal: i32) -> Result<(), TracerError> {
-    if signal == control::INTERRUPT || signal == control::QUIT {
+    if signal == control::INTERRUPT || signal == control::QUIT || !control::is_request_to_end(signal) {
         return Ok(());
     }
     control::send(pid, signal).or_else(|error| if error.is_death() { Ok(()) } else { Err(error) })

@@ -267,10 +267,13 @@ pub(crate) fn anomalies(out: &mut String, layout: Layout, profile: &Profile) {
 pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>) {
     const SHOWN: usize = 4;
     let mut bytes_of: FxHashMap<Option<usize>, u64> = FxHashMap::default();
-    let (mut whole, mut unnamed) = (0u64, 0u64);
+    let (mut whole, mut without_lines) = (0u64, 0u64);
     for site in &view.sites() {
         let weight = weight(view, site);
         whole = whole.saturating_add(weight);
+        if is_named_main_without_line(view, site.stack) {
+            without_lines = without_lines.saturating_add(weight);
+        }
         let mut modules: Vec<Option<usize>> = view
             .frames(site.stack)
             .filter(|frame| is_unresolved(frame.name))
@@ -278,51 +281,69 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
             .collect();
         modules.sort_unstable();
         modules.dedup();
-        if !modules.is_empty() {
-            unnamed = unnamed.saturating_add(weight);
-        }
         for module in modules {
             let sum = bytes_of.entry(module).or_default();
             *sum = sum.saturating_add(weight);
         }
     }
-    let mut modules: Vec<(Option<usize>, u64)> = bytes_of.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+    // less than a thousandth is not worth a line
+    let mut modules: Vec<(Option<usize>, u64)> =
+        bytes_of.into_iter().filter(|(_, bytes)| *bytes > whole / 1000).collect();
     modules.sort_unstable_by_key(|(module, bytes)| (Reverse(*bytes), *module));
-    let lines_missing = main_without_lines(view);
+    let lines_missing = without_lines > whole / 20;
     if modules.is_empty() && !lines_missing {
         return;
     }
-    heading(out, layout, "Without symbols");
-    if modules.len() > 1 {
-        let (share, bytes) = (percent(unnamed, whole), human_bytes(unnamed));
-        let line = format!("{share} of all bytes allocated ({bytes}) in sum; a stack can pass through several of these");
-        prose(out, layout, &line);
-    }
+    heading(out, layout, "Without symbols, by the bytes allocated through their code");
+    let info = |index: &Option<usize>| index.and_then(|index| view.profile.modules.get(index));
     for (module, bytes) in modules.iter().take(SHOWN) {
-        let share = format!("{} of all bytes allocated ({}) went", percent(*bytes, whole), human_bytes(*bytes));
-        let module = module.and_then(|index| view.profile.modules.get(index));
-        let Some(module) = module else {
-            prose(out, layout, &format!("{share} through code outside any module (generated at run time?)"));
+        let figures = format!("  {:>10}  {:>7}  ", human_bytes(*bytes), percent(*bytes, whole));
+        let Some(module) = info(module) else {
+            let _ = writeln!(out, "{figures}code outside any module (generated at run time?)");
             continue;
         };
-        let build_id = module.build_id.as_deref().map(|id| format!(", build id {id}")).unwrap_or_default();
-        let help = if is_packaged(&module.path) {
-            "its package's debug symbols (-dbgsym, -debuginfo) would name it"
-        } else {
-            "build it unstripped, or pass its debug file with --debug-dir"
-        };
         let name = basename(&module.path);
-        prose(out, layout, &format!("{share} through unnamed code of {name}{build_id}: {help}"));
+        let build_id = module.build_id.as_deref().map(|id| format!("build id {id}")).unwrap_or_default();
+        let used = figures.chars().count() + name.chars().count() + 2 + build_id.chars().count();
+        let gap = if used <= layout.width { "  ".to_owned() } else { format!("\n{:1$}", "", figures.chars().count()) };
+        let gap = if build_id.is_empty() { "" } else { &gap };
+        let _ = writeln!(out, "{figures}{name}{gap}{}", layout.paint.dim(&build_id));
     }
     if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
-        let _ = writeln!(out, "  and through {}", plural(more as u64, "more module"));
+        let _ = writeln!(out, "  and {}", plural(more as u64, "more module"));
     }
+    let packaged = |(module, _): &(Option<usize>, u64)| info(module).map(|module| is_packaged(&module.path));
+    let mut help = Vec::new();
+    if modules.len() > 1 {
+        help.push("A stack that passes through several of them counts for each.");
+    }
+    if modules.iter().any(|module| packaged(module) == Some(true)) {
+        help.push("The debug symbols of their packages (-dbgsym, -debuginfo) would name what is in /usr.");
+    }
+    if modules.iter().any(|module| packaged(module) == Some(false)) {
+        help.push("Build your own unstripped, or pass their debug files with --debug-dir.");
+    }
+    let lines_from_package = view.profile.modules.first().is_some_and(|main| is_packaged(&main.path));
+    let lines_help = format!(
+        "{} has names but no line numbers: {}.",
+        printable(&view.profile.meta.program),
+        if lines_from_package { "its package's debug symbols would add them" } else { "build it with -g" }
+    );
     if lines_missing {
-        let program = printable(&view.profile.meta.program);
-        let from_package = view.profile.modules.first().is_some_and(|main| is_packaged(&main.path));
-        let help = if from_package { "its package's debug symbols would add them" } else { "build it with -g" };
-        prose(out, layout, &format!("{program} has names but no line numbers: {help}"));
+        help.push(&lines_help);
     }
+    if !help.is_empty() {
+        prose(out, layout, &help.join(" "));
+    }
+}
+
+/// Whether a stack begins in the main program, at a place that has a name but no line.
+fn is_named_main_without_line(view: &View<'_>, stack: usize) -> bool {
+    view.frames(stack).next().is_some_and(|frame| {
+        frame.line == 0
+            && !is_unresolved(frame.name)
+            && frame.location.is_some_and(|location| location.module == Some(0))
+    })
 }
 
 /// Whether the file probably came with the system.
@@ -337,10 +358,6 @@ fn weight(view: &View<'_>, site: &Site) -> u64 {
         Headline::Peak => site.allocated.bytes.max(site.at_peak.bytes),
         Headline::Live => site.allocated.bytes.max(site.live.bytes),
     }
-}
-
-fn main_without_lines(view: &View<'_>) -> bool {
-    view.profile.modules.first().is_some_and(|main| main.symbols.functions && !main.symbols.lines)
 }
 
 /// Earlier images of the process, and children.

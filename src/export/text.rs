@@ -148,6 +148,7 @@ pub(crate) fn short_name(name: &str, width: usize) -> String {
     if name.chars().count() <= width {
         return name;
     }
+    let name = name.replace(STD_STRING, "std::string");
     let without_arguments = collapse(&name, '(', ')');
     if without_arguments.chars().count() <= width {
         return without_arguments;
@@ -229,6 +230,9 @@ fn elide_middle(text: &str, width: usize) -> String {
     let end: String = text.chars().skip(length.saturating_sub(tail)).collect();
     format!("{start}…{end}")
 }
+
+/// What libstdc++ calls `std::string`.
+const STD_STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
 
 /// Text from the target without what would move the cursor or end the line.
 pub(crate) fn printable(text: &str) -> String {
@@ -317,6 +321,8 @@ fn is_plumbing(name: &str) -> bool {
         // the return type of a C++ template comes first: `void std::vector<…>::push_back(…)`
         || name.split(['<', '(']).next().is_some_and(|head| head.contains(" std::") || head.contains(" __gnu_cxx::"))
         || name.starts_with("<T as ")
+        // libstdc++'s way to call what a thread runs; its debug information leaves `std::` out
+        || name.starts_with("__invoke")
         || START.contains(&bare)
         || bare.starts_with("__libc_start_main")
         || bare.starts_with("__rust_")
@@ -435,6 +441,8 @@ mod tests {
             "std::ostream& operator<< <char>(…)"
         );
         assert_eq!(short_name("h()", 2), "h");
+        let string = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+        assert_eq!(short_name(&format!("{string}::append(unsigned long)"), 30), "std::string::append(…)");
     }
 
     #[test]

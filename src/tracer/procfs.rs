@@ -102,7 +102,15 @@ pub fn command_line(pid: i32) -> Vec<String> {
     if bytes.is_empty() {
         return Vec::new();
     }
-    bytes.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    let mut words: Vec<String> =
+        bytes.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    // A server that has rewritten its title (in one word) fills the rest of the place with zeros.
+    if words.first().is_some_and(|title| title.contains(' ')) {
+        while words.last().is_some_and(String::is_empty) {
+            words.pop();
+        }
+    }
+    words
 }
 
 /// The executable of a process, as the process sees it; with " (deleted)" if it was.
