@@ -164,8 +164,6 @@ pub struct Conditions {
     pub threads: u64,
     /// Whether `--pin` was asked for.
     pub pinned: bool,
-    /// Whether frees were unwound, too.
-    pub free_stacks: bool,
 }
 
 /// What could not be seen or did not fit: zero on well-behaved programs.

@@ -294,7 +294,11 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
     if modules.is_empty() && !lines_missing {
         return;
     }
-    heading(out, layout, "Without symbols, by the bytes allocated through their code");
+    let title = match modules.is_empty() {
+        false => "Without symbols, by the bytes allocated through their code",
+        true => "Without line numbers",
+    };
+    heading(out, layout, title);
     let info = |index: &Option<usize>| index.and_then(|index| view.profile.modules.get(index));
     for (module, bytes) in modules.iter().take(SHOWN) {
         let figures = format!("  {:>10}  {:>7}  ", human_bytes(*bytes), percent(*bytes, whole));
@@ -431,9 +435,6 @@ fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     let mut help = Vec::new();
     if run && conditions.threads == 1 && !conditions.pinned {
         help.push("--pin would let the program share a processor with heaptrace, which makes each stop shorter.");
-    }
-    if conditions.free_stacks && view.profile.totals.frees > 0 {
-        help.push("--no-free-stacks makes frees cheaper.");
     }
     if run && cost.wall_ns >= LONG_RUN_NS {
         help.push("Tracing a part of the run costs less: heaptrace attach --duration 10s PID.");

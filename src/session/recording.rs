@@ -127,11 +127,7 @@ impl Session {
                 self.space.mapped_pad_bytes() / 1024
             ));
         }
-        self.cost.conditions = Conditions {
-            threads: self.tasks.threads_ever(),
-            pinned: self.settings.pin,
-            free_stacks: self.settings.free_stacks,
-        };
+        self.cost.conditions = Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin };
         let (stacks, modules) = self.space.into_records();
         Recording {
             snapshot,

@@ -76,11 +76,9 @@ fn help_comes_only_where_much_time_was_lost() {
     assert!(!says(&profile, "heaptrace attach --duration"), "too short to trace a part of it");
     profile.cost.wall_ns = 60_000_000_000;
     profile.cost.stopped_ns = profile.cost.wall_ns / 5;
-    assert!(!says(&profile, "--no-free-stacks") && !says(&profile, "heaptrace attach --duration"));
+    assert!(!says(&profile, "heaptrace attach --duration"));
     profile.cost.stopped_ns += 1;
-    assert!(says(&profile, "--no-free-stacks") && says(&profile, "heaptrace attach --duration"));
-    profile.cost.conditions.free_stacks = false;
-    assert!(!says(&profile, "--no-free-stacks"), "it is on");
+    assert!(says(&profile, "heaptrace attach --duration"));
     profile.meta.mode = Mode::Attach;
     profile.cost.conditions.pinned = false;
     assert!(!says(&profile, "--pin") && !says(&profile, "heaptrace attach --duration"), "a process can't be pinned");
