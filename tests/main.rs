@@ -43,6 +43,7 @@ mod suite {
     mod realprograms;
     mod redis;
     mod signals;
+    mod stacks;
     mod threads;
     mod unwinding;
 
