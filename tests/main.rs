@@ -24,6 +24,7 @@ mod support {
 }
 
 mod suite {
+    mod allocators;
     mod architecture;
     mod attach;
     mod binaries;
