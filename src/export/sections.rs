@@ -316,13 +316,19 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
     if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
         let _ = writeln!(out, "  and {}", plural(more as u64, "more module"));
     }
-    let packaged = |(module, _): &(Option<usize>, u64)| info(module).map(|module| is_packaged(&module.path));
+    let has_lines = |(module, _): &(Option<usize>, u64)| info(module).is_some_and(|module| module.symbols.lines);
+    let packaged = |module: &(Option<usize>, u64)| {
+        info(&module.0).filter(|_| !has_lines(module)).map(|module| is_packaged(&module.path))
+    };
     let mut help = Vec::new();
     if modules.len() > 1 {
         help.push("A stack that passes through several of them counts for each.");
     }
     if modules.iter().any(|module| packaged(module) == Some(true)) {
-        help.push("The debug symbols of their packages (-dbgsym, -debuginfo) would name what is in /usr.");
+        help.push("Debug symbols of the system's packages (-dbgsym, -debuginfo) would name theirs.");
+    }
+    if modules.iter().any(has_lines) {
+        help.push("Where there is debug information already, it does not cover that code.");
     }
     if modules.iter().any(|module| packaged(module) == Some(false)) {
         help.push("Build your own unstripped, or pass their debug files with --debug-dir.");
