@@ -96,12 +96,7 @@ pub struct Graph {
 
 impl Graph {
     /// Reads the blocks and the roots. What can't be read is left out and counted.
-    pub fn read(
-        blocks: Vec<LiveBlock>,
-        roots: &Roots,
-        memory: &mut dyn ReadMemory,
-        options: &ScanOptions,
-    ) -> Self {
+    pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let index = BlockIndex::new(blocks);
         let mut reader = Reader { memory, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
         let (starts, mut interiors) = read_blocks(&index, &mut reader);
@@ -126,7 +121,9 @@ impl Graph {
                 let mut last = None;
                 for (target, offset, as_start) in pointers {
                     *as_start = match last {
-                        Some((same_target, same_offset, verdict)) if (same_target, same_offset) == (target, offset) => verdict,
+                        Some((same_target, same_offset, verdict)) if (same_target, same_offset) == (target, offset) => {
+                            verdict
+                        }
                         _ => index.blocks().get(target as usize).is_some_and(|block| judge.is_start(block, offset)),
                     };
                     last = Some((target, offset, *as_start));
@@ -134,6 +131,12 @@ impl Graph {
             }
         }
         Self { index, roots: roots.clone(), from_roots, starts, interiors, scanned_bytes, unreadable_bytes }
+    }
+
+    /// The blocks that a block has pointers to.
+    pub(super) fn targets(&self, block: u32) -> impl Iterator<Item = u32> {
+        let starts = self.starts.of(block).iter().map(|edge| edge.target);
+        starts.chain(self.interiors.of(block).iter().map(|interior| interior.edge.target))
     }
 }
 
@@ -144,7 +147,7 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
     let mut interiors = Edges::with_capacity(blocks.len());
     for (i, block) in blocks.iter().enumerate() {
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
-        let first_word = start.next_multiple_of(WORD);
+        let first_word = start.div_ceil(WORD);
         let mut last = 0;
         let mut note = |at: u64, value: u64| {
             // runs of one value: fill patterns, arrays of one pointer
@@ -156,7 +159,7 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
             if target as usize == i {
                 return;
             }
-            let word = u32::try_from((at - first_word) / WORD).unwrap_or(NO_WORD);
+            let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
             let edge = Edge { target, word };
             if offset == 0 {
                 starts.all.push(edge);
