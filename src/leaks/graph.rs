@@ -11,6 +11,9 @@ use rustc_hash::FxHashSet;
 /// So much is read at once: what the second-level cache holds.
 const WINDOW: u64 = 256 << 10;
 
+/// In ranges of this size and more, pages that were never touched are left out.
+const SPARSE: u64 = 1 << 20;
+
 /// Blocks whose distance is not greater than this are read in one go with what lies between: cheaper than another call.
 const READ_THROUGH: u64 = 4096;
 
@@ -95,7 +98,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads the blocks and the roots. What can't be read is left out and counted.
+    /// Reads the blocks and the roots. What can't be read is left out and counted; so are the pages of large ranges that
+    /// [`ReadMemory::touched`] leaves out, but for the count.
     pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let index = BlockIndex::new(blocks);
         let mut reader = Reader { memory, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
@@ -246,6 +250,24 @@ impl Reader<'_> {
     /// Calls `note` with place and value of each aligned word between `start` and `end` whose value lies in `span` (start and
     /// length). If memory must be read, it may be read up to `ahead()`: more words will be asked for.
     fn words(
+        &mut self,
+        start: u64,
+        end: u64,
+        ahead: impl Fn() -> u64,
+        span: (u64, u64),
+        note: &mut impl FnMut(u64, u64),
+    ) {
+        if end.saturating_sub(start) < SPARSE {
+            self.touched_words(start, end, ahead, span, note);
+            return;
+        }
+        for part in self.memory.touched(Addr(start)..Addr(end)) {
+            let (start, end) = (part.start.0.max(start), part.end.0.min(end));
+            self.touched_words(start, end, || end, span, note);
+        }
+    }
+
+    fn touched_words(
         &mut self,
         start: u64,
         end: u64,
