@@ -73,8 +73,15 @@ impl<E> Edges<E> {
         Self { all: Vec::new(), ends: Vec::with_capacity(blocks) }
     }
 
-    fn end_block(&mut self) {
-        self.ends.push(self.all.len());
+    /// Adds an edge of `block`. Blocks come in order.
+    fn push(&mut self, block: u32, edge: E) {
+        self.end_blocks(block as usize);
+        self.all.push(edge);
+    }
+
+    /// Says that all blocks before `block` have all their edges.
+    fn end_blocks(&mut self, block: usize) {
+        self.ends.resize(block.max(self.ends.len()), self.all.len());
     }
 
     pub(super) fn of(&self, block: u32) -> &[E] {
@@ -144,31 +151,72 @@ impl Graph {
     }
 }
 
+/// A word of a block that may be a pointer.
+#[derive(Clone, Copy)]
+struct Hit {
+    block: u32,
+    /// As in [`Edge`].
+    word: u32,
+    value: u64,
+}
+
+/// So many words are looked up together.
+const BATCH: usize = 256;
+
+/// The pointers of blocks, while they are collected.
+struct BlockEdges<'a> {
+    index: &'a BlockIndex,
+    hits: Vec<Hit>,
+    starts: Edges<Edge>,
+    interiors: Edges<Interior>,
+}
+
+impl BlockEdges<'_> {
+    fn note(&mut self, hit: Hit) {
+        if self.hits.len() == BATCH {
+            self.look_up();
+        }
+        self.hits.push(hit);
+    }
+
+    /// Looks up what has been noted, in two rounds: a pointer leads to memory that is in no cache, and the processor waits for
+    /// many such words at once if none depends on another.
+    fn look_up(&mut self) {
+        let mut near = [const { None }; BATCH];
+        for (near, hit) in near.iter_mut().zip(&self.hits) {
+            *near = self.index.starts_near(hit.value);
+        }
+        for (near, hit) in near.into_iter().zip(self.hits.drain(..)) {
+            let Some((target, offset)) = near.and_then(|near| self.index.find_among(near, hit.value)) else { continue };
+            let edge = Edge { target, word: hit.word };
+            if target == hit.block {
+                continue;
+            }
+            if offset == 0 {
+                self.starts.push(hit.block, edge);
+            } else {
+                self.interiors.push(hit.block, Interior { edge, as_start: false, offset });
+            }
+        }
+    }
+}
+
 fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edges<Interior>) {
     let blocks = index.blocks();
     let span = index.span();
-    let mut starts = Edges::with_capacity(blocks.len());
-    let mut interiors = Edges::with_capacity(blocks.len());
+    let (starts, interiors) = (Edges::with_capacity(blocks.len()), Edges::with_capacity(blocks.len()));
+    let mut edges = BlockEdges { index, hits: Vec::with_capacity(BATCH), starts, interiors };
     for (i, block) in blocks.iter().enumerate() {
+        let number = i as u32;
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
         let first_word = start.div_ceil(WORD);
         let mut last = 0;
         let mut note = |at: u64, value: u64| {
             // runs of one value: fill patterns, arrays of one pointer
-            if value == last {
-                return;
-            }
-            last = value;
-            let Some((target, offset)) = find(index, value) else { return };
-            if target as usize == i {
-                return;
-            }
-            let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
-            let edge = Edge { target, word };
-            if offset == 0 {
-                starts.all.push(edge);
-            } else {
-                interiors.all.push(Interior { edge, as_start: false, offset });
+            if value != last {
+                let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
+                edges.note(Hit { block: number, word, value });
+                last = value;
             }
         };
         let holds_blocks = blocks.get(i + 1).is_some_and(|next| next.addr.0 < end);
@@ -179,13 +227,15 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
         } else {
             reader.words(start, end, || read_through(blocks, i), span, &mut note);
         }
-        if let Some(outer) = index.outer(i as u32) {
-            starts.all.push(Edge { target: outer, word: NO_WORD });
+        if let Some(outer) = index.outer(number) {
+            edges.look_up();
+            edges.starts.push(number, Edge { target: outer, word: NO_WORD });
         }
-        starts.end_block();
-        interiors.end_block();
     }
-    (starts, interiors)
+    edges.look_up();
+    edges.starts.end_blocks(blocks.len());
+    edges.interiors.end_blocks(blocks.len());
+    (edges.starts, edges.interiors)
 }
 
 /// How far to read in one go from block `i` on.
@@ -205,7 +255,7 @@ fn read_roots(index: &BlockIndex, roots: &Roots, reader: &mut Reader<'_>) -> Vec
     let mut edges = Vec::new();
     let mut seen = FxHashSet::default();
     let mut note = |place: RootPlace, value: u64, as_start: bool| {
-        if let Some((target, offset)) = find(index, value)
+        if let Some((target, offset)) = index.find(value)
             && seen.insert((value, as_start))
         {
             edges.push(RootEdge { place, target, as_start: as_start || offset == 0, offset });
@@ -226,13 +276,6 @@ fn read_roots(index: &BlockIndex, roots: &Roots, reader: &mut Reader<'_>) -> Vec
         }
     }
     edges
-}
-
-/// The block that a value points to, and how far behind its start.
-fn find(index: &BlockIndex, value: u64) -> Option<(u32, u64)> {
-    let target = index.find(value)?;
-    let block = index.blocks().get(target as usize)?;
-    Some((target, value - block.addr.0))
 }
 
 /// Reads memory in large pieces.
