@@ -99,7 +99,7 @@ pub fn supervise(
     let mut begins = None;
     let mut deadline = None;
     let mut grace_ends = None;
-    let mut interrupts = 0;
+    let mut interrupts = 0u32;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -123,7 +123,10 @@ pub fn supervise(
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());
             }
-            Some(_) if signals == Signals::ForUs => control.request_detach(),
+            Some(signal) if signals == Signals::ForUs => {
+                interrupts += u32::from(signal == control::INTERRUPT);
+                control.request_detach();
+            }
             Some(control::INTERRUPT | control::QUIT) => {
                 interrupts += 1;
                 if interrupts >= 2 {
@@ -140,12 +143,13 @@ pub fn supervise(
         }
         tick();
     }
-    // Where the tracer thread broke down the guardian is not dismissed: it sees its socket closed, and does its work.
-    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))?;
+    // Where tracing broke off the guardian is not dismissed: it sees its socket closed, and undoes what may be left.
+    let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
     if let Some(guardian) = guardian {
         guardian.dismiss();
     }
-    traced
+    recording.interrupted = interrupts > 0;
+    Ok(recording)
 }
 
 fn trace(

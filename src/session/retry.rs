@@ -55,8 +55,7 @@ impl Session {
         let handler = match self.retry {
             Retry::Never => return Ok(None),
             Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK => return Ok(None),
-            // A child that borrows the memory has signal actions of its own.
-            _ if self.tasks.get(tid).is_none_or(|task| task.role != Role::Thread) => return Ok(None),
+            _ if !self.is_own_thread(tid) => return Ok(None),
             Retry::Leaving(handler) => return self.remove_retry_handler(thread, handler),
             Retry::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
@@ -92,6 +91,10 @@ impl Session {
         Ok(None)
     }
 
+    fn is_own_thread(&self, tid: i32) -> bool {
+        self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
+    }
+
     fn prepare_retry_handler(&mut self, tid: i32) -> Result<Option<RetryHandler>> {
         // A filter may kill the program for a system call that it would never make itself.
         if self.settings.guardian.is_none() || self.trap_mask.action != TrapAction::Default || procfs::has_seccomp(tid)
@@ -121,6 +124,10 @@ impl Session {
 
     /// The program asks for SIGTRAP's action, or sets it: it must find its own.
     pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        // A child that borrows the memory has actions of its own.
+        if !self.is_own_thread(thread.tid()) {
+            return Ok(None);
+        }
         match std::mem::replace(&mut self.retry, Retry::Never).handler() {
             Some(handler) => self.remove_retry_handler(thread, handler),
             None => Ok(None),
@@ -130,7 +137,7 @@ impl Session {
     /// Lets the program have a SIGTRAP that is none of ours.
     pub(super) fn deliver_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
         self.before_signal(tid, thread)?;
-        if self.retry.handler().is_none() {
+        if self.retry.handler().is_none() || !self.is_own_thread(tid) {
             return Ok(Action::Resume(SIGTRAP));
         }
         if let Some(status) = self.yield_trap_action(thread)? {

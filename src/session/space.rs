@@ -142,12 +142,16 @@ impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
     pub fn open(pid: i32, tid: i32, guardian: Option<&Guardian>) -> Result<Self> {
         let memory = TargetMemory::open(pid, tid)?;
+        let mut unwinder = Unwinder::default();
+        if let Some(sp) = procfs::initial_stack(tid) {
+            unwinder.set_initial_stack(sp);
+        }
         Ok(Self {
             pid,
             guarded: guardian.map(|guardian| guardian.guard(pid, &memory)),
             memory,
             breakpoints: BreakpointTable::default(),
-            unwinder: Unwinder::default(),
+            unwinder,
             pads: PadAllocator::default(),
             maps: MapIndex::new(Vec::new()),
             loaded: Vec::new(),
@@ -167,6 +171,13 @@ impl AddressSpace {
             probing: Probing::default(),
             warnings: Vec::new(),
         })
+    }
+
+    /// Ends the guard: nothing of ours is in it any more, or it is gone.
+    pub fn end_guard(&mut self) {
+        if let Some(guarded) = self.guarded.take() {
+            guarded.forget();
+        }
     }
 
     /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and

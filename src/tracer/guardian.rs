@@ -137,7 +137,7 @@ impl Guardian {
     }
 }
 
-/// One guarded address space. Dropped when nothing of ours is in it any more, or it is gone.
+/// One guarded address space.
 #[derive(Debug)]
 pub struct Guarded {
     link: Arc<Link>,
@@ -173,13 +173,9 @@ impl Guarded {
     pub fn unmapped(&self, start: Addr, end: Addr) {
         self.tell(What::Unmapped { start, end });
     }
-}
 
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        // After a panic, what is left is left to the guardian.
-        if !std::thread::panicking() {
-            self.tell(What::Forget);
-        }
+    /// Nothing of ours is in it any more, or it is gone.
+    pub fn forget(self) {
+        self.tell(What::Forget);
     }
 }
