@@ -137,6 +137,8 @@ pub struct Session {
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
     retry: retry::Retry,
+    /// Threads for which the handler for SIGTRAP was taken out a moment ago.
+    yielded: HashSet<i32>,
     pause: pausing::Pause,
 }
 
@@ -231,6 +233,7 @@ impl Session {
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
             retry: retry::Retry::default(),
+            yielded: HashSet::new(),
             pause,
         }
     }
@@ -516,6 +519,7 @@ impl Session {
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
         self.forget_trap_mask(tid);
+        self.yielded.remove(&tid);
         if let Some(task) = self.tasks.get(tid).copied() {
             self.thread_names.insert(task.id.serial, procfs::comm(tid));
             let model = &mut self.model;

@@ -132,6 +132,7 @@ impl Session {
         self.calls = Calls::default();
         self.trap_mask = TrapMask::default();
         self.retry = Retry::default();
+        self.yielded.clear();
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))

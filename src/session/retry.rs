@@ -1,12 +1,14 @@
 //! When the target has our handler for SIGTRAP ([`crate::tracer::retry`]), and when it must not.
 //!
 //! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone. The program must not notice it: before a
-//! SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, for good; a forked
-//! child that is let go does not keep it; nor does a process that is detached from.
+//! SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread is
+//! back at a breakpoint and the action is the default one; a forked child that is let go does not keep it; nor does a process
+//! that is detached from.
 
 use super::tasks::{Role, Task};
 use super::trapmask::{SIGTRAP_BIT, TrapAction};
 use super::{Action, Session};
+use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::RemoteCall;
 use crate::tracer::retry::{self, Disturbance, RetryHandler};
@@ -64,14 +66,26 @@ impl Session {
                 }
                 handler
             }
-            Retry::Unset => match self.prepare_retry_handler(tid)? {
-                Some(handler) => handler,
-                None => {
-                    self.retry = Retry::Never;
+            Retry::Unset => {
+                // Back at a breakpoint, the thread is done with what the handler had to be taken out for.
+                self.yielded.remove(&tid);
+                if !self.yielded.is_empty() || self.trap_mask.action != TrapAction::Default {
                     return Ok(None);
                 }
-            },
+                match self.prepare_retry_handler()? {
+                    Some(handler) => handler,
+                    None => {
+                        self.retry = Retry::Never;
+                        return Ok(None);
+                    }
+                }
+            }
         };
+        // A filter may kill the program for a system call that it would never make itself.
+        if procfs::has_seccomp(tid) {
+            self.retry = Retry::Never;
+            return Ok(None);
+        }
         match handler.install(thread)? {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
@@ -95,20 +109,15 @@ impl Session {
         self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
     }
 
-    fn prepare_retry_handler(&mut self, tid: i32) -> Result<Option<RetryHandler>> {
-        // A filter may kill the program for a system call that it would never make itself.
-        if self.settings.guardian.is_none() || self.trap_mask.action != TrapAction::Default || procfs::has_seccomp(tid)
-        {
-            return Ok(None);
-        }
-        self.space.retry_handler()
+    fn prepare_retry_handler(&mut self) -> Result<Option<RetryHandler>> {
+        if self.settings.guardian.is_none() { Ok(None) } else { self.space.retry_handler() }
     }
 
     fn remove_retry_handler(&mut self, thread: &Stopped, handler: RetryHandler) -> Result<Option<WaitStatus>> {
-        match handler.remove(thread)? {
+        match handler.remove(thread, &mut self.space.memory)? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
-                self.retry = Retry::Never;
+                self.retry = if matches!(self.retry, Retry::Leaving(_)) { Retry::Never } else { Retry::Unset };
                 self.space.tell_guardian_of(None);
                 Ok(None)
             }
@@ -128,7 +137,8 @@ impl Session {
         if !self.is_own_thread(thread.tid()) {
             return Ok(None);
         }
-        match std::mem::replace(&mut self.retry, Retry::Never).handler() {
+        self.yielded.insert(thread.tid());
+        match self.retry.handler() {
             Some(handler) => self.remove_retry_handler(thread, handler),
             None => Ok(None),
         }
@@ -159,7 +169,12 @@ impl Session {
         if !has_copy && procfs::same_signal_actions(child.tid(), self.pid) != Some(false) {
             return;
         }
-        if let Err(error) = handler.remove(child)
+        if procfs::has_seccomp(child.tid()) {
+            return;
+        }
+        let removed =
+            TargetMemory::open(child.tid(), child.tid()).and_then(|mut memory| handler.remove(child, &mut memory));
+        if let Err(error) = removed
             && !error.is_death()
         {
             tracing::warn!("{error}");
@@ -169,6 +184,9 @@ impl Session {
     /// At a detach, while breakpoints are still there: takes the handler out.
     pub(super) fn retire_retry_handler(&mut self) -> Result<()> {
         let Retry::Set(handler, _) = self.retry else { return Ok(()) };
+        if procfs::has_seccomp(self.pid) {
+            return Ok(());
+        }
         self.retry = Retry::Leaving(handler);
         for (tid, status, stopped) in std::mem::take(&mut self.waiting) {
             self.on_stop(tid, status, stopped);

@@ -109,5 +109,20 @@ pub fn set_signal_action(
     signal: i32,
     scratch: Addr,
 ) -> Result<RemoteCall> {
-    call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, scratch.0, 0, 8, 0, 0])
+    exchange_signal_action(thread, regs, code, signal, scratch, Addr(0))
+}
+
+/// The same, and writes the action from before to `old`, 32 writable bytes, if that is not 0.
+///
+/// # Errors
+/// As for [`call`].
+pub fn exchange_signal_action(
+    thread: &Stopped,
+    regs: &RawRegs,
+    code: Addr,
+    signal: i32,
+    new: Addr,
+    old: Addr,
+) -> Result<RemoteCall> {
+    call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, new.0, old.0, 8, 0, 0])
 }

@@ -165,3 +165,34 @@ fn t42_killed_in_run_of_a_program_with_its_own_handler() {
     assert_eq!(running.line(), "ok");
     running.assert_killed();
 }
+
+/// T42: a program that has only asked for SIGTRAP's action, as interpreters do at their start, has our handler again.
+#[test]
+fn t42_killed_in_run_of_a_program_that_asked_for_the_action() {
+    let program = Program::fixture("own_trap").args(["queried"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    assert!(procfs::catches(pid, Signal::SIGTRAP), "our handler has not come back");
+    kill_heaptrace(running.pid(), &mut running, pid);
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.assert_killed();
+}
+
+/// An action that was set behind our back, by a system call without the C library, outlives the detach.
+#[test]
+fn an_action_set_past_the_c_library_is_kept() {
+    let program = Program::fixture("own_trap").args(["unseen"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    for _ in 0..2 {
+        running.signal(Signal::SIGINT);
+        running.send("still alive?");
+        assert_eq!(running.line(), "alive");
+    }
+    procfs::wait_until("the tracer has detached", || procfs::tracer_of(pid) == 0);
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.wait().success();
+}
