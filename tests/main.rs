@@ -37,6 +37,7 @@ mod suite {
     mod launch;
     mod modules;
     mod outputs;
+    mod pairing;
     mod pprof;
     mod processes;
     mod realprograms;

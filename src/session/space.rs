@@ -21,7 +21,7 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
 /// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that can't be told.
@@ -84,6 +84,10 @@ pub struct AddressSpace {
     allocator_code: Vec<Range<Addr>>,
     loader_state: Option<Addr>,
     deferred: Vec<Deferred>,
+    /// Return sites in modules that have a breakpoint only while a call is in progress.
+    demoted: FxHashSet<Addr>,
+    /// The pads of sites that have no breakpoint now, with the code they were made for.
+    idle_pads: FxHashMap<Addr, (Vec<u8>, Addr)>,
     remote_code: Option<Addr>,
     no_remote_calls: bool,
     mapped_pads: u64,
@@ -127,6 +131,8 @@ impl AddressSpace {
             allocator_code: Vec::new(),
             loader_state: None,
             deferred: Vec::new(),
+            demoted: FxHashSet::default(),
+            idle_pads: FxHashMap::default(),
             remote_code: None,
             no_remote_calls: false,
             mapped_pads: 0,
@@ -184,6 +190,9 @@ impl AddressSpace {
             self.breakpoints.forget_removed(range.start, range.end);
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
+            self.demoted.retain(|site| !range.contains(site));
+            // of the module's code, and of other code in its slack
+            self.idle_pads.retain(|site, (_, pad)| !range.contains(site) && !range.contains(pad));
         }
     }
 
