@@ -24,9 +24,11 @@ mod support {
 }
 
 mod suite {
+    mod allocators;
     mod architecture;
     mod attach;
     mod binaries;
+    mod control;
     mod counts;
     mod detach;
     mod emulator;

@@ -1,7 +1,7 @@
 //! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
-use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample};
+use crate::profile::{Amount, Exit, Location, Mode, ModuleInfo, Profile, Sample};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;

@@ -151,6 +151,9 @@ impl Session {
         at: Addr,
     ) -> Result<Option<Action>> {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(None) };
+        if self.is_paused() && !self.is_of_interest_while_paused(function, regs) {
+            return Ok(None);
+        }
         let Some(return_addr) = self.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.anomalies.lost += 1;
             return Ok(None);
@@ -218,6 +221,8 @@ impl Session {
         let matched = left == Left::Matched;
         if matched {
             self.count_event();
+        } else {
+            self.end_watch_while_paused(site);
         }
         if self.space.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched)) {
             self.space.demote_return_site(site);

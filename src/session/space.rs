@@ -9,7 +9,7 @@ pub(super) use code::Placed;
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::select::{AllocatorSymbol, ModuleSymbols, Probe, is_internal_name};
-use crate::allocators::{AllocatorTable, Family};
+use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
@@ -86,8 +86,6 @@ pub struct AddressSpace {
     deferred: Vec<Deferred>,
     /// Return sites in modules that have a breakpoint only while a call is in progress.
     demoted: FxHashSet<Addr>,
-    /// The pads of sites that have no breakpoint now, with the code they were made for.
-    idle_pads: FxHashMap<Addr, (Vec<u8>, Addr)>,
     remote_code: Option<Addr>,
     no_remote_calls: bool,
     mapped_pads: u64,
@@ -100,7 +98,32 @@ pub struct AddressSpace {
     call_families: FxHashMap<Addr, Option<Family>>,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
+    probing: Probing,
     warnings: Vec<String>,
+}
+
+/// Which allocator functions have probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Probing {
+    /// All.
+    #[default]
+    All,
+    /// Those that end the life of a block, or move it.
+    Ends,
+    /// None.
+    None,
+}
+
+impl Probing {
+    fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ends => table.get(function).is_some_and(|f| {
+                matches!(f.kind, Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. })
+            }),
+            Self::None => false,
+        }
+    }
 }
 
 /// Marks the probe on sigaction(2).
@@ -132,7 +155,6 @@ impl AddressSpace {
             loader_state: None,
             deferred: Vec::new(),
             demoted: FxHashSet::default(),
-            idle_pads: FxHashMap::default(),
             remote_code: None,
             no_remote_calls: false,
             mapped_pads: 0,
@@ -141,6 +163,7 @@ impl AddressSpace {
             wrappers: Vec::new(),
             call_families: FxHashMap::default(),
             stack_families: FxHashMap::default(),
+            probing: Probing::default(),
             warnings: Vec::new(),
         })
     }
@@ -191,8 +214,6 @@ impl AddressSpace {
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
             self.demoted.retain(|site| !range.contains(site));
-            // of the module's code, and of other code in its slack
-            self.idle_pads.retain(|site, (_, pad)| !range.contains(site) && !range.contains(pad));
         }
     }
 
@@ -254,6 +275,21 @@ impl AddressSpace {
 }
 
 impl AddressSpace {
+    /// Which functions get probes from now on: places what is missing, takes away what is too much.
+    pub fn set_probing(&mut self, probing: Probing, table: &AllocatorTable) -> Result<()> {
+        self.probing = probing;
+        let unwanted: Vec<Addr> = self
+            .breakpoints
+            .iter()
+            .filter(|(_, breakpoint)| breakpoint.purposes.entry.is_some_and(|function| !probing.wants(function, table)))
+            .map(|(addr, _)| addr)
+            .collect();
+        for addr in unwanted {
+            self.take_away(addr, |purposes| purposes.entry.map(Purpose::Entry))?;
+        }
+        self.place_probes(table)
+    }
+
     /// Places the probes of all modules that have none yet.
     fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
         let symbols: Vec<_> = self.loaded.iter().map(|module| module.symbols.clone()).collect();
@@ -279,7 +315,9 @@ impl AddressSpace {
             {
                 record.probed.push(probe.function);
             }
-            self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+            if self.probing.wants(probe.function, table) {
+                self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+            }
         }
         Ok(())
     }

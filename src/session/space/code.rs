@@ -5,7 +5,7 @@ use crate::addr::{Addr, ModuleId};
 use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
 use crate::arch::{INT3, PAGE_SIZE};
 use crate::breakpoints::pads::PadError;
-use crate::breakpoints::{Added, Purpose, Removed, Site};
+use crate::breakpoints::{Added, Purpose, Purposes, Removed, Site};
 use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -65,17 +65,7 @@ impl AddressSpace {
 
     /// No call returns to a site of one shot any more.
     pub fn end_return_site(&mut self, site: Addr) -> Result<()> {
-        let pad = self.breakpoints.get(site).and_then(|breakpoint| breakpoint.pad);
-        let code = self.original_code(site);
-        if let Removed::Restore(original) = self.breakpoints.remove(site, Purpose::ReturnOnce) {
-            if let Some(pad) = pad {
-                self.idle_pads.insert(site, (code, pad));
-            }
-            if self.holds_int3(site) {
-                self.memory.write_code(site, &[original])?;
-            }
-        }
-        Ok(())
+        self.take_away(site, |purposes| purposes.returns_once.then_some(Purpose::ReturnOnce))
     }
 
     /// Whether our int3 is gone from `addr`, where none is meant to be any more. In code that is made at run time the program
@@ -143,11 +133,6 @@ impl AddressSpace {
         helper: Helper<'_>,
     ) -> Result<std::result::Result<Addr, Placed>> {
         let code = self.original_code(addr);
-        if let Some((of, pad)) = self.idle_pads.get(&addr)
-            && *of == code
-        {
-            return Ok(Ok(*pad));
-        }
         let module = self.module_at(addr);
         let mut result = self.pads.allocate(&code, addr, module, self.shadow_stack);
         if matches!(result, Err(PadError::NoRoom { .. })) {
@@ -250,6 +235,22 @@ impl AddressSpace {
     pub fn holds_int3(&self, addr: Addr) -> bool {
         let mut byte = [0];
         self.memory.read_uncached(addr, &mut byte) == 1 && byte == [INT3]
+    }
+
+    /// Ends the watch for returns to `addr`.
+    pub fn unwatch_return(&mut self, addr: Addr) -> Result<()> {
+        self.take_away(addr, |purposes| purposes.returns.then_some(Purpose::Return))
+    }
+
+    /// Takes one purpose from a breakpoint, and the breakpoint away with its last.
+    pub(super) fn take_away(&mut self, addr: Addr, which: impl Fn(&Purposes) -> Option<Purpose>) -> Result<()> {
+        let Some(purpose) = self.breakpoints.get(addr).and_then(|breakpoint| which(&breakpoint.purposes)) else {
+            return Ok(());
+        };
+        match self.breakpoints.remove(addr, purpose) {
+            Removed::Restore(original) if self.holds_int3(addr) => self.memory.write_code(addr, &[original]),
+            _ => Ok(()),
+        }
     }
 
     /// Takes one breakpoint away for good.
