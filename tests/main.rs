@@ -40,6 +40,7 @@ mod suite {
     mod modules;
     mod outputs;
     mod pairing;
+    mod pipes;
     mod pprof;
     mod processes;
     mod realprograms;
