@@ -24,12 +24,19 @@ fn wait_until_gone(pid: i32) {
     procfs::wait_until("the guardian has gone", || matches!(procfs::state(pid), None | Some('Z' | 'X')));
 }
 
-/// Kills heaptrace, waits for its guardian's end, and hears from the victim that all is well.
-fn kill_heaptrace(heaptrace: i32, victim: &mut Running, pid: i32) {
+/// Kills heaptrace and waits until its guardian is gone, and the kernel is done with heaptrace, too.
+fn kill_heaptrace(heaptrace: i32, pid: i32) {
     let guardian = guardian_of(heaptrace);
     assert!(!procfs::group_members(heaptrace).contains(&guardian), "the terminal's signals would reach it");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
     wait_until_gone(guardian);
+    procfs::wait_until("no thread is traced any more", || {
+        procfs::threads(pid).into_iter().all(|thread| procfs::tracer_of(thread) == 0)
+    });
+}
+
+/// Hears from the victim that all is well, and looks itself.
+fn assert_untouched(victim: &mut Running, pid: i32) {
     victim.send("still alive?");
     assert_eq!(victim.line(), "alive");
     procfs::assert_left_as_it_was(pid);
@@ -43,7 +50,8 @@ fn killed_in_attach(threads: &str, rounds: u32) {
         let tracer = Program::new("/bin/true");
         let attached = tracer.start_attached(&["-v"], pid);
         wait_until_working(&mut victim, pid, round);
-        kill_heaptrace(attached.pid(), &mut victim, pid);
+        kill_heaptrace(attached.pid(), pid);
+        assert_untouched(&mut victim, pid);
         attached.assert_killed();
     }
     victim.feed(b"");
@@ -57,8 +65,8 @@ fn killed_in_run(threads: &str, rounds: u32) {
         let mut running = program.start_traced(&[]);
         let pid: i32 = running.value("ready").parse().unwrap();
         wait_until_working(&mut running, pid, round);
-        let heaptrace = running.pid();
-        kill_heaptrace(heaptrace, &mut running, pid);
+        kill_heaptrace(running.pid(), pid);
+        assert_untouched(&mut running, pid);
         running.feed(b"");
         assert_eq!(running.line(), "ok");
         running.assert_killed();
@@ -156,10 +164,7 @@ fn t42_killed_in_run_of_a_program_with_its_own_handler() {
     let program = Program::fixture("own_trap").args(["handled"]);
     let mut running = program.start_traced(&[]);
     let pid: i32 = running.value("ready").parse().unwrap();
-    let heaptrace = running.pid();
-    let guardian = guardian_of(heaptrace);
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
-    wait_until_gone(guardian);
+    kill_heaptrace(running.pid(), pid);
     procfs::assert_left_as_it_was(pid);
     running.feed(b"");
     assert_eq!(running.line(), "ok");
@@ -173,7 +178,8 @@ fn t42_killed_in_run_of_a_program_that_asked_for_the_action() {
     let mut running = program.start_traced(&[]);
     let pid: i32 = running.value("ready").parse().unwrap();
     assert!(procfs::catches(pid, Signal::SIGTRAP), "our handler has not come back");
-    kill_heaptrace(running.pid(), &mut running, pid);
+    kill_heaptrace(running.pid(), pid);
+    assert_untouched(&mut running, pid);
     running.feed(b"");
     assert_eq!(running.line(), "ok");
     running.assert_killed();
