@@ -16,7 +16,7 @@ mod txt;
 mod view;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::profile::Profile;
 use std::fmt;

@@ -11,6 +11,7 @@ pub mod elf;
 pub mod event;
 pub mod export;
 pub mod heapmodel;
+pub mod leaks;
 pub mod maps;
 pub mod memory;
 pub mod profile;

@@ -300,6 +300,7 @@ impl Tables {
                 free_stack: other(error.free_stack),
                 thread: (input.thread_name)(error.task),
                 function: exported.operator.clone().unwrap_or_else(|| (input.function_name)(error.function)),
+                baseline: None,
             };
             let key = (finding.kind, finding.stack, finding.alloc_stack, finding.free_stack);
             let at = *index.entry(key).or_insert(self.findings.len());

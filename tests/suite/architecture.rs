@@ -18,6 +18,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("unwinder", &["addr", "arch", "memory"]),
     ("profile", &["addr", "allocators", "event", "heapmodel", "maps", "unwinder"]),
     ("heapmodel", &["addr", "allocators", "event", "profile"]),
+    ("leaks", &["addr", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
     ("export", &["profile", "addr", "unwinder"]),
@@ -34,6 +35,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "event",
             "export",
             "heapmodel",
+            "leaks",
             "maps",
             "memory",
             "profile",
@@ -43,7 +45,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("cli", &["addr", "allocators", "export", "profile", "tracer"]),
+    ("cli", &["addr", "allocators", "export", "leaks", "profile", "tracer"]),
     (
         "commands",
         &[
@@ -52,6 +54,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "cli",
             "elf",
             "export",
+            "leaks",
             "maps",
             "profile",
             "progress",

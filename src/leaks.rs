@@ -1,0 +1,3 @@
+//! The leak check. Pure: what is live and reachable comes in, a judgement goes out.
+
+pub mod verdict;
