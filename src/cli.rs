@@ -4,6 +4,7 @@
 //! but does not exist yet is refused here, before anything starts.
 
 mod args;
+mod ask;
 mod errors;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ mod values;
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns};
 use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
+pub use ask::{CtlOptions, Order};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +30,8 @@ pub enum Command {
     Run(RunOptions),
     /// Profile a running process, then leave it as it was.
     Attach(AttachOptions),
+    /// Ask the tracer of a process.
+    Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
 }
@@ -197,6 +201,7 @@ pub fn parse(
     Ok(match arguments.command {
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
+        Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }

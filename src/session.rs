@@ -9,11 +9,13 @@ mod children;
 mod detach;
 mod hit;
 mod recording;
+mod requests;
 mod space;
 mod tasks;
 mod trapmask;
 
 pub use recording::{EndedImage, ModuleRecord, Recording};
+pub use requests::{Answer, Reply, Requests, Wish};
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
@@ -84,6 +86,8 @@ pub struct Settings {
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
     pub exit_kill: bool,
+    /// What others ask while it traces.
+    pub requests: Arc<Requests>,
 }
 
 /// A session in progress; see the module's head.
@@ -288,6 +292,9 @@ impl Session {
             if self.control.detach_requested() {
                 break;
             }
+            while let Some(request) = self.settings.requests.take() {
+                self.answer(request);
+            }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
             }
@@ -318,6 +325,22 @@ impl Session {
         if let Err(error) = self.detach() {
             tracing::warn!("{error}");
         }
+    }
+
+    /// Does what another heaptrace has asked for, through the thread that talks to it.
+    fn answer(&self, request: requests::Request) {
+        let reply = if request.pid == self.pid {
+            match request.wish {
+                Wish::Detach => {
+                    self.control.request_detach();
+                    Ok(Answer::Detaching)
+                }
+            }
+        } else {
+            Err(format!("this heaptrace traces process {}", self.pid))
+        };
+        // The one who asked may have gone.
+        let _ = request.reply.send(reply);
     }
 
     /// The traced process.

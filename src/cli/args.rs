@@ -33,6 +33,7 @@ pub(super) struct Arguments {
 pub(super) enum Subcommand {
     Run(RunArguments),
     Attach(AttachArguments),
+    Ctl(super::ask::CtlArguments),
     Doctor(DoctorArguments),
 }
 

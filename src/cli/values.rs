@@ -47,6 +47,11 @@ pub(super) fn unwinder(word: &str) -> Result<Unwinder, String> {
     }
 }
 
+/// A process id.
+pub(super) fn pid(text: &str) -> Result<i32, String> {
+    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| format!("`{text}` is no process id"))
+}
+
 /// A span of time: a number of seconds, or numbers with units (`90s`, `1m 30s`, `500ms`). Never zero.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();

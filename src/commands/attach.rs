@@ -41,7 +41,11 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     Ok(if concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }
 
-fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
+/// The process that is meant.
+///
+/// # Errors
+/// If a name does not lead to one process.
+pub fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
     match target {
         AttachTarget::Pid(pid) => Ok(*pid),
         AttachTarget::Name(name) => permission::find_by_name(name),

@@ -1,6 +1,7 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
+use super::service::Service;
 use crate::progress::Progress;
 use crate::session::{Recording, Session, SessionError, Settings, Target};
 use crate::tracer::control::{self, Control};
@@ -43,6 +44,7 @@ pub fn supervise(
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::default());
+    let _service = Service::start(&control, &settings.requests);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
