@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("leaks", &["addr", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
-    ("export", &["profile", "addr", "unwinder"]),
+    ("export", &["addr", "leaks", "profile", "unwinder"]),
     ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "unwinder"]),
     (
         "session",
