@@ -5,6 +5,7 @@
 
 mod folded;
 mod json;
+pub mod leaks;
 pub mod output;
 mod pprof;
 pub mod proto;

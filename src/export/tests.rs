@@ -1,5 +1,6 @@
 //! All formats on one profile made by hand.
 
+mod check;
 mod go_pprof;
 mod numbers;
 mod report;

@@ -2,7 +2,7 @@
 //! its readers: at the allocator's caller.
 
 use super::leaks::LeakClass;
-use super::{Finding, FindingKind, Location, Profile};
+use super::{Finding, FindingKind, Function, Location, Profile};
 
 /// Functions between the allocator and the code that wants memory, without arguments: C++ operators (libstdc++ builds
 /// them on malloc and free) and the shims that rustc puts before the global allocator.
@@ -84,17 +84,24 @@ impl Profile {
         all.get(self.entry_shims(stack)..).unwrap_or(&[])
     }
 
+    /// The functions of a stack from the allocator's caller on, innermost first.
+    pub fn functions_of(&self, stack: usize) -> impl Iterator<Item = &Function> {
+        let locations = self.caller_locations(stack).iter().filter_map(|index| self.locations.get(*index));
+        locations.flat_map(|location| &location.lines).filter_map(|line| self.functions.get(line.function))
+    }
+
+    /// Whether some function of a stack has a name that holds `text`: how `--explain FUNCTION` selects.
+    pub fn passes_through(&self, stack: usize, text: &str) -> bool {
+        self.functions_of(stack).any(|function| function.name.contains(text) || function.system_name == text)
+    }
+
     /// A hash of the function names of a stack from the allocator's caller on: 64-bit FNV-1a, each name followed by a zero
     /// byte.
     pub fn site_id(&self, stack: usize) -> u64 {
-        let locations = self.caller_locations(stack);
-        if locations.is_empty() {
+        if self.caller_locations(stack).is_empty() {
             return hash_name(FNV_OFFSET, super::build::UNKNOWN_STACK);
         }
-        let lines =
-            locations.iter().filter_map(|index| self.locations.get(*index)).flat_map(|location| &location.lines);
-        let functions = lines.filter_map(|line| self.functions.get(line.function));
-        functions.fold(FNV_OFFSET, |hash, function| {
+        self.functions_of(stack).fold(FNV_OFFSET, |hash, function| {
             hash_name(hash, if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name })
         })
     }

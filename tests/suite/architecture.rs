@@ -22,7 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("progress", &[]),
     ("ctl", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
-    ("export", &["profile", "addr", "unwinder"]),
+    ("export", &["addr", "leaks", "profile", "unwinder"]),
     ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "unwinder"]),
     (
         "session",
