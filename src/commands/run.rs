@@ -50,7 +50,12 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
         );
     }
     let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    // What came while the program was traced is its own, and must not end the writing.
+    let late = control::pending_signals();
     let concluded = conclude(recording, profile, &destinations);
+    if lives_on {
+        late.into_iter().chain(concluded.interrupted).try_for_each(|signal| pass_on(pid, signal))?;
+    }
     // Let go before its end, the program is waited for as by any parent.
     let status = match exit {
         None if lives_on => exit_status(wait_as_parent(pid)?),
@@ -80,11 +85,18 @@ fn wait_as_parent(pid: i32) -> Result<WaitStatus, TracerError> {
         if let Some(status) = launch::poll_child(pid)? {
             return Ok(status);
         }
-        match control::next_signal(POLL) {
-            Some(signal) if signal != control::INTERRUPT && signal != control::QUIT => control::send(pid, signal)?,
-            _ => {}
+        if let Some(signal) = control::next_signal(POLL) {
+            pass_on(pid, signal)?;
         }
     }
+}
+
+/// Gives a signal of ours to the program that was let go, unless the terminal has done so. The program may have ended.
+fn pass_on(pid: i32, signal: i32) -> Result<(), TracerError> {
+    if signal == control::INTERRUPT || signal == control::QUIT {
+        return Ok(());
+    }
+    control::send(pid, signal).or_else(|error| if error.is_death() { Ok(()) } else { Err(error) })
 }
 
 /// How often the end of a program that was let go is looked for.
