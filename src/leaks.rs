@@ -15,6 +15,7 @@ mod classify;
 mod graph;
 mod heuristics;
 mod index;
+pub mod roots;
 pub mod verdict;
 
 use crate::addr::{Addr, ModuleId};

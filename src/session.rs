@@ -8,18 +8,21 @@
 mod children;
 mod detach;
 mod hit;
+mod leakscan;
 mod recording;
 mod requests;
 mod space;
 mod tasks;
 mod trapmask;
 
+pub use leakscan::{LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
 pub use requests::{Answer, Reply, Requests, Wish};
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
 use crate::heapmodel::{HeapModel, Preexisting};
+use crate::leaks::ScanOptions;
 use crate::profile::{Anomalies, Children, Cost, Exit};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
@@ -30,6 +33,7 @@ use crate::tracer::seize;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::waiting::Waiting;
 use crate::tracer::{TracerError, procfs};
+use leakscan::LeakWatch;
 use space::AddressSpace;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -88,6 +92,8 @@ pub struct Settings {
     pub exit_kill: bool,
     /// What others ask while it traces.
     pub requests: Arc<Requests>,
+    /// Whether, and how, to look for leaks at the program's end.
+    pub leak_scan: Option<ScanOptions>,
 }
 
 /// A session in progress; see the module's head.
@@ -127,6 +133,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    leaks: LeakWatch,
 }
 
 /// The CPUs from before pinning.
@@ -175,12 +182,15 @@ impl Session {
     fn new(
         pid: i32,
         attached: bool,
-        space: AddressSpace,
+        mut space: AddressSpace,
         settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
     ) -> Self {
         let exit_kill = settings.exit_kill && !attached;
+        if settings.leak_scan.is_some() {
+            space.watch_exit();
+        }
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
         Self {
@@ -215,6 +225,7 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            leaks: LeakWatch::default(),
         }
     }
 
@@ -297,6 +308,9 @@ impl Session {
             }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+            }
+            if self.control.take_end() {
+                self.scan_and_kill()?;
             }
             if !self.serve_next()? {
                 break;
@@ -478,7 +492,9 @@ impl Session {
             Event::VforkDone => Ok(Action::Resume(0)),
             Event::Exec => self.on_exec(tid, stopped),
             Event::Exit => {
+                let noted = self.on_last_words(tid, stopped);
                 self.on_exit(tid);
+                noted?;
                 Ok(Action::Resume(0))
             }
         }

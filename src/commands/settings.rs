@@ -28,5 +28,6 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         pin: options.pin,
         exit_kill,
         requests: Arc::default(),
+        leak_scan: None,
     })
 }

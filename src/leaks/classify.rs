@@ -14,7 +14,10 @@ enum Via {
     /// Not at all so far.
     Nothing,
     Root(RootPlace),
-    Block { from: u32, word: u32 },
+    Block {
+        from: u32,
+        word: u32,
+    },
     /// By the leaked block that it hangs on, which may hang on another one.
     Leader(u32),
 }
@@ -262,7 +265,8 @@ impl Scan {
                     let (root, root_address) = match place {
                         RootPlace::Word(word) => (self.roots.words.get(word as usize)?.kind, None),
                         RootPlace::Memory(addr) => {
-                            let range = self.roots.ranges.iter().find(|range| (range.start..range.end).contains(&addr))?;
+                            let range =
+                                self.roots.ranges.iter().find(|range| (range.start..range.end).contains(&addr))?;
                             (range.kind, Some(addr))
                         }
                     };

@@ -96,12 +96,7 @@ pub struct Graph {
 
 impl Graph {
     /// Reads the blocks and the roots. What can't be read is left out and counted.
-    pub fn read(
-        blocks: Vec<LiveBlock>,
-        roots: &Roots,
-        memory: &mut dyn ReadMemory,
-        options: &ScanOptions,
-    ) -> Self {
+    pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let index = BlockIndex::new(blocks);
         let mut reader = Reader { memory, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
         let (starts, mut interiors) = read_blocks(&index, &mut reader);
@@ -126,7 +121,9 @@ impl Graph {
                 let mut last = None;
                 for (target, offset, as_start) in pointers {
                     *as_start = match last {
-                        Some((same_target, same_offset, verdict)) if (same_target, same_offset) == (target, offset) => verdict,
+                        Some((same_target, same_offset, verdict)) if (same_target, same_offset) == (target, offset) => {
+                            verdict
+                        }
                         _ => index.blocks().get(target as usize).is_some_and(|block| judge.is_start(block, offset)),
                     };
                     last = Some((target, offset, *as_start));

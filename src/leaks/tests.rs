@@ -239,8 +239,10 @@ fn registers_are_roots() {
     assert_eq!(scan.blocks().map(|(_, class)| class).collect::<Vec<_>>(), [Reachable, Possible]);
     let path = scan.path_to(1).unwrap();
     assert_eq!((path.root, path.root_address), (rbx, None));
-    let steps =
-        [Step { block: 0, target_offset: 0, next_offset: Some(8) }, Step { block: 1, target_offset: 32, next_offset: None }];
+    let steps = [
+        Step { block: 0, target_offset: 0, next_offset: Some(8) },
+        Step { block: 1, target_offset: 32, next_offset: None },
+    ];
     assert_eq!(path.steps, steps);
 }
 
@@ -278,7 +280,11 @@ fn the_inner_of_two_blocks_has_the_bytes_and_holds_the_outer() {
     target.block(HEAP + 256, 64);
     target.block(HEAP + 8192, 64);
     target.word(HEAP + 72, HEAP + 8192);
-    assert_eq!(target.classes(), [Indirect, Definite, Definite, Indirect], "all leaked; the pool hangs on a block of it");
+    assert_eq!(
+        target.classes(),
+        [Indirect, Definite, Definite, Indirect],
+        "all leaked; the pool hangs on a block of it"
+    );
     target.root(0, HEAP + 64);
     assert_eq!(target.classes(), [Reachable, Reachable, Definite, Reachable]);
     target.root(0, HEAP);
@@ -352,9 +358,8 @@ fn a_list_of_a_million_blocks() {
         let at = (order(n) * 32) as usize;
         image.bytes[at..at + 8].copy_from_slice(&node(order(n + 1)).to_le_bytes());
     }
-    let blocks: Vec<_> = (0..N)
-        .map(|n| LiveBlock { addr: Addr(node(n)), size: 24, site: SiteId(0), inherited: false })
-        .collect();
+    let blocks: Vec<_> =
+        (0..N).map(|n| LiveBlock { addr: Addr(node(n)), size: 24, site: SiteId(0), inherited: false }).collect();
     let leaked = scan(blocks.clone(), &Roots::default(), &mut image, &ScanOptions::default());
     assert_eq!(leaked.blocks().filter(|(_, class)| *class == Definite).count(), 1);
     assert_eq!(leaked.leader(order(N - 1) as usize), Some(order(0) as usize));

@@ -45,7 +45,10 @@ const SIZE: u64 = 72;
 
 impl Naive {
     fn block_of(&self, value: u64) -> Option<(usize, bool)> {
-        self.starts.iter().position(|start| (*start..start + SIZE).contains(&value)).map(|n| (n, self.starts[n] == value))
+        self.starts
+            .iter()
+            .position(|start| (*start..start + SIZE).contains(&value))
+            .map(|n| (n, self.starts[n] == value))
     }
 
     fn grow(&self, mut set: Vec<bool>, may: impl Fn(Option<usize>, bool, &[bool]) -> bool) -> Vec<bool> {
