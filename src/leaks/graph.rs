@@ -132,6 +132,12 @@ impl Graph {
         }
         Self { index, roots: roots.clone(), from_roots, starts, interiors, scanned_bytes, unreadable_bytes }
     }
+
+    /// The blocks that a block has pointers to.
+    pub(super) fn targets(&self, block: u32) -> impl Iterator<Item = u32> {
+        let starts = self.starts.of(block).iter().map(|edge| edge.target);
+        starts.chain(self.interiors.of(block).iter().map(|interior| interior.edge.target))
+    }
 }
 
 fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edges<Interior>) {
@@ -141,7 +147,7 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
     let mut interiors = Edges::with_capacity(blocks.len());
     for (i, block) in blocks.iter().enumerate() {
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
-        let first_word = start.next_multiple_of(WORD);
+        let first_word = start.div_ceil(WORD);
         let mut last = 0;
         let mut note = |at: u64, value: u64| {
             // runs of one value: fill patterns, arrays of one pointer
@@ -153,7 +159,7 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
             if target as usize == i {
                 return;
             }
-            let word = u32::try_from((at - first_word) / WORD).unwrap_or(NO_WORD);
+            let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
             let edge = Edge { target, word };
             if offset == 0 {
                 starts.all.push(edge);

@@ -150,7 +150,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Buckets downwards, control bytes upwards: one for each bucket, then the first 16 of them again. A free bucket's
-    /// is 0xff, a deleted one's 0x80, others have seven bits of the hash.
+    /// is 0xff, a deleted one's 0x80, others have seven bits of the hash. A table is never full.
     fn hashbrown(&mut self, block: &LiveBlock, offset: u64) -> bool {
         let Some(buckets) = block.size.checked_sub(offset).and_then(|n| n.checked_sub(GROUP)) else { return false };
         if buckets < 2 || !buckets.is_power_of_two() || !offset.is_multiple_of(GROUP) {
@@ -161,19 +161,32 @@ impl<'a> Judge<'a> {
             return false;
         }
         let (mut first, mut mirror) = ([0; GROUP as usize], [0; GROUP as usize]);
-        if !self.bytes(block, offset, &mut first) {
-            return false;
-        }
         let copied = buckets.min(GROUP) as usize;
-        let Some(mirror) = mirror.get_mut(..copied) else { return false };
+        let (Some(first), Some(mirror)) = (first.get_mut(..copied), mirror.get_mut(..copied)) else { return false };
         // the mirror of a small table stands behind the first group, of a large one behind the buckets
-        if !self.bytes(block, offset + buckets.max(GROUP), mirror) {
-            return false;
+        self.bytes(block, offset, first)
+            && self.bytes(block, offset + buckets.max(GROUP), mirror)
+            && first == mirror
+            && self.has_free_buckets(block, offset, buckets)
+    }
+
+    /// Whether the control bytes are such, and enough of them are free.
+    fn has_free_buckets(&mut self, block: &LiveBlock, offset: u64, buckets: u64) -> bool {
+        let capacity = if buckets <= 8 { buckets - 1 } else { buckets / 8 * 7 };
+        // in a small table, what fills its first group stays free
+        let bytes = buckets.max(GROUP);
+        let mut free = 0;
+        let mut group = [0; GROUP as usize];
+        for at in (0..bytes).step_by(group.len()) {
+            if !self.bytes(block, offset + at, &mut group) {
+                return false;
+            }
+            if group.iter().any(|byte| !matches!(byte, 0..=0x7f | 0x80 | 0xff)) {
+                return false;
+            }
+            free += group.iter().filter(|byte| **byte == 0xff).count() as u64;
         }
-        let (mirrored, unused) = first.split_at(copied);
-        mirrored == mirror
-            && first.iter().all(|byte| matches!(byte, 0..=0x7f | 0x80 | 0xff))
-            && unused.iter().all(|byte| *byte == 0xff)
+        free >= bytes - capacity
     }
 
     /// A pointer to a table of virtual functions stands at the block's start, and another one where the pointer points.
