@@ -1,3 +1,4 @@
 //! The leak check. Pure: what is live and reachable comes in, a judgement goes out.
 
+pub mod suppressions;
 pub mod verdict;

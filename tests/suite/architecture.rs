@@ -18,7 +18,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("unwinder", &["addr", "arch", "memory"]),
     ("profile", &["addr", "allocators", "event", "heapmodel", "maps", "unwinder"]),
     ("heapmodel", &["addr", "allocators", "event", "profile"]),
-    ("leaks", &["addr", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
+    ("leaks", &["addr", "allocators", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
     ("export", &["addr", "leaks", "profile", "unwinder"]),
