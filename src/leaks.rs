@@ -11,6 +11,8 @@
 //! the innermost block, and a block holds the one that it lies in: the pool's memory can't be given back while one of its blocks
 //! is in use.
 
+pub mod baseline;
+pub mod suppressions;
 mod classify;
 mod graph;
 mod heuristics;
