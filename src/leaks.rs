@@ -12,12 +12,12 @@
 //! is in use.
 
 pub mod baseline;
-pub mod suppressions;
 mod classify;
 mod graph;
 mod heuristics;
 mod index;
 pub mod roots;
+pub mod suppressions;
 pub mod verdict;
 
 use crate::addr::{Addr, ModuleId};
