@@ -24,6 +24,7 @@ mod support {
 }
 
 mod suite {
+    mod allocators;
     mod architecture;
     mod attach;
     mod binaries;
@@ -44,6 +45,7 @@ mod suite {
     mod realprograms;
     mod redis;
     mod signals;
+    mod stacks;
     mod threads;
     mod unwinding;
 
