@@ -16,10 +16,10 @@ mod space;
 mod tasks;
 mod trapmask;
 
-pub use leakscan::{LeakScan, ScanRecord};
+pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
-pub use space::OwnSuppressions;
 pub use requests::{Answer, Reply, Requests, Wish};
+pub use space::OwnSuppressions;
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
@@ -330,6 +330,9 @@ impl Session {
         // What is left borrows the memory, or belongs to a process that is let go.
         if !self.tasks.is_empty() {
             self.detached = self.exit.is_none();
+            if self.detached {
+                self.scan_before_detach();
+            }
             self.detach()?;
         } else {
             self.drain_detaching()?;
@@ -360,6 +363,7 @@ impl Session {
                     self.control.request_detach();
                     Ok(Answer::Detaching)
                 }
+                Wish::Capture => self.capture().map(|capture| Answer::Captured(Box::new(capture))),
                 Wish::Pause(pause) => {
                     self.control.request_pause(pause);
                     let already = self.is_paused() == pause;
@@ -468,6 +472,7 @@ impl Session {
         {
             return Ok(action);
         }
+        let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
         match status {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped),
             WaitStatus::Signal(signal) => {
@@ -484,6 +489,9 @@ impl Session {
             WaitStatus::EventStop => {
                 if let Some(task) = self.tasks.get_mut(tid) {
                     task.listening = false;
+                }
+                if was_interrupted {
+                    stopped.restart_interrupted_call()?;
                 }
                 Ok(Action::Resume(0))
             }

@@ -1,6 +1,7 @@
 //! Values of options: text to what it means.
 
 use super::{Engine, LeakKinds, Unwinder, When};
+use crate::addr::Addr;
 use crate::export::{Format, PprofColumns};
 use crate::leaks::InteriorPointers;
 use crate::profile::leaks::LeakClass;
@@ -101,6 +102,12 @@ pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
         ("SIGUSR1", UserSignal::Usr1),
         ("SIGUSR2", UserSignal::Usr2),
     ])
+}
+
+/// An address in hexadecimal, with or without 0x.
+pub(super) fn address(text: &str) -> Result<Addr, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    u64::from_str_radix(digits, 16).map(Addr).map_err(|_| format!("`{text}` is no hexadecimal address"))
 }
 
 /// A process id.

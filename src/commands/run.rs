@@ -54,7 +54,7 @@ pub(super) fn trace(options: &RunOptions, settings: Settings, timeout: Option<Du
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
     let schedule = Schedule::of(profile).with_timeout(timeout);
-    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &progress, tick);
+    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
     drop(line);
     let mut recording = traced.map_err(refused)?;
     if privileged {

@@ -74,12 +74,13 @@ pub fn supervise(
     settings: Settings,
     schedule: Schedule,
     signals: Signals,
+    profile: &ProfileOptions,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let _service = Service::start(&control, &settings.requests);
+    let _service = Service::start(&control, &settings.requests, profile);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({

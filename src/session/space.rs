@@ -464,8 +464,13 @@ impl AddressSpace {
     }
 
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
-    pub fn into_records(mut self) -> (StackTable, Vec<ModuleRecord>) {
+    pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
         (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+    }
+
+    /// The stacks so far, and all modules that they may refer to.
+    pub fn records(&self) -> (&StackTable, &[ModuleRecord]) {
+        (self.unwinder.stacks(), &self.records)
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Task {
     pub listening: bool,
     /// It has reported its end.
     pub ending: bool,
+    /// It was told to stop, and has not stopped since.
+    pub interrupted: bool,
     /// A signal met the task at the start of a pad and sent it back to the breakpoint: the hit at this address with
     /// this stack pointer has been counted already.
     pub skip: Option<(Addr, u64)>,
@@ -41,7 +43,7 @@ impl Tasks {
     pub fn add(&mut self, tid: i32, role: Role) -> TaskId {
         self.last_serial += 1;
         let id = TaskId { tid, serial: self.last_serial };
-        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, skip: None });
+        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, interrupted: false, skip: None });
         id
     }
 
