@@ -6,6 +6,7 @@ use super::report::plain;
 use super::running::Ended;
 use quick_xml::Reader;
 use quick_xml::events::Event;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Memcheck's names of the classes, in the order of `leakcheck::CLASSES`.
@@ -15,17 +16,33 @@ impl Program {
     /// Runs it under Memcheck, set up to see what heaptrace sees: all classes with all stacks, interior pointers by its
     /// heuristics, and no release of what the C and C++ libraries keep.
     pub fn memcheck_leaks(&self, options: &[&str]) -> (Ended, Found) {
-        let xml = self.outside("memcheck.xml");
+        let ended = self.run_under(self.memcheck_command(options));
+        let found = self.memcheck_found();
+        (ended, found)
+    }
+
+    /// Memcheck's command line, to which the program's is added.
+    pub fn memcheck_command(&self, options: &[&str]) -> Command {
+        let xml = self.memcheck_xml();
         let _ = std::fs::remove_file(&xml);
         let mut command = Command::new("valgrind");
         command.args(["-q", "--leak-check=full", "--show-leak-kinds=all", "--leak-check-heuristics=all"]);
         command.args(["--run-libc-freeres=no", "--run-cxx-freeres=no", "--undef-value-errors=yes"]);
         command.args(["--num-callers=100", "--child-silent-after-fork=yes", "--xml=yes"]);
         command.arg(format!("--xml-file={}", xml.display())).args(options);
-        let ended = self.run_under(command);
+        command
+    }
+
+    /// What Memcheck has written of a run that has ended.
+    pub fn memcheck_found(&self) -> Found {
+        let xml = self.memcheck_xml();
         let text = std::fs::read_to_string(&xml)
-            .unwrap_or_else(|error| panic!("Memcheck wrote nothing: {error}; is valgrind installed?\n{}", ended.stderr));
-        (ended, found(&text))
+            .unwrap_or_else(|error| panic!("Memcheck wrote nothing: {error}; is valgrind installed?"));
+        found(&text)
+    }
+
+    fn memcheck_xml(&self) -> PathBuf {
+        self.outside("memcheck.xml")
     }
 }
 
