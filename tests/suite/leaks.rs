@@ -3,6 +3,7 @@
 
 mod blind;
 mod chains;
+mod ci;
 mod clean;
 mod real;
 mod suppress;

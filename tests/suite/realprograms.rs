@@ -203,7 +203,7 @@ fn totals_equal_memcheck() {
 }
 
 /// The cargo that runs the tests, not a shim that picks a tool chain first.
-fn cargo() -> PathBuf {
+pub fn cargo() -> PathBuf {
     let named = std::env::var_os("CARGO").map(PathBuf::from).expect("tests run under cargo");
     let output = Command::new("rustup").args(["which", "cargo"]).output();
     match output {
