@@ -4,6 +4,8 @@
 //! but does not exist yet is refused here, before anything starts.
 
 mod args;
+mod ask;
+mod check;
 mod errors;
 #[cfg(test)]
 mod tests;
@@ -11,7 +13,11 @@ mod values;
 
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns};
+pub use check::{CheckOptions, LeakKinds};
+
 use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
+pub use ask::{CtlOptions, Order};
+use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +34,10 @@ pub enum Command {
     Run(RunOptions),
     /// Profile a running process, then leave it as it was.
     Attach(AttachOptions),
+    /// Run a program and judge it.
+    Check(CheckOptions),
+    /// Ask the tracer of a process.
+    Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
 }
@@ -70,10 +80,10 @@ pub struct DoctorOptions {
     pub debug_dirs: Vec<PathBuf>,
 }
 
-/// What `run` and `attach` share.
+/// What `run`, `attach` and `check` share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileOptions {
-    /// The files to write, patterns not yet filled in; never empty.
+    /// The files to write, patterns not yet filled in; never empty, but for `check`.
     pub outputs: Vec<PathBuf>,
     /// The format of all of them, whatever their names say.
     pub format: Option<Format>,
@@ -197,6 +207,8 @@ pub fn parse(
     Ok(match arguments.command {
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
+        Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
+        Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }

@@ -1,12 +1,16 @@
 //! One file per subcommand: wiring only.
 
+pub mod ask;
 pub mod attach;
 pub mod binaries;
+pub mod check;
 pub mod conclude;
+pub mod direct;
 pub mod doctor;
 pub mod hook;
 pub mod progress;
 pub mod run;
+pub mod service;
 pub mod settings;
 pub mod supervise;
 
@@ -35,6 +39,12 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
         Command::Attach(options) => {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
             attach::execute(options)
+        }
+        Command::Ctl(options) => ask::control(options),
+        Command::Check(options) => {
+            let profile = &options.run.profile;
+            show_diagnostics(profile.verbosity, use_color(profile.color, &io::stderr()));
+            check::execute(options)
         }
         Command::Doctor(options) => doctor::execute(options),
     }

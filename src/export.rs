@@ -5,6 +5,7 @@
 
 mod folded;
 mod json;
+pub mod leaks;
 pub mod output;
 mod pprof;
 pub mod proto;
@@ -16,7 +17,7 @@ mod txt;
 mod view;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::profile::Profile;
 use std::fmt;
@@ -106,6 +107,11 @@ const PLANNED: [&str; 5] = ["html", "dhat.json", "firefox.json", "junit.xml", "s
 /// Lists the formats that exist, for messages.
 fn available() -> String {
     Format::ALL.map(|format| format!(".{format}")).join(" ")
+}
+
+/// Lists what `--format` takes.
+fn names() -> String {
+    Format::ALL.map(Format::name).join(" ")
 }
 
 /// Why a file name or `--format` names no format.

@@ -8,16 +8,21 @@
 mod children;
 mod detach;
 mod hit;
+mod leakscan;
 mod recording;
+mod requests;
 mod space;
 mod tasks;
 mod trapmask;
 
+pub use leakscan::{LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
+pub use requests::{Answer, Reply, Requests, Wish};
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
 use crate::heapmodel::{HeapModel, Preexisting};
+use crate::leaks::ScanOptions;
 use crate::profile::{Anomalies, Children, Cost, Exit};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
@@ -28,6 +33,7 @@ use crate::tracer::seize;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::waiting::Waiting;
 use crate::tracer::{TracerError, procfs};
+use leakscan::LeakWatch;
 use space::AddressSpace;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -84,6 +90,10 @@ pub struct Settings {
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
     pub exit_kill: bool,
+    /// What others ask while it traces.
+    pub requests: Arc<Requests>,
+    /// Whether, and how, to look for leaks at the program's end.
+    pub leak_scan: Option<ScanOptions>,
 }
 
 /// A session in progress; see the module's head.
@@ -123,6 +133,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    leaks: LeakWatch,
 }
 
 /// The CPUs from before pinning.
@@ -171,12 +182,15 @@ impl Session {
     fn new(
         pid: i32,
         attached: bool,
-        space: AddressSpace,
+        mut space: AddressSpace,
         settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
     ) -> Self {
         let exit_kill = settings.exit_kill && !attached;
+        if settings.leak_scan.is_some() {
+            space.watch_exit();
+        }
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
         Self {
@@ -211,6 +225,7 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            leaks: LeakWatch::default(),
         }
     }
 
@@ -288,8 +303,14 @@ impl Session {
             if self.control.detach_requested() {
                 break;
             }
+            while let Some(request) = self.settings.requests.take() {
+                self.answer(request);
+            }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+            }
+            if self.control.take_end() {
+                self.scan_and_kill()?;
             }
             if !self.serve_next()? {
                 break;
@@ -318,6 +339,22 @@ impl Session {
         if let Err(error) = self.detach() {
             tracing::warn!("{error}");
         }
+    }
+
+    /// Does what another heaptrace has asked for, through the thread that talks to it.
+    fn answer(&self, request: requests::Request) {
+        let reply = if request.pid == self.pid {
+            match request.wish {
+                Wish::Detach => {
+                    self.control.request_detach();
+                    Ok(Answer::Detaching)
+                }
+            }
+        } else {
+            Err(format!("this heaptrace traces process {}", self.pid))
+        };
+        // The one who asked may have gone.
+        let _ = request.reply.send(reply);
     }
 
     /// The traced process.
@@ -455,7 +492,9 @@ impl Session {
             Event::VforkDone => Ok(Action::Resume(0)),
             Event::Exec => self.on_exec(tid, stopped),
             Event::Exit => {
+                let noted = self.on_last_words(tid, stopped);
                 self.on_exit(tid);
+                noted?;
                 Ok(Action::Resume(0))
             }
         }

@@ -9,12 +9,14 @@ pub mod control;
 pub mod files;
 pub mod launch;
 pub mod memory;
+pub mod pagemap;
 pub mod permission;
 pub mod probe;
 pub mod procfs;
 pub mod ptrace;
 pub mod remote;
 pub mod seize;
+pub mod socket;
 pub mod status;
 pub mod waiting;
 

@@ -29,6 +29,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod control;
     mod counts;
     mod detach;
     mod emulator;
@@ -40,6 +41,7 @@ mod suite {
     mod leaks;
     mod modules;
     mod outputs;
+    mod pipes;
     mod pprof;
     mod processes;
     mod realprograms;

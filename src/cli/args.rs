@@ -20,6 +20,7 @@ Examples:
   heaptrace run ./app                       profile a program from start to end
   heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
   heaptrace attach 1234 --duration 30s      profile a running process for half a minute
+  heaptrace check ./app_test                fail if the program leaks or misuses the heap
   heaptrace doctor                          if one of these is refused
 
 `heaptrace help COMMAND` explains the options of a command."
@@ -33,6 +34,8 @@ pub(super) struct Arguments {
 pub(super) enum Subcommand {
     Run(RunArguments),
     Attach(AttachArguments),
+    Check(super::check::CheckArguments),
+    Ctl(super::ask::CtlArguments),
     Doctor(DoctorArguments),
 }
 

@@ -6,8 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
 /// Commands of later versions.
-const PLANNED_COMMANDS: [&str; 11] =
-    ["check", "leaks", "heap", "snapshot", "ctl", "top", "report", "view", "diff", "merge", "convert"];
+const PLANNED_COMMANDS: [&str; 9] = ["leaks", "heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
 const PLANNED_OPTIONS: [&str; 12] = [

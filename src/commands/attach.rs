@@ -3,7 +3,7 @@
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Signals, supervise};
+use super::supervise::{Limits, Signals, supervise};
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE};
 use crate::progress::Progress;
 use crate::session::{SessionError, Target};
@@ -34,14 +34,22 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::Alone));
     let tick = || line.tick(progress.read());
-    let traced = supervise(Target::Attach { pid }, settings, profile.duration, Signals::ForUs, &progress, tick);
+    let limits = Limits { duration: profile.duration, timeout: None };
+    let traced = supervise(Target::Attach { pid }, settings, limits, Signals::ForUs, &progress, tick);
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
+    // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
+    control::pending_signals();
+    control::unblock_terminal_stops()?;
     let concluded = conclude(recording, profile, &destinations);
     Ok(if concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }
 
-fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
+/// The process that is meant.
+///
+/// # Errors
+/// If a name does not lead to one process.
+pub fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
     match target {
         AttachTarget::Pid(pid) => Ok(*pid),
         AttachTarget::Name(name) => permission::find_by_name(name),

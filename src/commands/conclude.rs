@@ -1,16 +1,18 @@
 //! From a finished recording to files and a summary: names are found now, when the target waits for nothing any more.
 
 use super::binaries::{BinaryStore, SaveError};
+use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::use_color;
-use crate::cli::{ProfileOptions, Verbosity};
+use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
+use crate::export::leaks::{CheckReportOptions, check_report};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
-use crate::profile::build::{BuildInput, LoadedModule, build};
+use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
-use crate::session::{ModuleRecord, Recording};
+use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -26,6 +28,8 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
+    /// The signal that ended the waiting for an output, if one did.
+    pub interrupted: Option<i32>,
 }
 
 /// Where a command writes to, checked before the target starts.
@@ -55,26 +59,67 @@ impl Concluded {
     }
 }
 
+/// How a check is told.
+pub struct Judging<'a> {
+    /// Its options.
+    pub options: &'a CheckOptions,
+    /// Sets the verdict, once all has a name.
+    pub judge: &'a mut dyn FnMut(&mut Profile),
+}
+
+impl std::fmt::Debug for Judging<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Judging").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
 /// Finds the names, writes the files, tells the user, and passes the files on.
-pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
+pub fn conclude(recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
+    conclude_as(recording, options, destinations, None)
+}
+
+/// The same for a check: its report takes the place of the summary.
+pub fn conclude_check(recording: Recording, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
+    let options = judging.options;
+    conclude_as(recording, &options.run.profile, destinations, Some(judging))
+}
+
+fn conclude_as(
+    mut recording: Recording,
+    options: &ProfileOptions,
+    destinations: &Destinations,
+    judging: Option<&mut Judging<'_>>,
+) -> Concluded {
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
-    let profile = profile(recording, options);
+    let check = judging.as_ref().map(|judging| judging.options);
+    let mut profile = profile(recording, options, check);
+    if let Some(judging) = judging {
+        (judging.judge)(&mut profile);
+    }
     let top = options.top;
     let defaults = ExportOptions::default();
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
-    let files = destinations.outputs.write(Scope::All, &profile, &export);
+    let mut waiter = Waiter::new(options.verbosity);
+    let files = destinations.outputs.write(Scope::All, &profile, &export, &mut waiter);
     if options.verbosity != Verbosity::Quiet {
         let defaults = SummaryOptions::default();
-        let shown = SummaryOptions {
-            top: top.unwrap_or(defaults.top),
-            color: use_color(options.color, &io::stderr()),
-            width: terminal_width().unwrap_or(defaults.width),
-            files: &files,
+        let top = top.unwrap_or(defaults.top);
+        let color = use_color(options.color, &io::stderr());
+        let width = terminal_width().unwrap_or(defaults.width);
+        let text = match check {
+            Some(check) => {
+                let (policy, explain) = (&check.policy, check.explain.as_deref());
+                check_report(&profile, &CheckReportOptions { top, color, width, files: &files, policy, explain })
+            }
+            None => summary(&profile, &SummaryOptions { top, color, width, files: &files }),
         };
         // Nobody is left to tell if stderr is closed; the files are there.
-        let _ = io::stderr().write_all(summary(&profile, &shown).as_bytes());
+        let _ = io::stderr().write_all(text.as_bytes());
     } else {
+        for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
+            let _ = writeln!(io::stderr(), "heaptrace: {reason}");
+        }
         for file in &files {
             if let Err(error) = &file.result {
                 let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
@@ -91,12 +136,16 @@ pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations
     for error in &not_passed_on {
         let _ = writeln!(io::stderr(), "heaptrace: {error}");
     }
-    Concluded { profile, files, unsaved: saved.failures, not_passed_on }
+    Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
 }
 
-fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
+fn profile(recording: Recording, options: &ProfileOptions, check: Option<&CheckOptions>) -> Profile {
     let meta = Meta {
-        mode: if recording.attached { Mode::Attach } else { Mode::Run },
+        mode: match check {
+            Some(_) => Mode::Check,
+            None if recording.attached => Mode::Attach,
+            None => Mode::Run,
+        },
         part: 1,
         program: recording.program,
         pid: recording.pid,
@@ -131,6 +180,20 @@ fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
     });
     let mut symbolizer: Box<dyn Symbolize> =
         if options.symbolize { Box::new(symbolizer(modules, options, recording.pid)) } else { Box::new(NoSymbols) };
+    let scan = match &recording.leaks {
+        LeakScan::Done(scan) => Some(scan),
+        LeakScan::NotWanted | LeakScan::Missed(_) => None,
+    };
+    let site = |id| scan.and_then(|scan| scan.sites.get(&id).copied());
+    let name_of_tid = |tid: i32| scan.and_then(|scan| scan.thread_names.get(&tid).cloned());
+    let leaks = scan.map(|scan| LeakInput {
+        scan: &scan.scan,
+        site: &site,
+        thread_name: &name_of_tid,
+        moment: scan.moment,
+        stopped_ns: scan.stopped_ns,
+        explain: check.and_then(|check| check.explain.as_deref()),
+    });
     let input = BuildInput {
         meta,
         anomalies: recording.anomalies,
@@ -144,6 +207,7 @@ fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
         images: images.collect(),
         children: recording.children,
         warnings: recording.warnings,
+        leaks,
     };
     build(input, symbolizer.as_mut()).profile
 }

@@ -3,12 +3,12 @@
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Signals, supervise};
+use super::supervise::{Limits, Signals, supervise};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{SessionError, Target};
+use crate::session::{Recording, SessionError, Settings, Target};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
@@ -27,6 +27,25 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
     let destinations = Destinations::prepare(profile)?;
     let settings = settings(profile, profile.duration.is_none())?;
+    let recording = trace(options, settings, None)?;
+    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    // What came while the program was traced is its own, and must not end the writing.
+    let late = control::pending_signals();
+    let concluded = conclude(recording, profile, &destinations);
+    let status = match exit {
+        None if lives_on => Some(wait_for_the_rest(pid, late.into_iter().chain(concluded.interrupted))?),
+        _ => exit.map(code_of),
+    };
+    let status = status.unwrap_or(EXIT_OWN_FAILURE);
+    Ok(if status == 0 && concluded.has_failed() { EXIT_OWN_FAILURE } else { status })
+}
+
+/// Starts the program and traces it, to its end as a rule.
+///
+/// # Errors
+/// If it can't be executed or traced, or if tracing broke off.
+pub(super) fn trace(options: &RunOptions, settings: Settings, timeout: Option<Duration>) -> anyhow::Result<Recording> {
+    let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
     let mask = control::block_own_signals()?;
@@ -34,7 +53,8 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
-    let traced = supervise(target, settings, profile.duration, Signals::ForTheProgram, &progress, tick);
+    let limits = Limits { duration: profile.duration, timeout };
+    let traced = supervise(target, settings, limits, Signals::ForTheProgram, &progress, tick);
     drop(line);
     let mut recording = traced.map_err(refused)?;
     if privileged {
@@ -49,15 +69,14 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
                 .to_owned(),
         );
     }
-    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
-    let concluded = conclude(recording, profile, &destinations);
-    // Let go before its end, the program is waited for as by any parent.
-    let status = match exit {
-        None if lives_on => exit_status(wait_as_parent(pid)?),
-        _ => exit,
-    };
-    let status = status.map_or(EXIT_OWN_FAILURE, code_of);
-    Ok(if status == 0 && concluded.has_failed() { EXIT_OWN_FAILURE } else { status })
+    Ok(recording)
+}
+
+/// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came meanwhile.
+/// Returns its status.
+pub(super) fn wait_for_the_rest(pid: i32, mut late: impl Iterator<Item = i32>) -> Result<u8, TracerError> {
+    late.try_for_each(|signal| pass_on(pid, signal))?;
+    Ok(exit_status(wait_as_parent(pid)?).map_or(EXIT_OWN_FAILURE, code_of))
 }
 
 /// Says what helps if the kernel does not let a child be traced.
@@ -80,11 +99,18 @@ fn wait_as_parent(pid: i32) -> Result<WaitStatus, TracerError> {
         if let Some(status) = launch::poll_child(pid)? {
             return Ok(status);
         }
-        match control::next_signal(POLL) {
-            Some(signal) if signal != control::INTERRUPT && signal != control::QUIT => control::send(pid, signal)?,
-            _ => {}
+        if let Some(signal) = control::next_signal(POLL) {
+            pass_on(pid, signal)?;
         }
     }
+}
+
+/// Gives a signal of ours to the program that was let go, unless the terminal has done so. The program may have ended.
+fn pass_on(pid: i32, signal: i32) -> Result<(), TracerError> {
+    if signal == control::INTERRUPT || signal == control::QUIT {
+        return Ok(());
+    }
+    control::send(pid, signal).or_else(|error| if error.is_death() { Ok(()) } else { Err(error) })
 }
 
 /// How often the end of a program that was let go is looked for.

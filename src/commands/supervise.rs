@@ -1,6 +1,7 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
+use super::service::Service;
 use crate::progress::Progress;
 use crate::session::{Recording, Session, SessionError, Settings, Target};
 use crate::tracer::control::{self, Control};
@@ -28,7 +29,16 @@ pub enum Signals {
     ForUs,
 }
 
-/// Traces `target` to its end, or until `duration` has passed, or until the user has had enough. `tick` is called on this
+/// When to end what.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After this time the target is let go.
+    pub duration: Option<Duration>,
+    /// After this time the target is asked to end by SIGTERM, and [`GRACE`] later killed.
+    pub timeout: Option<Duration>,
+}
+
+/// Traces `target` to its end, or until a limit is reached, or until the user has had enough. `tick` is called on this
 /// thread several times a second.
 ///
 /// # Errors
@@ -36,13 +46,14 @@ pub enum Signals {
 pub fn supervise(
     target: Target,
     settings: Settings,
-    duration: Option<Duration>,
+    limits: Limits,
     signals: Signals,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::default());
+    let _service = Service::start(&control, &settings.requests);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
@@ -54,19 +65,32 @@ pub fn supervise(
         })
         .context("could not start the tracer thread")?;
     let mut deadline = None;
+    let mut timeout = None;
+    let mut kill_at = None;
     let mut grace_ends = None;
     let mut interrupts = 0;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
-        if deadline.is_none() && control.is_started() {
-            deadline = duration.and_then(|duration| now.checked_add(duration));
+        if deadline.is_none() && timeout.is_none() && kill_at.is_none() && control.is_started() {
+            deadline = limits.duration.and_then(|duration| now.checked_add(duration));
+            timeout = limits.timeout.and_then(|timeout| now.checked_add(timeout));
+        }
+        if timeout.is_some_and(|end| now >= end) {
+            timeout = None;
+            kill_at = now.checked_add(GRACE);
+            control.note_timeout();
+            control.request_forward(control::TERMINATE);
+        }
+        if kill_at.is_some_and(|end| now >= end) {
+            kill_at = kill_at.and_then(|_| now.checked_add(GRACE));
+            control.request_end();
         }
         if [deadline, grace_ends].into_iter().flatten().any(|end| now >= end) && !control.detach_requested() {
             control.request_detach();
         }
         let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK };
-        let next_end = [deadline, grace_ends].into_iter().flatten().filter(|&end| end > now).min();
+        let next_end = [deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control::next_signal(pause) {
             None => {}

@@ -7,8 +7,10 @@
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
 use super::proto;
-use super::view::{ENTRY_SHIMS, Headline, UNKNOWN_STACK, View, without_arguments};
+use super::view::{Headline, View};
 use super::{ExportOptions, PprofColumns};
+use crate::profile::build::UNKNOWN_STACK;
+use crate::profile::identity::{ENTRY_SHIMS, without_arguments};
 use crate::profile::{Amount, Profile, Sample};
 use crate::unwinder::Quality;
 use flate2::Compression;

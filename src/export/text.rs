@@ -31,6 +31,11 @@ impl Paint {
         self.with("1;31", text)
     }
 
+    /// What is as it should be.
+    pub fn green(self, text: &str) -> String {
+        self.with("1;32", text)
+    }
+
     /// What deserves attention.
     pub fn yellow(self, text: &str) -> String {
         self.with("33", text)

@@ -102,7 +102,7 @@ fn stack(out: &mut String, view: &View<'_>, site: &Site) {
     for frame in view.frames(site.stack) {
         let _ = writeln!(out, "      {}{}", printable(frame.name), frame_place(&frame));
     }
-    if let Some(doubt) = sections::doubt(view, site) {
+    if let Some(doubt) = sections::doubt(view, site.stack, site.quality) {
         let _ = writeln!(out, "      {doubt}");
     }
 }

@@ -1,35 +1,15 @@
 //! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
-use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, Stack};
+use crate::profile::build::UNKNOWN_STACK;
+use crate::profile::identity::UNKNOWN_FUNCTION;
+use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 
-/// The frame that stands for a stack of which nothing is known. An empty stack would be counted by pprof, but shown nowhere.
-pub(crate) const UNKNOWN_STACK: &str = "[unknown stack]";
-
 /// The frame that stands for the missing outer frames of a truncated stack, in formats that can't say so otherwise.
 pub(crate) const TRUNCATED: &str = "[truncated]";
-
-/// Functions between the allocator and the code that wants memory, without arguments: C++ operators (libstdc++ builds
-/// them on malloc and free) and the shims that rustc puts before the global allocator.
-pub(crate) const ENTRY_SHIMS: [&str; 14] = [
-    "operator new",
-    "operator new[]",
-    "operator delete",
-    "operator delete[]",
-    "__rust_alloc",
-    "__rust_alloc_zeroed",
-    "__rust_realloc",
-    "__rust_dealloc",
-    "__rdl_alloc",
-    "__rdl_alloc_zeroed",
-    "__rdl_realloc",
-    "__rdl_dealloc",
-    "__rg_alloc",
-    "__rg_dealloc",
-];
 
 /// The amount that a profile is about in the first place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,22 +60,18 @@ pub(crate) struct View<'a> {
     pub profile: &'a Profile,
     /// The samples, scaled.
     pub samples: Cow<'a, [Sample]>,
-    /// How many innermost locations of each stack are shims.
-    shims: Vec<usize>,
 }
 
 impl<'a> View<'a> {
     /// Looks at `profile`.
     pub fn new(profile: &'a Profile) -> Self {
-        let is_shim: Vec<bool> = profile.locations.iter().map(|location| is_entry_shim(profile, location)).collect();
-        let shims = profile.stacks.iter().map(|stack| leading_shims(stack, &is_shim)).collect();
         let interval = profile.meta.sample_interval;
         let samples = if interval == 0 {
             Cow::Borrowed(profile.samples.as_slice())
         } else {
             profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
         };
-        Self { profile, samples, shims }
+        Self { profile, samples }
     }
 
     /// What to show first.
@@ -111,8 +87,7 @@ impl<'a> View<'a> {
 
     /// The locations of a stack, innermost first, from the allocator's caller on.
     pub fn locations(&self, stack: usize) -> &'a [usize] {
-        let all = self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations);
-        all.get(self.shims.get(stack).copied().unwrap_or(0)..).unwrap_or(&[])
+        self.profile.caller_locations(stack)
     }
 
     /// How far to trust a stack.
@@ -128,7 +103,7 @@ impl<'a> View<'a> {
 
     /// The C++ operator that the stack began with. The shims of Rust name no operation of their own.
     fn shim_name(&self, stack: usize) -> Option<&'a str> {
-        let last = self.shims.get(stack)?.checked_sub(1)?;
+        let last = self.profile.entry_shims(stack).checked_sub(1)?;
         let location = self.profile.locations.get(*self.profile.stacks.get(stack)?.locations.get(last)?)?;
         let name = self.function(location.lines.last()?.function)?.name.as_str();
         name.starts_with("operator ").then_some(name)
@@ -160,7 +135,7 @@ impl<'a> View<'a> {
             let module = location.module.and_then(|index| profile.modules.get(index));
             location.lines.iter().filter_map(move |line| {
                 let function = profile.functions.get(line.function)?;
-                let name = if function.name.is_empty() { "[unknown]" } else { &function.name };
+                let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
                 let (line, inlined) = (line.line, line.inlined);
                 Some(Frame { name, file: function.file.as_deref(), line, inlined, location: Some(location), module })
             })
@@ -178,8 +153,8 @@ impl<'a> View<'a> {
                 continue;
             }
             let id = match ids.get_mut(sample.stack) {
-                Some(known) => *known.get_or_insert_with(|| self.site_id(sample.stack)),
-                None => self.site_id(sample.stack),
+                Some(known) => *known.get_or_insert_with(|| self.profile.site_id(sample.stack)),
+                None => self.profile.site_id(sample.stack),
             };
             let quality = self.quality(sample.stack);
             let index = *by_id.entry(id).or_insert(sites.len());
@@ -197,19 +172,6 @@ impl<'a> View<'a> {
         }
         sites
     }
-
-    /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero byte.
-    pub fn site_id(&self, stack: usize) -> u64 {
-        self.frames(stack).fold(FNV_OFFSET, |hash, frame| fnv1a(fnv1a(hash, frame.name.as_bytes()), &[0]))
-    }
-}
-
-/// Where FNV-1a starts.
-pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Goes on hashing with FNV-1a (64 bits; offset basis and prime as published by its authors).
-pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Whether a function has no name but only a place: `module+0xoffset`.
@@ -224,27 +186,6 @@ pub(crate) fn exit_text(exit: Option<Exit>) -> String {
         Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
         None => "still running".to_owned(),
     }
-}
-
-/// The name without its arguments, as pprof matches `drop_frames`.
-pub(crate) fn without_arguments(name: &str) -> &str {
-    name.split_once('(').map_or(name, |(bare, _)| bare)
-}
-
-fn is_entry_shim(profile: &Profile, location: &Location) -> bool {
-    !location.lines.is_empty()
-        && location.lines.iter().all(|line| {
-            profile
-                .functions
-                .get(line.function)
-                .is_some_and(|function| ENTRY_SHIMS.contains(&without_arguments(&function.name)))
-        })
-}
-
-/// How many innermost locations to leave out; none where nothing would be left.
-fn leading_shims(stack: &Stack, is_shim: &[bool]) -> usize {
-    let count = stack.locations.iter().take_while(|index| is_shim.get(**index).copied().unwrap_or(false)).count();
-    if count == stack.locations.len() { 0 } else { count }
 }
 
 fn add(sum: &mut Amount, amount: Amount) {

@@ -62,10 +62,48 @@ pub struct LeakSite {
     pub holds: Amount,
     /// The way from a root to the largest reachable block of this site, or else to the largest possible one.
     pub path: Option<RetentionPath>,
-    /// Index into [`Leaks::suppressions`]: the rule that hides this site from the verdict.
-    pub suppressed_by: Option<usize>,
-    /// How it compares with the baseline, if there is one.
-    pub baseline: Option<BaselineStatus>,
+    /// For each class an index into [`Leaks::suppressions`]: the rule that hides the site's blocks of this class from the
+    /// verdict. Rules can be made for one class, as loss records of Memcheck are of one class each.
+    pub suppressed_by: [Option<usize>; 4],
+    /// How each class compares with the baseline, if there is one.
+    pub baseline: [Option<BaselineStatus>; 4],
+}
+
+impl LeakSite {
+    /// The retention path, for the class that it belongs to: the reachable blocks if there are any, else the possible ones.
+    pub fn path_of(&self, class: LeakClass) -> Option<&RetentionPath> {
+        let [_, _, possible, reachable] = self.amounts;
+        let of = if reachable.objects > 0 { LeakClass::Reachable } else { LeakClass::Possible };
+        let amount = if class == LeakClass::Reachable { reachable } else { possible };
+        self.path.as_ref().filter(|_| class == of && amount.objects > 0)
+    }
+
+    /// What speaks for the site in the verdict, by class: its own blocks, but for the indirect class what hangs on its definitely
+    /// leaked blocks, wherever that was allocated. So each indirect block is judged with the one block whose loss lost it.
+    pub const fn judged(&self) -> ClassAmounts {
+        let [definite, _, possible, reachable] = self.amounts;
+        [definite, self.holds, possible, reachable]
+    }
+
+    /// The rule that hides what [`LeakSite::judged`] says of a class: what hangs on a block is hidden with it.
+    pub const fn hidden_by(&self, class: LeakClass) -> Option<usize> {
+        let [definite, _, possible, reachable] = self.suppressed_by;
+        match class {
+            LeakClass::Definite | LeakClass::Indirect => definite,
+            LeakClass::Possible => possible,
+            LeakClass::Reachable => reachable,
+        }
+    }
+
+    /// How what [`LeakSite::judged`] says of a class compares with the baseline.
+    pub const fn compared(&self, class: LeakClass) -> Option<BaselineStatus> {
+        let [definite, _, possible, reachable] = self.baseline;
+        match class {
+            LeakClass::Definite | LeakClass::Indirect => definite,
+            LeakClass::Possible => possible,
+            LeakClass::Reachable => reachable,
+        }
+    }
 }
 
 /// Why a block is still reachable.
@@ -105,6 +143,17 @@ pub enum BaselineStatus {
     Known,
 }
 
+impl BaselineStatus {
+    /// The name in report.json: `new`, `grown`, `known`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Grown => "grown",
+            Self::Known => "known",
+        }
+    }
+}
+
 /// What one suppression rule did.
 #[derive(Clone, Debug)]
 pub struct Suppression {
@@ -134,12 +183,30 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Live blocks by class, suppressed ones left out.
+    /// Live blocks by class, suppressed ones left out, with what hangs on those.
     pub fn totals(&self) -> ClassAmounts {
+        self.sum(|site, class| site.hidden_by(class).is_none())
+    }
+
+    /// Live blocks of all classes that suppressions hide, with what hangs on those.
+    pub fn suppressed(&self) -> Amount {
+        let hidden = self.sum(|site, class| site.hidden_by(class).is_some());
+        hidden.into_iter().fold(Amount::default(), Amount::plus)
+    }
+
+    /// Whether the sites were compared with a baseline.
+    pub fn compared(&self) -> bool {
+        self.sites.iter().any(|site| site.baseline.iter().any(Option::is_some))
+    }
+
+    /// The sum of what is judged, over the sites and classes that `counts`.
+    pub fn sum(&self, counts: impl Fn(&LeakSite, LeakClass) -> bool) -> ClassAmounts {
         let mut totals = ClassAmounts::default();
-        for site in self.sites.iter().filter(|site| site.suppressed_by.is_none()) {
-            for (total, part) in totals.iter_mut().zip(site.amounts) {
-                *total = total.plus(part);
+        for site in &self.sites {
+            for ((class, part), total) in LeakClass::ALL.into_iter().zip(site.judged()).zip(&mut totals) {
+                if counts(site, class) {
+                    *total = total.plus(part);
+                }
             }
         }
         totals

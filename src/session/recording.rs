@@ -1,6 +1,7 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
 use super::Session;
+use super::leakscan::LeakScan;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
@@ -78,6 +79,12 @@ pub struct Recording {
     pub children: Children,
     pub images: Vec<EndedImage>,
     pub warnings: Vec<String>,
+    /// The leak scan. If one was made, `snapshot` is of its moment.
+    pub leaks: LeakScan,
+    /// What could not be watched, in words: reasons not to judge the program.
+    pub blind_spots: Vec<String>,
+    /// Whether the program's time was up (`--timeout`).
+    pub timed_out: bool,
 }
 
 impl Session {
@@ -86,7 +93,15 @@ impl Session {
         for task in self.tasks.iter() {
             self.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
         }
-        let snapshot = self.model.snapshot();
+        let mut leaks = match self.settings.leak_scan {
+            Some(_) => std::mem::take(&mut self.leaks).into_scan(self.exit),
+            None => LeakScan::NotWanted,
+        };
+        let snapshot = match &mut leaks {
+            LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
+            LeakScan::NotWanted | LeakScan::Missed(_) => self.model.snapshot(),
+        };
+        let blind_spots = self.space.blind_spots();
         self.anomalies.dropped_frames += self.calls.dropped_frames();
         self.anomalies.lost += snapshot.lost;
         self.anomalies.unknown_frees = snapshot.unknown_frees;
@@ -138,6 +153,9 @@ impl Session {
             children: self.children,
             images: self.images,
             warnings: self.warnings,
+            leaks,
+            blind_spots,
+            timed_out: self.control.has_timed_out(),
         }
     }
 }

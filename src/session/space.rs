@@ -2,6 +2,7 @@
 
 mod callsite;
 mod code;
+mod data;
 
 pub(super) use code::Placed;
 
@@ -14,6 +15,7 @@ use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
+use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{Bytes, ModuleMemory};
 use crate::tracer::memory::TargetMemory;
@@ -57,6 +59,8 @@ struct Loaded {
     is_program: bool,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     internal_code: Vec<Range<Addr>>,
+    /// What the leak scan looks through.
+    data: ModuleData,
 }
 
 /// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for
@@ -97,10 +101,17 @@ pub struct AddressSpace {
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
     warnings: Vec<String>,
+    /// Whether libc's `_exit` is watched.
+    exit_watched: bool,
+    /// Allocator functions, and other things of weight, that could not be watched: in words.
+    blind_spots: Vec<String>,
 }
 
 /// Marks the probe on sigaction(2).
 pub const SIGACTION_TAG: u8 = 1;
+
+/// Marks the probe on libc's `_exit`.
+pub const EXIT_TAG: u8 = 2;
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
@@ -132,6 +143,8 @@ impl AddressSpace {
             call_families: FxHashMap::default(),
             stack_families: FxHashMap::default(),
             warnings: Vec::new(),
+            exit_watched: false,
+            blind_spots: Vec::new(),
         })
     }
 
@@ -154,7 +167,7 @@ impl AddressSpace {
         let text = procfs::read(tid, "maps")?;
         match maps::parse(&text) {
             Ok(mappings) => self.maps = MapIndex::new(mappings),
-            Err(error) => self.warnings.push(format!("process {}: {error}", self.pid)),
+            Err(error) => self.blind(format!("process {}: {error}", self.pid)),
         }
         Ok(())
     }
@@ -239,11 +252,17 @@ impl AddressSpace {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&elf, bias) {
-            self.warnings.push(format!("libraries that are loaded later will not be seen: {error}"));
+            self.blind(format!("libraries that are loaded later will not be seen: {error}"));
         }
+        if self.exit_watched
+            && let Err(error) = self.watch_libc_exit(&elf, bias)
+        {
+            tracing::debug!("{error}");
+        }
+        let data = data::module_data(&elf, id, bias, &mapped.path);
         let internal_code =
             if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
-        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code });
+        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code, data });
     }
 
     /// The module's memory from its first to its last byte, unreadable pages as zeros.
@@ -311,8 +330,8 @@ impl AddressSpace {
             Placed::Done => {}
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
-                self.warnings
-                    .push(format!("no probe could be placed at {}: calls of that function are missed", probe.addr));
+                let missed = format!("no probe could be placed at {}: calls of that function are missed", probe.addr);
+                if matches!(probe.purpose, Purpose::Tag(_)) { self.warnings.push(missed) } else { self.blind(missed) }
             }
             Placed::Interrupted(status) => {
                 self.deferred.push(probe);

@@ -22,6 +22,8 @@ pub struct Task {
     pub role: Role,
     /// Left in a group stop by PTRACE_LISTEN.
     pub listening: bool,
+    /// It has reported its end.
+    pub ending: bool,
     /// A signal met the task at the start of a pad and sent it back to the breakpoint: the hit at this address with
     /// this stack pointer has been counted already.
     pub skip: Option<(Addr, u64)>,
@@ -39,7 +41,7 @@ impl Tasks {
     pub fn add(&mut self, tid: i32, role: Role) -> TaskId {
         self.last_serial += 1;
         let id = TaskId { tid, serial: self.last_serial };
-        self.by_tid.insert(tid, Task { id, role, listening: false, skip: None });
+        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, skip: None });
         id
     }
 

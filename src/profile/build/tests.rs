@@ -99,6 +99,7 @@ fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) ->
         function_name: &|id| ["malloc", "free"][usize::from(id.0)].to_owned(),
         images: vec![],
         children: Children::default(),
+        leaks: None,
         warnings: vec!["first".into()],
     };
     let built = build(input, symbols);

@@ -1,0 +1,267 @@
+//! The leak scan: while the program stands still for the last time, its memory is read and its blocks are classified.
+//!
+//! The best moment is libc's `_exit`: the exit handlers have run, all threads are still there. They are made to stop, read,
+//! and let go. A program that ends otherwise (exit_group of its own, a deadly signal) is read when the last of its threads
+//! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
+
+use super::tasks::Role;
+use super::{Session, SessionError};
+use crate::addr::FunctionId;
+use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
+use crate::leaks::roots::{RootSources, ThreadState, find};
+use crate::leaks::{Graph, Scan, ScanOptions};
+use crate::profile::leaks::ScanMoment;
+use crate::tracer::pagemap::PageMap;
+use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::ptrace::{self, RawRegs, Stopped};
+use crate::tracer::status::{Event, WaitStatus};
+use crate::tracer::{Result, TracerError, control};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+/// How long threads are waited for that have been told to stop. Only those in an uninterruptible sleep do not.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at threads that have not stopped yet.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// `SYS_exit`, the end of one thread alone; of a thread that ends with its process the register holds something else.
+const SYS_EXIT: u64 = 60;
+
+/// A leak scan that was made.
+#[derive(Debug)]
+pub struct ScanRecord {
+    /// The classes.
+    pub scan: Scan,
+    /// The sites of its blocks.
+    pub sites: FxHashMap<SiteId, SiteKey>,
+    /// The heap at that moment.
+    pub snapshot: Snapshot,
+    /// When memory was read.
+    pub moment: ScanMoment,
+    /// For how long the process stood still, ns.
+    pub stopped_ns: u64,
+    /// The threads' names, by id.
+    pub thread_names: HashMap<i32, String>,
+}
+
+/// What became of the leak scan.
+#[derive(Debug)]
+pub enum LeakScan {
+    /// None was asked for.
+    NotWanted,
+    /// None could be made; the cause in words.
+    Missed(String),
+    /// It was made.
+    Done(Box<ScanRecord>),
+}
+
+/// The state of the leak scan in a session.
+#[derive(Debug, Default)]
+pub(super) struct LeakWatch {
+    /// Threads that have reported their end together with their process's.
+    ended: Vec<ThreadState>,
+    done: Option<Box<ScanRecord>>,
+    failure: Option<String>,
+}
+
+impl LeakWatch {
+    /// What became of it, for a session that wanted one.
+    pub(super) fn into_scan(self, exit: Option<crate::profile::Exit>) -> LeakScan {
+        match (self.done, self.failure, exit) {
+            (Some(done), ..) => LeakScan::Done(done),
+            (None, Some(cause), _) => LeakScan::Missed(cause),
+            (None, None, Some(_)) => {
+                LeakScan::Missed("the program disappeared before its memory could be read".to_owned())
+            }
+            (None, None, None) => LeakScan::Missed("tracing was ended before the program ended".to_owned()),
+        }
+    }
+}
+
+impl Session {
+    /// A thread has arrived at libc's `_exit`.
+    pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs) -> Result<()> {
+        let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
+        // A child that borrows the memory ends alone. The scan of an earlier thread that has arrived here holds.
+        if self.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let own = ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) };
+        let mut threads = self.halt(Some(tid))?;
+        threads.push(own);
+        self.scan(tid, &threads, ScanMoment::Exit, began);
+        Ok(())
+    }
+
+    /// A thread is about to disappear.
+    pub(super) fn on_last_words(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+        let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
+        task.ending = true;
+        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() {
+            return Ok(());
+        }
+        let is_last = self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
+        let raw = thread.registers()?;
+        if raw.0.orig_rax != SYS_EXIT || is_last {
+            self.leaks.ended.push(ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
+        }
+        if is_last {
+            let threads = std::mem::take(&mut self.leaks.ended);
+            self.scan(tid, &threads, ScanMoment::LastThread, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
+    pub(super) fn scan_and_kill(&mut self) -> std::result::Result<(), SessionError> {
+        if self.settings.leak_scan.is_some() && self.leaks.done.is_none() {
+            let began = Instant::now();
+            let threads = self.halt(None)?;
+            match threads.iter().find(|thread| thread.regs.is_some()) {
+                Some(live) => self.scan(live.tid, &threads, ScanMoment::Request, began),
+                None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
+            }
+        }
+        match control::send(self.pid, control::KILL) {
+            Err(error) if !error.is_death() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
+    /// turn with all others.
+    fn halt(&mut self, present: Option<i32>) -> Result<Vec<ThreadState>> {
+        let mut asked = BTreeSet::new();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.collect_waiting()?;
+            let stopped: BTreeSet<i32> = self.waiting.iter().map(|(tid, ..)| *tid).collect();
+            let mut missing =
+                !self.expected.iter().all(|tid| stopped.contains(tid)) || !self.announced_are_in(&stopped);
+            for tid in self.tasks.tids() {
+                let Some(task) = self.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending) else {
+                    continue;
+                };
+                let tid = task.id.tid;
+                let gone = || matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X'));
+                if present == Some(tid) || stopped.contains(&tid) || gone() {
+                    continue;
+                }
+                missing = true;
+                if asked.insert(tid) {
+                    match ptrace::interrupt(tid) {
+                        Err(error) if !error.is_death() => return Err(error),
+                        _ => {}
+                    }
+                }
+            }
+            if !missing || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(self.thread_states(present))
+    }
+
+    /// Whether the tasks have stopped that the events which wait to be served are about to announce.
+    fn announced_are_in(&self, stopped: &BTreeSet<i32>) -> bool {
+        self.waiting.iter().all(|(_, status, parent)| match status {
+            WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
+                let new = parent.event_message().ok().and_then(|message| i32::try_from(message).ok());
+                new.is_none_or(|new| {
+                    stopped.contains(&new) || self.early.contains(&new) || self.tasks.get(new).is_some()
+                })
+            }
+            _ => true,
+        })
+    }
+
+    /// The registers of all threads but `except`.
+    fn thread_states(&self, except: Option<i32>) -> Vec<ThreadState> {
+        let mut states = Vec::new();
+        for (tid, _, stopped) in &self.waiting {
+            let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
+            // A thread that is newer than its record: its first stop waits to be served.
+            if known.unwrap_or_else(|| procfs::thread_group(*tid) == Some(self.pid))
+                && let Ok(raw) = stopped.registers()
+            {
+                states.push(ThreadState { tid: *tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
+            }
+        }
+        for task in self.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
+            let tid = task.id.tid;
+            if Some(tid) == except || states.iter().any(|state| state.tid == tid) {
+                continue;
+            }
+            if let Whereabouts::Blocked { sp, .. } = procfs::whereabouts(self.pid, tid) {
+                states.push(ThreadState { tid, sp: Some(sp.0), regs: None });
+            } else if procfs::state(self.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
+                states.push(ThreadState { tid, sp: None, regs: None });
+            }
+        }
+        states
+    }
+
+    /// Reads and classifies. `live`: a thread that stands still.
+    fn scan(&mut self, live: i32, threads: &[ThreadState], moment: ScanMoment, began: Instant) {
+        match self.try_scan(live, threads, moment, began) {
+            Ok(record) => self.leaks.done = Some(Box::new(record)),
+            Err(cause) => self.leaks.failure = Some(cause),
+        }
+    }
+
+    fn try_scan(
+        &mut self,
+        live: i32,
+        threads: &[ThreadState],
+        moment: ScanMoment,
+        began: Instant,
+    ) -> std::result::Result<ScanRecord, String> {
+        let Some(options) = &self.settings.leak_scan else { return Err("no leak scan was asked for".to_owned()) };
+        let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
+        self.space.refresh_maps(live).map_err(failed)?;
+        if self.space.mappings().is_empty() {
+            return Err("the program's memory was gone already".to_owned());
+        }
+        let mut thread_names: HashMap<i32, String> =
+            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+        thread_names.retain(|_, name| !name.is_empty());
+        let mut blocks: Vec<LiveBlock> = self.model.live_blocks().collect();
+        blocks.sort_unstable_by_key(|block| block.addr);
+        let sites = self.sites_of(&blocks);
+        let is_declared = |function: FunctionId| self.settings.table.is_declared(function);
+        let of_allocator = |block: &&LiveBlock| sites.get(&block.site).is_none_or(|key| !is_declared(key.function));
+        let allocators: Vec<LiveBlock> = blocks.iter().filter(of_allocator).copied().collect();
+        let options = ScanOptions { files: self.space.mapped_files(), ..options.clone() };
+
+        self.space.memory.new_stop(live);
+        let modules = self.space.module_data();
+        let layout = self.space.heap_layout(&self.settings.table);
+        let mut roots = {
+            let (mappings, memory) = self.space.mappings_and_memory();
+            let sources = RootSources { mappings, modules: &modules, threads, blocks: &allocators, layout };
+            find(&sources, memory)
+        };
+        let mut page_map = PageMap::open(live).map_err(failed)?;
+        roots.keep_present(|range| page_map.present(range));
+        let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
+        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let snapshot = self.model.snapshot();
+        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names })
+    }
+
+    fn sites_of(&self, blocks: &[LiveBlock]) -> FxHashMap<SiteId, SiteKey> {
+        let mut sites = FxHashMap::default();
+        for block in blocks {
+            if let std::collections::hash_map::Entry::Vacant(slot) = sites.entry(block.site)
+                && let Some(stats) = self.model.site(block.site)
+            {
+                slot.insert(stats.key);
+            }
+        }
+        sites
+    }
+}
