@@ -13,6 +13,7 @@ mod values;
 
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns};
+use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 
 use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
@@ -91,6 +92,12 @@ pub struct ProfileOptions {
     pub engine: Engine,
     /// Stop tracing after this time; never zero.
     pub duration: Option<Duration>,
+    /// Collect nothing until told to.
+    pub start_paused: bool,
+    /// Collect nothing for this time; then begin.
+    pub delay: Option<Duration>,
+    /// The signal to heaptrace that pauses and resumes collecting.
+    pub toggle_signal: Option<UserSignal>,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
     /// Frames after which a stack is cut off; at least 1.
@@ -263,6 +270,9 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         format: arguments.format,
         engine: arguments.engine,
         duration: arguments.duration,
+        start_paused: arguments.start_paused,
+        delay: arguments.delay,
+        toggle_signal: arguments.toggle_signal,
         free_stacks: !arguments.no_free_stacks,
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,

@@ -29,6 +29,10 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
+    /// Record nothing for a while.
+    Pause,
+    /// Go on recording.
+    Resume,
     /// Let the process go, and write what was found.
     Detach,
 }

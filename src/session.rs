@@ -9,6 +9,7 @@ mod children;
 mod detach;
 mod hit;
 mod leakscan;
+mod pausing;
 mod recording;
 mod requests;
 mod space;
@@ -90,6 +91,8 @@ pub struct Settings {
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
     pub exit_kill: bool,
+    /// Place no probes until collecting is asked for.
+    pub start_paused: bool,
     /// What others ask while it traces.
     pub requests: Arc<Requests>,
     /// Whether, and how, to look for leaks at the program's end.
@@ -134,6 +137,7 @@ pub struct Session {
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
     leaks: LeakWatch,
+    pause: pausing::Pause,
 }
 
 /// The CPUs from before pinning.
@@ -193,6 +197,7 @@ impl Session {
         }
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
+        let pause = pausing::Pause::new(settings.start_paused);
         Self {
             settings,
             control,
@@ -226,6 +231,7 @@ impl Session {
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
             leaks: LeakWatch::default(),
+            pause,
         }
     }
 
@@ -289,6 +295,7 @@ impl Session {
         }
         session.describe_image(pid);
         session.note_trap_action(live);
+        session.apply_probing();
         session.refresh_modules(live);
         Ok(session)
     }
@@ -305,6 +312,9 @@ impl Session {
             }
             while let Some(request) = self.settings.requests.take() {
                 self.answer(request);
+            }
+            if let Some(pause) = self.control.take_pause() {
+                self.set_paused(pause);
             }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
@@ -342,12 +352,18 @@ impl Session {
     }
 
     /// Does what another heaptrace has asked for, through the thread that talks to it.
-    fn answer(&self, request: requests::Request) {
+    fn answer(&mut self, request: requests::Request) {
         let reply = if request.pid == self.pid {
             match request.wish {
                 Wish::Detach => {
                     self.control.request_detach();
                     Ok(Answer::Detaching)
+                }
+                Wish::Pause(pause) => {
+                    self.control.request_pause(pause);
+                    let already = self.is_paused() == pause;
+                    self.set_paused(pause);
+                    Ok(Answer::Paused { already })
                 }
             }
         } else {

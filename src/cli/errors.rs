@@ -9,14 +9,11 @@ use std::ffi::OsStr;
 const PLANNED_COMMANDS: [&str; 9] = ["leaks", "heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 12] = [
+const PLANNED_OPTIONS: [&str; 9] = [
     "-f",
     "--follow-forks",
     "--only",
     "--skip",
-    "--start-paused",
-    "--delay",
-    "--toggle-signal",
     "--sample-interval",
     "--debuginfod",
     "--wait",

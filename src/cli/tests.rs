@@ -136,7 +136,7 @@ fn wrong_values_are_refused_with_the_right_ones() {
 
 #[test]
 fn what_is_planned_is_refused_by_name() {
-    for option in ["-f", "--follow-forks", "--follow-forks=all", "--start-paused", "--debuginfod", "--skip=x"] {
+    for option in ["-f", "--follow-forks", "--follow-forks=all", "--debuginfod", "--skip=x"] {
         let text = usage(&format!("run {option} ./app"));
         assert!(text.contains("does not exist yet in this version"), "{option}: {text}");
     }

@@ -4,6 +4,7 @@ use super::{Engine, LeakKinds, Unwinder, When};
 use crate::export::{Format, PprofColumns};
 use crate::leaks::InteriorPointers;
 use crate::profile::leaks::LeakClass;
+use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
@@ -90,6 +91,16 @@ pub(super) fn unwinder(word: &str) -> Result<Unwinder, String> {
         "libunwind" => Err("this heaptrace was built without it: the tests alone use it so far".to_owned()),
         _ => Err("there are `own` and `libunwind`".to_owned()),
     }
+}
+
+/// `USR1` or `USR2`, with or without SIG.
+pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
+    one_of(&[
+        ("USR1", UserSignal::Usr1),
+        ("USR2", UserSignal::Usr2),
+        ("SIGUSR1", UserSignal::Usr1),
+        ("SIGUSR2", UserSignal::Usr2),
+    ])
 }
 
 /// A process id.

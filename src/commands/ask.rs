@@ -14,6 +14,8 @@ use anyhow::{Context, bail};
 pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
     let pid = find(&options.target)?;
     let command = match options.order {
+        Order::Pause => Command::Pause,
+        Order::Resume => Command::Resume,
         Order::Detach => Command::Detach,
     };
     let text = ask(pid, command, Look { top: None, color: false, width: 0 })?;

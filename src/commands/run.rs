@@ -3,7 +3,7 @@
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Limits, Signals, supervise};
+use super::supervise::{Schedule, Signals, supervise, take_signals};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
@@ -48,13 +48,13 @@ pub(super) fn trace(options: &RunOptions, settings: Settings, timeout: Option<Du
     let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
-    let mask = control::block_own_signals()?;
+    let mask = take_signals(profile)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
-    let limits = Limits { duration: profile.duration, timeout };
-    let traced = supervise(target, settings, limits, Signals::ForTheProgram, &progress, tick);
+    let schedule = Schedule::of(profile).with_timeout(timeout);
+    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &progress, tick);
     drop(line);
     let mut recording = traced.map_err(refused)?;
     if privileged {

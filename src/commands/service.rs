@@ -64,11 +64,14 @@ fn respond(request: &Request, control: &Arc<Control>, requests: &Requests) -> Re
         ));
     }
     let wish = match request.command {
+        Command::Pause => Wish::Pause(true),
+        Command::Resume => Wish::Pause(false),
         Command::Detach => Wish::Detach,
     };
     match requests.ask(control, request.pid, wish) {
         None => Response::Failed("tracing has just ended".to_owned()),
         Some(Err(reason)) => Response::Failed(reason),
-        Some(Ok(Answer::Detaching)) => Response::Done(String::new()),
+        Some(Ok(Answer::Detaching | Answer::Paused { already: false })) => Response::Done(String::new()),
+        Some(Ok(Answer::Paused { already: true })) => Response::Done("nothing to do: it was so already\n".to_owned()),
     }
 }

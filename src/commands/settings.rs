@@ -27,6 +27,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         free_stacks: options.free_stacks,
         pin: options.pin,
         exit_kill,
+        start_paused: options.start_paused || options.delay.is_some(),
         requests: Arc::default(),
         leak_scan: None,
     })

@@ -2,9 +2,11 @@
 //! takes the user's signals and draws the progress line.
 
 use super::service::Service;
+use crate::cli::ProfileOptions;
 use crate::progress::Progress;
 use crate::session::{Recording, Session, SessionError, Settings, Target};
-use crate::tracer::control::{self, Control};
+use crate::tracer::TracerError;
+use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use anyhow::{Context, anyhow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,16 +31,40 @@ pub enum Signals {
     ForUs,
 }
 
-/// When to end what.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// After this time the target is let go.
-    pub duration: Option<Duration>,
-    /// After this time the target is asked to end by SIGTERM, and [`GRACE`] later killed.
-    pub timeout: Option<Duration>,
+/// When collecting begins, when tracing ends, and when the program has to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Schedule {
+    delay: Option<Duration>,
+    duration: Option<Duration>,
+    toggle: Option<UserSignal>,
+    timeout: Option<Duration>,
 }
 
-/// Traces `target` to its end, or until a limit is reached, or until the user has had enough. `tick` is called on this
+impl Schedule {
+    /// What the options say.
+    pub const fn of(options: &ProfileOptions) -> Self {
+        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal, timeout: None }
+    }
+
+    /// The same, but the program is asked to end after `timeout`, by SIGTERM, and killed [`GRACE`] later.
+    #[must_use]
+    pub const fn with_timeout(self, timeout: Option<Duration>) -> Self {
+        Self { timeout, ..self }
+    }
+}
+
+/// Makes heaptrace take its own signals from now on, the user's among them. Returns the mask from before.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn take_signals(options: &ProfileOptions) -> Result<SignalMask, TracerError> {
+    if let Some(signal) = options.toggle_signal {
+        control::also_take(signal);
+    }
+    control::block_own_signals()
+}
+
+/// Traces `target` to its end, or until its time has passed, or until the user has had enough. `tick` is called on this
 /// thread several times a second.
 ///
 /// # Errors
@@ -46,13 +72,13 @@ pub struct Limits {
 pub fn supervise(
     target: Target,
     settings: Settings,
-    limits: Limits,
+    schedule: Schedule,
     signals: Signals,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
-    let control = Arc::new(Control::default());
+    let control = Arc::new(Control::new(settings.start_paused));
     let _service = Service::start(&control, &settings.requests);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
@@ -64,6 +90,8 @@ pub fn supervise(
             }
         })
         .context("could not start the tracer thread")?;
+    let mut scheduled = false;
+    let mut begins = None;
     let mut deadline = None;
     let mut timeout = None;
     let mut kill_at = None;
@@ -72,28 +100,37 @@ pub fn supervise(
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
-        if deadline.is_none() && timeout.is_none() && kill_at.is_none() && control.is_started() {
-            deadline = limits.duration.and_then(|duration| now.checked_add(duration));
-            timeout = limits.timeout.and_then(|timeout| now.checked_add(timeout));
+        if !scheduled && control.is_started() {
+            scheduled = true;
+            let delay = schedule.delay.unwrap_or_default();
+            begins = schedule.delay.and_then(|delay| now.checked_add(delay));
+            deadline = schedule.duration.and_then(|duration| now.checked_add(delay)?.checked_add(duration));
+            timeout = schedule.timeout.and_then(|timeout| now.checked_add(timeout));
         }
-        if timeout.is_some_and(|end| now >= end) {
-            timeout = None;
+        if timeout.take_if(|timeout| now >= *timeout).is_some() {
             kill_at = now.checked_add(GRACE);
             control.note_timeout();
             control.request_forward(control::TERMINATE);
         }
-        if kill_at.is_some_and(|end| now >= end) {
-            kill_at = kill_at.and_then(|_| now.checked_add(GRACE));
+        if kill_at.is_some_and(|kill_at| now >= kill_at) {
+            kill_at = now.checked_add(GRACE);
             control.request_end();
+        }
+        if begins.take_if(|begins| now >= *begins).is_some() {
+            control.request_pause(false);
         }
         if [deadline, grace_ends].into_iter().flatten().any(|end| now >= end) && !control.detach_requested() {
             control.request_detach();
         }
         let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK };
-        let next_end = [deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
+        let next_end =
+            [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control::next_signal(pause) {
             None => {}
+            Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
+                control.request_pause(!control.is_paused());
+            }
             Some(_) if signals == Signals::ForUs => control.request_detach(),
             Some(control::INTERRUPT | control::QUIT) => {
                 interrupts += 1;

@@ -5,7 +5,7 @@ use super::sections::{self, Layout};
 use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
 use super::view::{Frame, View};
-use crate::leaks::verdict::{Policy, counts, unchecked_children};
+use crate::leaks::verdict::{Policy, fails, unchecked_children};
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, ScanMoment, Verdict, VerdictKind};
 use crate::profile::{Amount, Profile};
 use std::cmp::Reverse;
@@ -86,7 +86,7 @@ fn class_of_leaks(
     if sites.is_empty() {
         return;
     }
-    let counted = sites.iter().any(|site| is_counted(options.policy, site, class));
+    let counted = sites.iter().any(|site| fails(options.policy, site, class));
     let whole = sites.iter().fold(Amount::default(), |sum, site| sum.plus(lost(site, class)));
     let note = if counted { "" } else { ", which the verdict does not count" };
     let title = format!("{}: {} in {}{note}", title(class), bytes(whole), plural(sites.len() as u64, "place"));
@@ -110,10 +110,6 @@ fn class_of_leaks(
 fn lost(site: &LeakSite, class: LeakClass) -> Amount {
     let direct = site.amounts.get(class as usize).copied().unwrap_or_default();
     if class == LeakClass::Definite { direct.plus(site.holds) } else { direct }
-}
-
-fn is_counted(policy: &Policy, site: &LeakSite, class: LeakClass) -> bool {
-    counts(policy, site, class) || class == LeakClass::Definite && counts(policy, site, LeakClass::Indirect)
 }
 
 const fn title(class: LeakClass) -> &'static str {
@@ -141,7 +137,7 @@ fn site_line(layout: Layout, site: &LeakSite, class: LeakClass) -> String {
     let line = layout.paint.bold(&format!("{}{parts} are {}", bytes(all), title(class).to_lowercase()));
     let news = match site.compared(class) {
         Some(BaselineStatus::New) => layout.paint.yellow("; new"),
-        Some(BaselineStatus::Grown) => layout.paint.yellow("; more than in the baseline"),
+        Some(BaselineStatus::Grown) => layout.paint.yellow("; grown"),
         Some(BaselineStatus::Known) => layout.paint.dim("; known from the baseline"),
         None => String::new(),
     };

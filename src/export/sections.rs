@@ -4,7 +4,8 @@ use super::text::{
     self, Paint, basename, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name,
     telling_frames, wrap,
 };
-use super::view::{Frame, Headline, Site, View, exit_text, is_unresolved};
+use super::view::{Frame, Headline, Site, View, exit_text};
+use crate::profile::identity::is_unresolved;
 use crate::profile::{Amount, Exit, Finding, FindingKind, Mode, Profile};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;

@@ -219,7 +219,7 @@ pub(crate) fn place(frame: &Frame<'_>, width: usize) -> String {
     match (frame.file, frame.line) {
         (Some(file), 0) => keep_end(&printable(file), width),
         (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
-        (None, _) if super::view::is_unresolved(frame.name) => String::new(),
+        (None, _) if crate::profile::identity::is_unresolved(frame.name) => String::new(),
         (None, _) => frame.module.map(|module| format!("[{}]", basename(&module.path))).unwrap_or_default(),
     }
 }

@@ -174,11 +174,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether a function has no name but only a place: `module+0xoffset`.
-pub(crate) fn is_unresolved(name: &str) -> bool {
-    name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
 /// Whether the program ended, and with what.
 pub(crate) fn exit_text(exit: Option<Exit>) -> String {
     match exit {

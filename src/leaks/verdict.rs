@@ -76,6 +76,20 @@ pub fn counts(policy: &Policy, site: &LeakSite, class: LeakClass) -> bool {
         && site.compared(class) != Some(BaselineStatus::Known)
 }
 
+/// Whether a site's own blocks of a class fail the check: by themselves, or by what hangs on them. Indirect blocks never do: that is
+/// charged to the block whose loss lost them.
+pub fn fails(policy: &Policy, site: &LeakSite, class: LeakClass) -> bool {
+    let judged = site.judged();
+    let failing = |class: LeakClass| {
+        counts(policy, site, class) && judged.get(class as usize).is_some_and(|amount| amount.objects > 0)
+    };
+    match class {
+        LeakClass::Definite => failing(LeakClass::Definite) || failing(LeakClass::Indirect),
+        LeakClass::Indirect => false,
+        LeakClass::Possible | LeakClass::Reachable => failing(class),
+    }
+}
+
 /// Sets [`Profile::verdict`] and [`Profile::budgets`]. Suppressions and the baseline must have been applied before.
 pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstances) {
     let leaked = profile.leaks.as_ref().map_or(Amount::default(), |leaks| {

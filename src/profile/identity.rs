@@ -39,6 +39,11 @@ pub fn without_arguments(name: &str) -> &str {
     name.split_once('(').map_or(name, |(bare, _)| bare)
 }
 
+/// Whether a function has no name but only a place: `module+0xoffset`.
+pub fn is_unresolved(name: &str) -> bool {
+    name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 impl FindingKind {
     /// The name in report.json.
     pub const fn name(self) -> &'static str {

@@ -129,6 +129,7 @@ impl Session {
         self.trap_mask = TrapMask::default();
         self.leaks = LeakWatch::default();
         self.model = new_model(Preexisting::None, &self.settings);
+        self.forget_paused_blocks();
         Ok(self.begin_image(tid))
     }
 
@@ -161,6 +162,7 @@ impl Session {
             return Action::Detach;
         }
         self.note_trap_action(tid);
+        self.apply_probing();
         self.refresh_modules(tid);
         Action::Resume(0)
     }

@@ -26,6 +26,8 @@ pub struct Request {
 pub enum Wish {
     /// To let the process go.
     Detach,
+    /// To record nothing for a while (true), or to go on (false).
+    Pause(bool),
 }
 
 /// The tracer thread's answer; an error is a sentence for people.
@@ -36,6 +38,11 @@ pub type Reply = Result<Answer, String>;
 pub enum Answer {
     /// The detach begins.
     Detaching,
+    /// Whether it was already as it was wanted to be.
+    Paused {
+        /// Nothing has changed.
+        already: bool,
+    },
 }
 
 /// The queue. The tracer thread looks at it between two stops, which must cost nothing while it is empty.

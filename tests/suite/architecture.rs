@@ -18,7 +18,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("unwinder", &["addr", "arch", "memory"]),
     ("profile", &["addr", "allocators", "event", "heapmodel", "leaks", "maps", "unwinder"]),
     ("heapmodel", &["addr", "allocators", "event", "profile"]),
-    ("leaks", &["addr", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
+    ("leaks", &["addr", "allocators", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("ctl", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),

@@ -3,6 +3,8 @@
 use super::attach::{assert_victim_well, start_victim};
 use crate::support::procfs;
 use crate::support::program::Program;
+use crate::support::running::Running;
+use nix::sys::signal::Signal;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -61,7 +63,7 @@ fn another_user_is_refused() {
     let other = as_nobody(&copy).args(["ctl", &pid.to_string(), "detach"]).output().unwrap();
     assert_eq!(other.status.code(), Some(125));
     assert!(stderr(&other).contains("belongs to another user"), "{}", stderr(&other));
-    attached.signal(nix::sys::signal::Signal::SIGINT);
+    attached.signal(Signal::SIGINT);
     tracer.collect(attached.wait());
     assert_victim_well(victim, pid);
 }
@@ -83,4 +85,80 @@ fn what_can_not_be_asked_is_said() {
         assert_eq!(asked.status.code(), Some(125));
         assert!(stderr(&asked).contains(reason), "{}", stderr(&asked));
     }
+}
+
+/// Lets the fixture `steps` do one step.
+fn step(running: &mut Running, line: &str) {
+    running.send(line);
+    assert_eq!(running.line(), "ok");
+}
+
+fn order(pid: i32, order: &str) {
+    let asked = ask(&["ctl", &pid.to_string(), order]);
+    assert!(asked.status.success(), "{order}: {}", stderr(&asked));
+}
+
+/// In a pause allocations are not recorded, the ends of recorded blocks are; before the first block no probe is there at
+/// all, and the blocks of the pause are no errors when they are freed.
+#[test]
+fn what_happens_in_a_pause_is_not_recorded() {
+    let program = Program::fixture("steps");
+    let mut running = program.start_traced(&["--start-paused"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let entries = |differences: Vec<(std::path::PathBuf, u64)>| {
+        differences.iter().filter(|(path, _)| path.to_string_lossy().contains("libc.so")).count()
+    };
+    step(&mut running, "a 10 100");
+    // what stays are the watches for new libraries and for sigaction
+    let idle = entries(procfs::text_differences(pid));
+    assert!(idle <= 2, "{idle}");
+    order(pid, "resume");
+    assert!(entries(procfs::text_differences(pid)) > idle + 5);
+    step(&mut running, "b 5 1000");
+    order(pid, "pause");
+    for line in ["free b 2", "free a 3", "a 7 10", "realloc b 1500", "realloc a 200"] {
+        step(&mut running, line);
+    }
+    order(pid, "pause");
+    order(pid, "resume");
+    step(&mut running, "free a 4");
+    step(&mut running, "b 1 50");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0);
+    let report = &traced.report;
+    assert_eq!(report.total("allocations"), 5 + 1 + 1);
+    assert_eq!(report.total("reallocations"), 1);
+    assert_eq!(report.total("frees"), 2 + 1);
+    assert_eq!(report.total("live_bytes"), 2 * 1000 + 1500 + 50);
+    for anomaly in ["lost", "unknown_frees", "double_frees", "dropped_frames"] {
+        assert_eq!(report.anomaly(anomaly), 0, "{anomaly}");
+    }
+    assert!(report.0["warnings"].to_string().contains("collecting paused for"), "{}", report.0["warnings"]);
+}
+
+/// `--delay` begins by itself; `--toggle-signal` ends and begins collecting. Signals to heaptrace are not the program's.
+#[test]
+fn delay_and_toggle_signal_begin_and_end_collecting() {
+    let program = Program::fixture("steps");
+    let mut running = program.start_traced(&["--delay", "300ms", "--toggle-signal", "USR2"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    step(&mut running, "a 10 100");
+    // breakpoints, and the pads that stay behind in a pause
+    let changed = || procfs::text_differences(pid).len();
+    let idle = changed();
+    procfs::wait_until("collecting has begun", || changed() > idle + 5);
+    step(&mut running, "b 5 1000");
+    step(&mut running, "free b 5");
+    let collecting = changed();
+    running.signal(Signal::SIGUSR2);
+    procfs::wait_until("collecting pauses", || changed() < collecting);
+    step(&mut running, "b 3 1000");
+    let paused = changed();
+    running.signal(Signal::SIGUSR2);
+    procfs::wait_until("collecting goes on", || changed() > paused);
+    step(&mut running, "b 2 30");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0);
+    assert_eq!(traced.report.total("allocations"), 7);
+    assert_eq!(traced.report.total("live_bytes"), 60);
 }
