@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 /// The classes, worst first, as heaptrace names them.
 pub const CLASSES: [&str; 4] = ["definite", "indirect", "possible", "reachable"];
 
+/// What stands for the functions of libraries and of programs that are no fixtures.
+pub const ELSEWHERE: &str = "[elsewhere]";
+
 /// Blocks and bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Amount {
@@ -28,7 +31,7 @@ pub type Amounts = [Amount; 4];
 /// A frame of an allocating stack.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The function without parameters; a dash if it is not known.
+    /// The function without parameters; a dash if not known.
     pub function: String,
     /// The path of its source, or the empty text.
     pub file: String,
@@ -84,12 +87,13 @@ impl Found {
         totals
     }
 
-    /// The sums by class for each function: of a fixture's source the innermost one on the stack, else the innermost of all.
+    /// The sums by class for each function of a fixture's source that is the innermost such one on a stack. All other stacks,
+    /// for which tools have different names, stand under [`ELSEWHERE`].
     pub fn by_function(&self) -> BTreeMap<String, Amounts> {
         let mut functions: BTreeMap<String, Amounts> = BTreeMap::new();
         for record in &self.records {
             let own = record.stack.iter().find(|frame| frame.file.contains("tests/fixtures/leaks/"));
-            let name = own.or(record.stack.first()).map_or("-", |frame| frame.function.as_str());
+            let name = own.map_or(ELSEWHERE, |frame| frame.function.as_str());
             functions.entry(name.to_owned()).or_default()[record.class].add(record.amount);
         }
         functions

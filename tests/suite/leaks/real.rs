@@ -1,7 +1,7 @@
 //! Real programs: what heaptrace calls definitely lost is what Memcheck calls so, block for block.
 
 use crate::suite::realprograms::{git, jq, ls, perl, python3, sqlite3, xmllint};
-use crate::support::leakcheck::{Amount, Found};
+use crate::support::leakcheck::{Amount, Found, Record};
 use crate::support::procfs;
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;
@@ -27,8 +27,9 @@ fn assert_definite_equal(program: &Program) -> Amount {
 fn compare(program: &Program, memcheck: &Found, ours: &Found) {
     let (theirs, mine) = (memcheck.totals(), ours.totals());
     let blamed = |found: &Found| {
-        let lost = found.by_function().into_iter().filter(|(_, amounts)| amounts[0].blocks + amounts[1].blocks > 0);
-        lost.map(|(name, amounts)| format!("\n    {name}: {:?}, {:?}", amounts[0], amounts[1])).collect::<String>()
+        let lost = found.records.iter().filter(|record| record.class < 2);
+        let frames = |record: &Record| -> Vec<_> { record.stack.iter().map(|frame| frame.function.clone()).collect() };
+        lost.map(|record| format!("\n    {:?} {}", record.amount, frames(record).join(" <- "))).collect::<String>()
     };
     assert!(
         theirs[..2] == mine[..2],

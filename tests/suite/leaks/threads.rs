@@ -16,18 +16,11 @@ fn t49_what_threads_hold() {
 fn t49_thread_local_variables_of_a_loaded_library() {
     let library = fixtures::library("leaks/tls_plugin");
     let mut expected = of_threads();
-    // the main thread's and three others'; Memcheck calls the main thread's reachable, for it still sees the pointer that
-    // the loader left on the stack
-    expected.extend(["in_dynamic_tls", "behind_dynamic_tls"].map(|name| by_table(name, 4)));
-    assert_classes(
-        &fixture("threads").args([library]),
-        &expected,
-        &["start", "main", "keep_thread_data", "plugin_keep"],
-    );
-}
-
-fn by_table(function: &'static str, threads: u64) -> Expected {
-    truer(function, times(threads, REACHABLE), [0, 0, threads, 0])
+    // three threads' and the main one's: of the latter Memcheck finds the first table, which is the loader's own, not a block
+    let [ours, memcheck] = [times(4, REACHABLE), [0, 0, 3, 1]];
+    expected.extend(["in_dynamic_tls", "behind_dynamic_tls"].map(|name| truer(name, ours, memcheck)));
+    let program = fixture("threads").args([library]);
+    assert_classes(&program, &expected, &["start", "keep_thread_data", "plugin_keep"]);
 }
 
 fn of_threads() -> Vec<Expected> {
@@ -111,6 +104,6 @@ fn t50_main_thread_ends_first() {
         same("lost_in_exit_handler", DEFINITE),
         same("held_by_main", DEFINITE),
     ];
-    let checked = assert_classes(&fixture("ways_out").args(["pthread_exit"]), &expected, &["main", "end"]);
+    let checked = assert_classes(&fixture("ways_out").args(["pthread_exit"]), &expected, &[]);
     assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
 }
