@@ -18,6 +18,7 @@ mod trapmask;
 
 pub use leakscan::{LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
+pub use space::OwnSuppressions;
 pub use requests::{Answer, Reply, Requests, Wish};
 
 use crate::allocators::AllocatorTable;

@@ -4,6 +4,7 @@
 //! and let go. A program that ends otherwise (exit_group of its own, a deadly signal) is read when the last of its threads
 //! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
 
+use super::space::OwnSuppressions;
 use super::tasks::Role;
 use super::{Session, SessionError};
 use crate::addr::FunctionId;
@@ -44,6 +45,8 @@ pub struct ScanRecord {
     pub stopped_ns: u64,
     /// The threads' names, by id.
     pub thread_names: HashMap<i32, String>,
+    /// Suppressions that the program has in itself.
+    pub own_suppressions: Vec<OwnSuppressions>,
 }
 
 /// What became of the leak scan.
@@ -249,10 +252,11 @@ impl Session {
         };
         let mut page_map = PageMap::open(live).map_err(failed)?;
         roots.keep_present(|range| page_map.present(range));
+        let own_suppressions = self.space.own_suppressions();
         let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let snapshot = self.model.snapshot();
-        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names })
+        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names, own_suppressions })
     }
 
     fn sites_of(&self, blocks: &[LiveBlock]) -> FxHashMap<SiteId, SiteKey> {

@@ -5,6 +5,7 @@ mod code;
 mod data;
 
 pub(super) use code::Placed;
+pub use data::OwnSuppressions;
 
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
@@ -104,6 +105,8 @@ pub struct AddressSpace {
     warnings: Vec<String>,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
+    /// The programs' own functions that return suppressions for leaks, and the names of their modules.
+    leak_suppressions: Vec<(Addr, String)>,
     /// Allocator functions, and other things of weight, that could not be watched: in words.
     blind_spots: Vec<String>,
 }
@@ -170,6 +173,7 @@ impl AddressSpace {
             probing: Probing::default(),
             warnings: Vec::new(),
             exit_watched: false,
+            leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
         })
     }
@@ -219,6 +223,7 @@ impl AddressSpace {
             self.breakpoints.forget_removed(range.start, range.end);
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
+            self.leak_suppressions.retain(|(function, _)| !range.contains(function));
         }
     }
 
@@ -280,10 +285,11 @@ impl AddressSpace {
         if let Err(error) = self.watch_loader(&elf, bias) {
             self.blind(format!("libraries that are loaded later will not be seen: {error}"));
         }
-        if self.exit_watched
-            && let Err(error) = self.watch_libc_exit(&elf, bias)
-        {
-            tracing::debug!("{error}");
+        if self.exit_watched {
+            self.note_leak_suppressions(&elf, bias, &mapped.path);
+            if let Err(error) = self.watch_libc_exit(&elf, bias) {
+                tracing::debug!("{error}");
+            }
         }
         let data = data::module_data(&elf, id, bias, &mapped.path);
         let internal_code =

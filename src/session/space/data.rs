@@ -3,6 +3,7 @@
 use super::{AddressSpace, Deferred, EXIT_TAG, SIGACTION_TAG};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
+use crate::arch::constant::{self, Returned};
 use crate::breakpoints::Purpose;
 use crate::elf::Elf;
 use crate::leaks::MappedFiles;
@@ -41,7 +42,75 @@ pub(super) fn module_data(elf: &Elf<'_>, id: ModuleId, bias: LoadBias, path: &Pa
     }
 }
 
+/// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
+/// (<sanitizer/lsan_interface.h>).
+const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
+
+/// Libraries that have an empty one of their own.
+const SANITIZERS: [&str; 3] = ["libasan", "liblsan", "libclang_rt"];
+
+/// A program's suppressions are not believed to be longer, in bytes.
+const LONGEST_TEXT: usize = 1 << 20;
+
+/// Suppressions for leaks that the program has in itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnSuppressions {
+    /// The module, by its file name.
+    pub module: String,
+    /// The text; None if that can't be told without running the program's code.
+    pub text: Option<Vec<u8>>,
+}
+
 impl AddressSpace {
+    pub(super) fn note_leak_suppressions(&mut self, elf: &Elf<'_>, bias: LoadBias, path: &Path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if SANITIZERS.iter().any(|library| name.starts_with(library)) {
+            return;
+        }
+        if let Some(function) = elf.find_symbol(LEAK_SUPPRESSIONS).filter(|symbol| symbol.is_function()) {
+            self.leak_suppressions.push((bias.to_process(function.addr), name.into_owned()));
+        }
+    }
+
+    /// The suppressions that the program's modules return.
+    pub fn own_suppressions(&self) -> Vec<OwnSuppressions> {
+        let read = |(function, module): &(Addr, String)| OwnSuppressions {
+            module: module.clone(),
+            text: self.returned_text(*function),
+        };
+        self.leak_suppressions.iter().map(read).collect()
+    }
+
+    /// The text that a function returns a pointer to, if its code tells.
+    fn returned_text(&self, function: Addr) -> Option<Vec<u8>> {
+        let mut code = [0; 64];
+        let read = self.memory.read_uncached(function, &mut code);
+        let code = code.get_mut(..read)?;
+        self.breakpoints.mask(function, code);
+        let start = match constant::returned(code, function)? {
+            Returned::Value(value) => value,
+            Returned::Word(at) => self.memory.read_word_uncached(at)?,
+        };
+        if start == 0 {
+            return Some(Vec::new());
+        }
+        let mut text = Vec::new();
+        while text.len() < LONGEST_TEXT {
+            let mut piece = [0; 256];
+            let read = self.memory.read_uncached(Addr(start).add(text.len() as u64), &mut piece);
+            let piece = piece.get(..read)?;
+            if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+                text.extend(piece.get(..end)?);
+                return Some(text);
+            }
+            if piece.is_empty() {
+                return None;
+            }
+            text.extend(piece);
+        }
+        None
+    }
+
     /// From now on, stops threads at libc's `_exit`. To be called before the modules are loaded.
     pub fn watch_exit(&mut self) {
         self.exit_watched = true;
