@@ -247,7 +247,8 @@ impl Session {
         let layout = self.space.heap_layout(&self.settings.table);
         let mut roots = {
             let (mappings, memory) = self.space.mappings_and_memory();
-            let sources = RootSources { mappings, modules: &modules, threads, blocks: &allocators, layout };
+            let sources =
+                RootSources { mappings, modules: &modules, threads, pid: self.pid, blocks: &allocators, layout };
             find(&sources, memory)
         };
         let mut page_map = PageMap::open(live).map_err(failed)?;

@@ -185,3 +185,16 @@ fn pointers_in_freed_memory() {
     ];
     assert_classes(&fixture("freed"), &expected, &[]);
 }
+
+/// Words that were never written since their memory was handed out. Memcheck follows the life of every bit, and does not
+/// read them. From outside a process they look as all others, and an old pointer in one keeps its block: what is lost may be
+/// told as reachable or possible, never the other way round.
+#[test]
+fn old_pointers_in_words_never_written() {
+    let expected = [
+        truer("only_in_recycled", REACHABLE, DEFINITE),
+        truer("inside_in_recycled", POSSIBLE, DEFINITE),
+        same("recycled", times(2, REACHABLE)),
+    ];
+    assert_classes(&fixture("recycled"), &expected, &[]);
+}

@@ -104,6 +104,6 @@ fn t50_main_thread_ends_first() {
         same("lost_in_exit_handler", DEFINITE),
         same("held_by_main", DEFINITE),
     ];
-    let checked = assert_classes(&fixture("ways_out").args(["pthread_exit"]), &expected, &[]);
+    let checked = assert_classes(&fixture("ways_out").args(["pthread_exit"]), &expected, &["end"]);
     assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
 }
