@@ -18,8 +18,8 @@ mod trapmask;
 
 pub use leakscan::{LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
-pub use space::OwnSuppressions;
 pub use requests::{Answer, Reply, Requests, Wish};
+pub use space::OwnSuppressions;
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;

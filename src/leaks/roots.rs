@@ -76,6 +76,8 @@ pub struct RootSources<'a> {
     pub modules: &'a [ModuleData],
     /// All threads that are alive.
     pub threads: &'a [ThreadState],
+    /// The id of the process, which is that of its first thread, alive or not.
+    pub pid: i32,
     /// The allocator's live blocks, sorted by address; without those of functions that the user declared, which may lie in any
     /// memory.
     pub blocks: &'a [LiveBlock],
@@ -196,6 +198,14 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<
     if sources.threads.iter().any(|thread| thread.regs.is_none()) {
         // Some stack is in use by a thread of which nothing is known.
         return unused;
+    }
+    if sources.threads.iter().all(|thread| thread.tid != sources.pid) {
+        // The first thread has ended before the others (pthread_exit); there is no descriptor on its stack.
+        let first = mappings
+            .iter()
+            .enumerate()
+            .filter(|(index, mapping)| mapping.kind == Kind::Stack && !in_use.contains(index));
+        unused.extend(first.map(|(_, mapping)| mapping.range()));
     }
     let tls_size = static_tls_size(sources.modules);
     for (index, mapping) in mappings.iter().enumerate() {

@@ -106,7 +106,9 @@ impl Session {
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() {
             return Ok(());
         }
-        let is_last = self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
+        // A thread just created may not have made its first stop, or not been served.
+        let coming = self.expected.iter().any(|new| procfs::thread_group(*new) == Some(self.pid));
+        let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
             self.leaks.ended.push(ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
@@ -245,7 +247,8 @@ impl Session {
         let layout = self.space.heap_layout(&self.settings.table);
         let mut roots = {
             let (mappings, memory) = self.space.mappings_and_memory();
-            let sources = RootSources { mappings, modules: &modules, threads, blocks: &allocators, layout };
+            let sources =
+                RootSources { mappings, modules: &modules, threads, pid: self.pid, blocks: &allocators, layout };
             find(&sources, memory)
         };
         let mut page_map = PageMap::open(live).map_err(failed)?;

@@ -76,7 +76,7 @@ impl World {
 
     fn roots(mut self) -> Roots {
         let Self { mappings, modules, threads, blocks, layout, memory } = &mut self;
-        find(&RootSources { mappings, modules, threads, blocks, layout: *layout }, memory)
+        find(&RootSources { mappings, modules, threads, pid: 1, blocks, layout: *layout }, memory)
     }
 
     fn ranges(self) -> Vec<(u64, u64, RootKind)> {
@@ -124,6 +124,22 @@ fn a_stack_counts_from_the_red_zone_on() {
         (0x7ffc00020000 - 128, 0x7ffc00021000, RootKind::Stack { tid: 1 }),
     ];
     assert_eq!(ranges, expected);
+}
+
+#[test]
+fn the_stack_of_the_first_thread_counts_while_that_lives() {
+    let maps = "\
+7f0000000000-7f0000001000 ---p 00000000 00:00 0 
+7f0000001000-7f0000801000 rw-p 00000000 00:00 0 
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]
+";
+    let on_first = |roots: Roots| roots.ranges.iter().any(|range| range.start.0 >= 0x7ffc00000000);
+    let second = World::new(maps).thread(2, 0x7f0000700000, 0x7f0000800000);
+    assert!(!on_first(second.roots()));
+    let standing_there = World::new(maps).thread(2, 0x7ffc00020000, 0x7f0000800000);
+    assert!(on_first(standing_there.roots()));
+    let both = World::new(maps).thread(2, 0x7f0000700000, 0x7f0000800000).thread(1, 0x7ffc00020000, 0);
+    assert!(on_first(both.roots()));
 }
 
 #[test]
