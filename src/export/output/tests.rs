@@ -171,3 +171,14 @@ fn names_that_become_one_are_written_once() {
     let results: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
     assert_eq!(results, [true, false]);
 }
+
+#[test]
+fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
+    let dir = Dir::new("verdict");
+    let prepared = |name: &str| prepare(&[dir.path("a.json"), dir.path(name)]).expect("good");
+    for name in ["a.junit.xml", "a.sarif", "a.md"] {
+        let error = prepared(name).without_verdict().expect_err(name).to_string();
+        assert!(error.contains("use `heaptrace check`"), "{error}");
+    }
+    prepared("a.txt").without_verdict().expect("good");
+}
