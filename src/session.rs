@@ -8,12 +8,15 @@
 mod children;
 mod detach;
 mod hit;
+mod pausing;
 mod recording;
+mod requests;
 mod space;
 mod tasks;
 mod trapmask;
 
 pub use recording::{EndedImage, ModuleRecord, Recording};
+pub use requests::{Answer, Reply, Requests, Wish};
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
@@ -84,6 +87,10 @@ pub struct Settings {
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
     pub exit_kill: bool,
+    /// Place no probes until collecting is asked for.
+    pub start_paused: bool,
+    /// What others ask while it traces.
+    pub requests: Arc<Requests>,
 }
 
 /// A session in progress; see the module's head.
@@ -123,6 +130,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    pause: pausing::Pause,
 }
 
 /// The CPUs from before pinning.
@@ -179,6 +187,7 @@ impl Session {
         let exit_kill = settings.exit_kill && !attached;
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
+        let pause = pausing::Pause::new(settings.start_paused);
         Self {
             settings,
             control,
@@ -211,6 +220,7 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            pause,
         }
     }
 
@@ -274,6 +284,7 @@ impl Session {
         }
         session.describe_image(pid);
         session.note_trap_action(live);
+        session.apply_probing();
         session.refresh_modules(live);
         Ok(session)
     }
@@ -287,6 +298,12 @@ impl Session {
         while (!self.tasks.is_empty() && self.exit.is_none()) || !self.expected.is_empty() {
             if self.control.detach_requested() {
                 break;
+            }
+            while let Some(request) = self.settings.requests.take() {
+                self.answer(request);
+            }
+            if let Some(pause) = self.control.take_pause() {
+                self.set_paused(pause);
             }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
@@ -318,6 +335,28 @@ impl Session {
         if let Err(error) = self.detach() {
             tracing::warn!("{error}");
         }
+    }
+
+    /// Does what another heaptrace has asked for, through the thread that talks to it.
+    fn answer(&mut self, request: requests::Request) {
+        let reply = if request.pid == self.pid {
+            match request.wish {
+                Wish::Detach => {
+                    self.control.request_detach();
+                    Ok(Answer::Detaching)
+                }
+                Wish::Pause(pause) => {
+                    self.control.request_pause(pause);
+                    let already = self.is_paused() == pause;
+                    self.set_paused(pause);
+                    Ok(Answer::Paused { already })
+                }
+            }
+        } else {
+            Err(format!("this heaptrace traces process {}", self.pid))
+        };
+        // The one who asked may have gone.
+        let _ = request.reply.send(reply);
     }
 
     /// The traced process.

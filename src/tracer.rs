@@ -15,6 +15,7 @@ pub mod procfs;
 pub mod ptrace;
 pub mod remote;
 pub mod seize;
+pub mod socket;
 pub mod status;
 pub mod waiting;
 

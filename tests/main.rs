@@ -24,9 +24,11 @@ mod support {
 }
 
 mod suite {
+    mod allocators;
     mod architecture;
     mod attach;
     mod binaries;
+    mod control;
     mod counts;
     mod detach;
     mod emulator;
@@ -42,6 +44,7 @@ mod suite {
     mod realprograms;
     mod redis;
     mod signals;
+    mod stacks;
     mod threads;
     mod unwinding;
 

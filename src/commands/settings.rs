@@ -4,6 +4,7 @@ use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
 use crate::session::Settings;
 use anyhow::bail;
+use std::sync::Arc;
 
 /// Resolves the options. `exit_kill`: see [`Settings::exit_kill`].
 ///
@@ -26,5 +27,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         free_stacks: options.free_stacks,
         pin: options.pin,
         exit_kill,
+        start_paused: options.start_paused || options.delay.is_some(),
+        requests: Arc::default(),
     })
 }

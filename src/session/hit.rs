@@ -147,6 +147,9 @@ impl Session {
         at: Addr,
     ) -> Result<Option<Action>> {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(None) };
+        if self.is_paused() && !self.is_of_interest_while_paused(function, regs) {
+            return Ok(None);
+        }
         let Some(return_addr) = self.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.anomalies.lost += 1;
             return Ok(None);
@@ -210,8 +213,9 @@ impl Session {
         let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
         let model = &mut self.model;
         let left = self.calls.leave(&at, &mut self.space.memory, &mut |event| model.apply(&event));
-        if left == Left::Matched {
-            self.count_event();
+        match left {
+            Left::Matched => self.count_event(),
+            Left::Spurious => self.end_watch_while_paused(site),
         }
     }
 

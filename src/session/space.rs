@@ -8,7 +8,7 @@ pub(super) use code::Placed;
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::select::{AllocatorSymbol, ModuleSymbols, Probe, is_internal_name};
-use crate::allocators::{AllocatorTable, Family};
+use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
@@ -96,7 +96,32 @@ pub struct AddressSpace {
     call_families: FxHashMap<Addr, Option<Family>>,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
+    probing: Probing,
     warnings: Vec<String>,
+}
+
+/// Which allocator functions have probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Probing {
+    /// All.
+    #[default]
+    All,
+    /// Those that end the life of a block, or move it.
+    Ends,
+    /// None.
+    None,
+}
+
+impl Probing {
+    fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ends => table.get(function).is_some_and(|f| {
+                matches!(f.kind, Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. })
+            }),
+            Self::None => false,
+        }
+    }
 }
 
 /// Marks the probe on sigaction(2).
@@ -111,11 +136,15 @@ const R_STATE: u64 = 24;
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
     pub fn open(pid: i32, tid: i32) -> Result<Self> {
+        let mut unwinder = Unwinder::default();
+        if let Some(sp) = procfs::initial_stack(tid) {
+            unwinder.set_initial_stack(sp);
+        }
         Ok(Self {
             pid,
             memory: TargetMemory::open(pid, tid)?,
             breakpoints: BreakpointTable::default(),
-            unwinder: Unwinder::default(),
+            unwinder,
             pads: PadAllocator::default(),
             maps: MapIndex::new(Vec::new()),
             loaded: Vec::new(),
@@ -131,6 +160,7 @@ impl AddressSpace {
             wrappers: Vec::new(),
             call_families: FxHashMap::default(),
             stack_families: FxHashMap::default(),
+            probing: Probing::default(),
             warnings: Vec::new(),
         })
     }
@@ -261,6 +291,21 @@ impl AddressSpace {
 }
 
 impl AddressSpace {
+    /// Which functions get probes from now on: places what is missing, takes away what is too much.
+    pub fn set_probing(&mut self, probing: Probing, table: &AllocatorTable) -> Result<()> {
+        self.probing = probing;
+        let unwanted: Vec<Addr> = self
+            .breakpoints
+            .iter()
+            .filter(|(_, breakpoint)| breakpoint.purposes.entry.is_some_and(|function| !probing.wants(function, table)))
+            .map(|(addr, _)| addr)
+            .collect();
+        for addr in unwanted {
+            self.take_away(addr, |purposes| purposes.entry.map(Purpose::Entry))?;
+        }
+        self.place_probes(table)
+    }
+
     /// Places the probes of all modules that have none yet.
     fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
         let symbols: Vec<_> = self.loaded.iter().map(|module| module.symbols.clone()).collect();
@@ -286,7 +331,9 @@ impl AddressSpace {
             {
                 record.probed.push(probe.function);
             }
-            self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+            if self.probing.wants(probe.function, table) {
+                self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+            }
         }
         Ok(())
     }
