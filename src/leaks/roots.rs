@@ -9,7 +9,7 @@
 mod glibc;
 mod pieces;
 
-use super::{RootKind, RootRange, RootWord, Roots};
+use super::{RootKind, RootWord, Roots};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::{PAGE_SIZE, Regs, reg};
 use crate::heapmodel::LiveBlock;
@@ -329,22 +329,6 @@ fn words(threads: &[ThreadState], memory: &mut dyn ReadMemory) -> Vec<RootWord> 
         }
     }
     words
-}
-
-/// Roots as ranges of memory alone, for what wants to look at their pages first.
-impl Roots {
-    /// Keeps of the ranges only those parts that `present` tells of.
-    pub fn keep_present(&mut self, mut present: impl FnMut(Range<Addr>) -> Vec<Range<Addr>>) {
-        let ranges = std::mem::take(&mut self.ranges);
-        for RootRange { start, end, kind } in ranges {
-            for part in present(start..end) {
-                let (from, to) = (part.start.max(start), part.end.min(end));
-                if from < to {
-                    self.ranges.push(RootRange { start: from, end: to, kind });
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, Scan, ScanOptions};
 use crate::profile::leaks::ScanMoment;
-use crate::tracer::pagemap::PageMap;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, Stopped};
 use crate::tracer::status::{Event, WaitStatus};
@@ -245,14 +244,12 @@ impl Session {
         self.space.memory.new_stop(live);
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
-        let mut roots = {
+        let roots = {
             let (mappings, memory) = self.space.mappings_and_memory();
             let sources =
                 RootSources { mappings, modules: &modules, threads, pid: self.pid, blocks: &allocators, layout };
             find(&sources, memory)
         };
-        let mut page_map = PageMap::open(live).map_err(failed)?;
-        roots.keep_present(|range| page_map.present(range));
         let own_suppressions = self.space.own_suppressions();
         let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
