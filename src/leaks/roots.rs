@@ -50,8 +50,6 @@ pub struct ModuleData {
     pub ranges: Vec<Range<Addr>>,
     /// The size of its thread-local variables in bytes.
     pub tls_size: u64,
-    /// It holds nothing but an allocator, whose lists are no roots (libjemalloc and its kin).
-    pub is_allocator: bool,
     /// Whether glibc's allocator is in it, and where its main arena is, if a symbol tells.
     pub glibc: Option<Option<Range<Addr>>>,
 }
@@ -88,7 +86,7 @@ pub struct RootSources<'a> {
 /// Finds the roots. `memory` is read for the allocator's and the threads' own structures only.
 pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     let mut pieces = Pieces::default();
-    for module in sources.modules.iter().filter(|module| !module.is_allocator) {
+    for module in sources.modules {
         for range in &module.ranges {
             pieces.add(range, RootKind::Data { module: module.id });
         }

@@ -64,6 +64,8 @@ pub enum LeakScan {
 pub(super) struct LeakWatch {
     /// Threads that have reported their end together with their process's.
     ended: Vec<ThreadState>,
+    /// The names that they had.
+    names: HashMap<i32, String>,
     done: Option<Box<ScanRecord>>,
     failure: Option<String>,
 }
@@ -110,6 +112,7 @@ impl Session {
         let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
+            self.leaks.names.insert(tid, procfs::comm(tid));
             self.leaks.ended.push(ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
         }
         if is_last {
@@ -230,9 +233,10 @@ impl Session {
         if self.space.mappings().is_empty() {
             return Err("the program's memory was gone already".to_owned());
         }
-        let mut thread_names: HashMap<i32, String> =
-            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
-        thread_names.retain(|_, name| !name.is_empty());
+        let mut thread_names = std::mem::take(&mut self.leaks.names);
+        thread_names.extend(
+            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
+        );
         let mut blocks: Vec<LiveBlock> = self.model.live_blocks().collect();
         blocks.sort_unstable_by_key(|block| block.addr);
         let sites = self.sites_of(&blocks);

@@ -25,7 +25,7 @@ impl ReadMemory for Words {
 
 fn module_data(ranges: &[(u64, u64)]) -> ModuleData {
     let ranges = ranges.iter().map(|&(start, end)| Addr(start)..Addr(end)).collect();
-    ModuleData { id: ModuleId(0), ranges, tls_size: 0x40, is_allocator: false, glibc: None }
+    ModuleData { id: ModuleId(0), ranges, tls_size: 0x40, glibc: None }
 }
 
 /// An address space: the text of its maps, and what else is known.
