@@ -20,8 +20,11 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// How long threads are waited for that have been told to stop. Only those in an uninterruptible sleep do not.
+/// How long threads are waited for that have been told to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
+const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
 
 /// Pause between two looks at threads that have not stopped yet.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -142,7 +145,7 @@ impl Session {
     /// turn with all others.
     fn halt(&mut self, present: Option<i32>) -> Result<Vec<ThreadState>> {
         let mut asked = BTreeSet::new();
-        let deadline = Instant::now() + PATIENCE;
+        let began = Instant::now();
         loop {
             self.collect_waiting()?;
             let stopped: BTreeSet<i32> = self.waiting.iter().map(|(tid, ..)| *tid).collect();
@@ -153,8 +156,12 @@ impl Session {
                     continue;
                 };
                 let tid = task.id.tid;
-                let gone = || matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X'));
-                if present == Some(tid) || stopped.contains(&tid) || gone() {
+                let passed_over = || match procfs::state(self.pid, tid) {
+                    None | Some(b'Z' | b'X') => true,
+                    Some(b'D') => began.elapsed() > PATIENCE_WITH_SLEEPERS,
+                    Some(_) => false,
+                };
+                if present == Some(tid) || stopped.contains(&tid) || passed_over() {
                     continue;
                 }
                 missing = true;
@@ -165,7 +172,7 @@ impl Session {
                     }
                 }
             }
-            if !missing || Instant::now() > deadline {
+            if !missing || began.elapsed() > PATIENCE {
                 break;
             }
             std::thread::sleep(PAUSE);
