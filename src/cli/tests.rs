@@ -121,7 +121,7 @@ fn attach_takes_exactly_one_target() {
 #[test]
 fn wrong_values_are_refused_with_the_right_ones() {
     assert!(usage("run --engine jump ./app").contains("the jump engine does not exist yet"));
-    assert!(usage("run --format sarif ./app").contains("does not exist yet"));
+    assert!(usage("run --format html ./app").contains("does not exist yet"));
     assert!(usage("run --format doc ./app").contains("there are .pb.gz .pb .folded"));
     assert!(usage("run --engine warp ./app").contains("`auto` and `trap`"));
     assert!(usage("run --pprof-columns few ./app").contains("all, sampler, go"));
@@ -132,6 +132,24 @@ fn wrong_values_are_refused_with_the_right_ones() {
     if !cfg!(feature = "libunwind") {
         assert!(usage("run --unwinder libunwind ./app").contains("built without"));
     }
+}
+
+#[test]
+fn negative_values_are_refused_as_values() {
+    for option in ["run --duration -5", "run --duration=-5", "attach --duration -0.5"] {
+        let text = usage(&format!("{option} 1234"));
+        assert!(text.contains("it must be longer than zero") && !text.contains("tip:"), "{option}: {text}");
+    }
+    for words in ["run --top -1 ./app", "run --max-depth -1 ./app", "attach -5", "attach -p -5", "attach --pid=-5"] {
+        let text = usage(words);
+        assert!(text.contains("is not in 1..") && !text.contains("tip:"), "{words}: {text}");
+    }
+}
+
+#[test]
+fn help_shows_no_option_that_would_be_refused() {
+    assert!(long_help(Some("run")).contains("--pin") && !long_help(Some("attach")).contains("--pin"));
+    assert_eq!(long_help(Some("run")).contains("--unwinder"), cfg!(feature = "libunwind"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::use_color;
 use crate::addr::Addr;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
+use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
@@ -15,7 +16,7 @@ use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 /// What a recording became.
@@ -49,6 +50,14 @@ impl Destinations {
         let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused)?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         Ok(Self { outputs, binaries })
+    }
+
+    /// Refuses files that only `check` can fill.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn without_verdict(self) -> anyhow::Result<Self> {
+        Ok(Self { outputs: self.outputs.without_verdict()?, ..self })
     }
 }
 
@@ -93,6 +102,7 @@ fn conclude_as(
 ) -> Concluded {
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
+    let interrupted = recording.interrupted;
     let check = judging.as_ref().map(|judging| judging.options);
     let asked =
         Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
@@ -105,6 +115,9 @@ fn conclude_as(
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
     let mut waiter = Waiter::new(options.verbosity);
     let files = destinations.outputs.write(Scope::All, &profile, &export, &mut waiter);
+    if check.is_some_and(|check| check.github) {
+        let _ = io::stderr().write_all(annotations(&profile).as_bytes());
+    }
     if options.verbosity != Verbosity::Quiet {
         let defaults = SummaryOptions::default();
         let top = top.unwrap_or(defaults.top);
@@ -112,8 +125,8 @@ fn conclude_as(
         let width = terminal_width().unwrap_or(defaults.width);
         let text = match check {
             Some(check) => {
-                let (policy, explain) = (&check.policy, check.explain.as_deref());
-                check_report(&profile, &CheckReportOptions { top, color, width, files: &files, policy, explain })
+                let explain = check.explain.as_deref();
+                check_report(&profile, &CheckReportOptions { top, color, width, files: &files, explain })
             }
             None => {
                 let leaks = LivingLeaksOptions { top, color, width, increased: false, block: None };
@@ -122,6 +135,10 @@ fn conclude_as(
                 format!("{leaks}{gap}{}", summary(&profile, &SummaryOptions { top, color, width, files: &files }))
             }
         };
+        if interrupted && io::stderr().is_terminal() {
+            // The terminal has written "^C".
+            let _ = writeln!(io::stderr());
+        }
         // Nobody is left to tell if stderr is closed; the files are there.
         let _ = io::stderr().write_all(text.as_bytes());
     } else {

@@ -67,6 +67,12 @@ pub enum OutputError {
         /// The percent sign with what follows.
         found: String,
     },
+    /// A format that only `check` can fill.
+    #[error("the format .{format} holds the verdict of a check: use `heaptrace check`")]
+    CheckOnly {
+        /// The format.
+        format: Format,
+    },
     /// The path names a directory.
     #[error("{}: this is a directory; name a file in it", path.display())]
     IsDirectory {
@@ -195,6 +201,17 @@ impl Outputs {
             outputs.push(Output { format, target });
         }
         Ok(Self { outputs })
+    }
+
+    /// Refuses the formats that hold a verdict, for commands that make none.
+    ///
+    /// # Errors
+    /// The first output of such a format.
+    pub fn without_verdict(self) -> Result<Self, OutputError> {
+        match self.outputs.iter().find(|output| output.format.needs_verdict()) {
+            Some(output) => Err(OutputError::CheckOnly { format: output.format }),
+            None => Ok(self),
+        }
     }
 
     /// Whether some name has a `%i`, that is, takes the parts of a series.
@@ -330,7 +347,11 @@ fn check_file(file: &Path) -> Result<(), OutputError> {
 fn directory_error(path: &Path, source: io::Error) -> OutputError {
     let text = path.as_os_str().as_encoded_bytes();
     let has_pattern = text.windows(2).any(|pair| matches!(pair, b"%p" | b"%n" | b"%i"));
-    let hint = if has_pattern { " (patterns are replaced in the file's own name only)" } else { "" };
+    let hint = match source.kind() {
+        _ if has_pattern => " (patterns are replaced in the file's own name only)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; choose another place with -o",
+        _ => "",
+    };
     OutputError::Directory { path: path.to_owned(), source, hint }
 }
 

@@ -5,7 +5,7 @@ use super::leakscan::LeakScan;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
-use crate::profile::{Amount, Anomalies, Children, Cost, Exit, Totals};
+use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
 use crate::symbols::ModuleMemory;
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
@@ -85,6 +85,8 @@ pub struct Recording {
     pub blind_spots: Vec<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
+    /// Whether Ctrl-C was pressed while it was traced.
+    pub interrupted: bool,
 }
 
 impl ModuleRecord {
@@ -190,7 +192,10 @@ impl Session {
             cwd: self.cwd.clone(),
             started_at: self.started_at,
             exit: self.exit,
-            cost: self.cost,
+            cost: Cost {
+                conditions: Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin },
+                ..self.cost
+            },
             anomalies,
             children: self.children.clone(),
             images: self.images.clone(),
@@ -198,6 +203,7 @@ impl Session {
             leaks,
             blind_spots,
             timed_out: self.control.has_timed_out(),
+            interrupted: false,
         }
     }
 }

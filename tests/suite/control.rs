@@ -195,7 +195,7 @@ fn leaks_of_a_living_process() {
         step(&mut running, line);
     }
     let text = leaks(pid, &["--increased"]);
-    assert!(text.contains("Definitely lost: 250 bytes in 3 blocks"), "{text}");
+    assert!(text.contains("lost 250 bytes in 3 blocks"), "{text}");
     assert!(text.contains("steps_a") && text.contains("steps_b") && text.contains("it stood still for"), "{text}");
     let text = leaks(pid, &["--increased"]);
     assert!(!text.contains("Definitely"), "{text}");
@@ -231,7 +231,7 @@ fn leaks_at_the_end_of_an_attach() {
     let traced = tracer.collect(attached.wait());
     assert_eq!(traced.ended.code(), 0);
     let said = &traced.ended.stderr;
-    assert!(said.contains("Definitely lost: 1,000 bytes in 2 blocks"), "{said}");
+    assert!(said.contains("lost 1,000 bytes in 2 blocks"), "{said}");
     assert!(said.contains("from before the attach are unknown"), "{said}");
     assert_eq!(traced.report.number("/leaks/definite/bytes"), 1000);
     procfs::assert_left_as_it_was(pid);

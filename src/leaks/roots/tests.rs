@@ -25,7 +25,7 @@ impl ReadMemory for Words {
 
 fn module_data(ranges: &[(u64, u64)]) -> ModuleData {
     let ranges = ranges.iter().map(|&(start, end)| Addr(start)..Addr(end)).collect();
-    ModuleData { id: ModuleId(0), ranges, tls_size: 0x40, is_allocator: false, glibc: None }
+    ModuleData { id: ModuleId(0), ranges, tls_size: 0x40, glibc: None }
 }
 
 /// An address space: the text of its maps, and what else is known.
@@ -76,7 +76,7 @@ impl World {
 
     fn roots(mut self) -> Roots {
         let Self { mappings, modules, threads, blocks, layout, memory } = &mut self;
-        find(&RootSources { mappings, modules, threads, blocks, layout: *layout, heap_is_known: true }, memory)
+        find(&RootSources { mappings, modules, threads, pid: 1, blocks, layout: *layout, heap_is_known: true }, memory)
     }
 
     fn ranges(self) -> Vec<(u64, u64, RootKind)> {
@@ -127,6 +127,22 @@ fn a_stack_counts_from_the_red_zone_on() {
 }
 
 #[test]
+fn the_stack_of_the_first_thread_counts_while_that_lives() {
+    let maps = "\
+7f0000000000-7f0000001000 ---p 00000000 00:00 0 
+7f0000001000-7f0000801000 rw-p 00000000 00:00 0 
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]
+";
+    let on_first = |roots: Roots| roots.ranges.iter().any(|range| range.start.0 >= 0x7ffc00000000);
+    let second = World::new(maps).thread(2, 0x7f0000700000, 0x7f0000800000);
+    assert!(!on_first(second.roots()));
+    let standing_there = World::new(maps).thread(2, 0x7ffc00020000, 0x7f0000800000);
+    assert!(on_first(standing_there.roots()));
+    let both = World::new(maps).thread(2, 0x7f0000700000, 0x7f0000800000).thread(1, 0x7ffc00020000, 0);
+    assert!(on_first(both.roots()));
+}
+
+#[test]
 fn of_a_thread_on_another_stack_its_own_counts_whole() {
     let maps = "\
 7f0000001000-7f0000011000 rw-p 00000000 00:00 0 
@@ -135,10 +151,10 @@ fn of_a_thread_on_another_stack_its_own_counts_whole() {
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]
 ";
     let tcb = 0x7f0000200000;
-    let ranges = World::new(maps).thread(2, 0x7f0000008000, tcb).ranges();
+    let ranges = World::new(maps).thread(1, 0x7f0000008000, tcb).ranges();
     assert!(ranges.contains(&(0x7f0000101000, tcb - 0x40, RootKind::Anonymous)), "{ranges:x?}");
     assert!(ranges.contains(&(0x7ffc00000000, 0x7ffc00021000, RootKind::Anonymous)), "{ranges:x?}");
-    assert!(ranges.contains(&(0x7f0000008000 - 128, 0x7f0000011000, RootKind::Stack { tid: 2 })), "{ranges:x?}");
+    assert!(ranges.contains(&(0x7f0000008000 - 128, 0x7f0000011000, RootKind::Stack { tid: 1 })), "{ranges:x?}");
     // There is no guard: what lies below may be anything.
     assert!(ranges.contains(&(0x7f0000001000, 0x7f0000008000 - 128, RootKind::Anonymous)), "{ranges:x?}");
 }
@@ -271,13 +287,4 @@ fn registers_and_the_thread_vector_are_start_pointers() {
         RootWord { value: 0x5550_0000, kind: RootKind::ThreadData { tid: 3 } },
     ];
     assert_eq!(roots.words, expected);
-}
-
-#[test]
-fn only_touched_pages_are_kept() {
-    let range = RootRange { start: Addr(0x1008), end: Addr(0x9000), kind: RootKind::Anonymous };
-    let mut roots = Roots { ranges: vec![range], words: Vec::new() };
-    roots.keep_present(|_| vec![Addr(0x1000)..Addr(0x2000), Addr(0x8000)..Addr(0xa000)]);
-    let kept: Vec<_> = roots.ranges.iter().map(|range| (range.start.0, range.end.0)).collect();
-    assert_eq!(kept, [(0x1008, 0x2000), (0x8000, 0x9000)]);
 }
