@@ -11,10 +11,14 @@
 //! the innermost block, and a block holds the one that it lies in: the pool's memory can't be given back while one of its blocks
 //! is in use.
 
+pub mod baseline;
 mod classify;
 mod graph;
 mod heuristics;
 mod index;
+pub mod roots;
+pub mod suppressions;
+pub mod verdict;
 
 use crate::addr::{Addr, ModuleId};
 use crate::heapmodel::LiveBlock;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 pub mod build;
+pub mod identity;
 pub mod leaks;
 pub mod symbolize;
 
@@ -376,6 +377,8 @@ pub struct Finding {
     pub thread: String,
     /// The offending function.
     pub function: String,
+    /// How it compares with the baseline of `check`, if there is one.
+    pub baseline: Option<leaks::BaselineStatus>,
 }
 
 /// Everything that a run found out.

@@ -9,6 +9,7 @@ pub mod control;
 pub mod files;
 pub mod launch;
 pub mod memory;
+pub mod pagemap;
 pub mod permission;
 pub mod probe;
 pub mod procfs;

@@ -55,11 +55,7 @@ impl Session {
                 }
                 waiting = true;
                 if asked.insert(tid) {
-                    match ptrace::interrupt(tid) {
-                        Ok(()) => {}
-                        Err(error) if error.is_death() => {}
-                        Err(error) => return Err(error.into()),
-                    }
+                    self.interrupt(tid)?;
                 }
             }
             if !waiting {
@@ -143,6 +139,9 @@ impl Session {
             _ => {
                 self.detach_new_child(tid);
                 self.leave_pad(&thread)?;
+                if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
+                    thread.restart_interrupted_call()?;
+                }
                 0
             }
         };

@@ -10,7 +10,7 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, Ensured, Placed, SIGACTION_TAG};
+use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::SIGTRAP;
@@ -88,6 +88,9 @@ impl Session {
             && let Some(status) = self.on_sigaction(thread, raw)?
         {
             return self.decide(tid, status, thread).map(Some);
+        }
+        if breakpoint.purposes.tags & EXIT_TAG != 0 {
+            self.on_libc_exit(tid, raw)?;
         }
         if self.space.has_deferred()
             && let Some(status) = self.space.place_deferred(thread, raw)?

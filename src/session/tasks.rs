@@ -22,6 +22,10 @@ pub struct Task {
     pub role: Role,
     /// Left in a group stop by PTRACE_LISTEN.
     pub listening: bool,
+    /// It has reported its end.
+    pub ending: bool,
+    /// It was told to stop, and has not stopped since.
+    pub interrupted: bool,
     /// A signal met the task at the start of a pad and sent it back to the breakpoint: the hit at this address with
     /// this stack pointer has been counted already.
     pub skip: Option<(Addr, u64)>,
@@ -41,7 +45,7 @@ impl Tasks {
         self.last_serial += 1;
         self.threads += u64::from(role == Role::Thread);
         let id = TaskId { tid, serial: self.last_serial };
-        self.by_tid.insert(tid, Task { id, role, listening: false, skip: None });
+        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, interrupted: false, skip: None });
         id
     }
 

@@ -80,8 +80,12 @@ proptest! {
         sites in prop::collection::vec((0x1_0000_u64..0x2_0000, prop::sample::select(vec![PUSH_R12, LOAD, STORE])), 1..40),
     ) {
         let mut pads = PadAllocator::default();
+        let mut added: Vec<(u64, u64)> = Vec::new();
         for (start, len) in regions {
-            pads.add_region(Addr(start), len, None);
+            if added.iter().all(|&(other, other_len)| start + len <= other || other + other_len <= start) {
+                pads.add_region(Addr(start), len, None);
+                added.push((start, len));
+            }
         }
         let mut placed: Vec<(Addr, u64, u64)> = Vec::new();
         for (at, code) in sites {
