@@ -9,7 +9,6 @@ use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 
-
 /// The amount that a profile is about in the first place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Headline {
