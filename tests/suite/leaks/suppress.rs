@@ -199,7 +199,7 @@ fn generated_suppressions_hide_everything() {
 #[test]
 fn bad_files_are_errors() {
     for (text, line) in
-        [("{\n   name\n   Memcheck:Leak\n   fun:x\n", ":"), ("leak:a\nnonsense\n", ":2"), ("{\n   name\n}\n", ":")]
+        [("{\n   name\n   Memcheck:Leak\n   fun:x\n", 4), ("leak:a\nnonsense\n", 2), ("{\n   name\n}\n", 3)]
     {
         let program = fixture("chains");
         let file = program.outside("bad.supp");
@@ -207,6 +207,6 @@ fn bad_files_are_errors() {
         let command = ["check", "--suppressions", file.to_str().unwrap(), "--", program.exe().to_str().unwrap()];
         let ended = program.start_heaptrace(command).wait();
         assert_eq!(ended.code(), 125, "{text}{}", ended.stderr);
-        assert!(ended.stderr.contains(&format!("bad.supp{line}")), "{text}{}", ended.stderr);
+        assert!(ended.stderr.contains(&format!("bad.supp, line {line}: ")), "{text}{}", ended.stderr);
     }
 }
