@@ -26,9 +26,11 @@ mod support {
 }
 
 mod suite {
+    mod allocators;
     mod architecture;
     mod attach;
     mod binaries;
+    mod check;
     mod control;
     mod counts;
     mod detach;
@@ -47,6 +49,7 @@ mod suite {
     mod realprograms;
     mod redis;
     mod signals;
+    mod stacks;
     mod threads;
     mod unwinding;
 

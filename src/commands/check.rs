@@ -28,12 +28,15 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     if profile.start_paused || profile.delay.is_some() || profile.toggle_signal.is_some() {
         bail!("check needs to see the program from start to end: without --start-paused, --delay and --toggle-signal");
     }
+    if profile.duration.is_some() {
+        bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");
+    }
     let destinations = Destinations::prepare(profile)?;
     let mut rules = Rules::read(options, std::env::var_os("LSAN_OPTIONS"))?;
     if let Some(path) = &options.gen_suppressions {
         prepare_file(path)?;
     }
-    let mut settings = settings(profile, profile.duration.is_none())?;
+    let mut settings = settings(profile, true)?;
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
     let mut recording = run::trace(&options.run, settings, options.timeout)?;
     let (pid, lives_on) = (recording.pid, recording.detached && recording.exit.is_none());

@@ -314,7 +314,9 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
             continue;
         };
         let build_id = module.build_id.as_deref().map(|id| format!(", build id {id}")).unwrap_or_default();
-        let help = if module.path.starts_with("/usr") || module.path.starts_with("/lib") {
+        let help = if module.symbols.lines {
+            "even its debug information does not name that code"
+        } else if module.path.starts_with("/usr") || module.path.starts_with("/lib") {
             "its package's debug symbols (-dbgsym, -debuginfo) would name them"
         } else {
             "build it unstripped, or pass its debug file with --debug-dir"

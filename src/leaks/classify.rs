@@ -258,7 +258,7 @@ impl Scan {
 
     /// The number of the block that holds `addr`; of several, the innermost one.
     pub fn find(&self, addr: Addr) -> Option<usize> {
-        self.index.find(addr.0).map(|block| block as usize)
+        self.index.find(addr.0).map(|(block, _)| block as usize)
     }
 
     /// The definitely leaked block that an indirectly leaked one hangs on. Each hangs on one, even if several lead to it.

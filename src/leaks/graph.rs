@@ -11,6 +11,9 @@ use rustc_hash::FxHashSet;
 /// So much is read at once: what the second-level cache holds.
 const WINDOW: u64 = 256 << 10;
 
+/// In ranges of this size and more, pages that were never touched are left out.
+const SPARSE: u64 = 1 << 20;
+
 /// Blocks whose distance is not greater than this are read in one go with what lies between: cheaper than another call.
 const READ_THROUGH: u64 = 4096;
 
@@ -70,8 +73,15 @@ impl<E> Edges<E> {
         Self { all: Vec::new(), ends: Vec::with_capacity(blocks) }
     }
 
-    fn end_block(&mut self) {
-        self.ends.push(self.all.len());
+    /// Adds an edge of `block`. Blocks come in order.
+    fn push(&mut self, block: u32, edge: E) {
+        self.end_blocks(block as usize);
+        self.all.push(edge);
+    }
+
+    /// Says that all blocks before `block` have all their edges.
+    fn end_blocks(&mut self, block: usize) {
+        self.ends.resize(block.max(self.ends.len()), self.all.len());
     }
 
     pub(super) fn of(&self, block: u32) -> &[E] {
@@ -95,7 +105,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads the blocks and the roots. What can't be read is left out and counted.
+    /// Reads the blocks and the roots. What can't be read is left out and counted; so are the pages of large ranges that
+    /// [`ReadMemory::touched`] leaves out, but for the count.
     pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let index = BlockIndex::new(blocks);
         let mut reader = Reader { memory, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
@@ -140,31 +151,72 @@ impl Graph {
     }
 }
 
+/// A word of a block that may be a pointer.
+#[derive(Clone, Copy)]
+struct Hit {
+    block: u32,
+    /// As in [`Edge`].
+    word: u32,
+    value: u64,
+}
+
+/// So many words are looked up together.
+const BATCH: usize = 256;
+
+/// The pointers of blocks, while they are collected.
+struct BlockEdges<'a> {
+    index: &'a BlockIndex,
+    hits: Vec<Hit>,
+    starts: Edges<Edge>,
+    interiors: Edges<Interior>,
+}
+
+impl BlockEdges<'_> {
+    fn note(&mut self, hit: Hit) {
+        if self.hits.len() == BATCH {
+            self.look_up();
+        }
+        self.hits.push(hit);
+    }
+
+    /// Looks up what has been noted, in two rounds: a pointer leads to memory that is in no cache, and the processor waits for
+    /// many such words at once if none depends on another.
+    fn look_up(&mut self) {
+        let mut near = [const { None }; BATCH];
+        for (near, hit) in near.iter_mut().zip(&self.hits) {
+            *near = self.index.starts_near(hit.value);
+        }
+        for (near, hit) in near.into_iter().zip(self.hits.drain(..)) {
+            let Some((target, offset)) = near.and_then(|near| self.index.find_among(near, hit.value)) else { continue };
+            let edge = Edge { target, word: hit.word };
+            if target == hit.block {
+                continue;
+            }
+            if offset == 0 {
+                self.starts.push(hit.block, edge);
+            } else {
+                self.interiors.push(hit.block, Interior { edge, as_start: false, offset });
+            }
+        }
+    }
+}
+
 fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edges<Interior>) {
     let blocks = index.blocks();
     let span = index.span();
-    let mut starts = Edges::with_capacity(blocks.len());
-    let mut interiors = Edges::with_capacity(blocks.len());
+    let (starts, interiors) = (Edges::with_capacity(blocks.len()), Edges::with_capacity(blocks.len()));
+    let mut edges = BlockEdges { index, hits: Vec::with_capacity(BATCH), starts, interiors };
     for (i, block) in blocks.iter().enumerate() {
+        let number = i as u32;
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
         let first_word = start.div_ceil(WORD);
         let mut last = 0;
         let mut note = |at: u64, value: u64| {
             // runs of one value: fill patterns, arrays of one pointer
-            if value == last {
-                return;
-            }
-            last = value;
-            let Some((target, offset)) = find(index, value) else { return };
-            if target as usize == i {
-                return;
-            }
-            let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
-            let edge = Edge { target, word };
-            if offset == 0 {
-                starts.all.push(edge);
-            } else {
-                interiors.all.push(Interior { edge, as_start: false, offset });
+            if value != last {
+                let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
+                edges.note(Hit { block: number, word, value });
+                last = value;
             }
         };
         let holds_blocks = blocks.get(i + 1).is_some_and(|next| next.addr.0 < end);
@@ -175,13 +227,15 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
         } else {
             reader.words(start, end, || read_through(blocks, i), span, &mut note);
         }
-        if let Some(outer) = index.outer(i as u32) {
-            starts.all.push(Edge { target: outer, word: NO_WORD });
+        if let Some(outer) = index.outer(number) {
+            edges.look_up();
+            edges.starts.push(number, Edge { target: outer, word: NO_WORD });
         }
-        starts.end_block();
-        interiors.end_block();
     }
-    (starts, interiors)
+    edges.look_up();
+    edges.starts.end_blocks(blocks.len());
+    edges.interiors.end_blocks(blocks.len());
+    (edges.starts, edges.interiors)
 }
 
 /// How far to read in one go from block `i` on.
@@ -201,7 +255,7 @@ fn read_roots(index: &BlockIndex, roots: &Roots, reader: &mut Reader<'_>) -> Vec
     let mut edges = Vec::new();
     let mut seen = FxHashSet::default();
     let mut note = |place: RootPlace, value: u64, as_start: bool| {
-        if let Some((target, offset)) = find(index, value)
+        if let Some((target, offset)) = index.find(value)
             && seen.insert((value, as_start))
         {
             edges.push(RootEdge { place, target, as_start: as_start || offset == 0, offset });
@@ -224,13 +278,6 @@ fn read_roots(index: &BlockIndex, roots: &Roots, reader: &mut Reader<'_>) -> Vec
     edges
 }
 
-/// The block that a value points to, and how far behind its start.
-fn find(index: &BlockIndex, value: u64) -> Option<(u32, u64)> {
-    let target = index.find(value)?;
-    let block = index.blocks().get(target as usize)?;
-    Some((target, value - block.addr.0))
-}
-
 /// Reads memory in large pieces.
 struct Reader<'a> {
     memory: &'a mut dyn ReadMemory,
@@ -246,6 +293,24 @@ impl Reader<'_> {
     /// Calls `note` with place and value of each aligned word between `start` and `end` whose value lies in `span` (start and
     /// length). If memory must be read, it may be read up to `ahead()`: more words will be asked for.
     fn words(
+        &mut self,
+        start: u64,
+        end: u64,
+        ahead: impl Fn() -> u64,
+        span: (u64, u64),
+        note: &mut impl FnMut(u64, u64),
+    ) {
+        if end.saturating_sub(start) < SPARSE {
+            self.touched_words(start, end, ahead, span, note);
+            return;
+        }
+        for part in self.memory.touched(Addr(start)..Addr(end)) {
+            let (start, end) = (part.start.0.max(start), part.end.0.min(end));
+            self.touched_words(start, end, || end, span, note);
+        }
+    }
+
+    fn touched_words(
         &mut self,
         start: u64,
         end: u64,

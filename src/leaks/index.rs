@@ -7,6 +7,7 @@ use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
+use std::ops::Range;
 
 /// A gap of so many bytes begins a new region.
 const GAP: u64 = 1 << 20;
@@ -108,28 +109,37 @@ impl BlockIndex {
         }
     }
 
-    /// The innermost block that holds `addr`.
-    pub(super) fn find(&self, addr: u64) -> Option<u32> {
+    /// The innermost block that holds `addr`, and how far behind its start that is.
+    pub(super) fn find(&self, addr: u64) -> Option<(u32, u64)> {
+        self.find_among(self.starts_near(addr)?, addr)
+    }
+
+    /// The blocks that begin in the bucket of `addr`; None if no block can hold it.
+    pub(super) fn starts_near(&self, addr: u64) -> Option<Range<u32>> {
         let behind = self.regions.partition_point(|region| region.start <= addr);
         let region = self.regions.get(behind.checked_sub(1)?)?;
         if addr >= region.end {
             return None;
         }
         let bucket = region.bucket + ((addr - region.start) >> region.shift) as usize;
-        let (low, high) = (*self.table.get(bucket)? as usize, *self.table.get(bucket + 1)? as usize);
-        let starts = self.blocks.get(low..high)?;
-        let before = low + starts.partition_point(|block| block.addr.0 <= addr);
+        Some(*self.table.get(bucket)?..*self.table.get(bucket + 1)?)
+    }
+
+    /// What [`Self::find`] says, from what [`Self::starts_near`] says.
+    pub(super) fn find_among(&self, near: Range<u32>, addr: u64) -> Option<(u32, u64)> {
+        let starts = self.blocks.get(near.start as usize..near.end as usize)?;
+        let before = near.start as usize + starts.partition_point(|block| block.addr.0 <= addr);
         let mut at = before.checked_sub(1)? as u32;
         loop {
             let block = self.blocks.get(at as usize)?;
             if addr < end_of(block) {
-                return (block.addr.0 <= addr).then_some(at);
+                return Some((at, addr.checked_sub(block.addr.0)?));
             }
             at = *self.outer.get(&at)?;
         }
     }
 
-    /// The block that begins inside of no other block than this one, and in it, if any.
+    /// The innermost other block that a block begins in.
     pub(super) fn outer(&self, block: u32) -> Option<u32> {
         if self.outer.is_empty() { None } else { self.outer.get(&block).copied() }
     }

@@ -9,6 +9,7 @@ use crate::heapmodel::{LiveBlock, SiteId};
 use crate::memory::ReadMemory;
 use crate::profile::leaks::LeakClass::{self, Definite, Indirect, Possible, Reachable};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Where the roots of these tests lie.
 const ROOTS: u64 = 0x5555_0000_0000;
@@ -34,6 +35,13 @@ impl ReadMemory for Target {
             *byte = page[(at % 4096) as usize];
         }
         buf.len()
+    }
+
+    /// The pages that exist, when the range is larger than a mebibyte or as large.
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        assert!(range.end.0 - range.start.0 >= 1 << 20, "{range:?}: asked too often");
+        let pages = self.pages.range(range.start.0 / 4096..range.end.0.div_ceil(4096));
+        pages.map(|(page, _)| Addr(page * 4096)..Addr((page + 1) * 4096)).collect()
     }
 }
 
@@ -189,8 +197,7 @@ fn what_a_leaked_block_points_to_may_still_be_possible_or_reachable() {
 
 #[test]
 fn extents_are_the_requested_sizes() {
-    let mut target = Target::default();
-    target.root_size = 4096;
+    let mut target = Target::new(0);
     target.block(HEAP, 24);
     target.block(HEAP + 24, 0);
     target.block(HEAP + 32, 16);
@@ -272,8 +279,7 @@ fn the_words_of_live_blocks_in_data_and_anonymous_memory_are_no_roots() {
 
 #[test]
 fn the_inner_of_two_blocks_has_the_bytes_and_holds_the_outer() {
-    let mut target = Target::default();
-    target.root_size = 4096;
+    let mut target = Target::new(0);
     // a pool of 1024 bytes with two blocks, and a block elsewhere
     target.block(HEAP, 1024);
     target.block(HEAP + 64, 64);
@@ -313,6 +319,22 @@ fn holes_are_counted_and_skipped() {
     assert_eq!(scan.blocks().map(|(_, class)| class).collect::<Vec<_>>(), [Definite, Definite, Reachable, Definite]);
     assert_eq!(scan.unreadable_bytes(), 3 * 4096 + 8000);
     assert_eq!(scan.scanned_bytes(), 2 * 4096 + 3 * 64);
+}
+
+#[test]
+fn what_was_never_touched_is_not_read() {
+    let mut target = Target::new(2);
+    target.root(0, HEAP + (1 << 30));
+    // a tebibyte of which two pages exist, and the pointer in the first is half in the block
+    let large = LiveBlock { addr: Addr(HEAP + (1 << 30) - 4), size: 1 << 40, site: SiteId(0), inherited: false };
+    target.blocks.push(large);
+    target.word(HEAP + (1 << 35), block(1));
+    target.word(large.addr.0 - 4, block(0));
+    target.root(1, large.addr.0);
+    let scan = target.scan();
+    assert_eq!(scan.blocks().map(|(_, class)| class).collect::<Vec<_>>(), [Definite, Reachable, Reachable]);
+    assert_eq!(scan.path_to(1).unwrap().steps[0].next_offset, Some((1 << 35) - (1 << 30) + 4));
+    assert_eq!(scan.unreadable_bytes(), 0);
 }
 
 #[test]

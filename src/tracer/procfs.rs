@@ -57,6 +57,18 @@ pub fn state(pid: i32, tid: i32) -> Option<u8> {
     text.get(close + 2).copied()
 }
 
+/// The stack pointer with which the program of task `tid` began: the field `startstack` of /proc/TID/stat (proc(5)), which
+/// the kernel shows to who may trace it. None if it does not tell.
+pub fn initial_stack(tid: i32) -> Option<Addr> {
+    let text = read(tid, "stat").ok()?;
+    let close = text.iter().rposition(|&b| b == b')')?;
+    // the third field comes behind the command name; startstack is the 28th
+    let field =
+        text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty()).nth(28 - 3)?;
+    let sp = std::str::from_utf8(field).ok()?.parse().ok().filter(|&sp| sp != 0)?;
+    Some(Addr(sp))
+}
+
 /// Where a task is, as far as can be told without stopping it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
@@ -140,5 +152,9 @@ mod tests {
         assert!(!command_line(pid).is_empty());
         assert_eq!(executable(pid), std::env::current_exe().ok());
         assert_eq!(whereabouts(pid, -1), Whereabouts::Unknown);
+        // the kernel puts the number of arguments there
+        let argc = initial_stack(pid)
+            .and_then(|at| super::super::memory::TargetMemory::open(pid, pid).ok()?.read_word_uncached(at));
+        assert_eq!(argc, Some(std::env::args_os().count() as u64));
     }
 }
