@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// If an output can't be written, or the process can't be found or traced: then it has not been touched.
 pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?;
+    let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let pid = find(&options.target)?;
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");

@@ -49,6 +49,14 @@ impl Destinations {
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         Ok(Self { outputs, binaries })
     }
+
+    /// Refuses files that only `check` can fill.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn without_verdict(self) -> anyhow::Result<Self> {
+        Ok(Self { outputs: self.outputs.without_verdict()?, ..self })
+    }
 }
 
 impl Concluded {

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// If an output can't be written or the program can't be executed: then nothing has been started.
 pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?;
+    let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let settings = settings(profile, profile.duration.is_none())?;
     let recording = trace(options, settings, None)?;
     let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);

@@ -1,11 +1,12 @@
 //! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the verdict.
 
 use super::output::Outcome;
+use super::problems::{leak_sentence, leak_state};
 use super::sections::{self, Layout};
 use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
 use super::view::{Frame, View};
-use crate::leaks::verdict::{Policy, fails, unchecked_children};
+use crate::leaks::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, ScanMoment, Verdict, VerdictKind};
 use crate::profile::{Amount, Profile};
 use std::cmp::Reverse;
@@ -25,8 +26,6 @@ pub struct CheckReportOptions<'a> {
     pub width: usize,
     /// What became of the output files.
     pub files: &'a [Outcome],
-    /// What was judged by.
-    pub policy: &'a Policy,
     /// For which function to show why its blocks can still be reached (`--explain`).
     pub explain: Option<&'a str>,
 }
@@ -37,35 +36,44 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
     sections::header(&mut out, layout, profile);
-    if let Some(leaks) = &profile.leaks {
-        for class in [LeakClass::Definite, LeakClass::Possible, LeakClass::Reachable] {
-            class_of_leaks(&mut out, layout, &view, leaks, class, options);
-        }
-        if let Some(function) = options.explain {
-            explain(&mut out, layout, &view, leaks, function);
-        }
+    lost_blocks(&mut out, layout, &view, options.top);
+    if let (Some(leaks), Some(function)) = (&profile.leaks, options.explain) {
+        explain(&mut out, layout, &view, leaks, function);
     }
     errors(&mut out, layout, &view, options.top);
-    if let Some(leaks) = &profile.leaks {
-        totals(&mut out, layout, leaks);
-        moment(&mut out, layout, leaks);
-    }
-    budgets(&mut out, layout, profile);
+    conclusions(&mut out, layout, profile);
     sections::anomalies(&mut out, layout, profile);
     sections::missing_symbols(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);
     sections::warnings(&mut out, layout, profile);
     summary::files(&mut out, layout, options.files, view.headline());
-    if let Some(verdict) = &profile.verdict {
-        let _ = writeln!(out, "\n{}", verdict_line(layout, profile, verdict));
-    }
+    verdict(&mut out, layout, profile);
     out
 }
 
+/// The leaks site by site.
+pub(super) fn lost_blocks(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    let Some(leaks) = &view.profile.leaks else { return };
+    let kinds = view.profile.verdict.as_ref().map_or(DEFAULT_LEAK_KINDS, |verdict| verdict.leak_kinds);
+    for class in [LeakClass::Definite, LeakClass::Possible, LeakClass::Reachable] {
+        if is_shown(&kinds, class) {
+            class_of_leaks(out, layout, view, leaks, class, (&kinds, top));
+        }
+    }
+}
+
+/// The totals of the leak scan, and the budgets.
+pub(super) fn conclusions(out: &mut String, layout: Layout, profile: &Profile) {
+    if let Some(leaks) = &profile.leaks {
+        totals(out, layout, leaks);
+        moment(out, layout, leaks);
+    }
+    budgets(out, layout, profile);
+}
+
 /// Whether blocks were lost in a way that the report shows site by site: definite and possible ones always, others if they count.
-fn is_shown(policy: &Policy, class: LeakClass) -> bool {
-    matches!(class, LeakClass::Definite | LeakClass::Possible)
-        || policy.leak_kinds.get(class as usize).copied().unwrap_or(false)
+fn is_shown(kinds: &[bool; 4], class: LeakClass) -> bool {
+    matches!(class, LeakClass::Definite | LeakClass::Possible) || kinds.get(class as usize).copied().unwrap_or(false)
 }
 
 /// The sites with blocks of a class that are not suppressed, biggest first.
@@ -75,24 +83,22 @@ fn class_of_leaks(
     view: &View<'_>,
     leaks: &Leaks,
     class: LeakClass,
-    options: &CheckReportOptions<'_>,
+    (kinds, top): (&[bool; 4], usize),
 ) {
-    if !is_shown(options.policy, class) {
-        return;
-    }
     let mut sites: Vec<&LeakSite> = leaks.sites.iter().filter(|site| site.hidden_by(class).is_none()).collect();
-    sites.retain(|site| lost(site, class) != Amount::default());
-    sites.sort_by_key(|site| Reverse((lost(site, class).bytes, lost(site, class).objects)));
+    sites.retain(|site| site.lost(class) != Amount::default());
+    sites.sort_by_key(|site| Reverse((site.lost(class).bytes, site.lost(class).objects)));
     if sites.is_empty() {
         return;
     }
-    let counted = sites.iter().any(|site| fails(options.policy, site, class));
-    let whole = sites.iter().fold(Amount::default(), |sum, site| sum.plus(lost(site, class)));
+    let counted = sites.iter().any(|site| site.fails(kinds, class));
+    let whole = sites.iter().fold(Amount::default(), |sum, site| sum.plus(site.lost(class)));
     let note = if counted { "" } else { ", which the verdict does not count" };
-    let title = format!("{}: {} in {}{note}", title(class), bytes(whole), plural(sites.len() as u64, "place"));
+    let places = plural(sites.len() as u64, "place");
+    let title = format!("{} {}, in {places}{note}", text::capitalized(leak_state(class)), bytes(whole));
     let title = if counted { layout.paint.red(&title) } else { layout.paint.yellow(&title) };
     let _ = writeln!(out, "\n{title}");
-    let shown = sites.get(..options.top).unwrap_or(&sites);
+    let shown = sites.get(..top).unwrap_or(&sites);
     for site in shown {
         let _ = writeln!(out, "\n  {}", site_line(layout, site, class));
         let _ = writeln!(out, "    {}", caller_line(layout, view, site));
@@ -100,24 +106,9 @@ fn class_of_leaks(
     }
     let rest = sites.get(shown.len()..).unwrap_or_default();
     if !rest.is_empty() {
-        let bytes_left = rest.iter().fold(Amount::default(), |sum, site| sum.plus(lost(site, class)));
+        let bytes_left = rest.iter().fold(Amount::default(), |sum, site| sum.plus(site.lost(class)));
         let places = plural(rest.len() as u64, "more place");
         let _ = writeln!(out, "\n  and {} in {places} (--top N shows more, -o NAME.json all)", bytes(bytes_left));
-    }
-}
-
-/// What a site loses in a class, with what hangs on it.
-fn lost(site: &LeakSite, class: LeakClass) -> Amount {
-    let direct = site.amounts.get(class as usize).copied().unwrap_or_default();
-    if class == LeakClass::Definite { direct.plus(site.holds) } else { direct }
-}
-
-const fn title(class: LeakClass) -> &'static str {
-    match class {
-        LeakClass::Definite => "Definitely lost",
-        LeakClass::Indirect => "Indirectly lost",
-        LeakClass::Possible => "Possibly lost",
-        LeakClass::Reachable => "Still reachable",
     }
 }
 
@@ -127,14 +118,9 @@ fn bytes(amount: Amount) -> String {
 }
 
 fn site_line(layout: Layout, site: &LeakSite, class: LeakClass) -> String {
-    let all = lost(site, class);
-    let parts = if class == LeakClass::Definite && site.holds != Amount::default() {
-        let direct = site.amounts.first().copied().unwrap_or_default();
-        format!(" ({} direct + {} indirect)", grouped(direct.bytes), grouped(site.holds.bytes))
-    } else {
-        String::new()
-    };
-    let line = layout.paint.bold(&format!("{}{parts} are {}", bytes(all), title(class).to_lowercase()));
+    let direct = site.amounts.get(class as usize).copied().unwrap_or_default();
+    let indirect = if class == LeakClass::Definite { site.holds } else { Amount::default() };
+    let line = layout.paint.bold(&leak_sentence(class, direct, indirect));
     let news = match site.compared(class) {
         Some(BaselineStatus::New) => layout.paint.yellow("; new"),
         Some(BaselineStatus::Grown) => layout.paint.yellow("; grown"),
@@ -173,7 +159,7 @@ fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent
 }
 
 /// The errors of the run, with all their stacks.
-fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
     let findings = &view.profile.findings;
     if findings.is_empty() {
         return;
@@ -268,7 +254,7 @@ fn explain(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks, fun
             if amount == Amount::default() {
                 continue;
             }
-            let line = format!("{} are {}", bytes(amount), title(class).to_lowercase());
+            let line = format!("{} are {}", bytes(amount), leak_state(class));
             let _ = writeln!(out, "\n  {}", layout.paint.bold(&line));
             let _ = writeln!(out, "    {}", caller_line(layout, view, site));
             stack(out, layout, view, site.stack, 6);
@@ -312,6 +298,13 @@ fn path_step(out: &mut String, layout: Layout, view: &View<'_>, step: &PathStep,
     };
     let line = format!("-> {}{inside}: {size}{}{next}", step.block, from.unwrap_or_default());
     let _ = writeln!(out, "    {}", text::wrap(&line, 7, layout.width));
+}
+
+/// The verdict, if there is one, in one line behind an empty one.
+pub(super) fn verdict(out: &mut String, layout: Layout, profile: &Profile) {
+    if let Some(verdict) = &profile.verdict {
+        let _ = writeln!(out, "\n{}", verdict_line(layout, profile, verdict));
+    }
 }
 
 /// The verdict, in one line.

@@ -1,6 +1,7 @@
 //! All formats on one profile made by hand.
 
 mod check;
+mod ci;
 mod go_pprof;
 mod numbers;
 mod report;
@@ -93,6 +94,8 @@ pub(crate) fn check_profile() -> Profile {
         kind: VerdictKind::Errors,
         reasons: vec!["1 error in the use of the heap".to_owned(), "3200 bytes in 5 blocks leaked".to_owned()],
         exit_status: 23,
+        leak_kinds: [true, true, false, false],
+        errors: true,
     });
     profile
 }
@@ -486,6 +489,11 @@ fn wrong_indices_do_no_harm() {
     profile.locations[1].module = Some(99);
     profile.allocators[0].module = 99;
     profile.findings[0].stack = 99;
+    profile.leaks = check_profile().leaks;
+    for site in profile.leaks.iter_mut().flat_map(|leaks| &mut leaks.sites) {
+        (site.stack, site.thread, site.alloc_fn, site.suppressed_by) = (99, 99, 99, [Some(99); 4]);
+        site.path.iter_mut().flat_map(|path| &mut path.steps).for_each(|step| step.stack = 99);
+    }
     for format in Format::ALL {
         assert!(!exported(format, &profile).is_empty(), "{format}");
     }

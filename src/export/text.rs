@@ -102,6 +102,12 @@ pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
+/// The beginning of a sentence.
+pub(crate) fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
 /// Text with its width padded by spaces, counted in characters.
 pub(crate) fn left(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(text.chars().count());

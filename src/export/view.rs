@@ -3,6 +3,7 @@
 
 use crate::profile::build::UNKNOWN_STACK;
 use crate::profile::identity::UNKNOWN_FUNCTION;
+use crate::profile::leaks::LeakClass;
 use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
@@ -60,6 +61,8 @@ pub(crate) struct View<'a> {
     pub profile: &'a Profile,
     /// The samples, scaled.
     pub samples: Cow<'a, [Sample]>,
+    /// For each stack, see [`View::leak_label`]; empty without a leak scan.
+    leak_labels: Vec<&'static str>,
 }
 
 impl<'a> View<'a> {
@@ -71,7 +74,7 @@ impl<'a> View<'a> {
         } else {
             profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
         };
-        Self { profile, samples }
+        Self { profile, samples, leak_labels: leak_labels(profile) }
     }
 
     /// What to show first.
@@ -99,6 +102,12 @@ impl<'a> View<'a> {
     /// (`operator new`, where only malloc has a probe), else the probed function.
     pub fn alloc_fn(&self, sample: &Sample) -> &'a str {
         self.shim_name(sample.stack).unwrap_or_else(|| self.string(sample.alloc_fn))
+    }
+
+    /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`; empty without
+    /// a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
+    pub fn leak_label(&self, stack: usize) -> &'static str {
+        self.leak_labels.get(stack).copied().unwrap_or("")
     }
 
     /// The C++ operator that the stack began with. The shims of Rust name no operation of their own.
@@ -172,6 +181,25 @@ impl<'a> View<'a> {
         }
         sites
     }
+}
+
+/// For each stack the worst class of its live blocks.
+fn leak_labels(profile: &Profile) -> Vec<&'static str> {
+    let Some(leaks) = &profile.leaks else { return Vec::new() };
+    let mut labels = vec![""; profile.stacks.len()];
+    for site in &leaks.sites {
+        let classes = LeakClass::ALL.into_iter().zip(site.amounts).zip(site.suppressed_by);
+        let mut live = classes.filter(|((_, amount), _)| amount.objects > 0);
+        let label = match live.clone().find(|(_, by)| by.is_none()) {
+            Some(((class, _), _)) => class.name(),
+            None if live.next().is_some() => "suppressed",
+            None => "",
+        };
+        if let Some(entry) = labels.get_mut(site.stack) {
+            *entry = label;
+        }
+    }
+    labels
 }
 
 /// Whether the program ended, and with what.

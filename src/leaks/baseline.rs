@@ -1,7 +1,7 @@
 //! Baselines: an earlier report.json says which leaks and errors are known already. Findings match by their ids, which are made of
 //! function names: the same in another build, at other addresses and lines.
 
-use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};
+use crate::profile::leaks::{BaselineStatus, LeakClass};
 use crate::profile::{Amount, Profile};
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
@@ -127,7 +127,7 @@ impl Baseline {
         for site in &leaks.sites {
             for class in LeakClass::ALL {
                 let sum = now.entry(profile.leak_id(class, site.stack)).or_default();
-                *sum = sum.plus(lost(site, class));
+                *sum = sum.plus(site.lost(class));
             }
         }
         for site in &mut leaks.sites {
@@ -148,12 +148,6 @@ impl Baseline {
             Some(_) => BaselineStatus::Known,
         }
     }
-}
-
-/// What report.json says of a class at a site, direct and indirect.
-fn lost(site: &LeakSite, class: LeakClass) -> Amount {
-    let direct = site.amounts.get(class as usize).copied().unwrap_or_default();
-    if class == LeakClass::Definite { direct.plus(site.holds) } else { direct }
 }
 
 #[cfg(test)]

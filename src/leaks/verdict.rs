@@ -4,7 +4,7 @@
 //! were lost, or which was killed before memory could be read (125); errors, leaks, budgets (all `leak_exit_code`); anything
 //! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
 
-use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, LeakSite, Leaks, Verdict, VerdictKind};
+use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, Leaks, Verdict, VerdictKind};
 use crate::profile::{Amount, Exit, Profile};
 
 /// The exit status of `check` when the program did not end in time, that of timeout(1).
@@ -15,6 +15,12 @@ pub const INCONCLUSIVE: u8 = 125;
 
 /// The exit status of `check` for leaks, errors and exceeded budgets, unless another is chosen.
 pub const LEAK_EXIT_CODE: u8 = 23;
+
+/// The option whose limit takes the place of the rule that no leak is allowed.
+const MAX_LEAKED_BYTES: &str = "max-leaked-bytes";
+
+/// Which classes count unless others are chosen: definite and indirect.
+pub const DEFAULT_LEAK_KINDS: [bool; 4] = [true, true, false, false];
 
 /// Which signal can't be caught, so that the process ends before its memory can be read.
 const SIGKILL: i32 = 9;
@@ -37,7 +43,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            leak_kinds: [true, true, false, false],
+            leak_kinds: DEFAULT_LEAK_KINDS,
             errors: true,
             leak_exit_code: LEAK_EXIT_CODE,
             limits: Limits::default(),
@@ -68,32 +74,13 @@ pub struct Circumstances {
     pub not_scanned: Option<String>,
 }
 
-/// Whether a leak of this class at this site fails the check: of a kind that counts, not suppressed, and not known from the
-/// baseline.
-pub fn counts(policy: &Policy, site: &LeakSite, class: LeakClass) -> bool {
-    policy.leak_kinds.get(class as usize).copied().unwrap_or(false)
-        && site.hidden_by(class).is_none()
-        && site.compared(class) != Some(BaselineStatus::Known)
-}
-
-/// Whether a site's own blocks of a class fail the check: by themselves, or by what hangs on them. Indirect blocks never do: that is
-/// charged to the block whose loss lost them.
-pub fn fails(policy: &Policy, site: &LeakSite, class: LeakClass) -> bool {
-    let judged = site.judged();
-    let failing = |class: LeakClass| {
-        counts(policy, site, class) && judged.get(class as usize).is_some_and(|amount| amount.objects > 0)
-    };
-    match class {
-        LeakClass::Definite => failing(LeakClass::Definite) || failing(LeakClass::Indirect),
-        LeakClass::Indirect => false,
-        LeakClass::Possible | LeakClass::Reachable => failing(class),
-    }
-}
-
 /// Sets [`Profile::verdict`] and [`Profile::budgets`]. Suppressions and the baseline must have been applied before.
 pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstances) {
     let leaked = profile.leaks.as_ref().map_or(Amount::default(), |leaks| {
-        leaks.sum(|site, class| counts(policy, site, class)).into_iter().fold(Amount::default(), Amount::plus)
+        leaks
+            .sum(|site, class| site.counts(&policy.leak_kinds, class))
+            .into_iter()
+            .fold(Amount::default(), Amount::plus)
     });
     profile.budgets = budgets(profile, &policy.limits, leaked);
     let found = Found {
@@ -143,7 +130,9 @@ impl Found {
         reasons.extend(self.leaks);
         reasons.extend(self.budgets);
         reasons.extend(self.blind);
-        Verdict { kind, reasons, exit_status }
+        let within = profile.budgets.iter().any(|budget| budget.name == MAX_LEAKED_BYTES && budget.ok());
+        let leak_kinds = if within { [false; 4] } else { policy.leak_kinds };
+        Verdict { kind, reasons, exit_status, leak_kinds, errors: policy.errors }
     }
 }
 
@@ -221,7 +210,7 @@ fn leaks(profile: &Profile, policy: &Policy, leaked: Amount) -> Option<String> {
     if leaked == Amount::default() {
         return None;
     }
-    let parts = leaks.sum(|site, class| counts(policy, site, class));
+    let parts = leaks.sum(|site, class| site.counts(&policy.leak_kinds, class));
     let classes: Vec<&str> = LeakClass::ALL
         .into_iter()
         .zip(parts)
@@ -237,7 +226,7 @@ fn leaks(profile: &Profile, policy: &Policy, leaked: Amount) -> Option<String> {
 fn budgets(profile: &Profile, limits: &Limits, leaked: Amount) -> Vec<Budget> {
     let totals = &profile.totals;
     let all = [
-        ("max-leaked-bytes", limits.max_leaked_bytes, leaked.bytes),
+        (MAX_LEAKED_BYTES, limits.max_leaked_bytes, leaked.bytes),
         ("max-peak", limits.max_peak, totals.peak_bytes),
         ("max-allocations", limits.max_allocations, totals.allocations),
         ("max-live", limits.max_live, totals.live_bytes),

@@ -78,6 +78,33 @@ impl LeakSite {
         self.path.as_ref().filter(|_| class == of && amount.objects > 0)
     }
 
+    /// Whether a leak of this class here counts: it is of one of the kinds, not suppressed, and not known from the baseline.
+    pub fn counts(&self, leak_kinds: &[bool; 4], class: LeakClass) -> bool {
+        leak_kinds.get(class as usize).copied().unwrap_or(false)
+            && self.hidden_by(class).is_none()
+            && self.compared(class) != Some(BaselineStatus::Known)
+    }
+
+    /// Whether the site's own blocks of a class fail the check: by themselves, or by what hangs on them. Indirect blocks never
+    /// do: that is charged to the block whose loss lost them.
+    pub fn fails(&self, leak_kinds: &[bool; 4], class: LeakClass) -> bool {
+        let judged = self.judged();
+        let failing = |class: LeakClass| {
+            self.counts(leak_kinds, class) && judged.get(class as usize).is_some_and(|amount| amount.objects > 0)
+        };
+        match class {
+            LeakClass::Definite => failing(LeakClass::Definite) || failing(LeakClass::Indirect),
+            LeakClass::Indirect => false,
+            LeakClass::Possible | LeakClass::Reachable => failing(class),
+        }
+    }
+
+    /// What a class of this site lost: its own blocks, and for the definite class what hangs on them.
+    pub fn lost(&self, class: LeakClass) -> Amount {
+        let direct = self.amounts.get(class as usize).copied().unwrap_or_default();
+        if class == LeakClass::Definite { direct.plus(self.holds) } else { direct }
+    }
+
     /// What speaks for the site in the verdict, by class: its own blocks, but for the indirect class what hangs on its definitely
     /// leaked blocks, wherever that was allocated. So each indirect block is judged with the one block whose loss lost it.
     pub const fn judged(&self) -> ClassAmounts {
@@ -253,6 +280,10 @@ pub struct Verdict {
     pub reasons: Vec<String>,
     /// The exit status of `check`.
     pub exit_status: u8,
+    /// Which classes of leaks counted, indexed by `LeakClass as usize`; none where all leaks together keep within their budget.
+    pub leak_kinds: [bool; 4],
+    /// Whether errors in the use of the heap counted.
+    pub errors: bool,
 }
 
 /// A limit and what became of it.

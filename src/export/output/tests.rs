@@ -240,3 +240,14 @@ fn an_output_without_a_reader_does_not_delay_the_others() {
     assert_eq!(lost[1].0, dir.path("b.json"));
     assert!(lost[1].1.is_ok() && dir.path("b.json").exists());
 }
+
+#[test]
+fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
+    let dir = Dir::new("verdict");
+    let prepared = |name: &str| prepare(&[dir.path("a.json"), dir.path(name)]).expect("good");
+    for name in ["a.junit.xml", "a.sarif", "a.md"] {
+        let error = prepared(name).without_verdict().expect_err(name).to_string();
+        assert!(error.contains("use `heaptrace check`"), "{error}");
+    }
+    prepared("a.txt").without_verdict().expect("good");
+}

@@ -5,8 +5,7 @@ use crate::export::leaks::{CheckReportOptions, check_report};
 use crate::leaks::verdict::{Circumstances, Policy, judge};
 
 fn report_of(profile: &Profile, explain: Option<&str>, color: bool) -> String {
-    let policy = Policy::default();
-    let options = CheckReportOptions { top: 20, color, width: 100, files: &[], policy: &policy, explain };
+    let options = CheckReportOptions { top: 20, color, width: 100, files: &[], explain };
     check_report(profile, &options)
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::export::tests::{check_profile, sample_profile};
 use crate::export::{ExportOptions, Format, write};
 use crate::leaks::verdict::{Circumstances, Policy, judge};
-use crate::profile::leaks::VerdictKind;
+use crate::profile::leaks::{LeakSite, VerdictKind};
 use proptest::prelude::*;
 
 fn report(profile: &Profile) -> Vec<u8> {

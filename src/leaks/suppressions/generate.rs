@@ -2,7 +2,7 @@
 
 use super::{UNKNOWN, names};
 use crate::allocators::AllocatorTable;
-use crate::leaks::verdict::{Policy, fails};
+use crate::leaks::verdict::Policy;
 use crate::profile::leaks::{LeakClass, LeakSite};
 use crate::profile::{Location, Profile};
 use std::fmt::Write;
@@ -18,7 +18,7 @@ pub fn generate(profile: &Profile, policy: &Policy) -> String {
     let mut written: Vec<String> = Vec::new();
     for site in profile.leaks.iter().flat_map(|leaks| &leaks.sites) {
         // what hangs on a block is hidden with it
-        let failing = LeakClass::ALL.into_iter().filter(|class| fails(policy, site, *class));
+        let failing = LeakClass::ALL.into_iter().filter(|class| site.fails(&policy.leak_kinds, *class));
         let kinds: Vec<&str> = failing.map(LeakClass::name).collect();
         if kinds.is_empty() {
             continue;
