@@ -151,10 +151,10 @@ fn of_a_thread_on_another_stack_its_own_counts_whole() {
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]
 ";
     let tcb = 0x7f0000200000;
-    let ranges = World::new(maps).thread(2, 0x7f0000008000, tcb).ranges();
+    let ranges = World::new(maps).thread(1, 0x7f0000008000, tcb).ranges();
     assert!(ranges.contains(&(0x7f0000101000, tcb - 0x40, RootKind::Anonymous)), "{ranges:x?}");
     assert!(ranges.contains(&(0x7ffc00000000, 0x7ffc00021000, RootKind::Anonymous)), "{ranges:x?}");
-    assert!(ranges.contains(&(0x7f0000008000 - 128, 0x7f0000011000, RootKind::Stack { tid: 2 })), "{ranges:x?}");
+    assert!(ranges.contains(&(0x7f0000008000 - 128, 0x7f0000011000, RootKind::Stack { tid: 1 })), "{ranges:x?}");
     // There is no guard: what lies below may be anything.
     assert!(ranges.contains(&(0x7f0000001000, 0x7f0000008000 - 128, RootKind::Anonymous)), "{ranges:x?}");
 }

@@ -20,7 +20,7 @@ fn t49_thread_local_variables_of_a_loaded_library() {
     let [ours, memcheck] = [times(4, REACHABLE), [0, 0, 3, 1]];
     expected.extend(["in_dynamic_tls", "behind_dynamic_tls"].map(|name| truer(name, ours, memcheck)));
     let program = fixture("threads").args([library]);
-    assert_classes(&program, &expected, &["start"]);
+    assert_classes(&program, &expected, &["start", "plugin_keep"]);
 }
 
 fn of_threads() -> Vec<Expected> {
