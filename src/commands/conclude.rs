@@ -6,6 +6,7 @@ use super::hook::{self, HookError};
 use super::use_color;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
+use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, check_report};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
@@ -110,6 +111,9 @@ fn conclude_as(
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
     let mut waiter = Waiter::new(options.verbosity);
     let files = destinations.outputs.write(Scope::All, &profile, &export, &mut waiter);
+    if check.is_some_and(|check| check.github) {
+        let _ = io::stderr().write_all(annotations(&profile).as_bytes());
+    }
     if options.verbosity != Verbosity::Quiet {
         let defaults = SummaryOptions::default();
         let top = top.unwrap_or(defaults.top);
@@ -117,8 +121,8 @@ fn conclude_as(
         let width = terminal_width().unwrap_or(defaults.width);
         let text = match check {
             Some(check) => {
-                let (policy, explain) = (&check.policy, check.explain.as_deref());
-                check_report(&profile, &CheckReportOptions { top, color, width, files: &files, policy, explain })
+                let explain = check.explain.as_deref();
+                check_report(&profile, &CheckReportOptions { top, color, width, files: &files, explain })
             }
             None => summary(&profile, &SummaryOptions { top, color, width, files: &files }),
         };

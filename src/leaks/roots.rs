@@ -9,7 +9,7 @@
 mod glibc;
 mod pieces;
 
-use super::{RootKind, RootRange, RootWord, Roots};
+use super::{RootKind, RootWord, Roots};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::{PAGE_SIZE, Regs, reg};
 use crate::heapmodel::LiveBlock;
@@ -50,8 +50,6 @@ pub struct ModuleData {
     pub ranges: Vec<Range<Addr>>,
     /// The size of its thread-local variables in bytes.
     pub tls_size: u64,
-    /// It holds nothing but an allocator, whose lists are no roots (libjemalloc and its kin).
-    pub is_allocator: bool,
     /// Whether glibc's allocator is in it, and where its main arena is, if a symbol tells.
     pub glibc: Option<Option<Range<Addr>>>,
 }
@@ -88,7 +86,7 @@ pub struct RootSources<'a> {
 /// Finds the roots. `memory` is read for the allocator's and the threads' own structures only.
 pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     let mut pieces = Pieces::default();
-    for module in sources.modules.iter().filter(|module| !module.is_allocator) {
+    for module in sources.modules {
         for range in &module.ranges {
             pieces.add(range, RootKind::Data { module: module.id });
         }
@@ -329,22 +327,6 @@ fn words(threads: &[ThreadState], memory: &mut dyn ReadMemory) -> Vec<RootWord> 
         }
     }
     words
-}
-
-/// Roots as ranges of memory alone, for what wants to look at their pages first.
-impl Roots {
-    /// Keeps of the ranges only those parts that `present` tells of.
-    pub fn keep_present(&mut self, mut present: impl FnMut(Range<Addr>) -> Vec<Range<Addr>>) {
-        let ranges = std::mem::take(&mut self.ranges);
-        for RootRange { start, end, kind } in ranges {
-            for part in present(start..end) {
-                let (from, to) = (part.start.max(start), part.end.min(end));
-                if from < to {
-                    self.ranges.push(RootRange { start: from, end: to, kind });
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, Scan, ScanOptions};
 use crate::profile::leaks::ScanMoment;
-use crate::tracer::pagemap::PageMap;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, Stopped};
 use crate::tracer::status::{Event, WaitStatus};
@@ -21,8 +20,11 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// How long threads are waited for that have been told to stop. Only those in an uninterruptible sleep do not.
+/// How long threads are waited for that have been told to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
+const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
 
 /// Pause between two looks at threads that have not stopped yet.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -65,6 +67,8 @@ pub enum LeakScan {
 pub(super) struct LeakWatch {
     /// Threads that have reported their end together with their process's.
     ended: Vec<ThreadState>,
+    /// The names that they had.
+    names: HashMap<i32, String>,
     done: Option<Box<ScanRecord>>,
     failure: Option<String>,
 }
@@ -111,6 +115,7 @@ impl Session {
         let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
+            self.leaks.names.insert(tid, procfs::comm(tid));
             self.leaks.ended.push(ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
         }
         if is_last {
@@ -140,7 +145,7 @@ impl Session {
     /// turn with all others.
     fn halt(&mut self, present: Option<i32>) -> Result<Vec<ThreadState>> {
         let mut asked = BTreeSet::new();
-        let deadline = Instant::now() + PATIENCE;
+        let began = Instant::now();
         loop {
             self.collect_waiting()?;
             let stopped: BTreeSet<i32> = self.waiting.iter().map(|(tid, ..)| *tid).collect();
@@ -151,8 +156,12 @@ impl Session {
                     continue;
                 };
                 let tid = task.id.tid;
-                let gone = || matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X'));
-                if present == Some(tid) || stopped.contains(&tid) || gone() {
+                let passed_over = || match procfs::state(self.pid, tid) {
+                    None | Some(b'Z' | b'X') => true,
+                    Some(b'D') => began.elapsed() > PATIENCE_WITH_SLEEPERS,
+                    Some(_) => false,
+                };
+                if present == Some(tid) || stopped.contains(&tid) || passed_over() {
                     continue;
                 }
                 missing = true;
@@ -163,7 +172,7 @@ impl Session {
                     }
                 }
             }
-            if !missing || Instant::now() > deadline {
+            if !missing || began.elapsed() > PATIENCE {
                 break;
             }
             std::thread::sleep(PAUSE);
@@ -231,9 +240,10 @@ impl Session {
         if self.space.mappings().is_empty() {
             return Err("the program's memory was gone already".to_owned());
         }
-        let mut thread_names: HashMap<i32, String> =
-            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
-        thread_names.retain(|_, name| !name.is_empty());
+        let mut thread_names = std::mem::take(&mut self.leaks.names);
+        thread_names.extend(
+            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
+        );
         let mut blocks: Vec<LiveBlock> = self.model.live_blocks().collect();
         blocks.sort_unstable_by_key(|block| block.addr);
         let sites = self.sites_of(&blocks);
@@ -245,14 +255,12 @@ impl Session {
         self.space.memory.new_stop(live);
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
-        let mut roots = {
+        let roots = {
             let (mappings, memory) = self.space.mappings_and_memory();
             let sources =
                 RootSources { mappings, modules: &modules, threads, pid: self.pid, blocks: &allocators, layout };
             find(&sources, memory)
         };
-        let mut page_map = PageMap::open(live).map_err(failed)?;
-        roots.keep_present(|range| page_map.present(range));
         let own_suppressions = self.space.own_suppressions();
         let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);

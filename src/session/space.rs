@@ -295,7 +295,7 @@ impl AddressSpace {
                 tracing::debug!("{error}");
             }
         }
-        let data = data::module_data(&elf, id, bias, &mapped.path);
+        let data = data::module_data(&elf, id, bias);
         let internal_code =
             if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
         self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code, data });

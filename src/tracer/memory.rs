@@ -5,6 +5,7 @@
 //! byte by byte, into a private copy of the page; threads may run meanwhile. What a stopped thread's instruction or the
 //! unwinder reads goes by process_vm_readv instead, which respects page protection and costs half.
 
+use super::pagemap::PageMap;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
@@ -13,6 +14,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Bytes fetched at once around the stack pointer: one page costs 2.4 µs, and holds a stack of 20 ordinary frames.
@@ -27,6 +29,8 @@ pub struct TargetMemory {
     reader: i32,
     window_start: u64,
     window: Vec<u8>,
+    /// Which pages hold anything; opened at first use.
+    pages: Option<PageMap>,
 }
 
 impl TargetMemory {
@@ -38,7 +42,7 @@ impl TargetMemory {
             .write(true)
             .open(&path)
             .map_err(|source| TracerError::ProcFile { path, source })?;
-        Ok(Self { pid, file, reader: tid, window_start: 0, window: Vec::with_capacity(WINDOW) })
+        Ok(Self { pid, file, reader: tid, window_start: 0, window: Vec::with_capacity(WINDOW), pages: None })
     }
 
     /// Forgets what was cached: to be called at each stop, before the first read. `tid` is the stopped task.
@@ -126,6 +130,16 @@ impl ReadMemory for TargetMemory {
         let n = n.min(buf.len());
         buf[..n].copy_from_slice(&self.window[..n]);
         n
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        if self.pages.is_none() {
+            self.pages = PageMap::open(self.reader).ok();
+        }
+        match &mut self.pages {
+            Some(pages) => pages.present(range),
+            None => vec![range],
+        }
     }
 }
 

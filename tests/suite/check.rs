@@ -101,7 +101,7 @@ fn a_failing_program_fails_with_its_own_status() {
 /// The memory is read at `_exit` where there is one, else when the last thread disappears.
 #[test]
 fn every_way_to_end_is_seen() {
-    for way in ["leak", "exit_group", "two", "leader"] {
+    for way in ["leak", "exit_group", "two", "leader", "sleeper"] {
         for _ in 0..crate::suite::rounds(2) {
             let checked = judged(&[], way);
             assert_eq!(checked.verdict(), (23, "leaks"), "{way}: {}", checked.ended.stderr);

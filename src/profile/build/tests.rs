@@ -1,3 +1,5 @@
+mod leaks;
+
 use super::*;
 use crate::addr::{Addr, FrameAddr, ObjAddr};
 use crate::heapmodel::SiteKey;
@@ -43,6 +45,9 @@ impl Symbolize for TestSymbols {
         });
         Resolution { frames: frames.collect(), status }
     }
+    fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
+        (module == ModuleId(0)).then(|| ("cache".to_owned(), addr.0 % 16))
+    }
     fn take_warnings(&mut self) -> Vec<String> {
         vec!["a warning".into()]
     }
@@ -72,6 +77,15 @@ fn snapshot(sites: Vec<SiteStats>) -> Snapshot {
 }
 
 fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Built {
+    run_with(snapshot, stacks, symbols, None)
+}
+
+fn run_with(
+    snapshot: &Snapshot,
+    stacks: &TestStacks,
+    symbols: &mut dyn Symbolize,
+    leaks: Option<LeakInput<'_>>,
+) -> Built {
     let meta = Meta {
         mode: Mode::Run,
         part: 1,
@@ -99,7 +113,7 @@ fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) ->
         function_name: &|id| ["malloc", "free"][usize::from(id.0)].to_owned(),
         images: vec![],
         children: Children::default(),
-        leaks: None,
+        leaks,
         warnings: vec!["first".into()],
     };
     let built = build(input, symbols);

@@ -14,32 +14,22 @@ use crate::tracer::memory::TargetMemory;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Libraries that hold an allocator and nothing else of the program's.
-const ALLOCATOR_LIBRARIES: [&str; 4] = ["libjemalloc", "libtcmalloc", "libmimalloc", "librpmalloc"];
-
 /// What glibc's malloc is told by: glibc has these, other C libraries have not.
 const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
 
 /// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
 const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
 
-pub(super) fn module_data(elf: &Elf<'_>, id: ModuleId, bias: LoadBias, path: &Path) -> ModuleData {
+pub(super) fn module_data(elf: &Elf<'_>, id: ModuleId, bias: LoadBias) -> ModuleData {
     let writable = elf.segments().filter(|segment| segment.write && segment.mem_size > 0);
     let ranges = writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_glibc = GLIBC_SYMBOLS.iter().any(|name| elf.find_symbol(name).is_some());
     let arena = || {
         let symbol = elf.find_symbol("main_arena").filter(|symbol| symbol.size > 0)?;
         let start = bias.to_process(symbol.addr);
         Some(start..start.add(symbol.size))
     };
-    ModuleData {
-        id,
-        ranges,
-        tls_size: elf.tls_size(),
-        is_allocator: ALLOCATOR_LIBRARIES.iter().any(|library| name.starts_with(library)),
-        glibc: is_glibc.then(arena),
-    }
+    ModuleData { id, ranges, tls_size: elf.tls_size(), glibc: is_glibc.then(arena) }
 }
 
 /// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
