@@ -180,7 +180,8 @@ fn frames<'a>(profile: &'a Profile, site: &LeakSite, table: &'a AllocatorTable) 
 /// How Valgrind calls what it has no name for.
 const UNKNOWN: &str = "???";
 
-/// All names of a function: for people, mangled, and both without the version of a symbol.
+/// All names of a function: for people, mangled, and both without the version of a symbol; and without the leading underscores
+/// that tell the C library's names for itself from the public one (`__strdup`, `strdup`): each tool takes another of them.
 fn names<'a>(name: &'a str, system_name: &'a str) -> Vec<&'a str> {
     if is_unresolved(name) {
         return vec![UNKNOWN, name];
@@ -191,6 +192,8 @@ fn names<'a>(name: &'a str, system_name: &'a str) -> Vec<&'a str> {
             names.push(name);
         }
     }
+    let public = names.first().filter(|name| name.starts_with("__")).map(|name| name.trim_start_matches('_'));
+    names.extend(public.filter(|name| !name.is_empty()));
     names
 }
 
