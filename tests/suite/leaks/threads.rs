@@ -23,7 +23,8 @@ fn t49_thread_local_variables_of_a_loaded_library() {
     assert_classes(&program, &expected, &["start", "plugin_keep"]);
 }
 
-fn of_threads() -> Vec<Expected> {
+/// What becomes of the blocks of `threads`.
+pub fn of_threads() -> Vec<Expected> {
     let threads = |name| same(name, times(3, REACHABLE));
     vec![
         same("main_tls", REACHABLE),
