@@ -15,7 +15,7 @@ use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 /// What a recording became.
@@ -101,6 +101,7 @@ fn conclude_as(
 ) -> Concluded {
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
+    let interrupted = recording.interrupted;
     let check = judging.as_ref().map(|judging| judging.options);
     let mut profile = profile(recording, options, check);
     if let Some(judging) = judging {
@@ -126,6 +127,10 @@ fn conclude_as(
             }
             None => summary(&profile, &SummaryOptions { top, color, width, files: &files }),
         };
+        if interrupted && io::stderr().is_terminal() {
+            // The terminal has written "^C".
+            let _ = writeln!(io::stderr());
+        }
         // Nobody is left to tell if stderr is closed; the files are there.
         let _ = io::stderr().write_all(text.as_bytes());
     } else {

@@ -66,7 +66,8 @@ impl DirectOutputs for Waiter {
 
     fn wait(&mut self, path: &Path, pause: Pause) -> io::Result<()> {
         // Other signals interrupt the wait for these without an answer, which only makes it shorter.
-        self.interrupted = self.interrupted.or_else(|| control::next_signal(POLL));
+        let signal = || control::next_signal(POLL).filter(|&signal| control::is_request_to_end(signal));
+        self.interrupted = self.interrupted.or_else(signal);
         let current = self.current.take().filter(|wait| wait.path == path && wait.pause == pause);
         let mut wait =
             current.unwrap_or_else(|| Wait { path: path.to_owned(), pause, since: Instant::now(), told: false });

@@ -347,7 +347,11 @@ fn check_file(file: &Path) -> Result<(), OutputError> {
 fn directory_error(path: &Path, source: io::Error) -> OutputError {
     let text = path.as_os_str().as_encoded_bytes();
     let has_pattern = text.windows(2).any(|pair| matches!(pair, b"%p" | b"%n" | b"%i"));
-    let hint = if has_pattern { " (patterns are replaced in the file's own name only)" } else { "" };
+    let hint = match source.kind() {
+        _ if has_pattern => " (patterns are replaced in the file's own name only)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; choose another place with -o",
+        _ => "",
+    };
     OutputError::Directory { path: path.to_owned(), source, hint }
 }
 

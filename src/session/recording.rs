@@ -5,7 +5,7 @@ use super::leakscan::LeakScan;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
-use crate::profile::{Amount, Anomalies, Children, Cost, Exit, Totals};
+use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
 use crate::symbols::ModuleMemory;
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
@@ -85,6 +85,8 @@ pub struct Recording {
     pub blind_spots: Vec<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
+    /// Whether Ctrl-C was pressed while it was traced.
+    pub interrupted: bool,
 }
 
 impl Session {
@@ -140,6 +142,7 @@ impl Session {
                 self.space.mapped_pad_bytes() / 1024
             ));
         }
+        self.cost.conditions = Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin };
         let (stacks, modules) = self.space.into_records();
         Recording {
             snapshot,
@@ -163,6 +166,7 @@ impl Session {
             leaks,
             blind_spots,
             timed_out: self.control.has_timed_out(),
+            interrupted: false,
         }
     }
 }

@@ -217,6 +217,11 @@ fn own_signals() -> libc::sigset_t {
     set_of(&signals)
 }
 
+/// Whether `signal` asks heaptrace to end, unlike the one that pauses.
+pub fn is_request_to_end(signal: i32) -> bool {
+    OWN_SIGNALS.contains(&signal)
+}
+
 fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
