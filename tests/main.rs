@@ -39,6 +39,7 @@ mod suite {
     mod launch;
     mod modules;
     mod outputs;
+    mod pipes;
     mod pprof;
     mod processes;
     mod realprograms;

@@ -37,6 +37,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let traced = supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, &progress, tick);
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
+    // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
+    control::pending_signals();
+    control::unblock_terminal_stops()?;
     let concluded = conclude(recording, profile, &destinations);
     Ok(if concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }

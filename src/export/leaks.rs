@@ -46,7 +46,7 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     sections::missing_symbols(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);
     sections::warnings(&mut out, layout, profile);
-    summary::files(&mut out, layout, options.files, view.headline());
+    summary::files(&mut out, layout, options.files, &view);
     verdict(&mut out, layout, profile);
     out
 }

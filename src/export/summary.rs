@@ -41,12 +41,12 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     sections::other_processes(&mut out, layout, profile);
     sections::cost(&mut out, layout, &view);
     sections::warnings(&mut out, layout, profile);
-    files(&mut out, layout, options.files, view.headline());
+    files(&mut out, layout, options.files, &view);
     out
 }
 
 /// The output files.
-pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], headline: Headline) {
+pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &View<'_>) {
     if files.is_empty() {
         return;
     }
@@ -59,9 +59,10 @@ pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], headlin
         };
     }
     let pprof = files.iter().find(|outcome| outcome.result.is_ok() && outcome.format.is_pprof());
-    if let Some(outcome) = pprof {
+    // an empty profile is no use to look at
+    if let Some(outcome) = pprof.filter(|_| view.profile.totals.allocations > 0) {
         let path = text::shell_words(&[outcome.path.to_string_lossy().into_owned()]);
-        let what = match headline {
+        let what = match view.headline() {
             Headline::Peak => "the peak",
             Headline::Live => "what is live",
         };

@@ -1,16 +1,13 @@
 //! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
-use crate::profile::build::UNKNOWN_STACK;
+pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
-use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample};
+use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-
-/// The frame that stands for the missing outer frames of a truncated stack, in formats that can't say so otherwise.
-pub(crate) const TRUNCATED: &str = "[truncated]";
 
 /// The amount that a profile is about in the first place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,7 +203,7 @@ fn leak_labels(profile: &Profile) -> Vec<&'static str> {
 pub(crate) fn exit_text(exit: Option<Exit>) -> String {
     match exit {
         Some(Exit::Code(code)) => format!("exit status {code}"),
-        Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
+        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
         None => "still running".to_owned(),
     }
 }

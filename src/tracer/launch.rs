@@ -7,10 +7,11 @@
 use super::affinity::CpuSet;
 use super::control::SignalMask;
 use super::{Result, TracerError, ptrace};
+use crate::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -136,6 +137,7 @@ pub struct Launched {
     /// Its process id.
     pub pid: i32,
     name: String,
+    path: PathBuf,
     exec_error: OwnedFd,
 }
 
@@ -145,11 +147,31 @@ impl Launched {
         let mut code = [0u8; 4];
         // SAFETY: reads at most 4 bytes into a buffer of 4; the descriptor is ours.
         let n = unsafe { libc::read(self.exec_error.as_raw_fd(), code.as_mut_ptr().cast(), code.len()) };
-        (n == 4).then(|| TracerError::Exec {
-            program: self.name.clone(),
-            source: io::Error::from_raw_os_error(i32::from_le_bytes(code)),
-        })
+        let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
+        (n == 4).then(|| TracerError::Exec { program: self.name.clone(), source: explain_exec(&self.path, source) })
     }
+}
+
+/// What the kernel says of a file that it can't execute is often true of another one: the interpreter that a script names
+/// in its first line, or the loader that a program asks for.
+fn explain_exec(path: &Path, error: io::Error) -> io::Error {
+    let Ok(bytes) = std::fs::read(path) else { return error };
+    let script = bytes.strip_prefix(b"#!").map(|rest| {
+        let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let words = line.trim_ascii_start().split(|&byte| byte == b' ' || byte == b'\t');
+        ("interpreter, named in its first line,", words.map(<[u8]>::to_vec).next().unwrap_or_default())
+    });
+    let program = || Some(("dynamic loader", Elf::parse(&bytes).ok()?.interpreter()?.into_os_string().into_vec()));
+    let Some((role, needed)) = script.or_else(program) else { return error };
+    let help = if needed.ends_with(b"\r") {
+        ": the line ends in a carriage return, as on Windows (dos2unix removes it)"
+    } else if error.kind() == io::ErrorKind::NotFound && role.starts_with("dynamic") {
+        ": the program is for another system or C library"
+    } else {
+        ""
+    };
+    let needed = String::from_utf8_lossy(&needed).replace('\r', "\\r");
+    io::Error::new(error.kind(), format!("its {role} {needed}: {error}{help}"))
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
@@ -220,7 +242,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
     if unsafe { libc::write(gate_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) } != 1 {
         return Err(TracerError::own("let the program start"));
     }
-    Ok(Launched { pid, name: program.name.clone(), exec_error: error_read })
+    Ok(Launched { pid, name: program.name.clone(), path: program.path().to_owned(), exec_error: error_read })
 }
 
 /// Whether our child `pid`, which is no longer traced, has ended, and how.
