@@ -60,7 +60,7 @@ impl Reference {
     fn apply(&mut self, event: &HeapEvent) {
         match *event {
             HeapEvent::Allocated { block, size, by } => self.allocate(block.0, size, by),
-            HeapEvent::Freed { block, internal, by } => {
+            HeapEvent::Freed { block, internal, by, .. } => {
                 if let Some(found) = self.live.get(&block.0).copied() {
                     self.mismatch(&found, &by);
                     self.release(block.0, Some(by));
@@ -232,7 +232,7 @@ fn events(steps: &[Step]) -> Vec<HeapEvent> {
             }
             (8..=12, _) => {
                 let internal = step.family == 11;
-                HeapEvent::Freed { block: Addr(step.addr), internal, by: make(FREE, step.stack + 10) }
+                HeapEvent::Freed { block: Addr(step.addr), internal, given_size: None, by: make(FREE, step.stack + 10) }
             }
             (13, _) => HeapEvent::Failed { size: step.size, by: make(MALLOC, step.stack) },
             (14, Some(at)) => {
