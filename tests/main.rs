@@ -43,6 +43,7 @@ mod suite {
     mod leaks;
     mod modules;
     mod outputs;
+    mod pairing;
     mod pipes;
     mod pprof;
     mod processes;

@@ -4,7 +4,7 @@
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
-use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
+use crate::profile::{Amount, Exit, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
 
     /// The locations of a stack, innermost first, from the allocator's caller on.
     pub fn locations(&self, stack: usize) -> &'a [usize] {
-        self.profile.caller_locations(stack)
+        self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
     }
 
     /// How far to trust a stack.
@@ -95,29 +95,15 @@ impl<'a> View<'a> {
         self.profile.stacks.get(stack).map_or(Quality::Truncated, |stack| stack.quality)
     }
 
-    /// The name of the operation that a sample's thread called: the outermost of the shims that were left out
-    /// (`operator new`, where only malloc has a probe), else the probed function.
+    /// The name of the operation that a sample's thread called.
     pub fn alloc_fn(&self, sample: &Sample) -> &'a str {
-        self.shim_name(sample.stack).unwrap_or_else(|| self.string(sample.alloc_fn))
+        self.string(sample.alloc_fn)
     }
 
     /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`; empty without
     /// a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
     pub fn leak_label(&self, stack: usize) -> &'static str {
         self.leak_labels.get(stack).copied().unwrap_or("")
-    }
-
-    /// The C++ operator that the stack began with. The shims of Rust name no operation of their own.
-    fn shim_name(&self, stack: usize) -> Option<&'a str> {
-        let last = self.profile.entry_shims(stack).checked_sub(1)?;
-        let location = self.profile.locations.get(*self.profile.stacks.get(stack)?.locations.get(last)?)?;
-        let name = self.function(location.lines.last()?.function)?.name.as_str();
-        name.starts_with("operator ").then_some(name)
-    }
-
-    /// A function of the profile's table.
-    pub fn function(&self, index: usize) -> Option<&'a Function> {
-        self.profile.functions.get(index)
     }
 
     /// The frames of a stack, innermost first; at least one.

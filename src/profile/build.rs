@@ -23,6 +23,7 @@ pub use leaks::LeakInput;
 
 use leaks::{Names, Place};
 use locations::Locations;
+pub use shims::shim_names;
 
 /// The frame of a stack of which nothing is known.
 pub const UNKNOWN_STACK: &str = "[unknown stack]";
