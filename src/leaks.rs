@@ -1,4 +1,4 @@
-//! The leak check: what of the live blocks can still be reached.
+//! The leak check: what of the live blocks can still be reached, and what that says of the program.
 //!
 //! Pure. [`Graph::read`] reads each live block and each root once, in the order of addresses, and keeps the pointers it
 //! finds: the target must stand still for that. [`Graph::classify`] then follows the pointers without the target, and

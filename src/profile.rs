@@ -354,6 +354,8 @@ pub enum FindingKind {
     InvalidFree,
     /// A block was freed by another family than allocated it.
     MismatchedFree,
+    /// A block was freed with another size than it was requested with.
+    SizedDelete,
 }
 
 /// An error in the program's use of the heap, once per kind and pair of stacks.
@@ -367,6 +369,8 @@ pub struct Finding {
     pub block: Addr,
     /// The size of the block in bytes, if it is known.
     pub size: Option<u64>,
+    /// The size that the offending call gave, if it gave a wrong one.
+    pub given_size: Option<u64>,
     /// The stack of the offending call: an index into [`Profile::stacks`].
     pub stack: usize,
     /// Where the block was allocated, if known.

@@ -37,6 +37,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
         prepare_file(path)?;
     }
     let mut settings = settings(profile, true)?;
+    settings.table.watch_sized_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
     let mut recording = run::trace(&options.run, settings, options.timeout)?;
     let (pid, lives_on) = (recording.pid, recording.detached && recording.exit.is_none());

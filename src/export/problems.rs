@@ -67,6 +67,7 @@ impl Rule {
             Self::Error(FindingKind::MismatchedFree) => {
                 "A block was freed by another family of functions than allocated it, as delete of a malloc."
             }
+            Self::Error(FindingKind::SizedDelete) => "A block was freed with another size than it was requested with.",
             Self::Leak(LeakClass::Definite) => "No pointer to the block was left when the program ended.",
             Self::Leak(LeakClass::Indirect) => "Only leaked blocks held pointers to the block when the program ended.",
             Self::Leak(LeakClass::Possible) => {

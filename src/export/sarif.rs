@@ -17,10 +17,11 @@ const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 const BASE: &str = "SRCROOT";
 
 /// All kinds of problems, in the order of the rules.
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     Rule::Error(FindingKind::DoubleFree),
     Rule::Error(FindingKind::InvalidFree),
     Rule::Error(FindingKind::MismatchedFree),
+    Rule::Error(FindingKind::SizedDelete),
     Rule::Leak(LeakClass::Definite),
     Rule::Leak(LeakClass::Indirect),
     Rule::Leak(LeakClass::Possible),

@@ -252,6 +252,7 @@ pub(crate) const fn finding_words(kind: FindingKind) -> &'static str {
         FindingKind::DoubleFree => "freed twice",
         FindingKind::InvalidFree => "freed, but never allocated",
         FindingKind::MismatchedFree => "freed by the wrong family of functions",
+        FindingKind::SizedDelete => "freed with a wrong size",
     }
 }
 
@@ -259,9 +260,10 @@ pub(crate) const fn finding_words(kind: FindingKind) -> &'static str {
 pub(crate) fn finding_sentence(finding: &Finding) -> String {
     let kind = finding_words(finding.kind);
     let size = finding.size.map(|size| format!(" ({})", plural(size, "byte"))).unwrap_or_default();
+    let given = finding.given_size.map(|size| format!(" as one of {}", plural(size, "byte"))).unwrap_or_default();
     let times = if finding.count == 1 { String::new() } else { format!("; {} times", grouped(finding.count)) };
     let (block, function, thread) = (finding.block, &finding.function, &finding.thread);
-    format!("{kind}: the block at {block}{size}, by {function} in thread {thread}{times}")
+    format!("{kind}: the block at {block}{size}{given}, by {function} in thread {thread}{times}")
 }
 
 /// What was not seen, or is not certain.

@@ -73,6 +73,7 @@ pub(crate) fn sample_profile() -> Profile {
             count: 3,
             block: Addr(0x5555_5557_0010),
             size: Some(64),
+            given_size: None,
             stack: 4,
             alloc_stack: Some(2),
             free_stack: Some(4),

@@ -143,6 +143,10 @@ fn hide(site: &mut LeakSite, rule: usize, classes: &[bool; 4]) -> Amount {
     hidden
 }
 
+/// How the names of the two allocating operators begin.
+const NEW: &str = "operator new(";
+const NEW_ARRAY: &str = "operator new[](";
+
 /// What Memcheck's replacements of the allocator are part of.
 const MEMCHECK: &str = "/usr/libexec/valgrind/vgpreload_memcheck-amd64-linux.so";
 
@@ -151,6 +155,12 @@ fn frames<'a>(profile: &'a Profile, site: &LeakSite, table: &'a AllocatorTable) 
     let alloc_fn = profile.strings.get(site.alloc_fn).map_or("malloc", String::as_str);
     let mut functions = vec![alloc_fn];
     functions.extend(table.iter().find(|(_, function)| function.name == alloc_fn).map(|(_, f)| f.symbol.as_str()));
+    // libstdc++'s `new[]` jumps to its `new`: which of the two was called can't be told on the stack
+    if let Some(parameters) = alloc_fn.strip_prefix(NEW) {
+        let twin = |name: &str| name.strip_prefix(NEW_ARRAY) == Some(parameters);
+        let twin = table.iter().find(|(_, function)| twin(&function.name));
+        functions.extend(twin.into_iter().flat_map(|(_, function)| [function.name.as_ref(), function.symbol.as_str()]));
+    }
     let modules = profile.allocators.iter().filter_map(|allocator| profile.modules.get(allocator.module));
     let objects = modules.filter_map(|module| module.path.to_str()).chain([MEMCHECK]).collect();
     let mut frames = vec![RuleFrame { functions, objects, sources: Vec::new(), line: 0 }];
@@ -170,7 +180,8 @@ fn frames<'a>(profile: &'a Profile, site: &LeakSite, table: &'a AllocatorTable) 
 /// How Valgrind calls what it has no name for.
 const UNKNOWN: &str = "???";
 
-/// All names of a function: for people, mangled, and both without the version of a symbol.
+/// All names of a function: for people, mangled, and both without the version of a symbol; and without the leading underscores
+/// that tell the C library's names for itself from the public one (`__strdup`, `strdup`): each tool takes another of them.
 fn names<'a>(name: &'a str, system_name: &'a str) -> Vec<&'a str> {
     if is_unresolved(name) {
         return vec![UNKNOWN, name];
@@ -181,6 +192,8 @@ fn names<'a>(name: &'a str, system_name: &'a str) -> Vec<&'a str> {
             names.push(name);
         }
     }
+    let public = names.first().filter(|name| name.starts_with("__")).map(|name| name.trim_start_matches('_'));
+    names.extend(public.filter(|name| !name.is_empty()));
     names
 }
 

@@ -5,7 +5,7 @@
 //! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
 
 use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, Leaks, Verdict, VerdictKind};
-use crate::profile::{Amount, Exit, Profile};
+use crate::profile::{Amount, Exit, Profile, signal_text};
 
 /// The exit status of `check` when the program did not end in time, that of timeout(1).
 pub const TIMED_OUT: u8 = 124;
@@ -147,7 +147,7 @@ fn failure(exit: Option<Exit>) -> Option<(u8, String)> {
         }
         Exit::Signal(signal) => {
             let status = u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128));
-            Some((status, format!("the program was killed by signal {signal}")))
+            Some((status, format!("the program was killed by {}", signal_text(signal))))
         }
     }
 }

@@ -313,6 +313,7 @@ impl Tables {
                 count: error.count,
                 block: error.block,
                 size: error.size,
+                given_size: error.given_size,
                 stack: exported.stack,
                 alloc_stack: other(error.alloc_stack),
                 free_stack: other(error.free_stack),

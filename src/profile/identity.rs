@@ -31,6 +31,7 @@ impl FindingKind {
             Self::DoubleFree => "double_free",
             Self::InvalidFree => "invalid_free",
             Self::MismatchedFree => "mismatched_free",
+            Self::SizedDelete => "sized_delete",
         }
     }
 }

@@ -172,6 +172,7 @@ impl Session {
             caller_module: self.space.module_at(return_addr),
             family: self.space.family_of_call(at, return_addr, frees),
             caller_is_allocator: self.space.is_allocator_code(return_addr),
+            is_wrapper: frees && self.space.is_wrapper_entry(at),
         };
         let (model, table) = (&mut self.model, &self.settings.table);
         let mut context = StackQuestions { space: &mut self.space, regs, tid };

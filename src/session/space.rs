@@ -328,6 +328,12 @@ impl AddressSpace {
                 self.wrappers.push((range, family));
             }
         }
+        for probe in providers.sized_deletes {
+            let Some((addr, _)) = self.process_address(&probe) else { continue };
+            if self.breakpoints.get(addr).is_none_or(|breakpoint| breakpoint.purposes.entry.is_none()) {
+                self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+            }
+        }
         for probe in providers.probes {
             let Some((addr, id)) = self.process_address(&probe) else { continue };
             let known = self.entry_families.insert(addr, probe.family).is_some();

@@ -86,6 +86,8 @@ fn the_options_say_what_counts() {
     let mismatched = |options: &[&str]| check(&Program::fixture("mismatched"), options, &[]);
     assert_eq!(mismatched(&[]).verdict(), (23, "errors"));
     assert_eq!(mismatched(&["--errors", "off"]).verdict(), (0, "clean"));
+    let sized = check(&Program::fixture("sized_delete"), &[], &[]);
+    assert_eq!(sized.verdict(), (23, "errors"), "{}", sized.ended.stderr);
 }
 
 /// The program's own failure goes first, but its leaks are told.

@@ -1,6 +1,7 @@
 //! The leak check against Memcheck: the same classes of the same blocks, on fixtures of one behaviour each and on real
 //! programs.
 
+mod allocators;
 mod blind;
 mod chains;
 mod ci;
@@ -55,16 +56,8 @@ fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -
     let checked = program.checked(&[]);
     let ours = Found::from_report(&checked.report);
     let (memcheck, ours) = (memcheck.by_function(), ours.by_function());
-    let mut wrong = Vec::new();
-    for Expected { function, ours: wanted, memcheck: told } in expected {
-        let blocks = |found: &BTreeMap<String, Amounts>| found.get(*function).map(|a| a.map(|amount| amount.blocks));
-        if blocks(&memcheck) != Some(*told) {
-            wrong.push(format!("{function}: Memcheck says {:?}, expected {told:?}", blocks(&memcheck)));
-        }
-        if blocks(&ours) != Some(*wanted) {
-            wrong.push(format!("{function}: heaptrace says {:?}, expected {wanted:?}", blocks(&ours)));
-        }
-    }
+    let mut wrong = not_as_expected("Memcheck", &memcheck, expected.iter().map(|e| (e.function, e.memcheck)));
+    wrong.extend(not_as_expected("heaptrace", &ours, expected.iter().map(|e| (e.function, e.ours))));
     let differing: Vec<_> = expected.iter().filter(|e| e.ours != e.memcheck).map(|e| e.function).collect();
     let names: std::collections::BTreeSet<_> = memcheck.keys().chain(ours.keys()).collect();
     for name in names {
@@ -84,6 +77,27 @@ fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -
     }
     assert!(wrong.is_empty(), "{}\n{}\n{}", program.exe().display(), wrong.join("\n"), checked.ended.stderr);
     checked
+}
+
+/// What a tool says of functions, where it is not what is expected.
+fn not_as_expected(
+    tool: &str,
+    found: &BTreeMap<String, Amounts>,
+    expected: impl Iterator<Item = (&'static str, Blocks)>,
+) -> Vec<String> {
+    let blocks = |function: &str| found.get(function).map(|amounts| amounts.map(|amount| amount.blocks));
+    let wrong = expected.filter(|(function, wanted)| blocks(function) != Some(*wanted));
+    wrong
+        .map(|(function, wanted)| format!("{function}: {tool} says {:?}, expected {wanted:?}", blocks(function)))
+        .collect()
+}
+
+/// Runs a fixture under heaptrace alone, where Memcheck can't see it as it is.
+fn assert_ours(program: &Program, expected: &[Expected]) {
+    let checked = program.checked(&[]);
+    let ours = Found::from_report(&checked.report).by_function();
+    let wrong = not_as_expected("heaptrace", &ours, expected.iter().map(|e| (e.function, e.ours)));
+    assert!(wrong.is_empty(), "{}\n{}\n{}", program.exe().display(), wrong.join("\n"), checked.ended.stderr);
 }
 
 /// A fixture of this folder.

@@ -73,7 +73,9 @@ impl Found {
         let leaks = report.0.get("leaks").filter(|leaks| !leaks.is_null());
         let leaks = leaks.unwrap_or_else(|| panic!("no leak scan: {}", report.0["verdict"]));
         let totals = CLASSES.map(|class| amount(&leaks[class], "blocks"));
-        assert_eq!(found.totals(), totals, "findings and sums of the report differ");
+        // Of indirect blocks the sum leaves out those that hang on suppressed ones.
+        let compared = |[definite, _, possible, reachable]: Amounts| [definite, possible, reachable];
+        assert_eq!(compared(found.totals()), compared(totals), "findings and sums of the report differ");
         found.suppressed = amount(&leaks["suppressed"], "blocks");
         found
     }

@@ -201,6 +201,17 @@ fn names_that_become_one_are_written_once() {
 }
 
 #[test]
+fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
+    let dir = Dir::new("verdict");
+    let prepared = |name: &str| prepare(&[dir.path("a.json"), dir.path(name)]).expect("good");
+    for name in ["a.junit.xml", "a.sarif", "a.md"] {
+        let error = prepared(name).without_verdict().expect_err(name).to_string();
+        assert!(error.contains("use `heaptrace check`"), "{error}");
+    }
+    prepared("a.txt").without_verdict().expect("good");
+}
+
+#[test]
 fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
     let refused = refusal(&[PathBuf::from("/dev/null")]);
     assert_eq!(
@@ -239,15 +250,4 @@ fn an_output_without_a_reader_does_not_delay_the_others() {
     assert_eq!(lost[0], (dir.path("a.json"), Err("patience has ended".to_owned())));
     assert_eq!(lost[1].0, dir.path("b.json"));
     assert!(lost[1].1.is_ok() && dir.path("b.json").exists());
-}
-
-#[test]
-fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
-    let dir = Dir::new("verdict");
-    let prepared = |name: &str| prepare(&[dir.path("a.json"), dir.path(name)]).expect("good");
-    for name in ["a.junit.xml", "a.sarif", "a.md"] {
-        let error = prepared(name).without_verdict().expect_err(name).to_string();
-        assert!(error.contains("use `heaptrace check`"), "{error}");
-    }
-    prepared("a.txt").without_verdict().expect("good");
 }

@@ -37,7 +37,9 @@ pub fn generate(profile: &Profile, policy: &Policy) -> String {
 fn stack(profile: &Profile, site: &LeakSite, table: &AllocatorTable) -> Option<(String, String)> {
     let alloc_fn = profile.strings.get(site.alloc_fn).map_or("malloc", String::as_str);
     let symbol = table.iter().find(|(_, function)| function.name == alloc_fn).map_or(alloc_fn, |(_, f)| &f.symbol);
-    let mut lines = vec![format!("fun:{symbol}")];
+    // `new[]` looks like `new` on our stacks, where libstdc++ jumps from one to the other, and not on Memcheck's
+    let mut lines =
+        vec![symbol.strip_prefix("_Znw").map_or_else(|| format!("fun:{symbol}"), |rest| format!("fun:_Zn?{rest}"))];
     let locations: Vec<&Location> =
         profile.locations_of(site.stack).iter().filter_map(|index| profile.locations.get(*index)).collect();
     let mut called = Vec::new();
@@ -70,6 +72,22 @@ fn frame(profile: &Profile, location: &Location, name: &str, system_name: &str) 
         return Some(format!("obj:{}", module.path.display()));
     }
     let symbol = if system_name.is_empty() { name } else { system_name };
+    if symbol.starts_with('_') && !["_Z", "_R"].iter().any(|mangled| symbol.starts_with(mangled)) {
+        // the C library has several names for one function, and each tool takes another (`strdup`, `__GI___strdup`)
+        let file = module.path.file_name().unwrap_or(module.path.as_os_str());
+        return Some(format!("obj:*/{}", file.display()));
+    }
+    let symbol = &any_variant(symbol);
     // versions differ between machines, and some tools cut them off
     Some(symbol.split_once('@').map_or_else(|| format!("fun:{symbol}"), |(bare, _)| format!("fun:{bare}*")))
+}
+
+/// A mangled name with a wildcard for the variant of a constructor or destructor (`C1`, `C2`, `D0`, `D1`, `D2`; Itanium C++ ABI,
+/// 5.1.4.3): one function has several of these names.
+fn any_variant(symbol: &str) -> String {
+    let variants = ["C1E", "C2E", "D0E", "D1E", "D2E"];
+    if !symbol.starts_with("_ZN") {
+        return symbol.to_owned();
+    }
+    variants.iter().fold(symbol.to_owned(), |symbol, variant| symbol.replace(variant, &format!("{}?E", &variant[..1])))
 }

@@ -218,6 +218,7 @@ fn what_becomes_equal_is_merged() {
     let mut sites = snapshot(vec![site(1, 1, 0, 8, 3), site(2, 3, 0, 8, 2), site(2, 2, 0, 8, 1), site(2, 1, 0, 9, 1)]);
     let error = |stack, count| HeapError {
         kind: FindingKind::DoubleFree,
+        given_size: None,
         count,
         block: Addr(0x1000),
         size: None,

@@ -1,13 +1,12 @@
 //! Chains, cycles, trees, interior pointers: what leads where, without threads.
 
-use super::{DEFINITE, INDIRECT, POSSIBLE, REACHABLE, assert_classes, fixture, same, times, truer};
+use super::{DEFINITE, Expected, INDIRECT, POSSIBLE, REACHABLE, assert_classes, fixture, same, times, truer};
 use crate::support::leakcheck::{Amount, Found};
 use crate::support::report::functions_of;
 
-/// T47: the nine chain cases of Memcheck's manual.
-#[test]
-fn t47_nine_chain_cases() {
-    let expected = [
+/// What becomes of the blocks of `chains`.
+pub fn nine_cases() -> Vec<Expected> {
+    vec![
         same("case1_b", REACHABLE),
         same("case2_a", REACHABLE),
         same("case2_b", REACHABLE),
@@ -23,8 +22,60 @@ fn t47_nine_chain_cases() {
         same("case8_b", POSSIBLE),
         same("case9_a", DEFINITE),
         same("case9_b", INDIRECT),
-    ];
-    let checked = assert_classes(&fixture("chains"), &expected, &[]);
+    ]
+}
+
+/// What becomes of the blocks of `cycles`.
+pub fn cycles() -> Vec<Expected> {
+    vec![
+        same("self_loop", DEFINITE),
+        same("pair", [1, 1, 0, 0]),
+        same("ring", [1, 4, 0, 0]),
+        same("held_ring", times(3, REACHABLE)),
+        same("head_of_ring", DEFINITE),
+        same("headed_ring", times(3, INDIRECT)),
+        same("ring_with_tail", [1, 2, 0, 0]),
+        same("tail", INDIRECT),
+        same("first_of_two", times(3, INDIRECT)),
+        same("second_of_two", [1, 1, 0, 0]),
+        same("inside_ring", [1, 2, 0, 0]),
+        same("possible_ring", times(3, POSSIBLE)),
+    ]
+}
+
+/// What becomes of the blocks of `mapped`.
+pub fn mapped() -> Vec<Expected> {
+    vec![
+        same("in_private_anonymous", REACHABLE),
+        same("in_large_anonymous", REACHABLE),
+        same("in_shared_anonymous", REACHABLE),
+        same("in_private_file", REACHABLE),
+        same("in_read_only_now", DEFINITE),
+        same("in_beside_mapped_block", REACHABLE),
+        same("large_held", REACHABLE),
+        same("in_mapped_block", REACHABLE),
+        same("large_lost", DEFINITE),
+        same("in_large_lost", INDIRECT),
+        same("in_unreadable", DEFINITE),
+        same("in_unmapped", DEFINITE),
+    ]
+}
+
+/// What becomes of the blocks of `freed`.
+pub fn freed() -> Vec<Expected> {
+    vec![
+        same("only_in_small_freed", DEFINITE),
+        same("only_in_large_freed", DEFINITE),
+        same("only_in_mapped_freed", DEFINITE),
+        same("in_kept_part", REACHABLE),
+        same("in_cut_off_part", DEFINITE),
+    ]
+}
+
+/// T47: the nine chain cases of Memcheck's manual.
+#[test]
+fn t47_nine_chain_cases() {
+    let checked = assert_classes(&fixture("chains"), &nine_cases(), &[]);
     assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
     assert_eq!(checked.report.text("/verdict/result"), "leaks");
     assert_eq!(checked.report.text("/leaks/moment"), "exit");
@@ -63,21 +114,7 @@ fn edges_of_blocks() {
 /// T48: of each lost group exactly one block is definite.
 #[test]
 fn t48_cycles() {
-    let expected = [
-        same("self_loop", DEFINITE),
-        same("pair", [1, 1, 0, 0]),
-        same("ring", [1, 4, 0, 0]),
-        same("held_ring", times(3, REACHABLE)),
-        same("head_of_ring", DEFINITE),
-        same("headed_ring", times(3, INDIRECT)),
-        same("ring_with_tail", [1, 2, 0, 0]),
-        same("tail", INDIRECT),
-        same("first_of_two", times(3, INDIRECT)),
-        same("second_of_two", [1, 1, 0, 0]),
-        same("inside_ring", [1, 2, 0, 0]),
-        same("possible_ring", times(3, POSSIBLE)),
-    ];
-    assert_classes(&fixture("cycles"), &expected, &[]);
+    assert_classes(&fixture("cycles"), &cycles(), &[]);
 }
 
 /// What hangs on lost blocks is told once, at one of them, however deep it is.
@@ -154,36 +191,15 @@ fn interior_pointers_of_rust() {
 /// written or is gone is not.
 #[test]
 fn pointers_in_mapped_memory() {
-    let expected = [
-        same("in_private_anonymous", REACHABLE),
-        same("in_large_anonymous", REACHABLE),
-        same("in_shared_anonymous", REACHABLE),
-        same("in_private_file", REACHABLE),
-        same("in_read_only_now", DEFINITE),
-        same("in_beside_mapped_block", REACHABLE),
-        same("large_held", REACHABLE),
-        same("in_mapped_block", REACHABLE),
-        same("large_lost", DEFINITE),
-        same("in_large_lost", INDIRECT),
-        same("in_unreadable", DEFINITE),
-        same("in_unmapped", DEFINITE),
-    ];
     let program = fixture("mapped");
     let file = program.outside("mapped");
-    assert_classes(&program.args([file]), &expected, &[]);
+    assert_classes(&program.args([file]), &mapped(), &[]);
 }
 
 /// What was given back holds nothing any more, though its bytes are still there.
 #[test]
 fn pointers_in_freed_memory() {
-    let expected = [
-        same("only_in_small_freed", DEFINITE),
-        same("only_in_large_freed", DEFINITE),
-        same("only_in_mapped_freed", DEFINITE),
-        same("in_kept_part", REACHABLE),
-        same("in_cut_off_part", DEFINITE),
-    ];
-    assert_classes(&fixture("freed"), &expected, &[]);
+    assert_classes(&fixture("freed"), &freed(), &[]);
 }
 
 /// Words that were never written since their memory was handed out. Memcheck follows the life of every bit, and does not

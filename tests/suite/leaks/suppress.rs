@@ -30,7 +30,8 @@ fn entry(lines: &[&str]) -> String {
     format!("{{\n   a_name\n   Memcheck:Leak\n{}}}\n", lines.concat())
 }
 
-/// Memcheck reads the same file.
+/// Memcheck reads the same file. One thing differs, and no case is made of it: libstdc++'s `new[]` jumps to its `new`, so that
+/// heaptrace sees the latter only, and lets a rule for either hide it.
 #[test]
 fn valgrind_suppressions_hide_what_they_hide_in_memcheck() {
     let line = format!("src:suppressed.cc:{}", fixtures::site_line("leaks/suppressed", "number"));
@@ -55,8 +56,8 @@ fn valgrind_suppressions_hide_what_they_hide_in_memcheck() {
         (vec![entry(&["...", &line])], 1),
         (vec![entry(&["fun:calloc", "fun:main"])], 0),
         (vec![entry(&["fun:vendor_buffer"])], 0),
-        (vec!["# a comment\n\n".to_owned(), entry(&["fun:realloc", "..."]), entry(&["fun:_Znwm", "..."])], 2),
-        (vec!["{\n   other\n   Memcheck:Cond\n   fun:main\n}\n".to_owned(), entry(&["fun:_Znwm", "..."])], 1),
+        (vec!["# a comment\n\n".to_owned(), entry(&["fun:realloc", "..."]), entry(&["fun:_Znwm", "fun:_ZN3app6*"])], 2),
+        (vec!["{\n   other\n   Memcheck:Cond\n   fun:main\n}\n".to_owned(), entry(&["fun:_Znwm", "fun:_ZN3app6*"])], 1),
         (vec!["{\n   other\n   Helgrind:Race\n   fun:main\n}\n".to_owned()], 0),
     ];
     let program = Program::new(program(&[]));
@@ -199,7 +200,7 @@ fn generated_suppressions_hide_everything() {
 #[test]
 fn bad_files_are_errors() {
     for (text, line) in
-        [("{\n   name\n   Memcheck:Leak\n   fun:x\n", ":"), ("leak:a\nnonsense\n", ":2"), ("{\n   name\n}\n", ":")]
+        [("{\n   name\n   Memcheck:Leak\n   fun:x\n", 4), ("leak:a\nnonsense\n", 2), ("{\n   name\n}\n", 3)]
     {
         let program = fixture("chains");
         let file = program.outside("bad.supp");
@@ -207,6 +208,6 @@ fn bad_files_are_errors() {
         let command = ["check", "--suppressions", file.to_str().unwrap(), "--", program.exe().to_str().unwrap()];
         let ended = program.start_heaptrace(command).wait();
         assert_eq!(ended.code(), 125, "{text}{}", ended.stderr);
-        assert!(ended.stderr.contains(&format!("bad.supp{line}")), "{text}{}", ended.stderr);
+        assert!(ended.stderr.contains(&format!("bad.supp, line {line}: ")), "{text}{}", ended.stderr);
     }
 }

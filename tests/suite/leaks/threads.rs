@@ -20,10 +20,11 @@ fn t49_thread_local_variables_of_a_loaded_library() {
     let [ours, memcheck] = [times(4, REACHABLE), [0, 0, 3, 1]];
     expected.extend(["in_dynamic_tls", "behind_dynamic_tls"].map(|name| truer(name, ours, memcheck)));
     let program = fixture("threads").args([library]);
-    assert_classes(&program, &expected, &["start", "keep_thread_data", "plugin_keep"]);
+    assert_classes(&program, &expected, &["start", "plugin_keep"]);
 }
 
-fn of_threads() -> Vec<Expected> {
+/// What becomes of the blocks of `threads`.
+pub fn of_threads() -> Vec<Expected> {
     let threads = |name| same(name, times(3, REACHABLE));
     vec![
         same("main_tls", REACHABLE),
