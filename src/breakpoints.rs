@@ -225,6 +225,11 @@ impl BreakpointTable {
         self.removed.contains_key(&addr)
     }
 
+    /// Whether a breakpoint stands at `addr`, or stood there earlier.
+    pub fn is_or_was_there(&self, addr: Addr) -> bool {
+        self.by_address.contains_key(&addr) || self.was_removed(addr)
+    }
+
     /// Forgets the removed breakpoints in `start..end`: a new module was mapped there, whose own int3s are its own.
     pub fn forget_removed(&mut self, start: Addr, end: Addr) {
         self.removed.retain(|addr, _| !(start..end).contains(addr));

@@ -7,6 +7,7 @@
 pub mod affinity;
 pub mod control;
 pub mod files;
+mod injection;
 pub mod launch;
 pub mod memory;
 pub mod permission;

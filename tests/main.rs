@@ -34,6 +34,7 @@ mod suite {
     mod findshlibs;
     mod harness;
     mod hook;
+    mod injection;
     mod launch;
     mod modules;
     mod outputs;

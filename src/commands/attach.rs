@@ -23,7 +23,7 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
     }
-    if let Some(process) = procfs::thread_group(pid)
+    if let Ok(Some(process)) = procfs::thread_group(pid)
         && process != pid
     {
         bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
@@ -37,8 +37,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let traced = supervise(Target::Attach { pid }, settings, profile.duration, Signals::ForUs, &progress, tick);
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
+    let harmed = recording.harmed;
     let concluded = conclude(recording, profile, &destinations);
-    Ok(if concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
+    Ok(if harmed || concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }
 
 fn find(target: &AttachTarget) -> Result<i32, ByNameError> {

@@ -14,6 +14,7 @@ use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{TracerError, control};
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +37,20 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let tick = || line.tick(progress.read());
     let traced = supervise(target, settings, profile.duration, Signals::ForTheProgram, &progress, tick);
     drop(line);
-    let mut recording = traced.map_err(refused)?;
+    let mut recording = match traced {
+        Ok(recording) => recording,
+        Err(error) => {
+            // The program lives on as a child of ours: whoever waits for us waits for it.
+            if let Some(SessionError::BrokenOff { aftermath, .. }) = error.downcast_ref()
+                && let Some(pid) = aftermath.survivor()
+            {
+                let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
+                wait_as_parent(pid)?;
+                return Ok(EXIT_OWN_FAILURE);
+            }
+            return Err(refused(error));
+        }
+    };
     if privileged {
         recording.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
@@ -50,6 +64,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
         );
     }
     let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    let harmed = recording.harmed;
     let concluded = conclude(recording, profile, &destinations);
     // Let go before its end, the program is waited for as by any parent.
     let status = match exit {
@@ -57,7 +72,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
         _ => exit,
     };
     let status = status.map_or(EXIT_OWN_FAILURE, code_of);
-    Ok(if status == 0 && concluded.has_failed() { EXIT_OWN_FAILURE } else { status })
+    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
 /// Says what helps if the kernel does not let a child be traced.

@@ -32,14 +32,16 @@ impl Session {
 
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
     pub(super) fn on_new_task(&mut self, tid: i32) -> Result<Option<Action>> {
+        let is_thread = procfs::thread_group(tid)? == Some(self.pid);
+        let borrows = !is_thread && self.borrows_memory(tid)?;
         self.note_arrival(tid);
-        if procfs::thread_group(tid) == Some(self.pid) {
+        if is_thread {
             self.tasks.add(tid, Role::Thread);
             self.unpin();
             self.restore_affinity(tid);
             return Ok(None);
         }
-        if self.borrows_memory(tid) {
+        if borrows {
             self.tasks.add(tid, Role::Borrower);
             return Ok(None);
         }
@@ -48,17 +50,26 @@ impl Session {
     }
 
     /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
-    pub(super) fn detach_new_child(&mut self, tid: i32) {
+    pub(super) fn detach_new_child(&mut self, tid: i32) -> Result<()> {
+        let is_new = self.tasks.get(tid).is_none();
+        let has_copy = is_new && procfs::thread_group(tid)? != Some(self.pid) && !self.borrows_memory(tid)?;
         self.note_arrival(tid);
-        if self.tasks.get(tid).is_none() && procfs::thread_group(tid) != Some(self.pid) && !self.borrows_memory(tid) {
+        if has_copy {
             self.let_copy_go(tid);
         }
+        Ok(())
     }
 
     /// Gives a forked child, which is stopped and has one thread, its original code back.
     fn let_copy_go(&mut self, tid: i32) {
         self.children.untraced += 1;
-        match TargetMemory::open(tid, tid).and_then(|mut memory| self.space.clean_copy(&mut memory)) {
+        let clean = || {
+            let mut memory = TargetMemory::open(tid, tid)?;
+            memory.stands_still(Some(tid));
+            self.space.clean_copy(&mut memory)
+        };
+        // The child's life hangs on it.
+        match clean().or_else(|_| clean()) {
             Ok(()) => {}
             Err(error) => self.warn_once(format!("the code of child {tid} could not be restored: {error}")),
         }
@@ -67,13 +78,13 @@ impl Session {
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
     /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
-    fn borrows_memory(&mut self, tid: i32) -> bool {
+    fn borrows_memory(&mut self, tid: i32) -> Result<bool> {
         let live = self.tasks.iter().find(|task| task.role == Role::Thread).map_or(self.pid, |task| task.id.tid);
-        match procfs::same_memory(tid, live) {
+        Ok(match procfs::same_memory(tid, live) {
             Some(same) => same,
             // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-            None => TargetMemory::open(tid, tid).is_ok_and(|other| self.space.is_seen_through(&other).unwrap_or(true)),
-        }
+            None => self.space.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true),
+        })
     }
 
     /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.

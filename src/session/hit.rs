@@ -26,7 +26,7 @@ impl Session {
             return self.on_foreign_trap(tid, thread, trap);
         };
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.
-        if !breakpoint.hit_is_certain() && !is_own_trap(thread) {
+        if !breakpoint.hit_is_certain() && !is_own_trap(thread)? {
             self.before_signal(tid, thread)?;
             return Ok(Action::Resume(SIGTRAP));
         }
@@ -260,7 +260,7 @@ impl Session {
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, trap: Addr) -> Result<Action> {
-        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread) && !self.space.holds_int3(trap) {
+        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread)? && !self.space.holds_int3(trap) {
             thread.set_instruction_pointer(trap.0)?;
             return Ok(Action::Resume(0));
         }
@@ -306,7 +306,7 @@ pub(super) fn leave_pad(thread: &Stopped, raw: &RawRegs, resume: Resume) -> Resu
 
 /// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
 /// program can send bears that.
-pub(super) fn is_own_trap(thread: &Stopped) -> bool {
+pub(super) fn is_own_trap(thread: &Stopped) -> Result<bool> {
     const SI_KERNEL: i32 = 0x80;
-    thread.signal_code().is_ok_and(|code| code == SI_KERNEL)
+    Ok(thread.signal_code()? == SI_KERNEL)
 }

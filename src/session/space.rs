@@ -19,7 +19,7 @@ use crate::symbols::{Bytes, ModuleMemory};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{Result, files, procfs};
+use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -64,7 +64,29 @@ struct Loaded {
 #[derive(Clone, Copy, Debug)]
 struct Deferred {
     addr: Addr,
-    purpose: Purpose,
+    to_place: ToPlace,
+}
+
+impl Deferred {
+    const fn is_entry_at(&self, addr: Addr) -> bool {
+        self.addr.0 == addr.0 && matches!(self.to_place, ToPlace::Entry(_))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ToPlace {
+    Entry(EntryProbe),
+    Loader,
+    SignalAction,
+}
+
+/// The probe on an allocator function.
+#[derive(Clone, Copy, Debug)]
+struct EntryProbe {
+    function: FunctionId,
+    module: ModuleId,
+    size: u64,
+    family: Option<Family>,
 }
 
 /// See the module's head.
@@ -276,19 +298,29 @@ impl AddressSpace {
         }
         for probe in providers.probes {
             let Some((addr, id)) = self.process_address(&probe) else { continue };
-            let known = self.entry_families.insert(addr, probe.family).is_some();
-            if known && self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some()) {
+            let is_placed = self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some());
+            if is_placed {
+                self.entry_families.insert(addr, probe.family);
                 continue;
             }
-            self.note_allocator_code(id, addr, probe.size);
-            if let Some(record) = self.records.get_mut(id.0 as usize)
-                && !record.probed.contains(&probe.function)
-            {
-                record.probed.push(probe.function);
+            if self.deferred.iter().any(|other| other.is_entry_at(addr)) {
+                continue;
             }
-            self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+            let entry = EntryProbe { function: probe.function, module: id, size: probe.size, family: probe.family };
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
         }
         Ok(())
+    }
+
+    /// A probe stands: only now its function counts as probed.
+    fn note_placed(&mut self, addr: Addr, entry: EntryProbe) {
+        self.entry_families.insert(addr, entry.family);
+        self.note_allocator_code(entry.module, addr, entry.size);
+        if let Some(record) = self.records.get_mut(entry.module.0 as usize)
+            && !record.probed.contains(&entry.function)
+        {
+            record.probed.push(entry.function);
+        }
     }
 
     fn process_address(&self, probe: &Probe) -> Option<(Addr, ModuleId)> {
@@ -307,8 +339,21 @@ impl AddressSpace {
     }
 
     fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
-        match self.place(probe.addr, probe.purpose, helper)? {
-            Placed::Done => {}
+        let purpose = match probe.to_place {
+            ToPlace::Entry(entry) => Purpose::Entry(entry.function),
+            ToPlace::Loader => Purpose::Loader,
+            ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
+        };
+        let placed = match self.place(probe.addr, purpose, helper) {
+            Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
+            placed => placed?,
+        };
+        match placed {
+            Placed::Done => {
+                if let ToPlace::Entry(entry) = probe.to_place {
+                    self.note_placed(probe.addr, entry);
+                }
+            }
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
                 self.warnings
@@ -332,6 +377,14 @@ impl AddressSpace {
         Ok(None)
     }
 
+    /// Places what had to wait for a thread that stands still, wherever it does.
+    pub fn place_refused(&mut self) -> Result<()> {
+        for probe in std::mem::take(&mut self.deferred) {
+            self.place_or_defer(probe, None)?;
+        }
+        Ok(())
+    }
+
     /// Whether probes wait for a thread at a breakpoint.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
@@ -341,7 +394,7 @@ impl AddressSpace {
     fn watch_sigaction(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
             let addr = bias.to_process(sigaction.addr);
-            self.place_or_defer(Deferred { addr, purpose: Purpose::Tag(SIGACTION_TAG) }, None)?;
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
         }
         Ok(())
     }
@@ -352,7 +405,7 @@ impl AddressSpace {
             return Ok(());
         };
         self.loader_state = Some(bias.to_process(state.addr).add(R_STATE));
-        self.place_or_defer(Deferred { addr: bias.to_process(notify.addr), purpose: Purpose::Loader }, None)?;
+        self.place_or_defer(Deferred { addr: bias.to_process(notify.addr), to_place: ToPlace::Loader }, None)?;
         Ok(())
     }
 

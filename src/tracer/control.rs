@@ -4,7 +4,7 @@
 //! interrupts the wait; since a signal can arrive just before the wait begins, it is repeated until the tracer thread
 //! has taken the order.
 
-use super::{Result, TracerError};
+use super::{Result, TracerError, injection};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -31,6 +31,7 @@ pub struct Control {
 impl Control {
     /// To be called first thing by the tracer thread.
     pub fn register_tracer(&self) -> Result<()> {
+        injection::arm();
         install_wake_up()?;
         self.tracer_tid.store(thread_id(), Ordering::Release);
         Ok(())

@@ -3,6 +3,7 @@
 //! A path from the maps means something in the target's mount namespace only, and the file may have been replaced or
 //! deleted since. What is read here is the file that is mapped, or nothing.
 
+use super::injection::{self, Call};
 use crate::maps::MappedModule;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 /// another file stands there now, through the kernel's own links to mapped files. None if neither gives it.
 pub fn open_module(pid: i32, tid: i32, module: &MappedModule) -> Option<File> {
     candidates(pid, tid, module).into_iter().find_map(|path| {
-        let file = File::open(path).ok()?;
+        let file = injection::point(Call::Other).and_then(|()| File::open(path)).ok()?;
         let metadata = file.metadata().ok()?;
         // The device number of the maps is not that of stat on some file systems (overlayfs, btrfs): the inode decides.
         (metadata.ino() == module.inode && metadata.is_file()).then_some(file)

@@ -6,6 +6,7 @@
 
 use super::affinity::CpuSet;
 use super::control::SignalMask;
+use super::injection::{self, Call};
 use super::{Result, TracerError, ptrace};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -130,16 +131,31 @@ fn executable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A child that has been seized and let go towards its exec.
+/// A child that has been seized and let go towards its exec. Dropping this before [`Launched::begins`] ends the child: what
+/// could not be traced from its first instruction on is not run at all.
 #[derive(Debug)]
 pub struct Launched {
     /// Its process id.
     pub pid: i32,
     name: String,
     exec_error: OwnedFd,
+    ours: bool,
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        if self.ours {
+            ptrace::kill_child(self.pid);
+        }
+    }
 }
 
 impl Launched {
+    /// The child is about to execute the program's first instruction, or has ended: from now on it is left alone.
+    pub fn begins(&mut self) {
+        self.ours = false;
+    }
+
     /// To be asked when the child has ended without PTRACE_EVENT_EXEC: why its exec failed, if that was the cause.
     pub fn exec_failure(&self) -> Option<TracerError> {
         let mut code = [0u8; 4];
@@ -153,6 +169,7 @@ impl Launched {
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "make a pipe", source })?;
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors, which are new and ours if the call succeeds.
     unsafe {
@@ -216,11 +233,13 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         return Err(error);
     }
+    let launched = Launched { pid, name: program.name.clone(), exec_error: error_read, ours: true };
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "let the program start", source })?;
     // SAFETY: one byte of a valid buffer to a descriptor of ours.
     if unsafe { libc::write(gate_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) } != 1 {
         return Err(TracerError::own("let the program start"));
     }
-    Ok(Launched { pid, name: program.name.clone(), exec_error: error_read })
+    Ok(launched)
 }
 
 /// Whether our child `pid`, which is no longer traced, has ended, and how.

@@ -286,7 +286,7 @@ fn read_own() -> OwnFacts {
 
 /// Reads what /proc tells about the target.
 fn read_target(pid: i32) -> Visibility {
-    let Some(thread_group) = procfs::thread_group(pid) else {
+    let Ok(Some(thread_group)) = procfs::thread_group(pid) else {
         // SAFETY: signal 0 only asks whether the process exists and could be signalled.
         let result = unsafe { libc::kill(pid, 0) };
         let hidden = result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
@@ -294,7 +294,7 @@ fn read_target(pid: i32) -> Visibility {
     };
     // TracerPid is the id of the tracing *thread*, which need not be its process's first.
     let tracer = procfs::tracer_of(pid).filter(|&tracer| tracer != 0).map(|tracer| {
-        let process = procfs::thread_group(tracer).unwrap_or(tracer);
+        let process = procfs::thread_group(tracer).ok().flatten().unwrap_or(tracer);
         (process, procfs::comm(process))
     });
     let mut uids = ids(pid, "Uid");
