@@ -202,6 +202,15 @@ impl BreakpointTable {
         Removed::Restore(original)
     }
 
+    /// Whether the breakpoint at `addr` would go with this purpose.
+    pub fn is_last(&self, addr: Addr, purpose: Purpose) -> bool {
+        self.get(addr).is_some_and(|breakpoint| {
+            let mut rest = breakpoint.purposes;
+            rest.remove(purpose);
+            rest.is_empty()
+        })
+    }
+
     /// Drops the breakpoint at `addr` with all its purposes, and returns the byte to restore.
     pub fn remove_all(&mut self, addr: Addr) -> Option<u8> {
         let original = self.by_address.get(&addr)?.site.original;

@@ -252,6 +252,11 @@ impl Calls {
         self.dropped
     }
 
+    /// Whether any thread is in a call whose return is awaited.
+    pub fn any_pending(&self) -> bool {
+        self.tasks.values().any(|frames| !frames.is_empty())
+    }
+
     /// Whether the thread is in a call whose return is awaited.
     pub fn pending(&self, task: TaskId) -> bool {
         self.tasks.get(&task.serial).is_some_and(|frames| !frames.is_empty())

@@ -4,6 +4,7 @@
 //! but does not exist yet is refused here, before anything starts.
 
 mod args;
+mod ask;
 mod errors;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,9 @@ mod values;
 
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns};
+use crate::tracer::control::UserSignal;
 use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
+pub use ask::{CtlOptions, Order};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +31,8 @@ pub enum Command {
     Run(RunOptions),
     /// Profile a running process, then leave it as it was.
     Attach(AttachOptions),
+    /// Ask the tracer of a process.
+    Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
 }
@@ -81,6 +86,12 @@ pub struct ProfileOptions {
     pub engine: Engine,
     /// Stop tracing after this time; never zero.
     pub duration: Option<Duration>,
+    /// Collect nothing until told to.
+    pub start_paused: bool,
+    /// Collect nothing for this time; then begin.
+    pub delay: Option<Duration>,
+    /// The signal to heaptrace that pauses and resumes collecting.
+    pub toggle_signal: Option<UserSignal>,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
     /// Frames after which a stack is cut off; at least 1.
@@ -197,6 +208,7 @@ pub fn parse(
     Ok(match arguments.command {
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
+        Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }
@@ -251,6 +263,9 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         format: arguments.format,
         engine: arguments.engine,
         duration: arguments.duration,
+        start_paused: arguments.start_paused,
+        delay: arguments.delay,
+        toggle_signal: arguments.toggle_signal,
         free_stacks: !arguments.no_free_stacks,
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,

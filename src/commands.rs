@@ -1,5 +1,6 @@
 //! One file per subcommand: wiring only.
 
+pub mod ask;
 pub mod attach;
 pub mod binaries;
 pub mod conclude;
@@ -7,6 +8,7 @@ pub mod doctor;
 pub mod hook;
 pub mod progress;
 pub mod run;
+pub mod service;
 pub mod settings;
 pub mod supervise;
 
@@ -36,6 +38,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
             attach::execute(options)
         }
+        Command::Ctl(options) => ask::control(options),
         Command::Doctor(options) => doctor::execute(options),
     }
 }

@@ -226,6 +226,11 @@ impl HeapModel {
         self.totals
     }
 
+    /// Whether a block is known to live at `addr`.
+    pub fn is_live(&self, addr: Addr) -> bool {
+        self.blocks.get(addr).is_some()
+    }
+
     /// From now on there are blocks whose allocation was not seen: frees of unknown blocks count as preexisting.
     pub fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;

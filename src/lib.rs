@@ -7,6 +7,7 @@ pub mod breakpoints;
 pub mod calls;
 pub mod cli;
 pub mod commands;
+pub mod ctl;
 pub mod elf;
 pub mod event;
 pub mod export;

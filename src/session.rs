@@ -9,13 +9,16 @@ mod breakoff;
 mod children;
 mod detach;
 mod hit;
+mod pausing;
 mod recording;
+mod requests;
 mod space;
 mod tasks;
 mod trapmask;
 
 pub use breakoff::{Aftermath, trace};
 pub use recording::{EndedImage, ModuleRecord, Recording};
+pub use requests::{Answer, Reply, Requests, Wish};
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
@@ -25,6 +28,7 @@ use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::launch::{self, Launched, Program};
+use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::seize;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
@@ -90,10 +94,16 @@ pub struct Settings {
     pub max_depth: u32,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
+    /// Walk stacks with libunwind, where it is built in.
+    pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
     pub exit_kill: bool,
+    /// Place no probes until collecting is asked for.
+    pub start_paused: bool,
+    /// What others ask while it traces.
+    pub requests: Arc<Requests>,
 }
 
 /// A session in progress; see the module's head.
@@ -133,6 +143,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    pause: pausing::Pause,
     /// The stop that is being answered: what is left of it if that goes wrong.
     serving: Option<Serving>,
     /// A launched program at its first stop, before its first instruction.
@@ -143,6 +154,7 @@ pub struct Session {
     stuck: usize,
     /// Probes that could not be written while no thread stood still wait for one that does.
     place_at_stop: bool,
+    libunwind: Option<Libunwind>,
 }
 
 /// A stop that is being answered.
@@ -204,11 +216,13 @@ impl Session {
         settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
-    ) -> Self {
+    ) -> crate::tracer::Result<Self> {
         let exit_kill = settings.exit_kill && !attached;
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
-        Self {
+        let pause = pausing::Pause::new(settings.start_paused);
+        let libunwind = if settings.libunwind { Some(Libunwind::open()?) } else { None };
+        Ok(Self {
             settings,
             control,
             progress,
@@ -240,12 +254,14 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            pause,
             serving: None,
             unstarted: None,
             unrestored: 0,
             stuck: 0,
             place_at_stop: false,
-        }
+            libunwind,
+        })
     }
 
     fn launch(
@@ -277,7 +293,7 @@ impl Session {
             }
         };
         let space = AddressSpace::open(child.pid, child.pid)?;
-        let mut session = Self::new(child.pid, false, space, settings, control, progress);
+        let mut session = Self::new(child.pid, false, space, settings, control, progress)?;
         session.affinity = affinity;
         session.tasks.add(child.pid, Role::Thread);
         session.unstarted = Some((child, stopped));
@@ -302,7 +318,7 @@ impl Session {
             Some((_, space)) => space,
             None => AddressSpace::open(pid, pid)?,
         };
-        let mut session = Self::new(pid, true, space, settings, control, progress);
+        let mut session = Self::new(pid, true, space, settings, control, progress)?;
         for tid in threads {
             session.tasks.add(tid, Role::Thread);
         }
@@ -318,7 +334,7 @@ impl Session {
             if let Some((mut launched, stopped)) = self.unstarted.take() {
                 launched.begins();
                 self.serving = Some(Serving { tid: pid, status: WaitStatus::Event(Event::Exec), answer: Some(action) });
-                self.answer(pid, stopped, action)?;
+                self.carry_out(pid, stopped, action)?;
             }
             return Ok(());
         }
@@ -326,10 +342,16 @@ impl Session {
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
         self.describe_image(self.pid);
         self.note_trap_action(live);
+        self.apply_probing();
         self.refresh_modules(live);
-        if self.space.is_refused_while_running() {
+        self.ask_for_stop_if_refused(live)
+    }
+
+    /// Where code can be changed only through a thread that stands still, one has to.
+    fn ask_for_stop_if_refused(&mut self, tid: i32) -> crate::tracer::Result<()> {
+        if self.space.is_refused_while_running() && !self.place_at_stop {
+            ptrace::interrupt(tid)?;
             self.place_at_stop = true;
-            ptrace::interrupt(live)?;
         }
         Ok(())
     }
@@ -343,6 +365,12 @@ impl Session {
         while (!self.tasks.is_empty() && self.exit.is_none()) || !self.expected.is_empty() {
             if self.control.detach_requested() {
                 break;
+            }
+            while let Some(request) = self.settings.requests.take() {
+                self.answer(request);
+            }
+            if let Some(pause) = self.control.take_pause() {
+                self.set_paused(pause);
             }
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
@@ -360,6 +388,28 @@ impl Session {
         }
         self.cost.wall_ns = self.elapsed_ns();
         Ok(())
+    }
+
+    /// Does what another heaptrace has asked for, through the thread that talks to it.
+    fn answer(&mut self, request: requests::Request) {
+        let reply = if request.pid == self.pid {
+            match request.wish {
+                Wish::Detach => {
+                    self.control.request_detach();
+                    Ok(Answer::Detaching)
+                }
+                Wish::Pause(pause) => {
+                    self.control.request_pause(pause);
+                    let already = self.is_paused() == pause;
+                    self.set_paused(pause);
+                    Ok(Answer::Paused { already })
+                }
+            }
+        } else {
+            Err(format!("this heaptrace traces process {}", self.pid))
+        };
+        // The one who asked may have gone.
+        let _ = request.reply.send(reply);
     }
 
     fn elapsed_ns(&self) -> u64 {
@@ -426,7 +476,7 @@ impl Session {
                 }
             },
         };
-        self.answer(tid, stopped, action)?;
+        self.carry_out(tid, stopped, action)?;
         let ns = u64::try_from(noticed.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(ns);
@@ -435,7 +485,7 @@ impl Session {
     }
 
     /// Carries out what was decided for a stop.
-    fn answer(&mut self, tid: i32, stopped: Stopped, action: Action) -> crate::tracer::Result<()> {
+    fn carry_out(&mut self, tid: i32, stopped: Stopped, action: Action) -> crate::tracer::Result<()> {
         if let Some(serving) = &mut self.serving {
             serving.answer = Some(action);
         }

@@ -9,6 +9,7 @@ pub mod control;
 pub mod files;
 mod injection;
 pub mod launch;
+pub mod libunwind;
 pub mod memory;
 pub mod permission;
 pub mod probe;
@@ -16,6 +17,7 @@ pub mod procfs;
 pub mod ptrace;
 pub mod remote;
 pub mod seize;
+pub mod socket;
 pub mod status;
 pub mod waiting;
 

@@ -27,6 +27,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod control;
     mod counts;
     mod detach;
     mod emulator;

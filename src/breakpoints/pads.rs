@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
+
 use crate::addr::{Addr, ModuleId};
 use crate::arch::step::{Resume, ShadowStack, StepError, build_pad, pad::ResumePoints};
 use thiserror::Error;
@@ -78,6 +80,8 @@ pub struct PadAllocator {
     regions: Vec<Region>,
     /// By start address.
     pads: BTreeMap<Addr, Entry>,
+    /// The pad of each breakpoint that has ever had one: a breakpoint that comes back finds it there.
+    by_breakpoint: FxHashMap<Addr, Addr>,
 }
 
 impl PadAllocator {
@@ -94,8 +98,8 @@ impl PadAllocator {
         }
     }
 
-    /// Builds the pad for the instruction at `at` and gives it a place, the nearest that is in reach. `code` is as
-    /// for [`build_pad`], `module` the one that `at` is in.
+    /// Builds the pad for the instruction at `at` and gives it a place, the nearest that is in reach, or the one that it
+    /// had before. `code` is as for [`build_pad`], `module` the one that `at` is in.
     ///
     /// # Errors
     /// [`PadError::NoRoom`]: add a region within 2 GiB of `at` and try again. [`PadError::Step`]: there is no pad.
@@ -106,6 +110,14 @@ impl PadAllocator {
         module: ModuleId,
         shadow_stack: ShadowStack,
     ) -> Result<PlacedPad, PadError> {
+        if let Some(&addr) = self.by_breakpoint.get(&at)
+            && let Some(entry) = self.pads.get(&addr)
+        {
+            let pad = build_pad(code, at, addr, shadow_stack)?;
+            if pad.bytes.len() == usize::from(entry.len) {
+                return Ok(PlacedPad { addr, bytes: pad.bytes });
+            }
+        }
         let mut candidates: Vec<&mut Region> =
             self.regions.iter_mut().filter(|r| r.owner.is_none_or(|owner| owner == module)).collect();
         candidates.sort_by_key(|r| r.distance(at));
@@ -121,6 +133,7 @@ impl PadAllocator {
                 continue;
             }
             region.used = (region.used + len).next_multiple_of(ALIGNMENT).min(region.len);
+            self.by_breakpoint.insert(at, addr);
             self.pads.insert(addr, Entry { len: len as u8, breakpoint: at, resume: pad.resume });
             return Ok(PlacedPad { addr, bytes: pad.bytes });
         }
@@ -156,6 +169,7 @@ impl PadAllocator {
     pub fn remove_range(&mut self, start: Addr, end: Addr) {
         self.regions.retain(|r| !(start..end).contains(&r.start));
         self.pads.retain(|pad, _| !(start..end).contains(pad));
+        self.by_breakpoint.retain(|at, pad| !(start..end).contains(at) && !(start..end).contains(pad));
     }
 
     /// The space used so far: (start, length) of each region that has pads, for zeroing at detach.

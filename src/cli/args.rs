@@ -2,6 +2,7 @@
 
 use super::{Engine, Unwinder, When, values};
 use crate::export::{Format, PprofColumns};
+use crate::tracer::control::UserSignal;
 use clap::{Args, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ pub(super) struct Arguments {
 pub(super) enum Subcommand {
     Run(RunArguments),
     Attach(AttachArguments),
+    Ctl(super::ask::CtlArguments),
     Doctor(DoctorArguments),
 }
 
@@ -148,6 +150,22 @@ pub(super) struct ProfileArguments {
     /// Stop tracing after this time: 30, 30s, 500ms, 1m; a number without unit is seconds
     #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Tracing")]
     pub(super) duration: Option<Duration>,
+
+    /// Collect nothing until told to, by --toggle-signal or `heaptrace ctl PID resume`
+    ///
+    /// Until then the program runs at full speed.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) start_paused: bool,
+
+    /// Collect nothing for this time, then begin; --duration counts from then on
+    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "start_paused", help_heading = "Tracing")]
+    pub(super) delay: Option<Duration>,
+
+    /// A signal that pauses collecting, and resumes it, when heaptrace (not the program) gets it: USR1 or USR2
+    ///
+    /// In a pause allocations are not recorded, but the ends of recorded blocks are. `heaptrace ctl PID pause` does the same.
+    #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Tracing")]
+    pub(super) toggle_signal: Option<UserSignal>,
 
     /// How calls of the allocator are intercepted: auto or trap
     ///

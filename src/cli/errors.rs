@@ -6,18 +6,15 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
 /// Commands of later versions.
-const PLANNED_COMMANDS: [&str; 11] =
-    ["check", "leaks", "heap", "snapshot", "ctl", "top", "report", "view", "diff", "merge", "convert"];
+const PLANNED_COMMANDS: [&str; 10] =
+    ["check", "leaks", "heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 12] = [
+const PLANNED_OPTIONS: [&str; 9] = [
     "-f",
     "--follow-forks",
     "--only",
     "--skip",
-    "--start-paused",
-    "--delay",
-    "--toggle-signal",
     "--sample-interval",
     "--debuginfod",
     "--wait",

@@ -136,7 +136,7 @@ fn wrong_values_are_refused_with_the_right_ones() {
 
 #[test]
 fn what_is_planned_is_refused_by_name() {
-    for option in ["-f", "--follow-forks", "--follow-forks=all", "--start-paused", "--debuginfod", "--skip=x"] {
+    for option in ["-f", "--follow-forks", "--follow-forks=all", "--debuginfod", "--skip=x"] {
         let text = usage(&format!("run {option} ./app"));
         assert!(text.contains("does not exist yet in this version"), "{option}: {text}");
     }
@@ -145,7 +145,7 @@ fn what_is_planned_is_refused_by_name() {
         "the option --sample-interval does not exist yet in this version\n"
     );
     assert!(usage("attach --by-name x --wait").contains("--wait does not exist yet"));
-    for command in ["check", "leaks", "heap", "snapshot", "ctl", "report", "view", "merge", "convert"] {
+    for command in ["check", "leaks", "heap", "snapshot", "report", "view", "merge", "convert"] {
         let text = usage(&format!("{command} ./app"));
         assert!(text.starts_with(&format!("the command `{command}` does not exist yet in this version")), "{text}");
     }

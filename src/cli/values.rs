@@ -2,6 +2,7 @@
 
 use super::{Engine, Unwinder, When};
 use crate::export::{Format, PprofColumns};
+use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
@@ -42,9 +43,27 @@ pub(super) fn unwinder(word: &str) -> Result<Unwinder, String> {
     match word {
         "own" => Ok(Unwinder::Own),
         "libunwind" if cfg!(feature = "libunwind") => Ok(Unwinder::Libunwind),
-        "libunwind" => Err("this heaptrace was built without it: the tests alone use it so far".to_owned()),
+        "libunwind" => Err(
+            "this heaptrace was built without libunwind: build it with `--features libunwind` (needs libunwind-dev)"
+                .to_owned(),
+        ),
         _ => Err("there are `own` and `libunwind`".to_owned()),
     }
+}
+
+/// `USR1` or `USR2`, with or without SIG.
+pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
+    one_of(&[
+        ("USR1", UserSignal::Usr1),
+        ("USR2", UserSignal::Usr2),
+        ("SIGUSR1", UserSignal::Usr1),
+        ("SIGUSR2", UserSignal::Usr2),
+    ])
+}
+
+/// A process id.
+pub(super) fn pid(text: &str) -> Result<i32, String> {
+    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| format!("`{text}` is no process id"))
 }
 
 /// A span of time: a number of seconds, or numbers with units (`90s`, `1m 30s`, `500ms`). Never zero.

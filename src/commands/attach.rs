@@ -3,7 +3,7 @@
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Signals, supervise};
+use super::supervise::{Schedule, Signals, supervise, take_signals};
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE};
 use crate::progress::Progress;
 use crate::session::{SessionError, Target};
@@ -29,12 +29,12 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
         bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
     }
     let settings = settings(profile, false)?;
-    control::block_own_signals()?;
+    take_signals(profile)?;
     control::block_terminal_stops()?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::Alone));
     let tick = || line.tick(progress.read());
-    let traced = supervise(Target::Attach { pid }, settings, profile.duration, Signals::ForUs, &progress, tick);
+    let traced = supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, &progress, tick);
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
     let harmed = recording.harmed;
@@ -42,7 +42,11 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     Ok(if harmed || concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }
 
-fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
+/// The process that is meant.
+///
+/// # Errors
+/// If a name does not lead to one process.
+pub fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
     match target {
         AttachTarget::Pid(pid) => Ok(*pid),
         AttachTarget::Name(name) => permission::find_by_name(name),

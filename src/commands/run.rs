@@ -3,7 +3,7 @@
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Signals, supervise};
+use super::supervise::{Schedule, Signals, supervise, take_signals};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
@@ -30,12 +30,12 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let settings = settings(profile, profile.duration.is_none())?;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
-    let mask = control::block_own_signals()?;
+    let mask = take_signals(profile)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
-    let traced = supervise(target, settings, profile.duration, Signals::ForTheProgram, &progress, tick);
+    let traced = supervise(target, settings, Schedule::of(profile), Signals::ForTheProgram, &progress, tick);
     drop(line);
     let mut recording = match traced {
         Ok(recording) => recording,

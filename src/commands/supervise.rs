@@ -1,9 +1,12 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
+use super::service::Service;
+use crate::cli::ProfileOptions;
 use crate::progress::Progress;
 use crate::session::{self, Recording, Settings, Target};
-use crate::tracer::control::{self, Control};
+use crate::tracer::TracerError;
+use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use anyhow::{Context, anyhow};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +30,33 @@ pub enum Signals {
     ForUs,
 }
 
-/// Traces `target` to its end, or until `duration` has passed, or until the user has had enough. `tick` is called on this
+/// When collecting begins, and when tracing ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Schedule {
+    delay: Option<Duration>,
+    duration: Option<Duration>,
+    toggle: Option<UserSignal>,
+}
+
+impl Schedule {
+    /// What the options say.
+    pub const fn of(options: &ProfileOptions) -> Self {
+        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal }
+    }
+}
+
+/// Makes heaptrace take its own signals from now on, the user's among them. Returns the mask from before.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn take_signals(options: &ProfileOptions) -> Result<SignalMask, TracerError> {
+    if let Some(signal) = options.toggle_signal {
+        control::also_take(signal);
+    }
+    control::block_own_signals()
+}
+
+/// Traces `target` to its end, or until its time has passed, or until the user has had enough. `tick` is called on this
 /// thread several times a second.
 ///
 /// # Errors
@@ -35,13 +64,14 @@ pub enum Signals {
 pub fn supervise(
     target: Target,
     settings: Settings,
-    duration: Option<Duration>,
+    schedule: Schedule,
     signals: Signals,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
-    let control = Arc::new(Control::default());
+    let control = Arc::new(Control::new(settings.start_paused));
+    let _service = Service::start(&control, &settings.requests);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
@@ -52,23 +82,34 @@ pub fn supervise(
             }
         })
         .context("could not start the tracer thread")?;
+    let mut scheduled = false;
+    let mut begins = None;
     let mut deadline = None;
     let mut grace_ends = None;
     let mut interrupts = 0;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
-        if deadline.is_none() && control.is_started() {
-            deadline = duration.and_then(|duration| now.checked_add(duration));
+        if !scheduled && control.is_started() {
+            scheduled = true;
+            let delay = schedule.delay.unwrap_or_default();
+            begins = schedule.delay.and_then(|delay| now.checked_add(delay));
+            deadline = schedule.duration.and_then(|duration| now.checked_add(delay)?.checked_add(duration));
+        }
+        if begins.take_if(|begins| now >= *begins).is_some() {
+            control.request_pause(false);
         }
         if [deadline, grace_ends].into_iter().flatten().any(|end| now >= end) && !control.detach_requested() {
             control.request_detach();
         }
         let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK };
-        let next_end = [deadline, grace_ends].into_iter().flatten().filter(|&end| end > now).min();
+        let next_end = [begins, deadline, grace_ends].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control::next_signal(pause) {
             None => {}
+            Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
+                control.request_pause(!control.is_paused());
+            }
             Some(_) if signals == Signals::ForUs => control.request_detach(),
             Some(control::INTERRUPT | control::QUIT) => {
                 interrupts += 1;

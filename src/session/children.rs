@@ -135,6 +135,7 @@ impl Session {
         self.calls = Calls::default();
         self.trap_mask = TrapMask::default();
         self.model = new_model(Preexisting::None, &self.settings);
+        self.forget_paused_blocks();
         Ok(self.begin_image(tid))
     }
 
@@ -167,6 +168,7 @@ impl Session {
             return Action::Detach;
         }
         self.note_trap_action(tid);
+        self.apply_probing();
         self.refresh_modules(tid);
         Action::Resume(0)
     }

@@ -147,6 +147,9 @@ impl Session {
         at: Addr,
     ) -> Result<Option<Action>> {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(None) };
+        if self.is_paused() && !self.is_of_interest_while_paused(function, regs) {
+            return Ok(None);
+        }
         let Some(return_addr) = self.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.anomalies.lost += 1;
             return Ok(None);
@@ -169,7 +172,7 @@ impl Session {
         if classified == Classified::Nothing {
             return Ok(None);
         }
-        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(regs) };
+        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(thread, raw, at)? };
         if self.space.is_wrapper(return_addr) {
             entry.family = self.space.family_through_wrapper(stack);
         }
@@ -194,15 +197,23 @@ impl Session {
         }
     }
 
-    fn unwind(&mut self, regs: &Regs) -> StackId {
+    /// The stack of a thread that stands at the entry `at`.
+    fn unwind(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<StackId> {
         let space = &mut self.space;
-        let unwound = space.unwinder.unwind_at_entry(regs, &mut space.memory, self.settings.max_depth);
+        let max_depth = self.settings.max_depth;
+        let unwound = match &self.libunwind {
+            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut space.memory, max_depth),
+            Some(libunwind) => {
+                let callers = libunwind.callers_of(thread, raw, at.0, max_depth)?;
+                space.unwinder.intern(&callers.frames, callers.truncated)
+            }
+        };
         match unwound.quality {
             Quality::Complete => {}
             Quality::Guessed => self.anomalies.guessed_stacks += 1,
             Quality::Truncated => self.anomalies.truncated_stacks += 1,
         }
-        unwound.stack
+        Ok(unwound.stack)
     }
 
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) {
@@ -210,8 +221,9 @@ impl Session {
         let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
         let model = &mut self.model;
         let left = self.calls.leave(&at, &mut self.space.memory, &mut |event| model.apply(&event));
-        if left == Left::Matched {
-            self.count_event();
+        match left {
+            Left::Matched => self.count_event(),
+            Left::Spurious => self.end_watch_while_paused(site),
         }
     }
 

@@ -114,6 +114,13 @@ impl Session {
                 ));
             }
         }
+        let paused = self.pause.total();
+        if !paused.is_zero() {
+            self.warnings.push(format!(
+                "collecting paused for {:.2} s in all: what was allocated then is not in here",
+                paused.as_secs_f64()
+            ));
+        }
         if self.detached && self.space.mapped_pad_bytes() > 0 {
             self.warnings.push(format!(
                 "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",

@@ -8,7 +8,7 @@ pub(super) use code::Placed;
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::select::{AllocatorSymbol, ModuleSymbols, Probe, is_internal_name};
-use crate::allocators::{AllocatorTable, Family};
+use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
@@ -118,7 +118,32 @@ pub struct AddressSpace {
     call_families: FxHashMap<Addr, Option<Family>>,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
+    probing: Probing,
     warnings: Vec<String>,
+}
+
+/// Which allocator functions have probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Probing {
+    /// All.
+    #[default]
+    All,
+    /// Those that end the life of a block, or move it.
+    Ends,
+    /// None.
+    None,
+}
+
+impl Probing {
+    fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ends => table.get(function).is_some_and(|f| {
+                matches!(f.kind, Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. })
+            }),
+            Self::None => false,
+        }
+    }
 }
 
 /// Marks the probe on sigaction(2).
@@ -153,6 +178,7 @@ impl AddressSpace {
             wrappers: Vec::new(),
             call_families: FxHashMap::default(),
             stack_families: FxHashMap::default(),
+            probing: Probing::default(),
             warnings: Vec::new(),
         })
     }
@@ -283,6 +309,21 @@ impl AddressSpace {
 }
 
 impl AddressSpace {
+    /// Which functions get probes from now on: places what is missing, takes away what is too much.
+    pub fn set_probing(&mut self, probing: Probing, table: &AllocatorTable) -> Result<()> {
+        self.probing = probing;
+        let unwanted: Vec<Addr> = self
+            .breakpoints
+            .iter()
+            .filter(|(_, breakpoint)| breakpoint.purposes.entry.is_some_and(|function| !probing.wants(function, table)))
+            .map(|(addr, _)| addr)
+            .collect();
+        for addr in unwanted {
+            self.take_away(addr, |purposes| purposes.entry.map(Purpose::Entry))?;
+        }
+        self.place_probes(table)
+    }
+
     /// Places the probes of all modules that have none yet.
     fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
         let symbols: Vec<_> = self.loaded.iter().map(|module| module.symbols.clone()).collect();
@@ -307,7 +348,12 @@ impl AddressSpace {
                 continue;
             }
             let entry = EntryProbe { function: probe.function, module: id, size: probe.size, family: probe.family };
-            self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
+            if self.probing.wants(probe.function, table) {
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
+            } else {
+                // It can be placed when collecting goes on.
+                self.note_placed(addr, entry);
+            }
         }
         Ok(())
     }

@@ -24,11 +24,18 @@ pub struct Control {
     tracer_tid: AtomicI32,
     detach: AtomicBool,
     forward: AtomicI32,
+    pause: AtomicBool,
+    pause_is_new: AtomicBool,
     started: AtomicBool,
     finished: AtomicBool,
 }
 
 impl Control {
+    /// For a session that begins with a pause, or not.
+    pub fn new(paused: bool) -> Self {
+        Self { pause: AtomicBool::new(paused), ..Self::default() }
+    }
+
     /// To be called first thing by the tracer thread.
     pub fn register_tracer(&self) -> Result<()> {
         injection::arm();
@@ -47,6 +54,23 @@ impl Control {
     pub fn request_forward(&self, signal: i32) {
         self.forward.store(signal, Ordering::Release);
         self.wake();
+    }
+
+    /// Asks to stop collecting for a while, or to go on.
+    pub fn request_pause(&self, pause: bool) {
+        self.pause.store(pause, Ordering::Release);
+        self.pause_is_new.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Takes the latest wish to pause (true) or to go on (false), if there is a new one.
+    pub fn take_pause(&self) -> Option<bool> {
+        self.pause_is_new.swap(false, Ordering::AcqRel).then(|| self.pause.load(Ordering::Acquire))
+    }
+
+    /// Whether collecting stands still, or will in a moment.
+    pub fn is_paused(&self) -> bool {
+        self.pause.load(Ordering::Acquire)
     }
 
     /// Whether a detach was asked for; stays true.
@@ -82,7 +106,9 @@ impl Control {
 
     /// Whether an order waits to be taken. The control thread calls [`Self::wake`] again while this holds.
     pub fn is_pending(&self) -> bool {
-        self.forward.load(Ordering::Acquire) != 0 || (self.detach_requested() && !self.is_finished())
+        self.forward.load(Ordering::Acquire) != 0
+            || self.pause_is_new.load(Ordering::Acquire)
+            || (self.detach_requested() && !self.is_finished())
     }
 
     /// Interrupts the tracer thread's wait.
@@ -128,12 +154,40 @@ pub const QUIT: i32 = libc::SIGQUIT;
 /// The signals that heaptrace takes itself: they are blocked in all its threads and fetched by [`next_signal`].
 const OWN_SIGNALS: [i32; 4] = [INTERRUPT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
+/// A signal that users may send to heaptrace for a purpose that they choose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UserSignal {
+    /// SIGUSR1.
+    Usr1,
+    /// SIGUSR2.
+    Usr2,
+}
+
+impl UserSignal {
+    /// Its number.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Usr1 => libc::SIGUSR1,
+            Self::Usr2 => libc::SIGUSR2,
+        }
+    }
+}
+
+/// The user's signal that heaptrace takes besides, 0 for none: set once, before any signal is blocked.
+static TOGGLE: AtomicI32 = AtomicI32::new(0);
+
+/// Makes [`next_signal`] fetch `signal`, too. To be called before [`block_own_signals`].
+pub fn also_take(signal: UserSignal) {
+    TOGGLE.store(signal.number(), Ordering::Release);
+}
+
 fn own_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        for signal in OWN_SIGNALS {
+        let toggle = TOGGLE.load(Ordering::Acquire);
+        for signal in OWN_SIGNALS.into_iter().chain((toggle != 0).then_some(toggle)) {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
         set.assume_init()

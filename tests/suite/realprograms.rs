@@ -135,7 +135,9 @@ fn cc1_equals_counter() {
     let source = "struct s { int a[4]; }; static int f(struct s *p) { int n = 0; for (int i = 0; i < 4; i++) n += p->a[i]; return n; }\nint main(void) { struct s x = {{1, 2, 3, 4}}; return f(&x) - 10; }\n";
     std::fs::write(program.folder().join("input.c"), source).unwrap();
     let program = program.args(["-quiet", "-O1", "input.c", "-o", "-"]);
-    let (ended, report) = assert_equals_counter(&program, &[]);
+    // Its garbage collector (ggc-page.cc) has a table of 32 KiB for each 16 MiB of addresses that it uses, and one of 2 KiB
+    // for each 4 GiB: where the kernel puts its pages decides how many it needs.
+    let (ended, report) = assert_equals_counter_within(&program, &[], 2, 32768 + 2080);
     assert!(ended.text().contains("main:"));
     assert!(report.total("allocations") > 1000);
 }
@@ -148,7 +150,7 @@ fn bash_equals_counter() {
         echo "${#map[@]} ${map[key21]}" | tr 1-9 a-i; echo "${map[key50]//0/x}"; (exit 4)"#;
     let program = Program::new("bash").args(["--norc", "--noprofile", "-c", script]);
     // $PPID is kept as text, and the parent is another process
-    let (ended, _) = assert_equals_counter_within(&program, &[], 6);
+    let (ended, _) = assert_equals_counter_within(&program, &[], 0, 6);
     assert_eq!(shell_status(&ended.status), 4);
 }
 

@@ -5,7 +5,7 @@ use crate::addr::{Addr, ModuleId};
 use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
 use crate::arch::{INT3, PAGE_SIZE};
 use crate::breakpoints::pads::PadError;
-use crate::breakpoints::{Added, Purpose, Site};
+use crate::breakpoints::{Added, Purpose, Purposes, Site};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{self, RemoteCall};
@@ -192,6 +192,23 @@ impl AddressSpace {
     pub fn holds_int3(&self, addr: Addr) -> bool {
         let mut byte = [0];
         self.memory.read_uncached(addr, &mut byte) == 1 && byte == [INT3]
+    }
+
+    /// Ends the watch for returns to `addr`.
+    pub fn unwatch_return(&mut self, addr: Addr) -> Result<()> {
+        self.take_away(addr, |purposes| purposes.returns.then_some(Purpose::Return))
+    }
+
+    /// Takes one purpose from a breakpoint, and the breakpoint away with its last.
+    pub(super) fn take_away(&mut self, addr: Addr, which: impl Fn(&Purposes) -> Option<Purpose>) -> Result<()> {
+        let Some(purpose) = self.breakpoints.get(addr).and_then(|breakpoint| which(&breakpoint.purposes)) else {
+            return Ok(());
+        };
+        if self.breakpoints.is_last(addr, purpose) {
+            return self.lift(addr);
+        }
+        let _kept = self.breakpoints.remove(addr, purpose);
+        Ok(())
     }
 
     /// Takes one breakpoint away for good.

@@ -1,0 +1,34 @@
+//! `heaptrace ctl`: asks the heaptrace that traces a process.
+
+use super::attach::find;
+use super::print;
+use crate::cli::{CtlOptions, Order};
+use crate::ctl::{self, Command, Look, Request, Response};
+use crate::tracer::socket;
+use anyhow::{Context, bail};
+
+/// Carries the order to the tracer. The exit status is 0 if it has been carried out.
+///
+/// # Errors
+/// If the process is not traced by a heaptrace of this user, or that one refuses.
+pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
+    let pid = find(&options.target)?;
+    let command = match options.order {
+        Order::Pause => Command::Pause,
+        Order::Resume => Command::Resume,
+        Order::Detach => Command::Detach,
+    };
+    let text = ask(pid, command, Look { top: None, color: false, width: 0 })?;
+    print(&text)?;
+    Ok(0)
+}
+
+fn ask(pid: i32, command: Command, look: Look) -> anyhow::Result<String> {
+    let mut stream = socket::connect_to_tracer_of(pid)?;
+    let no_answer = || format!("the heaptrace that traces process {pid} gave no answer");
+    ctl::send(&Request { version: ctl::VERSION, pid, command, look }, &mut stream).with_context(no_answer)?;
+    match ctl::receive(&mut stream).with_context(no_answer)? {
+        Response::Done(text) => Ok(text),
+        Response::Failed(reason) => bail!("process {pid}: {reason}"),
+    }
+}

@@ -1,0 +1,159 @@
+//! What a heaptrace that traces a process can be asked by another heaptrace, and how that goes over the wire: one line of
+//! JSON each way. Pure.
+//!
+//! The tracer renders the answer, because it alone has the heap model; the one who asks says how wide his terminal is.
+
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, Read, Write};
+
+/// The version of this protocol. Both sides must have the same.
+pub const VERSION: u32 = 1;
+
+/// The longest line of either side, in bytes.
+const LONGEST: u64 = 256 << 20;
+
+/// A question or an order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`] of the one who asks.
+    pub version: u32,
+    /// The process that it is about.
+    pub pid: i32,
+    /// What is wanted.
+    pub command: Command,
+    /// How the answer is to look.
+    pub look: Look,
+}
+
+/// What is wanted of the tracer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Record nothing for a while.
+    Pause,
+    /// Go on recording.
+    Resume,
+    /// Let the process go, and write what was found.
+    Detach,
+}
+
+/// How text is to look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Look {
+    /// How many sites are shown; None: as many as fit.
+    pub top: Option<usize>,
+    /// Whether terminal colours are wanted.
+    pub color: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+/// The answer: text for stdout, or why there is none.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// What was asked for.
+    Done(String),
+    /// It could not be done, in words.
+    Failed(String),
+}
+
+/// Why the other side could not be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    /// The other side closed it without a word.
+    #[error("the other side ended before it answered")]
+    Closed,
+    /// What came is no message of this protocol.
+    #[error("what the other side says can't be understood ({0}); are both the same version of heaptrace?")]
+    Malformed(String),
+}
+
+/// Writes a message as one line.
+///
+/// # Errors
+/// [`ProtocolError::Io`].
+pub fn send(message: &impl Serialize, to: &mut impl Write) -> Result<(), ProtocolError> {
+    let mut line = serde_json::to_vec(message).map_err(io::Error::from)?;
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()?;
+    Ok(())
+}
+
+/// Reads a message: one line.
+///
+/// # Errors
+/// Any [`ProtocolError`].
+pub fn receive<M: for<'a> Deserialize<'a>>(from: &mut impl Read) -> Result<M, ProtocolError> {
+    let mut line = Vec::new();
+    io::BufReader::new(from.take(LONGEST)).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(ProtocolError::Closed);
+    }
+    serde_json::from_slice(&line).map_err(|error| ProtocolError::Malformed(error.to_string()))
+}
+
+impl Request {
+    /// Why this tracer can't serve the request, if that can be told at once.
+    pub fn objection(&self, traced: i32) -> Option<String> {
+        if self.version != VERSION {
+            return Some(format!(
+                "the tracer speaks version {VERSION} of the protocol, the request has {}",
+                self.version
+            ));
+        }
+        (self.pid != traced).then(|| format!("this heaptrace traces process {traced}, not {}", self.pid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request() -> Request {
+        Request {
+            version: VERSION,
+            pid: 12,
+            command: Command::Detach,
+            look: Look { top: None, color: false, width: 100 },
+        }
+    }
+
+    #[test]
+    fn a_message_survives_the_wire() {
+        let mut wire = Vec::new();
+        send(&request(), &mut wire).unwrap();
+        send(&Response::Done("two\nlines".to_owned()), &mut wire).unwrap();
+        let mut lines = wire.split_inclusive(|&byte| byte == b'\n');
+        assert_eq!(receive::<Request>(&mut lines.next().unwrap()).unwrap(), request());
+        assert_eq!(receive::<Response>(&mut lines.next().unwrap()).unwrap(), Response::Done("two\nlines".to_owned()));
+        assert!(lines.next().is_none());
+    }
+
+    #[test]
+    fn silence_and_another_protocol_are_told_apart() {
+        assert!(matches!(receive::<Request>(&mut &b""[..]), Err(ProtocolError::Closed)));
+        assert!(matches!(receive::<Request>(&mut &b"GET / HTTP/1.1\r\n"[..]), Err(ProtocolError::Malformed(_))));
+        assert!(matches!(receive::<Request>(&mut &b"{\"version\":1"[..]), Err(ProtocolError::Malformed(_))));
+    }
+
+    #[test]
+    fn another_version_and_another_process_are_refused() {
+        assert_eq!(request().objection(12), None);
+        assert!(request().objection(13).unwrap().contains("not 12"));
+        assert!(Request { version: 2, ..request() }.objection(12).unwrap().contains("has 2"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = receive::<Request>(&mut bytes.as_slice());
+            let _ = receive::<Response>(&mut bytes.as_slice());
+        }
+    }
+}

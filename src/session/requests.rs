@@ -1,0 +1,90 @@
+//! What others ask of a session while it traces: a queue between the thread that talks to them and the tracer thread.
+
+use crate::tracer::control::Control;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often the tracer thread is woken until it has taken the request.
+const REPEAT: Duration = Duration::from_millis(10);
+
+/// A request, with the way back for its answer.
+#[derive(Debug)]
+pub struct Request {
+    /// The process that it is about.
+    pub pid: i32,
+    /// What is wanted.
+    pub wish: Wish,
+    /// Where the answer goes. Nobody may be left there.
+    pub reply: Sender<Reply>,
+}
+
+/// What is wanted of the tracer thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// To let the process go.
+    Detach,
+    /// To record nothing for a while (true), or to go on (false).
+    Pause(bool),
+}
+
+/// The tracer thread's answer; an error is a sentence for people.
+pub type Reply = Result<Answer, String>;
+
+/// What the tracer thread has done.
+#[derive(Debug)]
+pub enum Answer {
+    /// The detach begins.
+    Detaching,
+    /// Whether it was already as it was wanted to be.
+    Paused {
+        /// Nothing has changed.
+        already: bool,
+    },
+}
+
+/// The queue. The tracer thread looks at it between two stops, which must cost nothing while it is empty.
+#[derive(Debug, Default)]
+pub struct Requests {
+    waiting: AtomicBool,
+    queue: Mutex<VecDeque<Request>>,
+}
+
+impl Requests {
+    /// Asks the tracer thread, and waits for its answer. None if it has finished without one.
+    pub fn ask(&self, control: &Arc<Control>, pid: i32, wish: Wish) -> Option<Reply> {
+        let (reply, answer) = mpsc::channel();
+        self.lock().push_back(Request { pid, wish, reply });
+        self.waiting.store(true, Ordering::Release);
+        loop {
+            if self.waiting.load(Ordering::Acquire) {
+                control.wake();
+            }
+            match answer.recv_timeout(REPEAT) {
+                Ok(reply) => return Some(reply),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                // A session that has ended takes nothing any more.
+                Err(RecvTimeoutError::Timeout) if control.is_finished() => return answer.try_recv().ok(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// The next request, if there is one. For the tracer thread.
+    pub(super) fn take(&self) -> Option<Request> {
+        if !self.waiting.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut queue = self.lock();
+        let next = queue.pop_front();
+        self.waiting.store(!queue.is_empty(), Ordering::Release);
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Request>> {
+        // A queue is whole whatever its holder died of.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,164 @@
+//! The control socket: one heaptrace asks another that traces a process.
+
+use super::attach::{assert_victim_well, start_victim};
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::running::Running;
+use nix::sys::signal::Signal;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
+
+fn ask(arguments: &[&str]) -> Output {
+    Command::new(HEAPTRACE).args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A command that the user nobody runs.
+fn as_nobody(program: &Path) -> Command {
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let mut command = Command::new(if is_root { "setpriv" } else { "sudo" });
+    let options: &[&str] =
+        if is_root { &["--reuid=65534", "--regid=65534", "--clear-groups"] } else { &["-n", "-u", "nobody"] };
+    command.args(options).arg(program);
+    command
+}
+
+/// `ctl PID detach` ends the tracing as Ctrl-C does: the process lives, the profile is written.
+#[test]
+fn ctl_detach_lets_the_process_go() {
+    let program = Program::fixture("victim").args(["3"]);
+    let (victim, pid) = start_victim(&program);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    let wrong = ask(&["ctl", &attached.pid().to_string(), "detach"]);
+    assert_eq!(wrong.status.code(), Some(125));
+    assert!(stderr(&wrong).contains("is not being traced"), "{}", stderr(&wrong));
+    let asked = ask(&["ctl", &pid.to_string(), "detach"]);
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    let traced = tracer.collect(attached.wait());
+    assert_eq!(traced.ended.code(), 0);
+    assert_victim_well(victim, pid);
+}
+
+/// Others than the tracer's user and root are not answered.
+#[test]
+fn another_user_is_refused() {
+    let program = Program::fixture("victim").args(["1"]);
+    let (victim, pid) = start_victim(&program);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    let copy = program.folder().join("heaptrace");
+    std::fs::copy(HEAPTRACE, &copy).unwrap();
+    for folder in copy.ancestors().skip(1).take_while(|folder| folder.starts_with(std::env::temp_dir())) {
+        let _ = std::fs::set_permissions(folder, PermissionsExt::from_mode(0o1777));
+    }
+    let other = as_nobody(&copy).args(["ctl", &pid.to_string(), "detach"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(125));
+    assert!(stderr(&other).contains("belongs to another user"), "{}", stderr(&other));
+    attached.signal(Signal::SIGINT);
+    tracer.collect(attached.wait());
+    assert_victim_well(victim, pid);
+}
+
+/// A tracer that is no heaptrace is named, and an untraced process is told from one that does not exist.
+#[test]
+fn what_can_not_be_asked_is_said() {
+    let gone = ask(&["ctl", "999999999", "detach"]);
+    assert_eq!(gone.status.code(), Some(125));
+    assert!(stderr(&gone).contains("there is no process 999999999"), "{}", stderr(&gone));
+    let own = std::process::id().to_string();
+    assert!(stderr(&ask(&["ctl", &own, "detach"])).contains("is not being traced"));
+    for (words, reason) in [
+        (vec!["ctl", "12"], "the order is missing"),
+        (vec!["ctl", "x", "detach"], "`x` is no process id"),
+        (vec!["ctl", "12", "dance"], "there is no order `dance`"),
+    ] {
+        let asked = ask(&words);
+        assert_eq!(asked.status.code(), Some(125));
+        assert!(stderr(&asked).contains(reason), "{}", stderr(&asked));
+    }
+}
+
+/// Lets the fixture `steps` do one step.
+fn step(running: &mut Running, line: &str) {
+    running.send(line);
+    assert_eq!(running.line(), "ok");
+}
+
+fn order(pid: i32, order: &str) {
+    let asked = ask(&["ctl", &pid.to_string(), order]);
+    assert!(asked.status.success(), "{order}: {}", stderr(&asked));
+}
+
+/// In a pause allocations are not recorded, the ends of recorded blocks are; before the first block no probe is there at
+/// all, and the blocks of the pause are no errors when they are freed.
+#[test]
+fn what_happens_in_a_pause_is_not_recorded() {
+    let program = Program::fixture("steps");
+    let mut running = program.start_traced(&["--start-paused"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let entries = |differences: Vec<(std::path::PathBuf, u64)>| {
+        differences.iter().filter(|(path, _)| path.to_string_lossy().contains("libc.so")).count()
+    };
+    step(&mut running, "a 10 100");
+    // what stays are the watches for new libraries and for sigaction
+    let idle = entries(procfs::text_differences(pid));
+    assert!(idle <= 2, "{idle}");
+    order(pid, "resume");
+    assert!(entries(procfs::text_differences(pid)) > idle + 5);
+    step(&mut running, "b 5 1000");
+    order(pid, "pause");
+    for line in ["free b 2", "free a 3", "a 7 10", "realloc b 1500", "realloc a 200"] {
+        step(&mut running, line);
+    }
+    order(pid, "pause");
+    order(pid, "resume");
+    step(&mut running, "free a 4");
+    step(&mut running, "b 1 50");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0);
+    let report = &traced.report;
+    assert_eq!(report.total("allocations"), 5 + 1 + 1);
+    assert_eq!(report.total("reallocations"), 1);
+    assert_eq!(report.total("frees"), 2 + 1);
+    assert_eq!(report.total("live_bytes"), 2 * 1000 + 1500 + 50);
+    for anomaly in ["lost", "unknown_frees", "double_frees", "dropped_frames"] {
+        assert_eq!(report.anomaly(anomaly), 0, "{anomaly}");
+    }
+    assert!(report.0["warnings"].to_string().contains("collecting paused for"), "{}", report.0["warnings"]);
+}
+
+/// `--delay` begins by itself; `--toggle-signal` ends and begins collecting. Signals to heaptrace are not the program's.
+#[test]
+fn delay_and_toggle_signal_begin_and_end_collecting() {
+    let program = Program::fixture("steps");
+    let mut running = program.start_traced(&["--delay", "300ms", "--toggle-signal", "USR2"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    step(&mut running, "a 10 100");
+    // breakpoints, and the pads that stay behind in a pause
+    let changed = || procfs::text_differences(pid).len();
+    let idle = changed();
+    procfs::wait_until("collecting has begun", || changed() > idle + 5);
+    step(&mut running, "b 5 1000");
+    step(&mut running, "free b 5");
+    let collecting = changed();
+    running.signal(Signal::SIGUSR2);
+    procfs::wait_until("collecting pauses", || changed() < collecting);
+    step(&mut running, "b 3 1000");
+    let paused = changed();
+    running.signal(Signal::SIGUSR2);
+    procfs::wait_until("collecting goes on", || changed() > paused);
+    step(&mut running, "b 2 30");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0);
+    assert_eq!(traced.report.total("allocations"), 7);
+    assert_eq!(traced.report.total("live_bytes"), 60);
+}
