@@ -29,6 +29,7 @@ use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::launch::{self, Launched, Program};
 use crate::tracer::libunwind::Libunwind;
+use crate::tracer::limits;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::seize;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
@@ -58,6 +59,9 @@ pub enum SessionError {
         /// The process.
         pid: i32,
     },
+    /// An allocation has failed; what was kept in reserve is needed to end in good order.
+    #[error("out of memory (a limit, such as `ulimit -v`?)")]
+    OutOfMemory,
     /// Tracing ended in the middle, by an error or a panic, and the process was let go.
     #[error("tracing broke off: {cause}; {aftermath}")]
     BrokenOff {
@@ -365,6 +369,9 @@ impl Session {
         while (!self.tasks.is_empty() && self.exit.is_none()) || !self.expected.is_empty() {
             if self.control.detach_requested() {
                 break;
+            }
+            if limits::is_memory_short() {
+                return Err(SessionError::OutOfMemory);
             }
             while let Some(request) = self.settings.requests.take() {
                 self.answer(request);

@@ -10,6 +10,7 @@ pub mod files;
 mod injection;
 pub mod launch;
 pub mod libunwind;
+pub mod limits;
 pub mod memory;
 pub mod permission;
 pub mod probe;

@@ -1,6 +1,7 @@
 //! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
 
 use super::{Action, Session, new_model, space};
+use crate::addr::Addr;
 use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
 use crate::profile::Amount;
@@ -9,8 +10,8 @@ use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::session::trapmask::TrapMask;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::Stopped;
-use crate::tracer::{Result, procfs};
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::{Result, files, procfs};
 
 impl Session {
     /// A task has just been given a child or thread, which will stop by itself.
@@ -91,15 +92,7 @@ impl Session {
     pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
         if tid != self.pid {
             // A child that had borrowed the memory. Its siblings' records stay.
-            if let Some(task) = self.tasks.get(tid).copied() {
-                self.end_calls_of(task.id);
-            }
-            self.children.untraced += 1;
-            let name = procfs::comm(tid);
-            if !name.is_empty() && !self.children.untraced_names.contains(&name) {
-                self.children.untraced_names.push(name);
-            }
-            self.restore_affinity(tid);
+            self.note_child_leaves(tid);
             return Ok(Action::Detach);
         }
         let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
@@ -137,6 +130,30 @@ impl Session {
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))
+    }
+
+    /// A child that has borrowed the memory is let go, at its exec or just before it.
+    pub(super) fn note_child_leaves(&mut self, tid: i32) {
+        if let Some(task) = self.tasks.get(tid).copied() {
+            self.end_calls_of(task.id);
+        }
+        self.children.untraced += 1;
+        let name = procfs::comm(tid);
+        if !name.is_empty() && !self.children.untraced_names.contains(&name) {
+            self.children.untraced_names.push(name);
+        }
+        self.restore_affinity(tid);
+    }
+
+    /// Whether a task at the entry of execve(2) is a child that borrows the memory, and the file would run with other rights:
+    /// those the kernel gives only to who is not traced (execve(2)). Such a child is let go before its exec. If the exec fails
+    /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
+    pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs) -> bool {
+        if self.tasks.get(tid).is_none_or(|task| task.role != Role::Borrower) {
+            return false;
+        }
+        let path = self.space.memory.read_c_string(Addr(raw.0.rdi));
+        path.is_some_and(|path| files::changes_rights(tid, &path))
     }
 
     fn end_calls_of(&mut self, task: crate::addr::TaskId) {

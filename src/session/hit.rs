@@ -31,6 +31,7 @@ impl Session {
             return Ok(Action::Resume(SIGTRAP));
         }
         self.space.memory.new_stop(tid);
+        let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         match self.serve_hit(tid, thread, &raw, trap, &breakpoint) {
             Ok(None) => {}
@@ -48,6 +49,10 @@ impl Session {
                 self.space.lift(trap)?;
                 thread.set_instruction_pointer(trap.0)?;
                 Ok(Action::Resume(0))
+            }
+            Ok(Action::Resume(0)) if leaves => {
+                self.note_child_leaves(tid);
+                Ok(Action::Detach)
             }
             other => other,
         }
@@ -251,23 +256,13 @@ impl Session {
         if self.space.breakpoints.get(resume.pc).is_some()
             && let Some(task) = self.tasks.get_mut(tid)
         {
-            task.skip = Some((resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop))));
+            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
         }
         Ok(())
     }
 
     fn counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
-        let Some(task) = self.tasks.get_mut(tid) else { return false };
-        let Some((skip_at, skip_sp)) = task.skip else { return false };
-        if (skip_at, skip_sp) == (at, sp) {
-            task.skip = None;
-            return true;
-        }
-        // The handler has left by longjmp, or returned into a program that went elsewhere.
-        if sp > skip_sp && sp - skip_sp < 1 << 20 {
-            task.skip = None;
-        }
-        false
+        self.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
     }
 
     /// A SIGTRAP whose address is none of our breakpoints.

@@ -78,6 +78,7 @@ enum ToPlace {
     Entry(EntryProbe),
     Loader,
     SignalAction,
+    Exec,
 }
 
 /// The probe on an allocator function.
@@ -283,7 +284,7 @@ impl AddressSpace {
             is_program,
             probed: Vec::new(),
         });
-        if let Err(error) = self.watch_sigaction(&elf, bias) {
+        if let Err(error) = self.watch_libc(&elf, bias) {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&elf, bias) {
@@ -389,6 +390,7 @@ impl AddressSpace {
             ToPlace::Entry(entry) => Purpose::Entry(entry.function),
             ToPlace::Loader => Purpose::Loader,
             ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
+            ToPlace::Exec => Purpose::Exec,
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
@@ -436,11 +438,17 @@ impl AddressSpace {
         !self.deferred.is_empty()
     }
 
-    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too).
-    fn watch_sigaction(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too), and
+    /// execve(2).
+    fn watch_libc(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
             let addr = bias.to_process(sigaction.addr);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
+            // posix_spawn, system and popen end there, too.
+            if let Some(execve) = elf.find_symbol("execve").filter(|symbol| symbol.is_function()) {
+                let addr = bias.to_process(execve.addr);
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
+            }
         }
         Ok(())
     }

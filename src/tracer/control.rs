@@ -237,6 +237,7 @@ pub fn block_terminal_stops() -> Result<()> {
 pub fn unblock_own_signals_in(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let unblock = || {
+        super::limits::restore_open_files();
         let set = own_signals();
         // SAFETY: the set is valid; nothing is returned.
         match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
@@ -244,7 +245,7 @@ pub fn unblock_own_signals_in(command: &mut std::process::Command) {
             error => Err(std::io::Error::from_raw_os_error(error)),
         }
     };
-    // SAFETY: between fork and exec the closure calls sigemptyset, sigaddset and pthread_sigmask only, which allocate nothing
+    // SAFETY: between fork and exec the closure calls setrlimit, sigemptyset, sigaddset and pthread_sigmask only, which allocate nothing
     // and take no lock.
     unsafe { command.pre_exec(unblock) };
 }

@@ -5,9 +5,11 @@
 
 use super::injection::{self, Call};
 use crate::maps::MappedModule;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Opens the file behind `module` through the live task `tid` of process `pid`: by its path in the target's root; if
 /// another file stands there now, through the kernel's own links to mapped files. None if neither gives it.
@@ -23,6 +25,38 @@ pub fn open_module(pid: i32, tid: i32, module: &MappedModule) -> Option<File> {
 /// Whether `module` is the main program of task `tid`.
 pub fn is_program(tid: i32, module: &MappedModule) -> bool {
     std::fs::metadata(format!("/proc/{tid}/exe")).is_ok_and(|metadata| metadata.ino() == module.inode)
+}
+
+/// Whether `path`, executed by task `tid`, would give it other rights than it has: set-user-ID, set-group-ID, or
+/// capabilities of the file. False too if it can't be executed, as far as its mode tells.
+pub fn changes_rights(tid: i32, path: &[u8]) -> bool {
+    let path = OsStr::from_bytes(path);
+    let mut seen = PathBuf::from(format!("/proc/{tid}"));
+    match Path::new(path).strip_prefix("/") {
+        Ok(rest) => seen.extend([Path::new("root"), rest]),
+        Err(_) => seen.extend([Path::new("cwd"), Path::new(path)]),
+    }
+    let (Ok(file), Ok(task)) = (std::fs::metadata(&seen), std::fs::metadata(format!("/proc/{tid}"))) else {
+        return false;
+    };
+    let sets_user = file.mode() & libc::S_ISUID != 0 && file.uid() != task.uid();
+    let sets_group = file.mode() & libc::S_ISGID != 0 && file.gid() != task.gid();
+    let executable = file.is_file() && file.mode() & 0o111 != 0 && may_execute(&seen);
+    executable && (sets_user || sets_group || has_capabilities(&seen))
+}
+
+/// Whether heaptrace itself could execute the file, which is asked for lack of a way to ask for another process.
+fn may_execute(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path is a valid string.
+    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
+}
+
+/// Whether the file has capabilities of its own (capabilities(7)).
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both strings are valid; no value is asked for, only its size.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
 fn candidates(pid: i32, tid: i32, module: &MappedModule) -> Vec<PathBuf> {

@@ -9,7 +9,8 @@ use super::control::SignalMask;
 use super::injection::{self, Call};
 use super::{Result, TracerError, ptrace};
 use std::ffi::{CString, OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -45,6 +46,8 @@ pub struct Program {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
+    /// Of an ELF file, its class (1: 32-bit, 2: 64-bit).
+    elf_class: Option<u8>,
 }
 
 impl Program {
@@ -74,7 +77,8 @@ impl Program {
             envp.push(c_string(&[key.as_bytes(), b"=", value.as_bytes()].concat())?);
         }
         let path = c_string(path.as_os_str().as_bytes())?;
-        Ok(Self { name: shown, path, arguments: argv, environment: envp })
+        let elf_class = elf_class(Path::new(OsStr::from_bytes(path.to_bytes())));
+        Ok(Self { name: shown, path, arguments: argv, environment: envp, elf_class })
     }
 
     /// The file to be executed.
@@ -131,6 +135,14 @@ fn executable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The class in the header of an ELF file; None if it is none or can't be read.
+fn elf_class(path: &Path) -> Option<u8> {
+    let mut header = [0; 5];
+    File::open(path).and_then(|mut file| file.read_exact(&mut header)).ok()?;
+    let [0x7f, b'E', b'L', b'F', class] = header else { return None };
+    Some(class)
+}
+
 /// A child that has been seized and let go towards its exec. Dropping this before [`Launched::begins`] ends the child: what
 /// could not be traced from its first instruction on is not run at all.
 #[derive(Debug)]
@@ -139,6 +151,7 @@ pub struct Launched {
     pub pid: i32,
     name: String,
     exec_error: OwnedFd,
+    elf_class: Option<u8>,
     ours: bool,
 }
 
@@ -163,7 +176,12 @@ impl Launched {
         let n = unsafe { libc::read(self.exec_error.as_raw_fd(), code.as_mut_ptr().cast(), code.len()) };
         (n == 4).then(|| TracerError::Exec {
             program: self.name.clone(),
-            source: io::Error::from_raw_os_error(i32::from_le_bytes(code)),
+            source: match i32::from_le_bytes(code) {
+                libc::ENOEXEC if self.elf_class == Some(1) => {
+                    io::Error::other("it is a 32-bit program, and this kernel runs none")
+                }
+                code => io::Error::from_raw_os_error(code),
+            },
         })
     }
 }
@@ -208,6 +226,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             action.sa_sigaction = INHERITED_SIGPIPE.load(Ordering::Relaxed);
             libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            super::limits::restore_open_files();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
             // Without this the read below would never see the end of the pipe if heaptrace died now.
             libc::close(gate_write.as_raw_fd());
@@ -216,7 +235,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
                 libc::_exit(127);
             }
             libc::execve(program.path.as_ptr(), argv.as_ptr(), envp.as_ptr());
-            if *libc::__errno_location() == libc::ENOEXEC {
+            if *libc::__errno_location() == libc::ENOEXEC && program.elf_class.is_none() {
                 libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), envp.as_ptr());
             }
             let code = (*libc::__errno_location()).to_le_bytes();
@@ -233,7 +252,8 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         return Err(error);
     }
-    let launched = Launched { pid, name: program.name.clone(), exec_error: error_read, ours: true };
+    let launched =
+        Launched { pid, name: program.name.clone(), exec_error: error_read, elf_class: program.elf_class, ours: true };
     injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "let the program start", source })?;
     // SAFETY: one byte of a valid buffer to a descriptor of ours.
     if unsafe { libc::write(gate_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) } != 1 {

@@ -144,6 +144,29 @@ impl TargetMemory {
         (self.read_uncached(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
     }
 
+    /// Reads a path or another string of at most PATH_MAX bytes, without its NUL. None if it does not end there.
+    pub fn read_c_string(&self, addr: Addr) -> Option<Vec<u8>> {
+        const LONGEST: usize = 4096;
+        let mut text = vec![0; LONGEST];
+        // What follows the string may not be mapped.
+        let mut n = 0;
+        while n < LONGEST {
+            let at = addr.0.wrapping_add(n as u64);
+            let to_page_end = WINDOW - at as usize % WINDOW;
+            let piece = text.get_mut(n..LONGEST.min(n + to_page_end))?;
+            let read = self.read_uncached(Addr(at), piece);
+            if let Some(end) = piece.get(..read)?.iter().position(|&byte| byte == 0) {
+                text.truncate(n + end);
+                return Some(text);
+            }
+            if read == 0 {
+                return None;
+            }
+            n += read;
+        }
+        None
+    }
+
     /// Reads past the cache. What can't be read is asked for twice: whether an int3 is taken out again depends on this,
     /// and the kernel may just have been short of memory.
     pub fn read_uncached(&self, addr: Addr, buf: &mut [u8]) -> usize {
