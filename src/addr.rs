@@ -57,8 +57,9 @@ impl Addr {
 ///
 /// A return address points *behind* the call, which may be the next line, the next function or, after a call
 /// that never returns, the next function's first byte. Every look-up (CFI, symbols, lines) must therefore use
-/// the address less one, except where the frame was interrupted at exactly this instruction (the innermost
-/// frame, and the frame below a signal handler).
+/// the address less one, except where the frame stands at exactly this instruction: it was interrupted there (the
+/// innermost frame, and the frame below a signal handler), or it is to begin there (the trampoline that a signal handler
+/// returns to, and the function that a fiber's first one returns to).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FrameAddr {
     /// The frame was about to execute this instruction.

@@ -217,7 +217,9 @@ pub fn parse(
 
 fn command() -> clap::Command {
     // Help that runs over the whole width of a wide terminal is hard to read.
-    Arguments::command().max_term_width(100)
+    let command = Arguments::command().max_term_width(100);
+    // Refused with a reason: a process that runs already keeps its CPUs.
+    command.mut_subcommand("attach", |attach| attach.mut_arg("pin", |pin| pin.hide(true)))
 }
 
 fn resolve_run(arguments: RunArguments, debug_path: impl Iterator<Item = PathBuf>) -> RunOptions {

@@ -4,6 +4,7 @@ pub mod ask;
 pub mod attach;
 pub mod binaries;
 pub mod conclude;
+pub mod direct;
 pub mod doctor;
 pub mod hook;
 pub mod progress;

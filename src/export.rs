@@ -108,6 +108,11 @@ fn available() -> String {
     Format::ALL.map(|format| format!(".{format}")).join(" ")
 }
 
+/// Lists what `--format` takes.
+fn names() -> String {
+    Format::ALL.map(Format::name).join(" ")
+}
+
 /// Why a file name or `--format` names no format.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -99,7 +99,7 @@ pub struct LiveBlock {
 
 /// An interned site.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SiteId(u32);
+pub struct SiteId(pub u32);
 
 /// Whether the process had blocks before the events began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

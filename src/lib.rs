@@ -12,6 +12,7 @@ pub mod elf;
 pub mod event;
 pub mod export;
 pub mod heapmodel;
+pub mod leaks;
 pub mod maps;
 pub mod memory;
 pub mod profile;

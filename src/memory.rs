@@ -1,6 +1,7 @@
 //! How the pure core reads the target's memory: a trait, so that tests can give it a vector.
 
 use crate::addr::Addr;
+use std::ops::Range;
 
 /// Reads bytes of the target. Breakpoint bytes of our own never show: implementations put the original bytes
 /// back into what they return.
@@ -14,11 +15,21 @@ pub trait ReadMemory {
         let mut word = [0; 8];
         (self.read(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
     }
+
+    /// The parts of a large range, ascending, that may hold something that was written there: pages that were never touched
+    /// hold nothing, and to read them would only give the target memory. All of it where that is not known.
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        vec![range]
+    }
 }
 
 impl<M: ReadMemory + ?Sized> ReadMemory for &mut M {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         (**self).read(addr, buf)
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        (**self).touched(range)
     }
 }
 

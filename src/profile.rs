@@ -48,6 +48,48 @@ pub enum Exit {
     Signal(i32),
 }
 
+/// A signal for people: `signal 11 (SIGSEGV)`; realtime signals have no name. The numbers are those of x86-64.
+pub fn signal_text(signal: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "SIGHUP",
+        "SIGINT",
+        "SIGQUIT",
+        "SIGILL",
+        "SIGTRAP",
+        "SIGABRT",
+        "SIGBUS",
+        "SIGFPE",
+        "SIGKILL",
+        "SIGUSR1",
+        "SIGSEGV",
+        "SIGUSR2",
+        "SIGPIPE",
+        "SIGALRM",
+        "SIGTERM",
+        "SIGSTKFLT",
+        "SIGCHLD",
+        "SIGCONT",
+        "SIGSTOP",
+        "SIGTSTP",
+        "SIGTTIN",
+        "SIGTTOU",
+        "SIGURG",
+        "SIGXCPU",
+        "SIGXFSZ",
+        "SIGVTALRM",
+        "SIGPROF",
+        "SIGWINCH",
+        "SIGIO",
+        "SIGPWR",
+        "SIGSYS",
+    ];
+    let index = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
+    match index.and_then(|index| NAMES.get(index)) {
+        Some(name) => format!("signal {signal} ({name})"),
+        None => format!("signal {signal}"),
+    }
+}
+
 /// What was profiled.
 #[derive(Clone, Debug)]
 pub struct Meta {
@@ -111,6 +153,17 @@ pub struct Cost {
     pub events: u64,
     /// ptrace stops handled.
     pub stops: u64,
+    /// What the cost depended on.
+    pub conditions: Conditions,
+}
+
+/// What the cost of tracing depends on; it decides which advice helps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Conditions {
+    /// How many threads the last image had in all, those that ended included.
+    pub threads: u64,
+    /// Whether `--pin` was asked for.
+    pub pinned: bool,
 }
 
 /// What could not be seen or did not fit: zero on well-behaved programs.
@@ -120,6 +173,8 @@ pub struct Anomalies {
     pub lost: u64,
     /// Stacks that end before the outermost frame (counted per event).
     pub truncated_stacks: u64,
+    /// Those of them that were deeper than `--max-depth`.
+    pub cut_stacks: u64,
     /// Stacks with a frame passed by frame pointer (counted per event).
     pub guessed_stacks: u64,
     /// Frees of pointers that were never allocated.

@@ -23,7 +23,7 @@ pub use requests::{Answer, Reply, Requests, Wish};
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
 use crate::heapmodel::{HeapModel, Preexisting};
-use crate::profile::{Anomalies, Children, Cost, Exit};
+use crate::profile::{Anomalies, Children, Cost, Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
@@ -48,10 +48,12 @@ pub enum SessionError {
     #[error(transparent)]
     Tracer(#[from] TracerError),
     /// The program ended before it became the program asked for.
-    #[error("{program} ended before its first instruction")]
+    #[error("{program} ended before its first instruction: {}", describe_early_end(*exit))]
     EndedEarly {
         /// The program as the user named it.
         program: String,
+        /// How, if that is known.
+        exit: Option<Exit>,
     },
     /// A 32-bit (or x32) program.
     #[error("process {pid} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only")]
@@ -179,6 +181,9 @@ struct Pinned {
     target_is_pinned: bool,
 }
 
+/// What `kill -9` sends.
+const SIGKILL: i32 = 9;
+
 /// Every this many stops of a program with threads, all that wait are served in turn.
 const FAIRNESS: u32 = 16;
 
@@ -283,16 +288,16 @@ impl Session {
                 Waited::Task(_, WaitStatus::Signal(signal), Some(stopped)) => stopped.resume(signal)?,
                 Waited::Task(_, WaitStatus::GroupStop(_), Some(stopped)) => stopped.listen()?,
                 Waited::Task(_, _, Some(stopped)) => stopped.resume(0)?,
-                Waited::Task(tid, _, None) if tid == child.pid => {
+                Waited::Task(tid, status, None) if tid == child.pid => {
                     child.begins();
                     return Err(match child.exec_failure() {
                         Some(error) => error.into(),
-                        None => SessionError::EndedEarly { program: program.name().to_owned() },
+                        None => SessionError::EndedEarly { program: program.name().to_owned(), exit: exit_of(status) },
                     });
                 }
                 Waited::Task(..) | Waited::Interrupted => {}
                 Waited::Nothing | Waited::NoTasks => {
-                    return Err(SessionError::EndedEarly { program: program.name().to_owned() });
+                    return Err(SessionError::EndedEarly { program: program.name().to_owned(), exit: None });
                 }
             }
         };
@@ -587,11 +592,7 @@ impl Session {
         self.expected.remove(&tid);
         self.early.remove(&tid);
         if tid == self.pid {
-            self.exit = match status {
-                WaitStatus::Exited(code) => Some(Exit::Code(code)),
-                WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
-                _ => None,
-            };
+            self.exit = exit_of(status);
         }
     }
 
@@ -613,6 +614,27 @@ impl Session {
         if let Some(pinned) = &self.affinity {
             let _ = pinned.target.apply(tid);
         }
+    }
+}
+
+/// How a process ended, if the status says that it has.
+pub fn exit_of(status: WaitStatus) -> Option<Exit> {
+    match status {
+        WaitStatus::Exited(code) => Some(Exit::Code(code)),
+        WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
+        _ => None,
+    }
+}
+
+/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
+fn describe_early_end(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Signal(signal)) if signal != SIGKILL => {
+            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
+        }
+        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
+        Some(Exit::Code(code)) => format!("exit status {code}"),
+        None => "nothing is known of its end".to_owned(),
     }
 }
 

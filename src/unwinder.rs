@@ -4,6 +4,7 @@
 //! is apart from executing it (every frame): rules are small `Copy` values, cached per address.
 
 pub mod cfi;
+mod ends;
 pub mod rule;
 pub mod stacks;
 pub mod window;
@@ -102,8 +103,6 @@ pub struct FrameInfo {
     pub guessed: bool,
 }
 
-/// A frame pointer further than this from the stack pointer is not believed, in bytes: the usual limit of a stack.
-const MAX_FRAME: u64 = 8 << 20;
 /// Signal frames that one walk passes at most. Between them the stack grows, so this ends every walk, whatever is on it.
 const MAX_SIGNAL_FRAMES: u32 = 64;
 /// Entries of the cache of walked edges. A power of two; half a MiB in all.
@@ -149,7 +148,7 @@ enum Next {
         guessed: bool,
     },
     Outermost,
-    /// Taken for the outermost frame since its frame pointer is null.
+    /// Taken for the outermost frame, without CFI that says so.
     GuessedOutermost,
     /// The walk can't go on.
     Lost,
@@ -168,6 +167,8 @@ pub struct Unwinder {
     stacks: StackTable,
     context: UnwindContext<usize>,
     buffer: StackBuffer,
+    /// The stack pointer with which the program began.
+    initial_sp: Option<Addr>,
 }
 
 impl Default for Unwinder {
@@ -181,6 +182,7 @@ impl Default for Unwinder {
             stacks: StackTable::new(),
             context: UnwindContext::new(),
             buffer: StackBuffer::default(),
+            initial_sp: None,
         }
     }
 }
@@ -189,6 +191,12 @@ impl Unwinder {
     /// An unwinder that knows no code yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Tells the stack pointer with which the program began: its first frames lie right below, and some C libraries
+    /// describe them by no CFI.
+    pub fn set_initial_stack(&mut self, sp: Addr) {
+        self.initial_sp = Some(sp);
     }
 
     /// Ends the unwinder and keeps the stacks.
@@ -272,6 +280,7 @@ impl Unwinder {
         let mut guessed = false;
         while let Some(addr) = frame.filter(|addr| is_canonical(addr.raw())) {
             let (rule, module) = self.rule(addr, &mut stack);
+            let addr = rule.seen_at(addr);
             let sp = Addr(cursor.cpu.sp());
             let caller = match self.next(rule, &mut cursor, &mut stack) {
                 Next::Caller { addr, guessed } => Some((addr, guessed)),
@@ -357,7 +366,7 @@ impl Unwinder {
             return (edge.child, edge.rule);
         }
         let (rule, module) = self.rule(addr, stack);
-        let child = self.stacks.child(parent, Frame { addr, module }, guessed);
+        let child = self.stacks.child(parent, Frame { addr: rule.seen_at(addr), module }, guessed);
         if rule != Rule::NoModule
             && let Some(edge) = self.edges.get_mut(slot)
         {
@@ -375,17 +384,22 @@ impl Unwinder {
         if let Some(&known) = self.rules.get(&lookup) {
             return known;
         }
+        if let Some(planted) = self.planted(addr, stack) {
+            return planted;
+        }
         // code may be mapped anywhere later on, so what has no module is not remembered
         let Some(id) = self.module_of(lookup) else { return (Rule::NoModule, ModuleId::NONE) };
         let Some(module) = self.modules.get_mut(&id) else { return (Rule::NoModule, ModuleId::NONE) };
         let object = module.module().bias.to_object(lookup);
         let rule = module.derive(object, &mut self.context, &mut self.rows).unwrap_or_else(|| {
-            let mut code = [0; 9];
-            let n = stack.read(addr.raw(), &mut code);
-            match code.get(..n) {
-                Some(code) if rule::is_sigreturn(code) => Rule::SignalFrame,
-                _ if module.is_start_code(object) => Rule::Outermost,
-                _ => Rule::NoCfi { object_file: module.has_cfi() },
+            if ends::is_sigreturn_at(addr.raw(), stack) {
+                Rule::SignalFrame
+            } else if module.is_start_code(object) {
+                Rule::Outermost
+            } else if module.has_cfi() && ends::is_no_return(addr, stack) {
+                Rule::Planted { described: false }
+            } else {
+                Rule::NoCfi { object_file: module.has_cfi() }
             }
         });
         self.rules.insert(lookup, (rule, id));
@@ -394,7 +408,7 @@ impl Unwinder {
 
     /// Goes from a frame to its caller.
     #[inline]
-    fn next<M>(&self, rule: Rule, cursor: &mut Cursor, stack: &mut StackWindow<'_, M>) -> Next
+    fn next<M>(&mut self, rule: Rule, cursor: &mut Cursor, stack: &mut StackWindow<'_, M>) -> Next
     where
         M: ReadMemory + ?Sized,
     {
@@ -403,6 +417,7 @@ impl Unwinder {
         match rule.execute(&self.rows, cpu, stack) {
             Step::Caller => {}
             Step::Outermost => return Next::Outermost,
+            Step::GuessedOutermost => return Next::GuessedOutermost,
             Step::NoCfi => return self.by_frame_pointer(rule, cpu, stack),
             Step::Failed => return Next::Lost,
         }
@@ -419,36 +434,6 @@ impl Unwinder {
             return Next::Lost;
         }
         Next::Caller { addr: FrameAddr::Return(Addr(cpu.pc)), guessed: false }
-    }
-
-    /// The caller by the chain of frame pointers, if the chain looks like one: rbp points into the stack above rsp,
-    /// to a saved rbp and a return address into known code.
-    #[cold]
-    fn by_frame_pointer<M>(&self, rule: Rule, cpu: &mut Cpu, stack: &mut StackWindow<'_, M>) -> Next
-    where
-        M: ReadMemory + ?Sized,
-    {
-        let Rule::NoCfi { object_file } = rule else { return Next::Lost };
-        let frame_pointer = cpu.gpr[reg::RBP];
-        // the System V ABI (3.4.1): the outermost frame is marked by a null frame pointer; start code does so
-        if frame_pointer == 0 && object_file {
-            return Next::GuessedOutermost;
-        }
-        let plausible = frame_pointer.is_multiple_of(8)
-            && frame_pointer.checked_sub(cpu.sp()).is_some_and(|above| above <= MAX_FRAME);
-        if !plausible {
-            return Next::Lost;
-        }
-        let (Some(saved), Some(pc)) = (stack.word(frame_pointer), stack.word(frame_pointer.wrapping_add(8))) else {
-            return Next::Lost;
-        };
-        if self.module_of(FrameAddr::Return(Addr(pc)).lookup()).is_none() {
-            return Next::Lost;
-        }
-        cpu.gpr[reg::RBP] = saved;
-        cpu.gpr[reg::RSP] = frame_pointer.wrapping_add(16);
-        cpu.pc = pc;
-        Next::Caller { addr: FrameAddr::Return(Addr(pc)), guessed: true }
     }
 
     /// Drops what was cached for these addresses.

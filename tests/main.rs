@@ -24,6 +24,7 @@ mod support {
 }
 
 mod suite {
+    mod allocators;
     mod architecture;
     mod attach;
     mod binaries;
@@ -39,11 +40,13 @@ mod suite {
     mod launch;
     mod modules;
     mod outputs;
+    mod pipes;
     mod pprof;
     mod processes;
     mod realprograms;
     mod redis;
     mod signals;
+    mod stacks;
     mod threads;
     mod unwinding;
 

@@ -89,11 +89,11 @@ Examples:
 )]
 pub(super) struct AttachArguments {
     /// Process id
-    #[arg(value_name = "PID", group = "target", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     pub(super) pid: Option<i32>,
 
     /// Process id, for those used to gdb's way
-    #[arg(short = 'p', long = "pid", value_name = "PID", group = "target", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short = 'p', long = "pid", value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     pub(super) pid_option: Option<i32>,
 
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
@@ -144,11 +144,11 @@ pub(super) struct ProfileArguments {
     pub(super) pprof_columns: PprofColumns,
 
     /// How many stacks the summary and .txt files show
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]
     pub(super) top: Option<u16>,
 
     /// Stop tracing after this time: 30, 30s, 500ms, 1m; a number without unit is seconds
-    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Tracing")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::duration, help_heading = "Tracing")]
     pub(super) duration: Option<Duration>,
 
     /// Collect nothing until told to, by --toggle-signal or `heaptrace ctl PID resume`
@@ -181,7 +181,7 @@ pub(super) struct ProfileArguments {
     pub(super) no_free_stacks: bool,
 
     /// Cut stacks off after this many frames; they are marked as truncated
-    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Tracing")]
+    #[arg(long, value_name = "N", default_value = "512", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Tracing")]
     pub(super) max_depth: u16,
 
     /// A function of your own that allocates, like `pool_get:size=arg2`; repeatable
@@ -202,8 +202,8 @@ pub(super) struct ProfileArguments {
     #[arg(long, help_heading = "Tracing")]
     pub(super) pin: bool,
 
-    /// Who walks the stacks: own, or libunwind where it was built in
-    #[arg(long, value_name = "WHICH", default_value = "own", value_parser = values::unwinder, help_heading = "Tracing")]
+    /// Who walks the stacks: own or libunwind
+    #[arg(long, value_name = "WHICH", default_value = "own", value_parser = values::unwinder, hide = !cfg!(feature = "libunwind"), help_heading = "Tracing")]
     pub(super) unwinder: Unwinder,
 
     /// Write addresses instead of names

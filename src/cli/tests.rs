@@ -135,6 +135,24 @@ fn wrong_values_are_refused_with_the_right_ones() {
 }
 
 #[test]
+fn negative_values_are_refused_as_values() {
+    for option in ["run --duration -5", "run --duration=-5", "attach --duration -0.5"] {
+        let text = usage(&format!("{option} 1234"));
+        assert!(text.contains("it must be longer than zero") && !text.contains("tip:"), "{option}: {text}");
+    }
+    for words in ["run --top -1 ./app", "run --max-depth -1 ./app", "attach -5", "attach -p -5", "attach --pid=-5"] {
+        let text = usage(words);
+        assert!(text.contains("is not in 1..") && !text.contains("tip:"), "{words}: {text}");
+    }
+}
+
+#[test]
+fn help_shows_no_option_that_would_be_refused() {
+    assert!(long_help(Some("run")).contains("--pin") && !long_help(Some("attach")).contains("--pin"));
+    assert_eq!(long_help(Some("run")).contains("--unwinder"), cfg!(feature = "libunwind"));
+}
+
+#[test]
 fn what_is_planned_is_refused_by_name() {
     for option in ["-f", "--follow-forks", "--follow-forks=all", "--debuginfod", "--skip=x"] {
         let text = usage(&format!("run {option} ./app"));

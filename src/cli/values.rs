@@ -70,6 +70,7 @@ pub(super) fn pid(text: &str) -> Result<i32, String> {
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let duration = match text.parse::<f64>() {
+        Ok(seconds) if seconds <= 0.0 => Duration::ZERO,
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| "no such span of time".to_owned())?,
         Err(_) => humantime::parse_duration(text)
             .map_err(|error| format!("{error}; write it like 30, 30s, 500ms or `1m 30s`"))?,

@@ -38,6 +38,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
     let harmed = recording.harmed;
+    // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
+    control::pending_signals();
+    control::unblock_terminal_stops()?;
     let concluded = conclude(recording, profile, &destinations);
     Ok(if harmed || concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }

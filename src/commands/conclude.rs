@@ -1,6 +1,7 @@
 //! From a finished recording to files and a summary: names are found now, when the target waits for nothing any more.
 
 use super::binaries::{BinaryStore, SaveError};
+use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::use_color;
 use crate::cli::{ProfileOptions, Verbosity};
@@ -12,7 +13,7 @@ use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 /// What a recording became.
@@ -26,6 +27,8 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
+    /// The signal that ended the waiting for an output, if one did.
+    pub interrupted: Option<i32>,
 }
 
 /// Where a command writes to, checked before the target starts.
@@ -59,11 +62,13 @@ impl Concluded {
 pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
+    let interrupted = recording.interrupted;
     let profile = profile(recording, options);
     let top = options.top;
     let defaults = ExportOptions::default();
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
-    let files = destinations.outputs.write(Scope::All, &profile, &export);
+    let mut waiter = Waiter::new(options.verbosity);
+    let files = destinations.outputs.write(Scope::All, &profile, &export, &mut waiter);
     if options.verbosity != Verbosity::Quiet {
         let defaults = SummaryOptions::default();
         let shown = SummaryOptions {
@@ -72,6 +77,10 @@ pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations
             width: terminal_width().unwrap_or(defaults.width),
             files: &files,
         };
+        if interrupted && io::stderr().is_terminal() {
+            // The terminal has written "^C".
+            let _ = writeln!(io::stderr());
+        }
         // Nobody is left to tell if stderr is closed; the files are there.
         let _ = io::stderr().write_all(summary(&profile, &shown).as_bytes());
     } else {
@@ -91,7 +100,7 @@ pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations
     for error in &not_passed_on {
         let _ = writeln!(io::stderr(), "heaptrace: {error}");
     }
-    Concluded { profile, files, unsaved: saved.failures, not_passed_on }
+    Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
 }
 
 fn profile(recording: Recording, options: &ProfileOptions) -> Profile {

@@ -47,8 +47,8 @@ fn run_for(command: &OsStr, file: &Path) -> Result<(), HookError> {
     let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(error)?;
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).env(FILE_VARIABLE, path).stdin(Stdio::null()).stdout(stderr);
-    // Ctrl-C ends the command: what we have blocked for ourselves must not be blocked in it.
-    control::unblock_own_signals_in(&mut shell);
+    // Ctrl-C ends the command and Ctrl-Z stops it: what we have blocked for ourselves must not be blocked in it.
+    control::give_inherited_signals(&mut shell);
     let status = shell.status().map_err(error)?;
     if status.success() { Ok(()) } else { Err(HookError::Failed { file: file.to_owned(), status }) }
 }

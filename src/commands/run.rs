@@ -8,11 +8,11 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{SessionError, Target};
+use crate::session::{SessionError, Target, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{TracerError, control};
+use crate::tracer::{TracerError, control, permission};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -65,10 +65,15 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     }
     let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
     let harmed = recording.harmed;
+    // What came while the program was traced is its own, and must not end the writing.
+    let late = control::pending_signals();
     let concluded = conclude(recording, profile, &destinations);
+    if lives_on {
+        late.into_iter().chain(concluded.interrupted).try_for_each(|signal| pass_on(pid, signal))?;
+    }
     // Let go before its end, the program is waited for as by any parent.
     let status = match exit {
-        None if lives_on => exit_status(wait_as_parent(pid)?),
+        None if lives_on => exit_of(wait_as_parent(pid)?),
         _ => exit,
     };
     let status = status.map_or(EXIT_OWN_FAILURE, code_of);
@@ -78,10 +83,21 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
 /// Says what helps if the kernel does not let a child be traced.
 fn refused(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<SessionError>() {
-        Some(SessionError::Tracer(TracerError::Task { operation: "seize", .. })) => error.context(
-            "tracing is not permitted here, not even of an own child (another tracer, such as strace or gdb, has it already; a \
-             container's seccomp profile; Yama's ptrace_scope 3): `heaptrace doctor` tells what to change",
-        ),
+        Some(SessionError::Tracer(TracerError::Task { operation: "seize", .. })) => {
+            // A tracer that follows our forks has the child before us.
+            let cause = match permission::own_tracer() {
+                Some((pid, name)) => format!(
+                    "process {pid} ({name}) traces heaptrace and its children, and a process can have one tracer only; run \
+                     heaptrace without it, or without its option to follow forks"
+                ),
+                None => {
+                    "tracing is not permitted here, not even of an own child (a container's seccomp profile; Yama's \
+                         ptrace_scope 3): `heaptrace doctor` tells what to change"
+                        .to_owned()
+                }
+            };
+            error.context(cause)
+        }
         Some(SessionError::Tracer(TracerError::ProcFile { .. })) => error.context(
             "the program can't be traced: its file may be executed but not read by this user, or it is set-user-ID",
         ),
@@ -95,11 +111,19 @@ fn wait_as_parent(pid: i32) -> Result<WaitStatus, TracerError> {
         if let Some(status) = launch::poll_child(pid)? {
             return Ok(status);
         }
-        match control::next_signal(POLL) {
-            Some(signal) if signal != control::INTERRUPT && signal != control::QUIT => control::send(pid, signal)?,
-            _ => {}
+        if let Some(signal) = control::next_signal(POLL) {
+            pass_on(pid, signal)?;
         }
     }
+}
+
+/// Gives a signal of ours to the program that was let go, unless the terminal has done so, or it was meant for heaptrace
+/// alone (--toggle-signal). The program may have ended.
+fn pass_on(pid: i32, signal: i32) -> Result<(), TracerError> {
+    if signal == control::INTERRUPT || signal == control::QUIT || !control::is_request_to_end(signal) {
+        return Ok(());
+    }
+    control::send(pid, signal).or_else(|error| if error.is_death() { Ok(()) } else { Err(error) })
 }
 
 /// How often the end of a program that was let go is looked for.
@@ -112,14 +136,6 @@ fn code_of(exit: Exit) -> u8 {
         Exit::Signal(signal) => 128 + signal,
     };
     u8::try_from(code & 0xff).unwrap_or(EXIT_OWN_FAILURE)
-}
-
-fn exit_status(status: WaitStatus) -> Option<Exit> {
-    match status {
-        WaitStatus::Exited(code) => Some(Exit::Code(code)),
-        WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
-        _ => None,
-    }
 }
 
 /// Finds the program, and tells whether the environment had to be changed for it.

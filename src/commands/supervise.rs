@@ -86,7 +86,7 @@ pub fn supervise(
     let mut begins = None;
     let mut deadline = None;
     let mut grace_ends = None;
-    let mut interrupts = 0;
+    let mut interrupts = 0u32;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -110,7 +110,10 @@ pub fn supervise(
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());
             }
-            Some(_) if signals == Signals::ForUs => control.request_detach(),
+            Some(signal) if signals == Signals::ForUs => {
+                interrupts += u32::from(signal == control::INTERRUPT);
+                control.request_detach();
+            }
             Some(control::INTERRUPT | control::QUIT) => {
                 interrupts += 1;
                 if interrupts >= 2 {
@@ -127,7 +130,9 @@ pub fn supervise(
         }
         tick();
     }
-    Ok(tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??)
+    let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
+    recording.interrupted = interrupts > 0;
+    Ok(recording)
 }
 
 /// Tells the control thread that the tracer thread has finished, however it did.

@@ -110,6 +110,12 @@ impl<'d> Elf<'d> {
         Some(ObjAddr(start)..ObjAddr(start.checked_add(section.sh_size(LE))?))
     }
 
+    /// Whether the section with this index holds instructions.
+    pub fn is_code_section(&self, index: u16) -> bool {
+        let section = self.sections.section(object::read::SectionIndex(usize::from(index)));
+        section.is_ok_and(|section| section.sh_flags(LE).contains(elf::SHF_EXECINSTR))
+    }
+
     /// A section's bytes, uncompressed. `None` if there is no such section, or none of its bytes are in the file.
     ///
     /// # Errors

@@ -80,6 +80,16 @@ impl<'d> Elf<'d> {
         self.all_symbols().filter(Symbol::is_function)
     }
 
+    /// The labels of assembly code that other files may know, in `.symtab`: functions whose authors did not say so, such as
+    /// musl's `_start`.
+    pub fn global_labels(&self) -> impl Iterator<Item = Symbol<'d>> {
+        self.table_symbols(elf::SHT_SYMTAB, Table::Symtab).filter(|symbol| {
+            symbol.kind == SymbolKind::Untyped
+                && symbol.binding != Binding::Local
+                && self.is_code_section(symbol.section)
+        })
+    }
+
     /// All defined symbols that are functions, variables or untyped labels; `.symtab` first.
     pub fn all_symbols(&self) -> impl Iterator<Item = Symbol<'d>> {
         let dynamic = if self.lacks_sections() { self.dynamic_tables() } else { None };

@@ -2,8 +2,7 @@
 //!
 //! The bytes are those live at the peak for a run that ended, else those live now.
 
-use super::view::{Headline, TRUNCATED, View};
-use crate::unwinder::Quality;
+use super::view::{Headline, View};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -56,9 +55,6 @@ fn sort_key(view: &View<'_>, stack: usize) -> String {
     let mut names: Vec<String> = view.frames(stack).map(|frame| clean(frame.name)).collect();
     if let Some(innermost) = names.first_mut() {
         protect_number(innermost);
-    }
-    if view.quality(stack) == Quality::Truncated && !view.locations(stack).is_empty() {
-        names.push(TRUNCATED.to_owned());
     }
     names.reverse();
     names.join(SORT_SEPARATOR)

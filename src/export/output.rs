@@ -1,17 +1,22 @@
 //! The output files: checked before the target starts, written at the end, whole or not at all.
 //!
 //! A regular or new file is written under another name in the same directory and then renamed, so that a reader never
-//! sees half of it and an older file survives a failure. Pipes and devices are written directly. One output failing
-//! does not keep the others from being written.
+//! sees half of it and an older file survives a failure. Pipes and devices are written directly, and last, as they may keep
+//! us waiting. One output failing does not keep the others from being written.
 
+mod direct;
 mod name;
+
+pub use direct::{DirectOutputs, Pause};
 
 use super::{ExportOptions, Format, FormatError, write};
 use crate::profile::Profile;
+use direct::Direct;
 use name::Pattern;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -62,9 +67,27 @@ pub enum OutputError {
         /// The percent sign with what follows.
         found: String,
     },
-    /// The path names a directory, or nothing.
+    /// The path names a directory.
+    #[error("{}: this is a directory; name a file in it", path.display())]
+    IsDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The path ends in a slash or in dots, but there is no such directory either.
     #[error("{}: names no file", path.display())]
     NoFile {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// Sockets can't be opened.
+    #[error("{}: this is a socket, which can't be written like a file; name a file or a pipe", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// A pipe or device, whose name says no format.
+    #[error("{}: the name of a pipe or device says no format; choose one with --format: {}", path.display(), super::names())]
+    DirectFormat {
         /// The path as given.
         path: PathBuf,
     },
@@ -155,8 +178,14 @@ impl Outputs {
                 outputs.push(Output { format, target: Target::Stdout });
                 continue;
             }
-            let format = format.map_or_else(|| Format::from_path(path), Ok)?;
             let (target, identity) = check(path)?;
+            let format = match (format, Format::from_path(path)) {
+                (Some(format), _) | (None, Ok(format)) => format,
+                (None, Err(FormatError::UnknownSuffix { .. })) if identity.is_none() => {
+                    return Err(OutputError::DirectFormat { path: path.clone() });
+                }
+                (None, Err(error)) => return Err(error.into()),
+            };
             if let Some(identity) = identity {
                 if taken.contains(&identity) {
                     return Err(OutputError::Duplicate { path: path.clone() });
@@ -173,30 +202,47 @@ impl Outputs {
         self.outputs.iter().any(|output| output.target.takes_parts())
     }
 
-    /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says.
-    pub fn write(&self, scope: Scope, profile: &Profile, options: &ExportOptions) -> Vec<Outcome> {
+    /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says. Pipes and
+    /// devices come last, whatever their place in the answer: what has to be waited for must not delay or lose the others.
+    pub fn write(
+        &self,
+        scope: Scope,
+        profile: &Profile,
+        options: &ExportOptions,
+        direct: &mut dyn DirectOutputs,
+    ) -> Vec<Outcome> {
         let mut written: Vec<PathBuf> = Vec::new();
         let selected = self.outputs.iter().filter(|output| match scope {
             Scope::All => true,
             Scope::Part => output.target.takes_parts(),
             Scope::Lifetime => !output.target.takes_parts(),
         });
-        let outcomes = selected.map(|output| {
-            let format = output.format;
-            let (path, shown) = output.target.paths(profile);
-            let result = if written.contains(&path) {
-                Err(OutputError::Duplicate { path: shown.clone() })
-            } else {
-                written.push(path.clone());
-                let fill = |out: &mut dyn Write| write(format, profile, options, out);
-                match output.target {
-                    Target::Stdout => write_counted(io::stdout().lock(), fill).map_err(OutputError::from),
-                    Target::File { .. } => write_file(&path, fill),
-                }
-            };
-            Outcome { path: shown, format, result }
+        let mut order: Vec<(usize, &Output, PathBuf, PathBuf)> = selected
+            .enumerate()
+            .map(|(place, output)| {
+                let (path, shown) = output.target.paths(profile);
+                (place, output, path, shown)
+            })
+            .collect();
+        order.sort_by_key(|(_, output, path, _)| {
+            matches!(output.target, Target::File { .. }) && matches!(resolve(path), Ok(Place::Direct(_)))
         });
-        outcomes.collect()
+        let mut outcomes: Vec<(usize, Outcome)> = order
+            .into_iter()
+            .map(|(place, output, path, shown)| {
+                let format = output.format;
+                let fill = |out: &mut dyn Write| write(format, profile, options, out);
+                let result = match output.target {
+                    _ if written.contains(&path) => Err(OutputError::Duplicate { path: shown.clone() }),
+                    Target::Stdout => write_counted(io::stdout().lock(), fill).map_err(OutputError::from),
+                    Target::File { .. } => write_anywhere(&path, fill, direct),
+                };
+                written.push(path);
+                (place, Outcome { path: shown, format, result })
+            })
+            .collect();
+        outcomes.sort_by_key(|(place, _)| *place);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 }
 
@@ -220,7 +266,10 @@ impl Target {
 
 /// Checks a path, and says which file it is (None: a pipe or device, which may be given twice).
 fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
-    let no_file = || OutputError::NoFile { path: path.to_owned() };
+    let no_file = || match path.is_dir() {
+        true => OutputError::IsDirectory { path: path.to_owned() },
+        false => OutputError::NoFile { path: path.to_owned() },
+    };
     // `dir/` and `dir/.` have a file name for Path, but name a directory
     let text = path.as_os_str().as_encoded_bytes();
     if text.ends_with(b"/") || text.ends_with(b"/.") {
@@ -233,8 +282,8 @@ fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
     let directory = fs::canonicalize(given).map_err(|source| directory_error(given, source))?;
     let identity = match pattern.fixed() {
         Some(name) => match resolve(&directory.join(name))? {
-            Place::Direct(path) => {
-                fs::metadata(&path).map_err(|source| OutputError::NotWritable { path, source })?;
+            Place::Direct(file) => {
+                check_direct(&file)?;
                 None
             }
             Place::Beside(file) => {
@@ -248,6 +297,20 @@ fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
         }
     };
     Ok((Target::File { directory, shown, name: pattern }, identity))
+}
+
+/// Whether a pipe or device can be written, as far as that can be told without disturbing it.
+fn check_direct(path: &Path) -> Result<(), OutputError> {
+    let error = |source| OutputError::NotWritable { path: path.to_owned(), source };
+    let kind = fs::metadata(path).map_err(error)?.file_type();
+    if kind.is_socket() {
+        return Err(OutputError::Socket { path: path.to_owned() });
+    }
+    // Opening a pipe waits for a reader, and closing it again would be the end of the file for one.
+    if !kind.is_fifo() {
+        OpenOptions::new().append(true).open(path).map_err(error)?;
+    }
+    Ok(())
 }
 
 /// Whether the file can be replaced or created, tried out.
@@ -267,7 +330,11 @@ fn check_file(file: &Path) -> Result<(), OutputError> {
 fn directory_error(path: &Path, source: io::Error) -> OutputError {
     let text = path.as_os_str().as_encoded_bytes();
     let has_pattern = text.windows(2).any(|pair| matches!(pair, b"%p" | b"%n" | b"%i"));
-    let hint = if has_pattern { " (patterns are replaced in the file's own name only)" } else { "" };
+    let hint = match source.kind() {
+        _ if has_pattern => " (patterns are replaced in the file's own name only)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "; choose another place with -o",
+        _ => "",
+    };
     OutputError::Directory { path: path.to_owned(), source, hint }
 }
 
@@ -304,7 +371,7 @@ fn resolve(path: &Path) -> Result<Place, OutputError> {
                     fs::read_link(&file).map_err(|source| OutputError::NotWritable { path: file.clone(), source })?;
                 file = directory.join(link);
             }
-            Ok(metadata) if metadata.is_dir() => return Err(OutputError::NoFile { path: path.to_owned() }),
+            Ok(metadata) if metadata.is_dir() => return Err(OutputError::IsDirectory { path: path.to_owned() }),
             Ok(metadata) if metadata.is_file() => return Ok(Place::Beside(file)),
             Ok(_) => return Ok(Place::Direct(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Beside(file)),
@@ -315,28 +382,41 @@ fn resolve(path: &Path) -> Result<Place, OutputError> {
     Err(OutputError::NotWritable { path: path.to_owned(), source })
 }
 
-/// Writes a file, whole or not at all, with what `fill` writes; a pipe or device directly. New files get the permissions that
-/// the umask leaves. Returns the number of bytes.
+/// Writes to a path, whatever is there, with what `fill` writes. Returns the number of bytes.
+fn write_anywhere(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    direct: &mut dyn DirectOutputs,
+) -> Result<u64, OutputError> {
+    match resolve(path)? {
+        // appending: a file that is open elsewhere too (/dev/stdout) must not lose what is in it
+        Place::Direct(path) => Ok(write_counted(Direct::open(&path, direct)?, fill)?),
+        Place::Beside(file) => replace(&file, fill),
+    }
+}
+
+/// Writes a regular file, whole or not at all, with what `fill` writes. New files get the permissions that the umask leaves.
+/// Returns the number of bytes.
 ///
 /// # Errors
 /// The path can't be written, or `fill` failed; an older file is then as it was.
 pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
     match resolve(path)? {
         Place::Direct(path) => {
-            // appending: a file that is open elsewhere too (/dev/stdout) must not lose what is in it
-            let file = OpenOptions::new().append(true).open(&path);
-            let file = file.map_err(|source| OutputError::NotWritable { path, source })?;
-            Ok(write_counted(file, fill)?)
+            Err(OutputError::NotWritable { path, source: io::Error::other("this is no regular file") })
         }
-        Place::Beside(file) => {
-            let temp = TempFile::beside(parent(&file)).map_err(|source| directory_error(parent(&file), source))?;
-            let bytes = write_counted(&temp.file, fill)?;
-            // some file systems report a full disk only now
-            temp.file.sync_all()?;
-            temp.rename(&file)?;
-            Ok(bytes)
-        }
+        Place::Beside(file) => replace(&file, fill),
     }
+}
+
+/// Puts a new file in the place of `file`.
+fn replace(file: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
+    let temp = TempFile::beside(parent(file)).map_err(|source| directory_error(parent(file), source))?;
+    let bytes = write_counted(&temp.file, fill)?;
+    // some file systems report a full disk only now
+    temp.file.sync_all()?;
+    temp.rename(file)?;
+    Ok(bytes)
 }
 
 /// Writes through a buffer, and counts.

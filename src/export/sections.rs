@@ -4,15 +4,19 @@ use super::text::{
     self, Paint, basename, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name,
     telling_frames, wrap,
 };
-use super::view::{Frame, Headline, Site, View, exit_text, is_unresolved};
+use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text, is_unresolved};
 use crate::profile::{Amount, Exit, FindingKind, Mode, Profile};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
+use std::path::Path;
 
 /// Above this share of time stopped, in percent, the report says what would help.
 const STOPPED_PERCENT: u64 = 20;
+
+/// From this wall time on, in nanoseconds, there is a part of the run that could be traced instead of all of it.
+const LONG_RUN_NS: u64 = 30_000_000_000;
 
 /// How many frames of a stack the tables show.
 const FRAMES: usize = 3;
@@ -49,7 +53,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
     let end = match meta.exit {
         Some(Exit::Code(0)) => exit_text(meta.exit),
         Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
-        None => "it runs on".to_owned(),
+        None => "let go".to_owned(),
     };
     let _ = writeln!(
         out,
@@ -197,9 +201,9 @@ pub(crate) fn doubt(view: &View<'_>, site: &Site) -> Option<&'static str> {
     match site.quality {
         Quality::Complete => None,
         // the one frame says so already
-        _ if view.locations(site.stack).is_empty() => None,
+        _ if view.frames(site.stack).all(|frame| frame.name == UNKNOWN_STACK) => None,
         Quality::Guessed => Some("(guessed: a frame without unwind table)"),
-        Quality::Truncated => Some("(truncated: outer frames are missing)"),
+        Quality::Truncated => Some("(outer frames are missing)"),
     }
 }
 
@@ -263,10 +267,13 @@ pub(crate) fn anomalies(out: &mut String, layout: Layout, profile: &Profile) {
 pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>) {
     const SHOWN: usize = 4;
     let mut bytes_of: FxHashMap<Option<usize>, u64> = FxHashMap::default();
-    let mut whole = 0u64;
-    let sites = view.sites();
-    for site in &sites {
-        whole = whole.saturating_add(weight(view, site));
+    let (mut whole, mut without_lines) = (0u64, 0u64);
+    for site in &view.sites() {
+        let weight = weight(view, site);
+        whole = whole.saturating_add(weight);
+        if is_named_main_without_line(view, site.stack) {
+            without_lines = without_lines.saturating_add(weight);
+        }
         let mut modules: Vec<Option<usize>> = view
             .frames(site.stack)
             .filter(|frame| is_unresolved(frame.name))
@@ -276,46 +283,83 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
         modules.dedup();
         for module in modules {
             let sum = bytes_of.entry(module).or_default();
-            *sum = sum.saturating_add(weight(view, site));
+            *sum = sum.saturating_add(weight);
         }
     }
-    let mut modules: Vec<(Option<usize>, u64)> = bytes_of.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+    // less than a thousandth is not worth a line
+    let mut modules: Vec<(Option<usize>, u64)> =
+        bytes_of.into_iter().filter(|(_, bytes)| *bytes > whole / 1000).collect();
     modules.sort_unstable_by_key(|(module, bytes)| (Reverse(*bytes), *module));
-    let lines_missing = main_without_lines(view);
+    let lines_missing = without_lines > whole / 20;
     if modules.is_empty() && !lines_missing {
         return;
     }
-    heading(out, layout, "Without symbols");
+    let title = match modules.is_empty() {
+        false => "Without symbols, by the bytes allocated through their code",
+        true => "Without line numbers",
+    };
+    heading(out, layout, title);
+    let info = |index: &Option<usize>| index.and_then(|index| view.profile.modules.get(index));
     for (module, bytes) in modules.iter().take(SHOWN) {
-        let share = format!("{} ({})", human_bytes(*bytes), percent(*bytes, whole));
-        let module = module.and_then(|index| view.profile.modules.get(index));
-        let Some(module) = module else {
-            prose(
-                out,
-                layout,
-                &format!("{share} were allocated through code outside any module (generated at run time?)"),
-            );
+        let figures = format!("  {:>10}  {:>7}  ", human_bytes(*bytes), percent(*bytes, whole));
+        let Some(module) = info(module) else {
+            let _ = writeln!(out, "{figures}code outside any module (generated at run time?)");
             continue;
         };
-        let build_id = module.build_id.as_deref().map(|id| format!(", build id {id}")).unwrap_or_default();
-        let help = if module.path.starts_with("/usr") || module.path.starts_with("/lib") {
-            "its package's debug symbols (-dbgsym, -debuginfo) would name them"
-        } else {
-            "build it unstripped, or pass its debug file with --debug-dir"
-        };
         let name = basename(&module.path);
-        prose(out, layout, &format!("{share} were allocated through unnamed code of {name}{build_id}: {help}"));
+        let build_id = module.build_id.as_deref().map(|id| format!("build id {id}")).unwrap_or_default();
+        let used = figures.chars().count() + name.chars().count() + 2 + build_id.chars().count();
+        let gap = if used <= layout.width { "  ".to_owned() } else { format!("\n{:1$}", "", figures.chars().count()) };
+        let gap = if build_id.is_empty() { "" } else { &gap };
+        let _ = writeln!(out, "{figures}{name}{gap}{}", layout.paint.dim(&build_id));
     }
-    if modules.len() > SHOWN {
-        let _ = writeln!(out, "  and through {} more modules", modules.len() - SHOWN);
+    if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
+        let _ = writeln!(out, "  and {}", plural(more as u64, "more module"));
     }
+    let has_lines = |(module, _): &(Option<usize>, u64)| info(module).is_some_and(|module| module.symbols.lines);
+    let packaged = |module: &(Option<usize>, u64)| {
+        info(&module.0).filter(|_| !has_lines(module)).map(|module| is_packaged(&module.path))
+    };
+    let mut help = Vec::new();
+    if modules.len() > 1 {
+        help.push("A stack that passes through several of them counts for each.");
+    }
+    if modules.iter().any(|module| packaged(module) == Some(true)) {
+        help.push("Debug symbols of the system's packages (-dbgsym, -debuginfo) would name theirs.");
+    }
+    if modules.iter().any(has_lines) {
+        help.push("Where there is debug information already, it does not cover that code.");
+    }
+    if modules.iter().any(|module| packaged(module) == Some(false)) {
+        help.push("Build your own unstripped, or pass their debug files with --debug-dir.");
+    }
+    let lines_from_package = view.profile.modules.first().is_some_and(|main| is_packaged(&main.path));
+    let lines_help = format!(
+        "{} has names but no line numbers: {}.",
+        printable(&view.profile.meta.program),
+        if lines_from_package { "its package's debug symbols would add them" } else { "build it with -g" }
+    );
     if lines_missing {
-        prose(
-            out,
-            layout,
-            &format!("{} has names but no line numbers: build it with -g", printable(&view.profile.meta.program)),
-        );
+        help.push(&lines_help);
     }
+    if !help.is_empty() {
+        prose(out, layout, &help.join(" "));
+    }
+}
+
+/// Whether a stack begins in the main program, at a place that has a name but no line.
+fn is_named_main_without_line(view: &View<'_>, stack: usize) -> bool {
+    view.frames(stack).next().is_some_and(|frame| {
+        frame.line == 0
+            && !is_unresolved(frame.name)
+            && frame.location.is_some_and(|location| location.module == Some(0))
+    })
+}
+
+/// Whether the file probably came with the system.
+fn is_packaged(path: &Path) -> bool {
+    ["/usr", "/lib", "/lib64", "/bin", "/sbin"].iter().any(|folder| path.starts_with(folder))
+        && !path.starts_with("/usr/local")
 }
 
 /// All that a site ever allocated, or holds if that was before tracing.
@@ -324,10 +368,6 @@ fn weight(view: &View<'_>, site: &Site) -> u64 {
         Headline::Peak => site.allocated.bytes.max(site.at_peak.bytes),
         Headline::Live => site.allocated.bytes.max(site.live.bytes),
     }
-}
-
-fn main_without_lines(view: &View<'_>) -> bool {
-    view.profile.modules.first().is_some_and(|main| main.symbols.functions && !main.symbols.lines)
 }
 
 /// Earlier images of the process, and children.
@@ -386,18 +426,26 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let max = duration(cost.stopped_max_ns);
     prose(out, layout, &format!("{events} in {stops} of {each} on average, {max} at most (engine {engine})"));
     if u128::from(cost.stopped_ns) * 100 > u128::from(cost.wall_ns) * u128::from(STOPPED_PERCENT) {
-        let pin = "If the program has one thread only, --pin lets it share a processor with heaptrace, which makes each \
-                   stop shorter.";
-        let part = "Tracing a part of the run costs less: heaptrace attach --duration 10s PID.";
-        let help = if one_thread(view) { format!("{pin} {part}") } else { part.to_owned() };
-        let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));
+        let help = cheaper(view).join(" ");
+        if !help.is_empty() {
+            let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));
+        }
     }
 }
 
-/// Whether all samples may be of one thread: names need not be unique, so this is a maybe.
-fn one_thread(view: &View<'_>) -> bool {
-    let mut threads = view.samples.iter().map(|sample| sample.thread);
-    threads.next().is_none_or(|first| threads.all(|thread| thread == first))
+/// What would make tracing cost less.
+fn cheaper(view: &View<'_>) -> Vec<&'static str> {
+    let (meta, cost) = (&view.profile.meta, &view.profile.cost);
+    let conditions = cost.conditions;
+    let run = meta.mode != Mode::Attach;
+    let mut help = Vec::new();
+    if run && conditions.threads == 1 && !conditions.pinned {
+        help.push("--pin would let the program share a processor with heaptrace, which makes each stop shorter.");
+    }
+    if run && cost.wall_ns >= LONG_RUN_NS {
+        help.push("Tracing a part of the run costs less: heaptrace attach --duration 10s PID.");
+    }
+    help
 }
 
 /// What the session wants the user to know.

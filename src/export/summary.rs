@@ -41,11 +41,11 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     sections::other_processes(&mut out, layout, profile);
     sections::cost(&mut out, layout, &view);
     sections::warnings(&mut out, layout, profile);
-    files(&mut out, layout, options.files, view.headline());
+    files(&mut out, layout, options.files, &view);
     out
 }
 
-fn files(out: &mut String, layout: Layout, files: &[Outcome], headline: Headline) {
+fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &View<'_>) {
     if files.is_empty() {
         return;
     }
@@ -58,9 +58,10 @@ fn files(out: &mut String, layout: Layout, files: &[Outcome], headline: Headline
         };
     }
     let pprof = files.iter().find(|outcome| outcome.result.is_ok() && outcome.format.is_pprof());
-    if let Some(outcome) = pprof {
+    // an empty profile is no use to look at
+    if let Some(outcome) = pprof.filter(|_| view.profile.totals.allocations > 0) {
         let path = text::shell_words(&[outcome.path.to_string_lossy().into_owned()]);
-        let what = match headline {
+        let what = match view.headline() {
             Headline::Peak => "the peak",
             Headline::Live => "what is live",
         };

@@ -8,8 +8,8 @@ mod summary;
 use super::*;
 use crate::addr::{Addr, ModuleId};
 use crate::profile::{
-    AllocatorUse, Amount, Anomalies, Children, Cost, Exit, Finding, FindingKind, Function, Histograms, Image, Line,
-    Location, Meta, Mode, ModuleInfo, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
+    AllocatorUse, Amount, Anomalies, Children, Conditions, Cost, Exit, Finding, FindingKind, Function, Histograms,
+    Image, Line, Location, Meta, Mode, ModuleInfo, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
 };
 use crate::unwinder::Quality;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ pub(crate) fn sample_profile() -> Profile {
             stopped_max_ns: 31_000_000,
             events: 225,
             stops: 334,
+            conditions: Conditions { threads: 2, pinned: false },
         },
         anomalies: Anomalies { truncated_stacks: 100, guessed_stacks: 1, dropped_frames: 2, ..Anomalies::default() },
         allocators: vec![AllocatorUse { module: 2, functions: ["calloc", "free", "malloc"].map(str::to_owned).into() }],
@@ -337,10 +338,10 @@ fn formats_are_told_by_name() {
 fn folded_stacks() {
     // one line for 100 blocks on a truncated stack; none for those whose column is zero; `;` is no part of a name
     let peak = [
-        "[truncated];worker_main;libfoo.so.1+0x1234 3200",
         "[unknown stack] 32",
         "main;parse_document;new_node 8192",
         "main;std::vector<int, std::allocator<int> >::reserve(unsigned long) 1048576",
+        "worker_main;libfoo.so.1+0x1234 3200",
     ];
     assert_eq!(exported_text(Format::Folded, &sample_profile()).lines().collect::<Vec<_>>(), peak);
     let mut attach = attach_profile();
@@ -385,7 +386,7 @@ fn flame_graph_shows_names_and_bytes() {
         "app: bytes live at the peak",
         "1.01 MiB in 4 stacks, pid 4242",
         "new_node (8,192 bytes, 0.77%)",
-        "[truncated] (3,200 bytes",
+        "worker_main (3,200 bytes",
     ] {
         assert!(svg.contains(part), "{part} is not in {svg}");
     }
@@ -404,7 +405,14 @@ fn absurd_sizes_do_no_harm() {
         (sample.allocated, sample.freed, sample.live, sample.at_peak) = (absurd, absurd, absurd, absurd);
     }
     profile.histograms.size = vec![u64::MAX; 70];
-    profile.cost = Cost { wall_ns: 1, stopped_ns: u64::MAX, stopped_max_ns: u64::MAX, events: u64::MAX, stops: 1 };
+    profile.cost = Cost {
+        wall_ns: 1,
+        stopped_ns: u64::MAX,
+        stopped_max_ns: u64::MAX,
+        events: u64::MAX,
+        stops: 1,
+        ..Cost::default()
+    };
     for format in Format::ALL {
         assert!(!exported(format, &profile).is_empty(), "{format}");
     }

@@ -2,8 +2,8 @@
 
 use super::ExportOptions;
 use super::sections::{self, Layout};
-use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right};
-use super::view::{Frame, Site, View};
+use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
+use super::view::{Frame, Site, TRUNCATED_STACK, View};
 use crate::profile::Amount;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -68,15 +68,20 @@ fn stacks(out: &mut String, layout: Layout, view: &View<'_>, table: &Table, site
         let share = percent(amount.bytes, whole);
         let _ = writeln!(
             out,
-            "\n  {} ({} B), {share}, in {}  [{:016x}]",
-            human_bytes(amount.bytes),
-            grouped(amount.bytes),
+            "\n  {}, {share}, in {}  [{:016x}]",
+            bytes(amount.bytes),
             text::plural(amount.objects, "block"),
             site.id
         );
         stack(out, view, site);
     }
     rest(out, sorted.len(), top);
+}
+
+/// An amount, with the exact number if it was rounded.
+fn bytes(bytes: u64) -> String {
+    let human = human_bytes(bytes);
+    if bytes < 1024 { human } else { format!("{human} ({} B)", grouped(bytes)) }
 }
 
 fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], top: usize) {
@@ -99,10 +104,23 @@ fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], 
 
 /// All frames of a stack, each with its place.
 fn stack(out: &mut String, view: &View<'_>, site: &Site) {
-    for frame in view.frames(site.stack) {
-        let _ = writeln!(out, "      {}{}", printable(frame.name), frame_place(&frame));
+    let mut lines =
+        view.frames(site.stack).map(|frame| format!("{}{}", short_name(frame.name, WIDTH), frame_place(&frame)));
+    let mut current = lines.next().map(|line| (line, 1u64));
+    let mut is_cut = false;
+    while let Some((line, times)) = current {
+        let next = lines.next();
+        // a recursion is one line, not hundreds
+        if next.as_ref() == Some(&line) {
+            current = Some((line, times + 1));
+            continue;
+        }
+        let repeated = if times > 1 { format!("  × {}", grouped(times)) } else { String::new() };
+        let _ = writeln!(out, "      {line}{repeated}");
+        is_cut = line == TRUNCATED_STACK;
+        current = next.map(|line| (line, 1));
     }
-    if let Some(doubt) = sections::doubt(view, site) {
+    if let Some(doubt) = sections::doubt(view, site).filter(|_| !is_cut) {
         let _ = writeln!(out, "      {doubt}");
     }
 }

@@ -1,16 +1,11 @@
 //! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
-use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, Stack};
+pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
+use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, Stack, signal_text};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-
-/// The frame that stands for a stack of which nothing is known. An empty stack would be counted by pprof, but shown nowhere.
-pub(crate) const UNKNOWN_STACK: &str = "[unknown stack]";
-
-/// The frame that stands for the missing outer frames of a truncated stack, in formats that can't say so otherwise.
-pub(crate) const TRUNCATED: &str = "[truncated]";
 
 /// Functions between the allocator and the code that wants memory, without arguments: C++ operators (libstdc++ builds
 /// them on malloc and free) and the shims that rustc puts before the global allocator.
@@ -221,7 +216,7 @@ pub(crate) fn is_unresolved(name: &str) -> bool {
 pub(crate) fn exit_text(exit: Option<Exit>) -> String {
     match exit {
         Some(Exit::Code(code)) => format!("exit status {code}"),
-        Some(Exit::Signal(signal)) => format!("killed by signal {signal}"),
+        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
         None => "still running".to_owned(),
     }
 }

@@ -124,6 +124,7 @@ impl Session {
         {
             self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }
+        self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
         self.trap_mask = TrapMask::default();
@@ -192,11 +193,8 @@ impl Session {
 
     /// Notes name and command line of the current image.
     pub(super) fn describe_image(&mut self, tid: i32) {
-        self.program = procfs::executable(self.pid)
-            .or_else(|| procfs::executable(tid))
-            .and_then(|path| Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned()))
-            .unwrap_or_else(|| procfs::comm(tid));
         self.command = procfs::command_line(self.pid);
+        self.program = procfs::program_name(self.pid, tid);
     }
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.

@@ -216,7 +216,10 @@ impl Session {
         match unwound.quality {
             Quality::Complete => {}
             Quality::Guessed => self.anomalies.guessed_stacks += 1,
-            Quality::Truncated => self.anomalies.truncated_stacks += 1,
+            Quality::Truncated => {
+                self.anomalies.truncated_stacks += 1;
+                self.anomalies.cut_stacks += u64::from(unwound.depth >= self.settings.max_depth);
+            }
         }
         Ok(unwound.stack)
     }

@@ -4,7 +4,7 @@ use super::{Aftermath, Session};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
-use crate::profile::{Amount, Anomalies, Children, Cost, Exit, Totals};
+use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
 use crate::symbols::ModuleMemory;
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
@@ -80,6 +80,8 @@ pub struct Recording {
     pub children: Children,
     pub images: Vec<EndedImage>,
     pub warnings: Vec<String>,
+    /// Whether Ctrl-C was pressed while it was traced.
+    pub interrupted: bool,
 }
 
 impl Session {
@@ -132,6 +134,7 @@ impl Session {
         if harmed {
             self.warnings.push(aftermath.to_string());
         }
+        self.cost.conditions = Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin };
         let (stacks, modules) = self.space.into_records();
         Recording {
             snapshot,
@@ -153,6 +156,7 @@ impl Session {
             children: self.children,
             images: self.images,
             warnings: self.warnings,
+            interrupted: false,
         }
     }
 }

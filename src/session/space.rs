@@ -159,11 +159,15 @@ const R_STATE: u64 = 24;
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
     pub fn open(pid: i32, tid: i32) -> Result<Self> {
+        let mut unwinder = Unwinder::default();
+        if let Some(sp) = procfs::initial_stack(tid) {
+            unwinder.set_initial_stack(sp);
+        }
         Ok(Self {
             pid,
             memory: TargetMemory::open(pid, tid)?,
             breakpoints: BreakpointTable::default(),
-            unwinder: Unwinder::default(),
+            unwinder,
             pads: PadAllocator::default(),
             maps: MapIndex::new(Vec::new()),
             loaded: Vec::new(),

@@ -72,12 +72,14 @@ impl CountedHits {
 pub struct Tasks {
     by_tid: FxHashMap<i32, Task>,
     last_serial: u32,
+    threads: u64,
 }
 
 impl Tasks {
     /// Adds a task with a new serial number; an older one with the same thread id is forgotten.
     pub fn add(&mut self, tid: i32, role: Role) -> TaskId {
         self.last_serial += 1;
+        self.threads += u64::from(role == Role::Thread);
         let id = TaskId { tid, serial: self.last_serial };
         self.by_tid.insert(tid, Task { id, role, listening: false, counted: CountedHits::default() });
         id
@@ -106,6 +108,16 @@ impl Tasks {
     /// All tasks.
     pub fn iter(&self) -> impl Iterator<Item = &Task> {
         self.by_tid.values()
+    }
+
+    /// How many threads the process has had since the last [`Self::begin_image`].
+    pub fn threads_ever(&self) -> u64 {
+        self.threads
+    }
+
+    /// Begins to count threads anew, for another image.
+    pub fn begin_image(&mut self) {
+        self.threads = 0;
     }
 
     /// Number of tasks.

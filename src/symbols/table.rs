@@ -27,7 +27,7 @@ impl<'d> FunctionTable<'d> {
         let mut entries: Vec<Entry<'d>> = Vec::new();
         let mut unsized_symbols = Vec::new();
         for object in objects {
-            for symbol in object.symbols() {
+            for symbol in object.symbols().chain(object.global_labels()) {
                 if symbol.size > 0 {
                     let end = ObjAddr(symbol.addr.0.saturating_add(symbol.size));
                     entries.push(Entry { end, symbol });
@@ -106,6 +106,7 @@ int _hidden_name(int) __attribute__((alias(\"first\")));
 asm(\".text\\n.type no_size, @function\\nno_size: nop\\nnop\\nnop\\nret\\n.p2align 6\\n\");
 asm(\".type tail, @function\\ntail: nop\\nret\\n.size tail, .-tail\\n.fill 100, 1, 0x90\\n\");
 asm(\".type outer, @function\\nouter: nop\\n.type inner, @function\\ninner: nop\\n.size inner, .-inner\\nnop\\nret\\n.size outer, .-outer\\n\");
+asm(\".globl label\\nlabel: nop\\n.Llocal: nop\\nlocal: nop\\nret\\n\");
 int main(void) { return first(2); }
 ";
 
@@ -132,6 +133,9 @@ int main(void) { return first(2); }
         let no_size = at("no_size");
         assert_eq!(no_size.size, 0);
         assert_eq!(name(ObjAddr(no_size.addr.0 + 3)).as_deref(), Some("no_size"));
+        let label = at("label").addr.0;
+        let labelled: Vec<_> = (label..label + 4).filter_map(|a| name(ObjAddr(a))).collect();
+        assert_eq!(labelled, ["label"; 4]);
         assert_eq!(name(ObjAddr(0)), None);
         let outer = at("outer").addr.0;
         let nested: Vec<_> = (outer..outer + 4).filter_map(|a| name(ObjAddr(a))).collect();

@@ -6,6 +6,7 @@
 
 use super::{Result, TracerError, injection};
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
@@ -182,12 +183,22 @@ pub fn also_take(signal: UserSignal) {
 }
 
 fn own_signals() -> libc::sigset_t {
+    let toggle = TOGGLE.load(Ordering::Acquire);
+    let signals: Vec<i32> = OWN_SIGNALS.into_iter().chain((toggle != 0).then_some(toggle)).collect();
+    set_of(&signals)
+}
+
+/// Whether `signal` asks heaptrace to end, unlike the one that pauses.
+pub fn is_request_to_end(signal: i32) -> bool {
+    OWN_SIGNALS.contains(&signal)
+}
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        let toggle = TOGGLE.load(Ordering::Acquire);
-        for signal in OWN_SIGNALS.into_iter().chain((toggle != 0).then_some(toggle)) {
+        for &signal in signals {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
         set.assume_init()
@@ -201,13 +212,42 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Blocks the signals that [`next_signal`] fetches, in this thread and those it creates. Returns the mask from before:
-/// the launched program must get that one.
+/// The mask that heaptrace was started with.
+static INHERITED_MASK: OnceLock<SignalMask> = OnceLock::new();
+
+/// Blocks the signals that [`next_signal`] fetches, in this thread and those it creates. Returns the mask that heaptrace was
+/// started with: the launched program must get that one.
 pub fn block_own_signals() -> Result<SignalMask> {
-    let set = own_signals();
+    let old = change_mask(libc::SIG_BLOCK, &own_signals())?;
+    Ok(*INHERITED_MASK.get_or_init(|| old))
+}
+
+/// What Ctrl-Z and reading or writing in the background send.
+const TERMINAL_STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+/// Keeps the terminal from stopping heaptrace (^Z), as that would stop the attached process with it.
+pub fn block_terminal_stops() -> Result<()> {
+    let old = change_mask(libc::SIG_BLOCK, &set_of(&TERMINAL_STOPS))?;
+    INHERITED_MASK.get_or_init(|| old);
+    Ok(())
+}
+
+/// Lets the terminal stop heaptrace again, as nobody is traced any more. Stops that came meanwhile are forgotten.
+pub fn unblock_terminal_stops() -> Result<()> {
+    let stops = set_of(&TERMINAL_STOPS);
+    while wait_for(&stops, Duration::ZERO).is_some() {}
+    let inherited = INHERITED_MASK.get();
+    // SAFETY: the mask was filled by the kernel; the numbers are valid.
+    let was_blocked = |&n: &i32| inherited.is_some_and(|mask| unsafe { libc::sigismember(&raw const mask.0, n) } == 1);
+    let ours: Vec<i32> = TERMINAL_STOPS.into_iter().filter(|signal| !was_blocked(signal)).collect();
+    change_mask(libc::SIG_UNBLOCK, &set_of(&ours)).map(|_| ())
+}
+
+/// Changes the mask of this thread; returns the old one.
+fn change_mask(how: i32, set: &libc::sigset_t) -> Result<SignalMask> {
     let mut old = MaybeUninit::uninit();
     // SAFETY: both sets are valid; `old` is filled by the call.
-    let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, old.as_mut_ptr()) };
+    let result = unsafe { libc::pthread_sigmask(how, set, old.as_mut_ptr()) };
     if result == 0 {
         // SAFETY: filled by the successful call.
         Ok(SignalMask(unsafe { old.assume_init() }))
@@ -216,49 +256,55 @@ pub fn block_own_signals() -> Result<SignalMask> {
     }
 }
 
-/// Keeps the terminal from stopping heaptrace (^Z), as that would stop the attached process with it.
-pub fn block_terminal_stops() -> Result<()> {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the set; the signal numbers are valid; the old mask is not asked for.
-    let result = unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
-            libc::sigaddset(set.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
-    };
-    match result {
-        0 => Ok(()),
-        code => Err(TracerError::Own { operation: "block signals", source: std::io::Error::from_raw_os_error(code) }),
-    }
-}
-
-/// Makes `command` start with the signals unblocked that [`block_own_signals`] blocks: std passes the mask on.
-pub fn unblock_own_signals_in(command: &mut std::process::Command) {
+/// Makes `command` start with the signal mask that heaptrace was started with, and SIGXFSZ as it was: std passes on what we
+/// have blocked and ignored for ourselves.
+pub fn give_inherited_signals(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
-    let unblock = || {
+    let Some(mask) = INHERITED_MASK.get().copied() else { return };
+    let reset = move || {
         super::limits::restore_open_files();
-        let set = own_signals();
-        // SAFETY: the set is valid; nothing is returned.
-        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
+        // SAFETY: the mask is valid, nothing is returned; the default is valid for this signal.
+        let result = unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut())
+        };
+        match result {
             0 => Ok(()),
             error => Err(std::io::Error::from_raw_os_error(error)),
         }
     };
-    // SAFETY: between fork and exec the closure calls setrlimit, sigemptyset, sigaddset and pthread_sigmask only, which allocate nothing
-    // and take no lock.
-    unsafe { command.pre_exec(unblock) };
+    // SAFETY: between fork and exec the closure calls setrlimit, signal and pthread_sigmask only, which allocate nothing and take no lock.
+    unsafe { command.pre_exec(reset) };
 }
 
 /// Waits up to `timeout` for one of heaptrace's own signals. None after the timeout.
 pub fn next_signal(timeout: Duration) -> Option<i32> {
-    let set = own_signals();
+    wait_for(&own_signals(), timeout)
+}
+
+/// Takes those of heaptrace's own signals that have come already.
+pub fn pending_signals() -> Vec<i32> {
+    std::iter::from_fn(|| next_signal(Duration::ZERO)).collect()
+}
+
+/// The name of one of heaptrace's own signals.
+pub const fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        INTERRUPT => "Ctrl-C (SIGINT)",
+        QUIT => "SIGQUIT",
+        libc::SIGHUP => "SIGHUP",
+        _ => "SIGTERM",
+    }
+}
+
+/// Takes one of the blocked signals in `set`.
+fn wait_for(set: &libc::sigset_t, timeout: Duration) -> Option<i32> {
     let timeout = libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     };
     // SAFETY: set and timeout are valid, no siginfo is asked for.
-    let signal = unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const timeout) };
+    let signal = unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), &raw const timeout) };
     (signal > 0).then_some(signal)
 }
 

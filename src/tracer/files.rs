@@ -1,4 +1,4 @@
-//! The files that the target has mapped, as the target sees them.
+//! Files that std alone can't open: those that the target has mapped, and outputs that must not block.
 //!
 //! A path from the maps means something in the target's mount namespace only, and the file may have been replaced or
 //! deleted since. What is read here is the file that is mapped, or nothing.
@@ -6,10 +6,29 @@
 use super::injection::{self, Call};
 use crate::maps::MappedModule;
 use std::ffi::{CString, OsStr};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// Opens a pipe or device for appending so that writes fail where they would block. None: it is a named pipe without a
+/// reader, which open(2) calls ENXIO.
+///
+/// # Errors
+/// What the kernel said.
+pub fn open_without_blocking(path: &Path) -> io::Result<Option<File>> {
+    // O_NOCTTY: to write to a terminal is not to take it over
+    match OpenOptions::new().append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) && is_pipe(path) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
 
 /// Opens the file behind `module` through the live task `tid` of process `pid`: by its path in the target's root; if
 /// another file stands there now, through the kernel's own links to mapped files. None if neither gives it.

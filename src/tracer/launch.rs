@@ -8,11 +8,12 @@ use super::affinity::CpuSet;
 use super::control::SignalMask;
 use super::injection::{self, Call};
 use super::{Result, TracerError, ptrace};
+use crate::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -150,6 +151,7 @@ pub struct Launched {
     /// Its process id.
     pub pid: i32,
     name: String,
+    path: PathBuf,
     exec_error: OwnedFd,
     elf_class: Option<u8>,
     ours: bool,
@@ -180,10 +182,32 @@ impl Launched {
                 libc::ENOEXEC if self.elf_class == Some(1) => {
                     io::Error::other("it is a 32-bit program, and this kernel runs none")
                 }
-                code => io::Error::from_raw_os_error(code),
+                code => explain_exec(&self.path, io::Error::from_raw_os_error(code)),
             },
         })
     }
+}
+
+/// What the kernel says of a file that it can't execute is often true of another one: the interpreter that a script names
+/// in its first line, or the loader that a program asks for.
+fn explain_exec(path: &Path, error: io::Error) -> io::Error {
+    let Ok(bytes) = std::fs::read(path) else { return error };
+    let script = bytes.strip_prefix(b"#!").map(|rest| {
+        let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let words = line.trim_ascii_start().split(|&byte| byte == b' ' || byte == b'\t');
+        ("interpreter, named in its first line,", words.map(<[u8]>::to_vec).next().unwrap_or_default())
+    });
+    let program = || Some(("dynamic loader", Elf::parse(&bytes).ok()?.interpreter()?.into_os_string().into_vec()));
+    let Some((role, needed)) = script.or_else(program) else { return error };
+    let help = if needed.ends_with(b"\r") {
+        ": the line ends in a carriage return, as on Windows (dos2unix removes it)"
+    } else if error.kind() == io::ErrorKind::NotFound && role.starts_with("dynamic") {
+        ": the program is for another system or C library"
+    } else {
+        ""
+    };
+    let needed = String::from_utf8_lossy(&needed).replace('\r', "\\r");
+    io::Error::new(error.kind(), format!("its {role} {needed}: {error}{help}"))
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
@@ -252,8 +276,14 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         return Err(error);
     }
-    let launched =
-        Launched { pid, name: program.name.clone(), exec_error: error_read, elf_class: program.elf_class, ours: true };
+    let launched = Launched {
+        pid,
+        name: program.name.clone(),
+        path: program.path().to_owned(),
+        exec_error: error_read,
+        elf_class: program.elf_class,
+        ours: true,
+    };
     injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "let the program start", source })?;
     // SAFETY: one byte of a valid buffer to a descriptor of ours.
     if unsafe { libc::write(gate_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) } != 1 {

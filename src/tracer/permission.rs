@@ -292,11 +292,7 @@ fn read_target(pid: i32) -> Visibility {
         let hidden = result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
         return if hidden { Visibility::Hidden } else { Visibility::Gone };
     };
-    // TracerPid is the id of the tracing *thread*, which need not be its process's first.
-    let tracer = procfs::tracer_of(pid).filter(|&tracer| tracer != 0).map(|tracer| {
-        let process = procfs::thread_group(tracer).ok().flatten().unwrap_or(tracer);
-        (process, procfs::comm(process))
-    });
+    let tracer = tracer(pid);
     let mut uids = ids(pid, "Uid");
     let mut gids = ids(pid, "Gid");
     let dumpable = uids.get(1).and_then(|&uid| dumpable(pid, uid));
@@ -316,6 +312,19 @@ fn read_target(pid: i32) -> Visibility {
         user_namespace: user_namespace(pid),
         is_64_bit: is_64_bit(pid),
     })
+}
+
+/// The process that traces task `tid`, and its name.
+fn tracer(tid: i32) -> Option<(i32, String)> {
+    // TracerPid is the id of the tracing *thread*, which need not be its process's first.
+    let tracer = procfs::tracer_of(tid).filter(|&tracer| tracer != 0)?;
+    let process = procfs::thread_group(tracer).ok().flatten().unwrap_or(tracer);
+    Some((process, procfs::comm(process)))
+}
+
+/// The process that traces heaptrace itself, and its name.
+pub fn own_tracer() -> Option<(i32, String)> {
+    tracer(super::control::thread_id())
 }
 
 fn ids(pid: i32, key: &str) -> Vec<u32> {

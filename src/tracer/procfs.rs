@@ -3,7 +3,8 @@
 use super::injection::{self, Call};
 use super::{Result, TracerError};
 use crate::addr::Addr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Reads `/proc/TID/FILE`.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
@@ -91,6 +92,18 @@ pub fn state(pid: i32, tid: i32) -> Option<u8> {
     text.get(close + 2).copied()
 }
 
+/// The stack pointer with which the program of task `tid` began: the field `startstack` of /proc/TID/stat (proc(5)), which
+/// the kernel shows to who may trace it. None if it does not tell.
+pub fn initial_stack(tid: i32) -> Option<Addr> {
+    let text = read(tid, "stat").ok()?;
+    let close = text.iter().rposition(|&b| b == b')')?;
+    // the third field comes behind the command name; startstack is the 28th
+    let field =
+        text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty()).nth(28 - 3)?;
+    let sp = std::str::from_utf8(field).ok()?.parse().ok().filter(|&sp| sp != 0)?;
+    Some(Addr(sp))
+}
+
 /// Where a task is, as far as can be told without stopping it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
@@ -136,12 +149,56 @@ pub fn command_line(pid: i32) -> Vec<String> {
     if bytes.is_empty() {
         return Vec::new();
     }
-    bytes.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    let mut words: Vec<String> =
+        bytes.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    // A server that has rewritten its title (in one word) fills the rest of the place with zeros.
+    if words.first().is_some_and(|title| title.contains(' ')) {
+        while words.last().is_some_and(String::is_empty) {
+            words.pop();
+        }
+    }
+    words
 }
 
 /// The executable of a process, as the process sees it; with " (deleted)" if it was.
 pub fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The name under which the program of process `pid`, to be read through its live task `tid`, was started: the basename of
+/// the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of the
+/// executable, else what the thread calls itself.
+pub fn program_name(pid: i32, tid: i32) -> String {
+    let Some(executable) = executable(pid).or_else(|| executable(tid)) else { return comm(tid) };
+    let file_name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let invoked = command_line(pid).into_iter().next().and_then(|word| {
+        // A server may rewrite its title: "redis-server *:6379", in one word.
+        let title = word.split_whitespace().next()?;
+        [word.as_str(), title]
+            .map(Path::new)
+            .into_iter()
+            .find(|path| is_executable_of(tid, path, &executable))
+            .and_then(file_name)
+    });
+    invoked.or_else(|| Some(file_name(&executable)?.trim_end_matches(" (deleted)").to_owned())).unwrap_or_default()
+}
+
+/// Whether `path`, or a name that was looked up in $PATH, leads to what task `tid` executes.
+fn is_executable_of(tid: i32, path: &Path, executable: &Path) -> bool {
+    let root = PathBuf::from(format!("/proc/{tid}/root"));
+    let in_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let identity = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let Some(running) = identity(Path::new(&format!("/proc/{tid}/exe"))) else { return false };
+    let is_running = |candidate: &Path| identity(candidate) == Some(running);
+    if path.is_absolute() {
+        return is_running(&in_root(path));
+    }
+    if path.components().count() > 1 {
+        return is_running(&PathBuf::from(format!("/proc/{tid}/cwd")).join(path));
+    }
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let beside = executable.parent().map(Path::to_owned);
+    std::env::split_paths(&search).chain(beside).any(|folder| is_running(&in_root(&folder.join(path))))
 }
 
 /// The working directory of a process.
@@ -167,6 +224,39 @@ pub fn same_memory(a: i32, b: i32) -> Option<bool> {
 mod tests {
     use super::*;
 
+    /// A link names the program that is started by it; a title that is no file does not.
+    #[test]
+    fn a_program_is_called_by_the_link_that_started_it() {
+        use std::io::{Read, Write};
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+        let folder = std::env::temp_dir().join(format!("heaptrace-program-name-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let link = folder.join("a-link");
+        std::os::unix::fs::symlink("/bin/cat", &link).unwrap();
+        let link = link.to_str().unwrap();
+        let name_of = |argv0: &str, started: &str| {
+            let mut command = Command::new(started);
+            let mut child = command.arg0(argv0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            // spawn returns a moment before the new command line is there
+            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            let pid = i32::try_from(child.id()).unwrap();
+            let name = program_name(pid, pid);
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            name
+        };
+        assert_eq!(name_of(link, link), "a-link");
+        assert_eq!(name_of(&format!("{link} *:6379"), link), "a-link");
+        assert_eq!(name_of("cat", "/bin/cat"), "cat");
+        for title in ["-cat", "/bin/true", "postgres: writer", "", "a-link"] {
+            assert_eq!(name_of(title, link), "cat", "{title}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(program_name(-1, -1), "");
+    }
+
     #[test]
     fn tells_of_ourselves() {
         let pid = i32::try_from(std::process::id()).unwrap();
@@ -176,5 +266,9 @@ mod tests {
         assert!(!command_line(pid).is_empty());
         assert_eq!(executable(pid), std::env::current_exe().ok());
         assert_eq!(whereabouts(pid, -1), Whereabouts::Unknown);
+        // the kernel puts the number of arguments there
+        let argc = initial_stack(pid)
+            .and_then(|at| super::super::memory::TargetMemory::open(pid, pid).ok()?.read_word_uncached(at));
+        assert_eq!(argc, Some(std::env::args_os().count() as u64));
     }
 }

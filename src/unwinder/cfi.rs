@@ -37,6 +37,21 @@ enum EhSearch {
     Index(FdeIndex),
 }
 
+impl EhSearch {
+    fn new(module: &UnwindModule, eh_frame: &Section, bases: &BaseAddresses) -> Self {
+        match module.eh_frame_hdr.as_ref().and_then(|header| check_header(header, eh_frame)) {
+            Some(count) => Self::Header(count),
+            None => Self::Index(FdeIndex::build(&EhFrame::new(&eh_frame.bytes, LittleEndian), bases)),
+        }
+    }
+}
+
+fn debug_frames(section: &Section) -> DebugFrame<Slice<'_>> {
+    let mut frames = DebugFrame::new(&section.bytes, LittleEndian);
+    frames.set_address_size(8);
+    frames
+}
+
 /// The unwind tables of one module.
 #[derive(Clone, Debug)]
 pub struct ModuleCfi {
@@ -89,6 +104,26 @@ impl ModuleCfi {
         self.derive_from_eh_frame(addr, context, rows).or_else(|| self.derive_from_debug_frame(addr, context, rows))
     }
 
+    /// Whether a function begins at `addr`, as the CFI says it.
+    pub fn begins_function(&mut self, addr: ObjAddr) -> bool {
+        let by_header = self.module.eh_frame.as_ref().is_some_and(|section| {
+            let search = self.eh_search.get_or_insert_with(|| EhSearch::new(&self.module, section, &self.bases));
+            match (search, &self.module.eh_frame_hdr) {
+                (EhSearch::Header(count), Some(header)) => {
+                    header_entry(header, *count, addr).is_some_and(|(start, _)| start == addr)
+                }
+                (EhSearch::Header(_), None) => false,
+                (EhSearch::Index(index), _) => index.begins(addr.0),
+            }
+        });
+        by_header || self.debug_index().is_some_and(|index| index.begins(addr.0))
+    }
+
+    fn debug_index(&mut self) -> Option<&FdeIndex> {
+        let section = self.module.debug_frame.as_ref()?;
+        Some(self.debug_index.get_or_insert_with(|| FdeIndex::build(&debug_frames(section), &self.bases)))
+    }
+
     fn derive_from_eh_frame(
         &mut self,
         addr: ObjAddr,
@@ -97,13 +132,7 @@ impl ModuleCfi {
     ) -> Option<Rule> {
         let section = self.module.eh_frame.as_ref()?;
         let frames = EhFrame::new(&section.bytes, LittleEndian);
-        let search = self.eh_search.get_or_insert_with(|| {
-            let header = self.module.eh_frame_hdr.as_ref().and_then(|header| check_header(header, section));
-            match header {
-                Some(count) => EhSearch::Header(count),
-                None => EhSearch::Index(FdeIndex::build(&frames, &self.bases)),
-            }
-        });
+        let search = self.eh_search.get_or_insert_with(|| EhSearch::new(&self.module, section, &self.bases));
         let offset = match search {
             EhSearch::Header(count) => search_header(self.module.eh_frame_hdr.as_ref()?, *count, section, addr)?,
             EhSearch::Index(index) => index.find(addr.0)?,
@@ -118,11 +147,8 @@ impl ModuleCfi {
         context: &mut UnwindContext<usize>,
         rows: &mut Rows,
     ) -> Option<Rule> {
-        let section = self.module.debug_frame.as_ref()?;
-        let mut frames = DebugFrame::new(&section.bytes, LittleEndian);
-        frames.set_address_size(8);
-        let index = self.debug_index.get_or_insert_with(|| FdeIndex::build(&frames, &self.bases));
-        let offset = DebugFrameOffset(index.find(addr.0)?);
+        let offset = DebugFrameOffset(self.debug_index()?.find(addr.0)?);
+        let frames = debug_frames(self.module.debug_frame.as_ref()?);
         row_at(&frames, offset, addr, &self.bases, context)
             .and_then(|row| row.compile(&frames, self.module.bias.0, rows))
     }
@@ -168,12 +194,17 @@ fn fde_offset(header: &Section, eh_frame: &Section, relative: i32) -> Option<usi
 
 /// Offset in `.eh_frame` of the last FDE that does not begin behind `addr`.
 fn search_header(header: &Section, count: usize, eh_frame: &Section, addr: ObjAddr) -> Option<usize> {
+    fde_offset(header, eh_frame, header_entry(header, count, addr)?.1)
+}
+
+/// The last entry of the search table that does not begin behind `addr`: where its function begins, and its FDE.
+fn header_entry(header: &Section, count: usize, addr: ObjAddr) -> Option<(ObjAddr, i32)> {
     let table = header.bytes.get(HEADER..)?.get(..count * ENTRY)?;
     let (entries, _) = table.as_chunks::<ENTRY>();
     let wanted = addr.0.wrapping_sub(header.addr.0).cast_signed();
     let behind = entries.partition_point(|e| read_entry(e).is_some_and(|(start, _)| i64::from(start) <= wanted));
-    let (_, fde) = read_entry(entries.get(behind.checked_sub(1)?)?)?;
-    fde_offset(header, eh_frame, fde)
+    let (start, fde) = read_entry(entries.get(behind.checked_sub(1)?)?)?;
+    Some((ObjAddr(header.addr.0.wrapping_add_signed(i64::from(start))), fde))
 }
 
 impl FdeIndex {
@@ -205,6 +236,10 @@ impl FdeIndex {
         }
         index.sort_by_key(|entry| entry.start);
         Self(index)
+    }
+
+    fn begins(&self, addr: u64) -> bool {
+        self.0.binary_search_by_key(&addr, |entry| entry.start).is_ok()
     }
 
     /// Offset of the last FDE that does not begin behind `addr`.

@@ -15,6 +15,7 @@
 //! ```
 
 use super::window::StackWindow;
+use crate::addr::FrameAddr;
 use crate::arch::{Regs, reg};
 use crate::memory::ReadMemory;
 use gimli::{EndianSlice, EvaluationResult, LittleEndian, Location, Value};
@@ -94,6 +95,12 @@ pub enum Rule {
     SignalFrame,
     /// The outermost frame: its return address is undefined.
     Outermost,
+    /// The outermost frame of a stack that was made by hand: its function was never called, its address was put on the
+    /// stack for another one to return to.
+    Planted {
+        /// CFI says that a function begins there, so that this is no guess.
+        described: bool,
+    },
     /// Code of a module without CFI: only the frame pointer may help.
     NoCfi {
         /// The module has CFI for other code, so this is a C library's assembly rather than JIT code.
@@ -110,6 +117,17 @@ impl Rule {
     pub const fn is_signal_frame(self) -> bool {
         matches!(self, Self::SignalFrame | Self::Row { signal: true, .. })
     }
+
+    /// Where a frame that was reached at `addr` stands: frames that nobody has called stand at their first instruction,
+    /// which has nothing to do with the one before it.
+    pub const fn seen_at(self, addr: FrameAddr) -> FrameAddr {
+        match self {
+            Self::SignalFrame | Self::Row { signal: true, .. } | Self::Planted { .. } => {
+                FrameAddr::Instruction(addr.raw())
+            }
+            _ => addr,
+        }
+    }
 }
 
 /// What executing a rule gave.
@@ -119,6 +137,8 @@ pub enum Step {
     Caller,
     /// There is no caller.
     Outermost,
+    /// There is no caller, as far as can be told.
+    GuessedOutermost,
     /// The rule says nothing: no CFI.
     NoCfi,
     /// Memory that the rule needs can't be read, or an expression is malformed.
@@ -215,7 +235,8 @@ impl Rule {
                 None => None,
             },
             Self::SignalFrame => rt_sigframe(cpu, stack),
-            Self::Outermost => return Step::Outermost,
+            Self::Outermost | Self::Planted { described: true } => return Step::Outermost,
+            Self::Planted { described: false } => return Step::GuessedOutermost,
             Self::NoCfi { .. } | Self::NoModule => return Step::NoCfi,
         };
         if stepped.is_some() { Step::Caller } else { Step::Failed }

@@ -50,6 +50,11 @@ fn ret(function: u64, offset: u64) -> FrameAddr {
     FrameAddr::Return(Addr(code(function, offset)))
 }
 
+/// A frame that stands at an instruction which no call led to.
+fn begins(function: u64, offset: u64) -> FrameAddr {
+    FrameAddr::Instruction(Addr(code(function, offset)))
+}
+
 /// All ways of asking agree: the walk, a second unwinding (by the cache) and the interned foreign walk.
 fn check(unwinder: &mut Unwinder, regs: &Regs, stack: &mut Stack, at_entry: bool) -> Unwound {
     let found = unwinder.unwind(regs, &mut stack.0, at_entry, 100);
@@ -191,7 +196,7 @@ fn interrupted(at: u64) -> Stack {
 
 #[test]
 fn a_signal_frame_leads_to_the_interrupted_instruction() {
-    let expected = [ret(TRAMPOLINE, 0), FrameAddr::Instruction(Addr(code(FRAMED, 0))), ret(START, 8)];
+    let expected = [begins(TRAMPOLINE, 0), begins(FRAMED, 0), ret(START, 8)];
     // on the same stack, and on an alternate one that lies above it
     for at in [0x3000, 0x6000] {
         let mut unwinder = unwinder();
@@ -200,29 +205,32 @@ fn a_signal_frame_leads_to_the_interrupted_instruction() {
     }
 }
 
+/// A stack, and some bytes of code.
+struct WithCode {
+    stack: MemoryImage,
+    code: MemoryImage,
+}
+
+impl ReadMemory for WithCode {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        match self.stack.read(addr, buf) {
+            0 => self.code.read(addr, buf),
+            n => n,
+        }
+    }
+}
+
 /// musl describes neither its restorer nor its start code.
 #[test]
 fn a_signal_trampoline_without_cfi_is_known_by_its_code() {
-    struct WithCode(MemoryImage);
-    impl ReadMemory for WithCode {
-        fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
-            let code = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-            if addr == Addr(code_addr()) && buf.len() == code.len() {
-                buf.copy_from_slice(&code);
-                return buf.len();
-            }
-            self.0.read(addr, buf)
-        }
-    }
-    const fn code_addr() -> u64 {
-        BIAS + BARE + 0x40
-    }
+    let start = code(BARE, 0x40);
     let mut stack = interrupted(0x3000);
-    stack.put(0x3000, code_addr());
-    let mut memory = WithCode(stack.0);
+    stack.put(0x3000, start);
+    let bytes = vec![0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    let mut memory = WithCode { stack: stack.0, code: MemoryImage { start: Addr(start), bytes } };
     let mut unwinder = unwinder();
     let found = unwinder.unwind_at_entry(&regs(0, 0x3000, 0), &mut memory, 100);
-    let expected = [ret(BARE, 0x40), FrameAddr::Instruction(Addr(code(FRAMED, 0))), ret(START, 8)];
+    let expected = [begins(BARE, 0x40), begins(FRAMED, 0), ret(START, 8)];
     assert_eq!((raw(&unwinder, found), found.quality), (expected.to_vec(), Quality::Complete));
     let mut signal_frames = Vec::new();
     unwinder.walk(&regs(0, 0x3000, 0), &mut memory, true, &mut |frame| {
@@ -230,6 +238,60 @@ fn a_signal_trampoline_without_cfi_is_known_by_its_code() {
         ControlFlow::Continue(())
     });
     assert_eq!(signal_frames, [(true, 0x3008, Some(0x4000)), (false, 0x4000, Some(0x4008)), (false, 0x4008, None)]);
+}
+
+/// makecontext() and other switchers of contexts put the address of a function on a new stack: no call stands before it.
+#[test]
+fn a_function_that_was_put_on_the_stack_is_the_outermost_frame() {
+    const CALL: [u8; 8] = [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4];
+    for (at, before, expected, quality) in [
+        (code(LARGE, 0), [0x90; 8], begins(LARGE, 0), Quality::Complete),
+        // a function that does not return was called by the one before it, which has no CFI
+        (code(LARGE, 0), CALL, ret(LARGE, 0), Quality::Truncated),
+        (code(BARE, 0x40), [0x90; 8], begins(BARE, 0x40), Quality::Guessed),
+        (code(BARE, 0x40), CALL, ret(BARE, 0x40), Quality::Truncated),
+        // in the middle of a function CFI is to be believed
+        (code(START, 8), [0x90; 8], ret(START, 8), Quality::Complete),
+    ] {
+        let mut stack = Stack::new();
+        stack.put(0x10, code(FRAMED, 0x20)).put(0x40, 0x1234).put(0x48, at);
+        let code = MemoryImage { start: Addr(at - 8), bytes: before.to_vec() };
+        let mut memory = WithCode { stack: stack.0, code };
+        let mut unwinder = unwinder();
+        let mut regs = regs(0, 0x10, STACK + 0x40);
+        regs.gpr[reg::RBX] = 1;
+        for _ in 0..2 {
+            let found = unwinder.unwind_at_entry(&regs, &mut memory, 100);
+            assert_eq!(raw(&unwinder, found), [ret(FRAMED, 0x20), expected], "{at:#x} {before:02x?}");
+            assert_eq!(found.quality, quality, "{at:#x} {before:02x?}");
+        }
+    }
+}
+
+/// Start code without CFI below the initial stack pointer, which uses rbp for something else.
+#[test]
+fn return_addresses_of_start_code_are_found_below_the_initial_stack_pointer() {
+    let mut start = module(0);
+    start.entry = Some(ObjAddr(BARE + 0x80));
+    let mut with_entry = Unwinder::new();
+    with_entry.add_module(start);
+    let mut stack = Stack::new();
+    stack.put(0x10, code(FRAMED, 0x20)).put(0x40, 0x1234).put(0x48, code(BARE, 0x20));
+    stack.put(0x60, code(BARE, 0x50)).put(0x68, 77).put(0x78, code(BARE, 0x90)).put(0x80, 1);
+    let regs = regs(0, 0x10, STACK + 0x40);
+    let inner = vec![ret(FRAMED, 0x20), ret(BARE, 0x20)];
+
+    let cut = with_entry.unwind_at_entry(&regs, &mut stack.0, 100);
+    assert_eq!((raw(&with_entry, cut), cut.quality), (inner.clone(), Quality::Truncated));
+    with_entry.set_initial_stack(Addr(STACK + 0x80));
+    let found = check(&mut with_entry, &regs, &mut stack, true);
+    let whole = [&inner[..], &[ret(BARE, 0x50), ret(BARE, 0x90)]].concat();
+    assert_eq!((raw(&with_entry, found), found.quality), (whole, Quality::Guessed));
+
+    // a function with CFI between them: something other than start code calls
+    stack.put(0x68, code(FRAMED, 0x20));
+    let cut = with_entry.unwind_at_entry(&regs, &mut stack.0, 100);
+    assert_eq!((raw(&with_entry, cut), cut.quality), (inner, Quality::Truncated));
 }
 
 #[test]

@@ -43,6 +43,52 @@ fn t02_not_executable() {
     assert_eq!(ended.code(), 126, "{}", ended.stderr);
 }
 
+/// T02: the kernel's "no such file" is not about the script but about its interpreter, which the message names; so with a
+/// program and its loader.
+#[test]
+fn t02_missing_interpreter() {
+    let program = Program::new("/bin/true");
+    let file = program.folder().join("script");
+    let run = |text: &[u8]| {
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program.start_heaptrace(["run".as_ref(), "--".as_ref(), file.as_os_str()]).wait()
+    };
+    let words = ["script: its interpreter", "/no/such/interpreter", "No such file"];
+    assert_refused(&run(b"#! /no/such/interpreter -x\n"), 126, &words);
+    assert_refused(&run(b"#!/bin/sh\r\necho\r\n"), 126, &["/bin/sh\\r", "carriage return"]);
+    assert_refused(&run(b"#!/etc/passwd\n"), 126, &["its interpreter", "/etc/passwd", "denied"]);
+    let mut elf = std::fs::read(fixtures::program("basic")).unwrap();
+    let loader = b"/lib64/ld-linux-x86-64.so.2";
+    let at = elf.windows(loader.len()).position(|window| window == loader).expect("an interpreter");
+    elf[at + 5] = b'X';
+    let words = ["its dynamic loader /lib6X/ld-linux-x86-64.so.2", "No such file", "another system or C library"];
+    assert_refused(&run(&elf), 126, &words);
+}
+
+/// A file that is cut off in the middle: the kernel kills what it can't load.
+#[test]
+fn damaged_program() {
+    let program = Program::new("/bin/true");
+    let file = program.folder().join("damaged");
+    // the kernel still finds all headers, but not what they lead to
+    let whole = std::fs::read(fixtures::program_with("basic", &["-static"])).unwrap();
+    std::fs::write(&file, &whole[..4096]).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ended = program.start_heaptrace(["run".as_ref(), "--".as_ref(), file.as_os_str()]).wait();
+    assert!(ended.code() == 125 || ended.code() == 139, "{}: {}", ended.status, ended.stderr);
+    assert!(ended.stderr.contains("signal 11 (SIGSEGV)"), "{}", ended.stderr);
+}
+
+/// A tracer that follows forks has our child before us: it is named.
+#[test]
+fn traced_by_another_tracer_with_its_children() {
+    let program = Program::new("ltrace");
+    let program = program.args(["-f", "-e", "no_such_function", "-o", "/dev/null", env!("CARGO_BIN_EXE_heaptrace")]);
+    let ended = program.args(["run", "/bin/true"]).plain();
+    assert!(ended.stderr.contains("(ltrace) traces heaptrace and its children"), "{}", ended.stderr);
+}
+
 /// T02: a 32-bit program runs untraced to its own end, with a message; where the kernel can't run it, it is refused. `attach`
 /// refuses it, and leaves it alone.
 #[test]
@@ -111,6 +157,7 @@ fn stripped_static_program() {
     assert_eq!(ended.code(), 7, "the program's own status");
     assert_eq!(ended.text(), "done\n");
     assert!(ended.stderr.contains("symbol"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("go tool pprof"), "there is nothing to see: {}", ended.stderr);
 }
 
 /// Outputs are checked before the program starts: it must not run at all.

@@ -94,3 +94,24 @@ fn interrupt_ends_the_command() {
     assert_eq!(ended.code(), 125);
     assert!(ended.stderr.contains("signal: 2"), "{}", ended.stderr);
 }
+
+/// The command gets the signal mask that heaptrace was started with: what heaptrace has blocked for itself would make
+/// Ctrl-Z and Ctrl-C do nothing in it.
+#[test]
+fn the_command_has_no_more_signals_blocked_than_heaptrace_got() {
+    let program = Program::fixture("forever").args(["1"]);
+    let mut target = program.start();
+    let pid: i32 = target.value("ready").parse().unwrap();
+    let expected = format!("SigBlk:\t{}\n", procfs::status_field(pid, "SigBlk").unwrap());
+    let hook = ["--on-profile", "grep SigBlk /proc/self/status"];
+    let attached = Program::new("/bin/true").start_attached(&hook, pid);
+    procfs::wait_until_probed(pid);
+    attached.signal(Signal::SIGINT);
+    let ended = attached.wait().success();
+    assert_eq!(ended.stderr.matches(&expected).count(), 2, "{expected}{}", ended.stderr);
+    target.assert_alive();
+    target.signal(Signal::SIGKILL);
+    target.wait();
+    let ended = Program::new("/bin/true").start_traced(&hook).wait().success();
+    assert_eq!(ended.stderr.matches(&expected).count(), 2, "{expected}{}", ended.stderr);
+}

@@ -200,6 +200,20 @@ fn cut_stacks_are_counted() {
     assert_eq!(site["quality"], "truncated");
 }
 
+/// A recursion deeper than the limit: the summary says which option helps, and the text report tells it in a few lines.
+#[test]
+fn deep_recursion() {
+    let program = Program::fixture("recursion").args(["700"]);
+    let text = program.outside("a.txt");
+    let traced = program.traced_with(&["-o", text.to_str().unwrap()]);
+    assert!(traced.report.anomaly("truncated_stacks") > 0);
+    assert_eq!(traced.ended.stderr.matches("--max-depth 10000 keeps").count(), 1, "{}", traced.ended.stderr);
+    let lines = std::fs::read_to_string(text).unwrap();
+    assert!(lines.contains("  × 51") && lines.lines().count() < 600, "{lines}");
+    let whole = program.traced_with(&["--max-depth", "10000"]);
+    assert_eq!(whole.report.anomaly("truncated_stacks"), 0);
+}
+
 /// What the tool says of itself.
 #[test]
 fn help_and_version() {

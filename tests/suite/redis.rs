@@ -8,7 +8,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 struct Server {
-    program: Program,
     running: Running,
     socket: PathBuf,
 }
@@ -35,7 +34,7 @@ impl Server {
         ]);
         let running = program.start();
         procfs::wait_until("redis-server listens", || UnixStream::connect(&socket).is_ok());
-        Self { program, running, socket }
+        Self { running, socket }
     }
 
     /// One command by the inline protocol; the first line of the answer.
@@ -98,10 +97,8 @@ fn redis_under_load() {
     assert_eq!(report.anomaly("lost"), 0);
     assert_eq!(report.anomaly("double_frees"), 0);
     assert_eq!(report.anomaly("unknown_frees"), 0);
-    assert_eq!(
-        report.text("/program"),
-        server.program.exe().canonicalize().unwrap().file_name().unwrap().to_str().unwrap()
-    );
+    // Debian's redis-server is a link to redis-check-rdb
+    assert_eq!(report.text("/program"), "redis-server");
 
     let writer = UnixStream::connect(&server.socket).and_then(|mut stream| stream.write_all(b"SHUTDOWN NOSAVE\r\n"));
     writer.unwrap();

@@ -38,6 +38,11 @@ pub fn program_with(name: &str, flags: &[&str]) -> PathBuf {
     build(name, name, &flags.iter().map(OsString::from).collect::<Vec<_>>())
 }
 
+/// Builds an executable with musl instead of glibc.
+pub fn musl_program(name: &str, flags: &[&str]) -> PathBuf {
+    build_by("musl-gcc", name, name, &flags.iter().map(OsString::from).collect::<Vec<_>>())
+}
+
 /// Builds a shared library `NAME.so` with further flags.
 pub fn library_with(name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{name}.so");
@@ -76,8 +81,12 @@ pub fn site_line(name: &str, site: &str) -> u64 {
 }
 
 fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
+    build_by("cc", name, file, extra)
+}
+
+fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> PathBuf {
     let source = source(name);
-    let mut command = compiler(&source);
+    let mut command = compiler(c_compiler, &source);
     let text = std::fs::read_to_string(&source).unwrap();
     for line in text.lines().take(12) {
         if let Some(flags) = line.trim().strip_prefix("// flags:") {
@@ -104,7 +113,7 @@ fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
     let temporary = folder.join(format!(".{file}.{}", std::process::id()));
     command.arg("-o").arg(&temporary);
     let output = command.output().unwrap_or_else(|error| {
-        panic!("cannot run {command:?} ({error}): install the Debian packages gcc and g++, and a Rust tool chain")
+        panic!("cannot run {command:?} ({error}): install the Debian packages gcc, g++ and musl-tools, and a Rust tool chain")
     });
     assert!(
         output.status.success(),
@@ -115,7 +124,7 @@ fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
     path
 }
 
-fn compiler(source: &Path) -> Command {
+fn compiler(c_compiler: &str, source: &Path) -> Command {
     match source.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => {
             let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
@@ -123,7 +132,7 @@ fn compiler(source: &Path) -> Command {
             command
         }
         extension => {
-            let mut command = Command::new(if extension == Some("cc") { "c++" } else { "cc" });
+            let mut command = Command::new(if extension == Some("cc") { "c++" } else { c_compiler });
             command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror"]);
             // the compiler knows malloc, and drops pairs of which nobody looks at the result
             command.args(["-fno-builtin", "-fno-optimize-sibling-calls"]);

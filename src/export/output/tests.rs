@@ -32,6 +32,31 @@ impl Drop for Dir {
     }
 }
 
+/// Stands in for the operating system: opens files as they are, and lets nobody wait for long.
+#[derive(Default)]
+struct Channels {
+    /// How often opening finds no reader.
+    without_reader: usize,
+    /// What was waited for, until patience ended.
+    waited: Vec<(PathBuf, Pause)>,
+    patience: usize,
+}
+
+impl DirectOutputs for Channels {
+    fn open(&mut self, path: &Path) -> io::Result<Option<File>> {
+        if self.without_reader > 0 {
+            self.without_reader -= 1;
+            return Ok(None);
+        }
+        OpenOptions::new().append(true).open(path).map(Some)
+    }
+
+    fn wait(&mut self, path: &Path, pause: Pause) -> io::Result<()> {
+        self.waited.push((path.to_owned(), pause));
+        if self.waited.len() > self.patience { Err(io::Error::other("patience has ended")) } else { Ok(()) }
+    }
+}
+
 fn prepare(paths: &[PathBuf]) -> Result<Outputs, OutputError> {
     Outputs::prepare(paths, None, StdoutPolicy::Refused)
 }
@@ -45,7 +70,7 @@ fn outputs_are_written_under_their_names_and_leave_nothing_else() {
     let dir = Dir::new("names");
     let outputs = prepare(&[dir.path("%n.%p.folded"), dir.path("r.json")]).expect("good outputs");
     assert_eq!(dir.names(), Vec::<String>::new(), "checking leaves no file");
-    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     assert_eq!(dir.names(), ["app.4242.folded", "r.json"]);
     for outcome in outcomes {
         let written = fs::metadata(&outcome.path).expect("there").len();
@@ -62,7 +87,9 @@ fn problems_are_found_before_the_start() {
     assert!(refusal(&[dir.path("no/a.svg")]).contains("No such file"));
     assert!(refusal(&[dir.path("%p/a.svg")]).contains("the file's own name only"));
     assert!(refusal(&[dir.path("a%q.svg")]).contains("`%q` is no pattern"));
-    assert!(refusal(&[dir.path("sub.svg")]).contains("names no file"));
+    assert!(refusal(&[dir.path("sub.svg")]).contains("this is a directory; name a file in it"));
+    assert!(refusal(&[dir.path("sub.svg/")]).contains("this is a directory"));
+    assert!(refusal(&[PathBuf::from("/")]).contains("this is a directory"));
     assert!(refusal(&[dir.path("a.svg/")]).contains("names no file"));
     assert!(
         refusal(&[dir.path("a.svg"), dir.path("../").join(dir.0.file_name().expect("named")).join("a.svg")])
@@ -83,7 +110,7 @@ fn stdout_needs_a_format() {
 fn format_overrides_the_name() {
     let dir = Dir::new("override");
     let outputs = Outputs::prepare(&[dir.path("data")], Some(Format::Folded), StdoutPolicy::Refused).expect("good");
-    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     assert!(outcomes.iter().all(|outcome| outcome.format == Format::Folded && outcome.result.is_ok()));
 }
 
@@ -105,7 +132,7 @@ fn one_full_device_does_not_lose_the_others() {
     let dir = Dir::new("full");
     symlink("/dev/full", dir.path("a.json")).expect("linked");
     let outputs = prepare(&[dir.path("a.json"), dir.path("b.json")]).expect("good outputs");
-    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     let results: Vec<String> = outcomes
         .iter()
         .map(|outcome| outcome.result.as_ref().map_or_else(ToString::to_string, |_| "ok".into()))
@@ -135,7 +162,8 @@ fn an_open_file_is_appended_to() {
     let file = File::create(dir.path("log")).expect("created");
     (&file).write_all(b"before ").expect("written");
     let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
-    write_file(Path::new(&format!("/dev/fd/{descriptor}")), |out| out.write_all(b"after")).expect("written");
+    let path = format!("/dev/fd/{descriptor}");
+    write_anywhere(Path::new(&path), |out| out.write_all(b"after"), &mut Channels::default()).expect("written");
     assert_eq!(fs::read(dir.path("log")).expect("there"), b"before after");
 }
 
@@ -156,10 +184,10 @@ fn parts_and_lifetime_go_to_their_own_files() {
     let mut profile = sample_profile();
     for part in 1..3 {
         profile.meta.part = part;
-        outputs.write(Scope::Part, &profile, &ExportOptions::default());
+        outputs.write(Scope::Part, &profile, &ExportOptions::default(), &mut Channels::default());
     }
     assert_eq!(dir.names(), ["000001.folded", "000002.folded"]);
-    outputs.write(Scope::Lifetime, &profile, &ExportOptions::default());
+    outputs.write(Scope::Lifetime, &profile, &ExportOptions::default(), &mut Channels::default());
     assert_eq!(dir.names(), ["000001.folded", "000002.folded", "all.folded"]);
 }
 
@@ -167,7 +195,48 @@ fn parts_and_lifetime_go_to_their_own_files() {
 fn names_that_become_one_are_written_once() {
     let dir = Dir::new("become");
     let outputs = prepare(&[dir.path("%n.folded"), dir.path("app.folded")]).expect("not known before");
-    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default());
+    let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     let results: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
     assert_eq!(results, [true, false]);
+}
+
+#[test]
+fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
+    let refused = refusal(&[PathBuf::from("/dev/null")]);
+    assert_eq!(
+        refused,
+        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json txt"
+    );
+    assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), StdoutPolicy::Refused).is_ok());
+}
+
+#[test]
+fn a_socket_is_refused_before_the_start() {
+    let dir = Dir::new("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(dir.path("s.json")).expect("bound");
+    assert!(refusal(&[dir.path("s.json")]).contains("this is a socket"));
+}
+
+/// What has to be waited for is written last, and lost alone, but reported in the order in which it was named.
+#[test]
+fn an_output_without_a_reader_does_not_delay_the_others() {
+    let dir = Dir::new("waiting");
+    // any device does: whether it is ready is the stand-in's affair
+    symlink("/dev/null", dir.path("a.json")).expect("linked");
+    let outputs = prepare(&[dir.path("a.json"), dir.path("b.json")]).expect("good outputs");
+    let write = |channels: &mut Channels| {
+        let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), channels);
+        outcomes.into_iter().map(|outcome| (outcome.path, outcome.result.map_err(|error| error.to_string()))).collect()
+    };
+    let mut channels = Channels { without_reader: 3, patience: 3, ..Channels::default() };
+    let written: Vec<(PathBuf, Result<u64, String>)> = write(&mut channels);
+    assert_eq!(channels.waited, vec![(dir.path("a.json").read_link().expect("a link"), Pause::NoReader); 3]);
+    assert!(written.iter().all(|(_, result)| result.is_ok()), "{written:?}");
+
+    fs::remove_file(dir.path("b.json")).expect("removed");
+    let mut channels = Channels { without_reader: 3, patience: 2, ..Channels::default() };
+    let lost: Vec<(PathBuf, Result<u64, String>)> = write(&mut channels);
+    assert_eq!(lost[0], (dir.path("a.json"), Err("patience has ended".to_owned())));
+    assert_eq!(lost[1].0, dir.path("b.json"));
+    assert!(lost[1].1.is_ok() && dir.path("b.json").exists());
 }

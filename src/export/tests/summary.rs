@@ -3,6 +3,7 @@
 use super::*;
 use crate::export::output::{Outcome, OutputError};
 use crate::export::summary::{SummaryOptions, summary};
+use crate::profile::build::TRUNCATED_STACK;
 
 /// The summary as it is by default.
 pub(super) fn summary_of(profile: &Profile) -> String {
@@ -68,12 +69,67 @@ fn help_comes_only_where_much_time_was_lost() {
         text.split_whitespace().collect::<Vec<_>>().join(" ").contains(what)
     };
     assert!(!says(&profile, "--pin"), "two threads");
-    profile.samples.retain(|sample| sample.thread == 0);
+    profile.cost.conditions.threads = 1;
     assert!(says(&profile, "--pin"));
+    profile.cost.conditions.pinned = true;
+    assert!(!says(&profile, "--pin"), "it is on");
+    assert!(!says(&profile, "heaptrace attach --duration"), "too short to trace a part of it");
+    profile.cost.wall_ns = 60_000_000_000;
     profile.cost.stopped_ns = profile.cost.wall_ns / 5;
     assert!(!says(&profile, "heaptrace attach --duration"));
     profile.cost.stopped_ns += 1;
     assert!(says(&profile, "heaptrace attach --duration"));
+    profile.meta.mode = Mode::Attach;
+    profile.cost.conditions.pinned = false;
+    assert!(!says(&profile, "--pin") && !says(&profile, "heaptrace attach --duration"), "a process can't be pinned");
+}
+
+/// What is cut off is marked once at its stack, and the count says what helps if the depth was too small.
+#[test]
+fn a_truncated_stack_is_marked_once() {
+    let mut profile = sample_profile();
+    let count = |profile: &Profile, what: &str| plain(profile, 160).matches(what).count();
+    let stacks = count(&profile, "outer frames are missing");
+    // as the builder makes them: the last frame says it, too
+    profile.functions.push(profile.functions[0].clone());
+    let function = profile.functions.len() - 1;
+    profile.functions[function].name = TRUNCATED_STACK.to_owned();
+    let lines = vec![Line { function, line: 0, inlined: false }];
+    profile.locations.push(Location { module: None, address: Addr(0), offset: 0, lines });
+    let location = profile.locations.len() - 1;
+    for stack in
+        profile.stacks.iter_mut().filter(|stack| stack.quality == Quality::Truncated && !stack.locations.is_empty())
+    {
+        stack.locations.push(location);
+    }
+    assert!(stacks > 0 && count(&profile, "outer frames are missing") == stacks);
+    assert_eq!(count(&profile, TRUNCATED_STACK), 0);
+    assert_eq!(count(&profile, "--max-depth"), 0);
+    profile.anomalies.cut_stacks = profile.anomalies.truncated_stacks;
+    assert_eq!(count(&profile, "--max-depth 10000 keeps the outermost frames"), 1);
+}
+
+/// A profile of nothing is no use to look at: it is not recommended.
+#[test]
+fn an_empty_profile_is_not_recommended() {
+    let files = [Outcome { path: PathBuf::from("a.pb.gz"), format: Format::PprofGz, result: Ok(100) }];
+    let options = SummaryOptions { files: &files, ..SummaryOptions::default() };
+    assert!(summary(&sample_profile(), &options).contains("go tool pprof"));
+    assert!(!summary(&empty_profile(), &options).contains("go tool pprof"));
+}
+
+#[test]
+fn shares_without_symbols_do_not_add_up_unnoticed() {
+    let mut profile = sample_profile();
+    let each = "counts for each";
+    assert!(!plain(&profile, 160).contains(each), "one module: nothing to add up");
+    // the same bytes pass through unnamed code of two modules
+    let unnamed = profile.functions.iter().position(|function| function.name.starts_with("libfoo")).expect("there");
+    let is_worker = |line: &Line| profile.functions[line.function].name == "worker_main";
+    let other = profile.locations.iter().position(|location| location.lines.iter().any(is_worker)).expect("there");
+    profile.locations[other].lines = vec![Line { function: unnamed, line: 0, inlined: false }];
+    let text = plain(&profile, 160);
+    assert!(text.matches("    6.25 KiB    0.6 %  ").count() == 2 && text.contains(each), "{text}");
 }
 
 #[test]

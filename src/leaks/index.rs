@@ -1,0 +1,182 @@
+//! From an address to the live block that it lies in.
+//!
+//! The blocks are sorted by address. They lie in few *regions* with wide gaps between; a region is cut into buckets, about one
+//! for each block in it, and a table tells where the blocks of each bucket begin.
+
+use crate::addr::Addr;
+use crate::heapmodel::LiveBlock;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// A gap of so many bytes begins a new region.
+const GAP: u64 = 1 << 20;
+
+/// Blocks begin at multiples of 2 to the power of this, nearly always.
+const SMALLEST_BUCKET: u32 = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    start: u64,
+    /// One past the last byte of its blocks.
+    end: u64,
+    /// Log2 of the bucket's size.
+    shift: u32,
+    /// Where its buckets begin in the table. The entry behind its last one is the region's too.
+    bucket: usize,
+}
+
+/// The sorted blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockIndex {
+    blocks: Vec<LiveBlock>,
+    regions: Vec<Region>,
+    /// Of each bucket: the first block that begins in it or behind it.
+    table: Vec<u32>,
+    /// For blocks that begin in another one: the innermost of those. Usually empty.
+    outer: FxHashMap<u32, u32>,
+}
+
+/// One past a block's last byte. Empty blocks count as one byte long: else nothing could point to them.
+pub(super) fn end_of(block: &LiveBlock) -> u64 {
+    block.addr.0.saturating_add(block.size.max(1))
+}
+
+impl BlockIndex {
+    pub(super) fn new(mut blocks: Vec<LiveBlock>) -> Self {
+        // numbers of blocks are 32 bits; the table of 2^32 blocks would fill 100 GB before
+        blocks.truncate(u32::MAX as usize);
+        blocks.sort_unstable_by_key(|block| (block.addr, Reverse(block.size)));
+        let mut index = Self { blocks, regions: Vec::new(), table: Vec::new(), outer: FxHashMap::default() };
+        index.find_outer();
+        index.build();
+        index
+    }
+
+    fn find_outer(&mut self) {
+        let mut open: Vec<(u32, u64)> = Vec::new();
+        for (i, block) in self.blocks.iter().enumerate() {
+            while open.pop_if(|(_, end)| *end <= block.addr.0).is_some() {}
+            if let Some((outer, _)) = open.last() {
+                self.outer.insert(i as u32, *outer);
+            }
+            open.push((i as u32, end_of(block)));
+        }
+    }
+
+    fn build(&mut self) {
+        let mut first = 0;
+        while let Some(block) = self.blocks.get(first) {
+            let start = block.addr.0;
+            let mut end = end_of(block);
+            let mut behind = first + 1;
+            while let Some(next) = self.blocks.get(behind)
+                && next.addr.0 <= end.saturating_add(GAP)
+            {
+                end = end.max(end_of(next));
+                behind += 1;
+            }
+            self.add_region(start, end, first, behind);
+            first = behind;
+        }
+    }
+
+    fn add_region(&mut self, start: u64, end: u64, first: usize, behind: usize) {
+        let per_block = (end - start) / (behind - first) as u64;
+        let shift = per_block.checked_ilog2().unwrap_or(0).max(SMALLEST_BUCKET);
+        self.regions.push(Region { start, end, shift, bucket: self.table.len() });
+        let buckets = ((end - start) >> shift) + 1;
+        let mut at = first;
+        for bucket in 0..buckets {
+            let bucket_start = start + (bucket << shift);
+            while at < behind && self.blocks.get(at).is_some_and(|block| block.addr.0 < bucket_start) {
+                at += 1;
+            }
+            self.table.push(at as u32);
+        }
+        self.table.push(behind as u32);
+    }
+
+    pub(super) fn blocks(&self) -> &[LiveBlock] {
+        &self.blocks
+    }
+
+    /// The addresses from the first block's first to the last one's last byte: a quick test, as start and length.
+    pub(super) fn span(&self) -> (u64, u64) {
+        match (self.regions.first(), self.regions.last()) {
+            (Some(first), Some(last)) => (first.start, last.end - first.start),
+            _ => (0, 0),
+        }
+    }
+
+    /// The innermost block that holds `addr`, and how far behind its start that is.
+    pub(super) fn find(&self, addr: u64) -> Option<(u32, u64)> {
+        self.find_among(self.starts_near(addr)?, addr)
+    }
+
+    /// The blocks that begin in the bucket of `addr`; None if no block can hold it.
+    pub(super) fn starts_near(&self, addr: u64) -> Option<Range<u32>> {
+        let behind = self.regions.partition_point(|region| region.start <= addr);
+        let region = self.regions.get(behind.checked_sub(1)?)?;
+        if addr >= region.end {
+            return None;
+        }
+        let bucket = region.bucket + ((addr - region.start) >> region.shift) as usize;
+        Some(*self.table.get(bucket)?..*self.table.get(bucket + 1)?)
+    }
+
+    /// What [`Self::find`] says, from what [`Self::starts_near`] says.
+    pub(super) fn find_among(&self, near: Range<u32>, addr: u64) -> Option<(u32, u64)> {
+        let starts = self.blocks.get(near.start as usize..near.end as usize)?;
+        let before = near.start as usize + starts.partition_point(|block| block.addr.0 <= addr);
+        let mut at = before.checked_sub(1)? as u32;
+        loop {
+            let block = self.blocks.get(at as usize)?;
+            if addr < end_of(block) {
+                return Some((at, addr.checked_sub(block.addr.0)?));
+            }
+            at = *self.outer.get(&at)?;
+        }
+    }
+
+    /// The innermost other block that a block begins in.
+    pub(super) fn outer(&self, block: u32) -> Option<u32> {
+        if self.outer.is_empty() { None } else { self.outer.get(&block).copied() }
+    }
+
+    /// The parts of `start..end` that no block lies in, of those from block `first` on.
+    pub(super) fn free_parts(&self, start: u64, end: u64, first: usize) -> impl Iterator<Item = (u64, u64)> {
+        let mut at = start;
+        let mut blocks = self.blocks.iter().skip(first).peekable();
+        let mut done = false;
+        std::iter::from_fn(move || {
+            while !done {
+                let piece = match blocks.peek() {
+                    Some(block) if block.addr.0 < end => {
+                        let piece = (at, block.addr.0);
+                        at = at.max(end_of(block));
+                        blocks.next();
+                        piece
+                    }
+                    _ => {
+                        done = true;
+                        (at, end)
+                    }
+                };
+                if piece.0 < piece.1 {
+                    return Some(piece);
+                }
+            }
+            None
+        })
+    }
+
+    /// The first block that ends behind `addr`, or one before it.
+    pub(super) fn first_behind(&self, addr: Addr) -> usize {
+        let mut at = self.blocks.partition_point(|block| block.addr <= addr).saturating_sub(1);
+        while let Some(outer) = self.outer(at as u32) {
+            at = outer as usize;
+        }
+        at
+    }
+}
