@@ -26,7 +26,7 @@ pub enum Purpose {
     Entry(FunctionId),
     /// Calls of probed functions return here. Stays until detach.
     Return,
-    /// One call in progress returns here. Counted: as many are removed as were added.
+    /// Calls in progress return here. Goes when none does any more.
     ReturnOnce,
     /// The dynamic loader tells here that its list of modules changes (`r_brk`).
     Loader,
@@ -43,8 +43,8 @@ pub struct Purposes {
     pub entry: Option<FunctionId>,
     /// Calls return here, now and later.
     pub returns: bool,
-    /// How many calls in progress return here, beside those that `returns` stands for.
-    pub returns_once: u32,
+    /// Calls in progress return here.
+    pub returns_once: bool,
     /// The loader's notification.
     pub loader: bool,
     /// The exec watch.
@@ -56,7 +56,7 @@ pub struct Purposes {
 impl Purposes {
     /// Whether calls of probed functions return here.
     pub const fn is_return(&self) -> bool {
-        self.returns || self.returns_once > 0
+        self.returns || self.returns_once
     }
 
     /// Whether nothing is left to wait for.
@@ -68,7 +68,7 @@ impl Purposes {
         match purpose {
             Purpose::Entry(function) => self.entry = Some(function),
             Purpose::Return => self.returns = true,
-            Purpose::ReturnOnce => self.returns_once = self.returns_once.saturating_add(1),
+            Purpose::ReturnOnce => self.returns_once = true,
             Purpose::Loader => self.loader = true,
             Purpose::Exec => self.exec = true,
             Purpose::Tag(bits) => self.tags |= bits,
@@ -79,7 +79,7 @@ impl Purposes {
         match purpose {
             Purpose::Entry(function) => self.entry = self.entry.filter(|f| *f != function),
             Purpose::Return => self.returns = false,
-            Purpose::ReturnOnce => self.returns_once = self.returns_once.saturating_sub(1),
+            Purpose::ReturnOnce => self.returns_once = false,
             Purpose::Loader => self.loader = false,
             Purpose::Exec => self.exec = false,
             Purpose::Tag(bits) => self.tags &= !bits,
@@ -108,7 +108,7 @@ pub struct Breakpoint {
     /// Where the pad is, once it was written. Needed from the start for [`Step::Pad`]; for [`Step::Emulate`] when
     /// the emulator first asks for it.
     pub pad: Option<Addr>,
-    /// Hits that served a purpose: counted by the session.
+    /// Hits that served a purpose, see [`Self::count_return`].
     pub useful: u32,
     /// Hits that did not, as of a return site that other calls and branches come through too.
     pub spurious: u32,
@@ -119,6 +119,20 @@ impl Breakpoint {
     /// original instruction is one byte long and the pc stands behind it in any case, `si_code` tells.
     pub const fn hit_is_certain(&self) -> bool {
         self.site.planned.len >= 2
+    }
+
+    /// Counts a hit of a return site; `matched`: a call in progress returned there. True if it is time to have a breakpoint
+    /// there only while a call is in progress: the site is mostly passed by others, as behind an indirect call that calls an
+    /// allocator now and then.
+    pub const fn count_return(&mut self, matched: bool) -> bool {
+        const PATIENCE: u32 = 64;
+        const SPURIOUS_PER_USEFUL: u32 = 8;
+        if matched {
+            self.useful = self.useful.saturating_add(1);
+            return false;
+        }
+        self.spurious = self.spurious.saturating_add(1);
+        self.purposes.returns && self.spurious > PATIENCE && self.spurious / SPURIOUS_PER_USEFUL > self.useful
     }
 
     /// Whether the instruction can only be stepped with the original byte in its place.
@@ -226,6 +240,11 @@ impl BreakpointTable {
             self.drop_breakpoint(addr);
         }
         gone.len()
+    }
+
+    /// What stood at `addr`, if a breakpoint was there earlier and none is now.
+    pub fn removed_original(&self, addr: Addr) -> Option<u8> {
+        self.removed.get(&addr).copied()
     }
 
     /// Whether a breakpoint stood at `addr` earlier and none does now: a SIGTRAP one byte behind it is a late report,

@@ -101,7 +101,7 @@ pub type Emit<'a> = dyn FnMut(HeapEvent) + 'a;
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
-    dropped: u64,
+    dropped: Dropped,
     /// Calls of threads that have ended in them. Only if the program goes on after that has anything been lost.
     ended: u64,
 }
@@ -132,7 +132,7 @@ impl Calls {
         if freed.is_some_and(|block| frames.last_free.is_some_and(|last| last.includes(entry, block))) {
             return Classified::Nothing;
         }
-        match frames.judge(entry, freed.is_some(), context, &mut Dropping { count: &mut self.dropped, emit }) {
+        match frames.judge(entry, freed.is_some(), context, &mut Dropping { dropped: &mut self.dropped, emit }) {
             Verdict::PartOfCall => Classified::Nothing,
             Verdict::Independent => Classified::Outermost,
         }
@@ -170,7 +170,7 @@ impl Calls {
             }
             pending => pending,
         };
-        frames.push(Frame::of(entry, pending, stack, declared), &mut Dropping { count: &mut self.dropped, emit });
+        frames.push(Frame::of(entry, pending, stack, declared), &mut Dropping { dropped: &mut self.dropped, emit });
         Entered { watch: Some(entry.return_addr) }
     }
 
@@ -178,7 +178,7 @@ impl Calls {
     /// thread and have not returned will not any more: they are dropped.
     pub fn leave(&mut self, at: &Return, mem: &mut dyn ReadMemory, emit: &mut Emit<'_>) -> Left {
         let Some(frames) = self.tasks.get_mut(&at.task.serial) else { return Left::Spurious };
-        let dropping = &mut Dropping { count: &mut self.dropped, emit };
+        let dropping = &mut Dropping { dropped: &mut self.dropped, emit };
         let Some(frame) = frames.pop(at, dropping) else { return Left::Spurious };
         let emit = &mut *dropping.emit;
         frames.last_free = None;
@@ -223,28 +223,43 @@ impl Calls {
         }
     }
 
-    /// The latest call of the thread can't be followed to its end, as no breakpoint can be set at its return address.
-    pub fn forget_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
-        if let Some(frames) = self.tasks.get_mut(&task.serial) {
-            frames.drop_latest(task, &mut Dropping { count: &mut self.dropped, emit });
+    /// The latest call of the thread can't be followed to its end, as no breakpoint can be set at its return address. It is
+    /// taken to succeed, as nearly all calls do.
+    pub fn give_up_latest(&mut self, task: TaskId, time_ns: u64, emit: &mut Emit<'_>) {
+        let Some(frame) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) else { return };
+        let by = Call { function: frame.function, task, stack: frame.stack, time_ns, family: frame.family };
+        match frame.pending {
+            Pending::Alloc { size } | Pending::AllocOut { size, .. } => emit(HeapEvent::AllocatedUnseen { size, by }),
+            Pending::Overflow { size } => emit(HeapEvent::Failed { size, by }),
+            Pending::Realloc { old, size } => {
+                emit(HeapEvent::ReallocEnded { old, new: Addr::NULL, size: 0, by });
+                if size > 0 {
+                    emit(HeapEvent::AllocatedUnseen { size, by });
+                }
+            }
+            Pending::ResizeInPlace { .. } | Pending::Free { .. } => {}
         }
     }
 
     /// The thread has ended: its calls will not return.
     pub fn task_ended(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(mut frames) = self.tasks.remove(&task.serial) {
-            frames.drop_all(task, &mut Dropping { count: &mut self.ended, emit });
+            let mut dropped = Dropped::default();
+            frames.drop_all(task, &mut Dropping { dropped: &mut dropped, emit });
+            self.ended += dropped.count;
+            self.dropped.sites.append(&mut dropped.sites);
         }
     }
 
     /// The program has gone on since its threads ended: theirs were not ends of the whole.
     fn goes_on(&mut self) {
-        self.dropped += std::mem::take(&mut self.ended);
+        self.dropped.count += std::mem::take(&mut self.ended);
     }
 
     /// The process has replaced its image: all calls are gone with it, which is no anomaly.
     pub fn exec(&mut self) {
         self.tasks.clear();
+        self.dropped.sites.clear();
     }
 
     /// A thread of another process came to be as a copy of `parent`: it is in the same calls as that.
@@ -257,7 +272,17 @@ impl Calls {
 
     /// How many calls were dropped without a return so far.
     pub fn dropped_frames(&self) -> u64 {
-        self.dropped
+        self.dropped.count
+    }
+
+    /// Where calls that were dropped since the last question would have returned.
+    pub fn take_dropped_sites(&mut self) -> Vec<Addr> {
+        std::mem::take(&mut self.dropped.sites)
+    }
+
+    /// Whether any thread is in a call that returns to `site`.
+    pub fn awaits(&self, site: Addr) -> bool {
+        self.tasks.values().any(|frames| frames.return_to(site))
     }
 
     /// Whether any thread is in a call whose return is awaited.
@@ -271,15 +296,24 @@ impl Calls {
     }
 }
 
+/// What became of calls that will not return.
+#[derive(Clone, Debug, Default)]
+struct Dropped {
+    count: u64,
+    /// Where they would have returned.
+    sites: Vec<Addr>,
+}
+
 /// What happens to frames that will not return.
 struct Dropping<'a, 'b> {
-    count: &'a mut u64,
+    dropped: &'a mut Dropped,
     emit: &'a mut Emit<'b>,
 }
 
 impl Dropping<'_, '_> {
     fn drop(&mut self, frame: &Frame, task: TaskId) {
-        *self.count += 1;
+        self.dropped.count += 1;
+        self.dropped.sites.push(frame.site);
         if let Pending::Realloc { old, .. } = frame.pending {
             (self.emit)(HeapEvent::ReallocAbandoned { old, task });
         }

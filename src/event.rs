@@ -35,6 +35,14 @@ pub enum HeapEvent {
         /// The call.
         by: Call,
     },
+    /// A block was handed out, as far as can be told from the call's entry: the return was not seen, so its address is not
+    /// known. It counts as given back at once and as a lost event.
+    AllocatedUnseen {
+        /// The requested size in bytes.
+        size: u64,
+        /// The call.
+        by: Call,
+    },
     /// A block is about to be given back.
     Freed {
         /// Its address; never null.

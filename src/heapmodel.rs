@@ -202,6 +202,7 @@ impl HeapModel {
     pub fn apply(&mut self, event: &HeapEvent) {
         match *event {
             HeapEvent::Allocated { block, size, by } => self.allocate(block, size, &by),
+            HeapEvent::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
             HeapEvent::Freed { block, internal, by } => self.free(block, internal, &by),
             HeapEvent::ReallocBegan { old, by } => {
                 let limbo = self.begin_realloc(old, by);

@@ -584,6 +584,7 @@ impl Session {
             self.thread_names.insert(task.id.serial, procfs::comm(tid));
             let model = &mut self.model;
             self.calls.task_ended(task.id, &mut |event| model.apply(&event));
+            self.release_dropped_sites();
         }
     }
 

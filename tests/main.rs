@@ -40,6 +40,7 @@ mod suite {
     mod launch;
     mod modules;
     mod outputs;
+    mod pairing;
     mod pipes;
     mod pprof;
     mod processes;

@@ -29,13 +29,26 @@ fn an_entry_vanishes_with_its_last_purpose() {
 }
 
 #[test]
-fn calls_in_progress_are_counted_at_a_site_of_one_shot() {
+fn a_site_of_one_shot_goes_at_once() {
     let mut table = BreakpointTable::default();
     assert_eq!(add(&mut table, 0x1000, Purpose::ReturnOnce, 0x90), Added::Write);
     assert_eq!(add(&mut table, 0x1000, Purpose::ReturnOnce, 0), Added::Present);
-    assert_eq!(table.remove(Addr(0x1000), Purpose::ReturnOnce), Removed::Kept);
     assert!(table.get(Addr(0x1000)).unwrap().purposes.is_return());
     assert_eq!(table.remove(Addr(0x1000), Purpose::ReturnOnce), Removed::Restore(0x90));
+    assert_eq!(table.removed_original(Addr(0x1000)), Some(0x90));
+}
+
+#[test]
+fn a_return_site_that_others_pass_is_to_be_demoted() {
+    let mut table = BreakpointTable::default();
+    assert_eq!(add(&mut table, 0x1000, Purpose::Return, 0x90), Added::Write);
+    let site = table.get_mut(Addr(0x1000)).unwrap();
+    assert!((0..10).all(|_| !site.count_return(true)));
+    assert_eq!((1..1000).find(|_| site.count_return(false)), Some(88), "8 for each useful hit, and more");
+    let mut useless = Breakpoint { useful: 0, spurious: 0, ..*site };
+    assert_eq!((1..1000).find(|_| useless.count_return(false)), Some(65));
+    useless.purposes.returns = false;
+    assert!(!useless.count_return(false), "it is of one shot already");
 }
 
 #[test]

@@ -187,10 +187,13 @@ impl Frames {
         }
     }
 
-    pub(super) fn drop_latest(&mut self, task: TaskId, dropping: &mut Dropping<'_, '_>) {
-        if let Some(frame) = self.frames.pop() {
-            dropping.drop(&frame, task);
-        }
+    pub(super) fn pop_latest(&mut self) -> Option<Frame> {
+        self.frames.pop()
+    }
+
+    /// Whether any of the calls returns to `site`.
+    pub(super) fn return_to(&self, site: Addr) -> bool {
+        self.frames.iter().any(|frame| frame.site == site)
     }
 
     pub(super) fn drop_all(&mut self, task: TaskId, dropping: &mut Dropping<'_, '_>) {

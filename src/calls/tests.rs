@@ -110,6 +110,7 @@ impl Thread {
         let table = &self.table;
         let tell = |event| match event {
             HeapEvent::Allocated { block, size, by } => format!("{} {block} {size}", table.name(by.function)),
+            HeapEvent::AllocatedUnseen { size, by } => format!("{} unseen {size}", table.name(by.function)),
             HeapEvent::Freed { block, internal, by } => {
                 format!("{} {block}{}", table.name(by.function), if internal { " internal" } else { "" })
             }
@@ -430,6 +431,54 @@ fn what_a_declared_function_calls_is_part_of_it() {
     assert_eq!(thread.back(0), Left::Matched);
     assert!(thread.arrive(thread.entry("free", &[0x9000], SP - 0x50)));
     assert_eq!(thread.told(), ["pool_get 0x1000 12", "pool_put 0x1000", "free 0x9000"]);
+}
+
+#[test]
+fn a_call_whose_return_will_not_be_seen_counts_with_its_size() {
+    let mut thread = Thread::new();
+    let calls: [(&str, &[u64]); 7] = [
+        ("malloc", &[10]),
+        ("calloc", &[u64::MAX, 2]),
+        ("posix_memalign", &[0x600, 64, 20]),
+        ("realloc", &[0x1000, 30]),
+        ("realloc", &[0x2000, 0]),
+        ("realloc", &[0, 40]),
+        ("xallocx", &[0x3000, 50, 0, 0]),
+    ];
+    for (symbol, args) in calls {
+        assert!(thread.call(symbol, args));
+        assert!(thread.calls.awaits(SITE));
+        let emit = &mut |event| thread.events.push(event);
+        thread.calls.give_up_latest(TASK, 7, emit);
+        assert!(!thread.calls.awaits(SITE) && !thread.calls.pending(TASK));
+    }
+    assert_eq!(
+        thread.told(),
+        [
+            "malloc unseen 10".to_owned(),
+            format!("calloc failed {}", u64::MAX),
+            "posix_memalign unseen 20".to_owned(),
+            "began 0x1000".to_owned(),
+            "ended 0x1000 0x0 0".to_owned(),
+            "realloc unseen 30".to_owned(),
+            "began 0x2000".to_owned(),
+            "ended 0x2000 0x0 0".to_owned(),
+            "realloc unseen 40".to_owned(),
+        ]
+    );
+    assert_eq!((thread.calls.dropped_frames(), thread.calls.take_dropped_sites()), (0, vec![]));
+}
+
+#[test]
+fn the_sites_of_dropped_calls_are_told_once() {
+    let mut thread = Thread::new();
+    thread.call("malloc", &[10]);
+    // another call with the same stack pointer: the first one was left by a longjmp
+    let again = Entry { return_addr: Addr(0x7777), ..thread.entry("malloc", &[20], SP) };
+    assert!(thread.arrive(again));
+    assert_eq!(thread.calls.take_dropped_sites(), [SITE]);
+    assert!(thread.calls.take_dropped_sites().is_empty());
+    assert!(thread.calls.awaits(Addr(0x7777)) && !thread.calls.awaits(SITE));
 }
 
 #[test]

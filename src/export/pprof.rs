@@ -7,8 +7,9 @@
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
 use super::proto;
-use super::view::{ENTRY_SHIMS, Headline, UNKNOWN_STACK, View, without_arguments};
+use super::view::{Headline, UNKNOWN_STACK, View, without_arguments};
 use super::{ExportOptions, PprofColumns};
+use crate::profile::build::shim_names;
 use crate::profile::{Amount, Profile, Sample};
 use crate::unwinder::Quality;
 use flate2::Compression;
@@ -273,7 +274,10 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
 fn drop_frames(profile: &Profile) -> String {
     let probed = profile.allocators.iter().flat_map(|allocator| &allocator.functions);
     let mut names: Vec<&str> =
-        probed.map(|name| without_arguments(name)).filter(|name| !name.starts_with("_Z")).chain(ENTRY_SHIMS).collect();
+        probed.map(|name| without_arguments(name)).filter(|name| !name.starts_with("_Z")).collect();
+    for name in shim_names() {
+        names.push(name);
+    }
     names.sort_unstable();
     names.dedup();
     names.into_iter().map(escape).collect::<Vec<_>>().join("|")

@@ -56,7 +56,9 @@ pub(crate) fn sample_profile() -> Profile {
             size: histogram(&[(0, 1), (6, 1), (7, 100), (11, 10), (19, 4)]),
             lifetime: histogram(&[(0, 90), (3, 19)]),
         },
-        strings: ["main", "worker", "malloc", "calloc", "free"].map(str::to_owned).into(),
+        strings: ["main", "worker", "malloc", "calloc", "free", "operator new(unsigned long)"]
+            .map(str::to_owned)
+            .into(),
         functions: functions(),
         locations: locations(),
         stacks: stacks(),
@@ -230,7 +232,7 @@ fn stacks() -> Vec<Stack> {
     let stack = |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality };
     vec![
         stack(&[0, 1], Quality::Complete),
-        stack(&[2, 3, 8], Quality::Complete),
+        stack(&[3, 8], Quality::Complete),
         stack(&[4, 5], Quality::Truncated),
         stack(&[], Quality::Truncated),
         stack(&[6, 1], Quality::Complete),
@@ -263,6 +265,7 @@ fn samples() -> Vec<Sample> {
         },
         Sample {
             stack: 1,
+            alloc_fn: 5,
             size: 262_144,
             allocated: amount(4, 1_048_576),
             freed: amount(3, 786_432),

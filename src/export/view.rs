@@ -2,29 +2,10 @@
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
-use crate::profile::{Amount, Exit, Function, Location, Mode, ModuleInfo, Profile, Sample, Stack, signal_text};
+use crate::profile::{Amount, Exit, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-
-/// Functions between the allocator and the code that wants memory, without arguments: C++ operators (libstdc++ builds
-/// them on malloc and free) and the shims that rustc puts before the global allocator.
-pub(crate) const ENTRY_SHIMS: [&str; 14] = [
-    "operator new",
-    "operator new[]",
-    "operator delete",
-    "operator delete[]",
-    "__rust_alloc",
-    "__rust_alloc_zeroed",
-    "__rust_realloc",
-    "__rust_dealloc",
-    "__rdl_alloc",
-    "__rdl_alloc_zeroed",
-    "__rdl_realloc",
-    "__rdl_dealloc",
-    "__rg_alloc",
-    "__rg_dealloc",
-];
 
 /// The amount that a profile is about in the first place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,22 +56,18 @@ pub(crate) struct View<'a> {
     pub profile: &'a Profile,
     /// The samples, scaled.
     pub samples: Cow<'a, [Sample]>,
-    /// How many innermost locations of each stack are shims.
-    shims: Vec<usize>,
 }
 
 impl<'a> View<'a> {
     /// Looks at `profile`.
     pub fn new(profile: &'a Profile) -> Self {
-        let is_shim: Vec<bool> = profile.locations.iter().map(|location| is_entry_shim(profile, location)).collect();
-        let shims = profile.stacks.iter().map(|stack| leading_shims(stack, &is_shim)).collect();
         let interval = profile.meta.sample_interval;
         let samples = if interval == 0 {
             Cow::Borrowed(profile.samples.as_slice())
         } else {
             profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
         };
-        Self { profile, samples, shims }
+        Self { profile, samples }
     }
 
     /// What to show first.
@@ -106,8 +83,7 @@ impl<'a> View<'a> {
 
     /// The locations of a stack, innermost first, from the allocator's caller on.
     pub fn locations(&self, stack: usize) -> &'a [usize] {
-        let all = self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations);
-        all.get(self.shims.get(stack).copied().unwrap_or(0)..).unwrap_or(&[])
+        self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
     }
 
     /// How far to trust a stack.
@@ -115,23 +91,9 @@ impl<'a> View<'a> {
         self.profile.stacks.get(stack).map_or(Quality::Truncated, |stack| stack.quality)
     }
 
-    /// The name of the operation that a sample's thread called: the outermost of the shims that were left out
-    /// (`operator new`, where only malloc has a probe), else the probed function.
+    /// The name of the operation that a sample's thread called.
     pub fn alloc_fn(&self, sample: &Sample) -> &'a str {
-        self.shim_name(sample.stack).unwrap_or_else(|| self.string(sample.alloc_fn))
-    }
-
-    /// The C++ operator that the stack began with. The shims of Rust name no operation of their own.
-    fn shim_name(&self, stack: usize) -> Option<&'a str> {
-        let last = self.shims.get(stack)?.checked_sub(1)?;
-        let location = self.profile.locations.get(*self.profile.stacks.get(stack)?.locations.get(last)?)?;
-        let name = self.function(location.lines.last()?.function)?.name.as_str();
-        name.starts_with("operator ").then_some(name)
-    }
-
-    /// A function of the profile's table.
-    pub fn function(&self, index: usize) -> Option<&'a Function> {
-        self.profile.functions.get(index)
+        self.string(sample.alloc_fn)
     }
 
     /// The frames of a stack, innermost first; at least one.
@@ -224,22 +186,6 @@ pub(crate) fn exit_text(exit: Option<Exit>) -> String {
 /// The name without its arguments, as pprof matches `drop_frames`.
 pub(crate) fn without_arguments(name: &str) -> &str {
     name.split_once('(').map_or(name, |(bare, _)| bare)
-}
-
-fn is_entry_shim(profile: &Profile, location: &Location) -> bool {
-    !location.lines.is_empty()
-        && location.lines.iter().all(|line| {
-            profile
-                .functions
-                .get(line.function)
-                .is_some_and(|function| ENTRY_SHIMS.contains(&without_arguments(&function.name)))
-        })
-}
-
-/// How many innermost locations to leave out; none where nothing would be left.
-fn leading_shims(stack: &Stack, is_shim: &[bool]) -> usize {
-    let count = stack.locations.iter().take_while(|index| is_shim.get(**index).copied().unwrap_or(false)).count();
-    if count == stack.locations.len() { 0 } else { count }
 }
 
 fn add(sum: &mut Amount, amount: Amount) {

@@ -73,6 +73,24 @@ impl HeapModel {
         self.record(by.time_ns);
     }
 
+    /// Books a block whose address is not known, and its end.
+    pub(super) fn allocate_unseen(&mut self, size: u64, by: &Call) {
+        // in the first page, where nothing can be mapped
+        const NOWHERE: Addr = Addr(1);
+        let newest = self.newest.get(&by.task.serial).copied();
+        self.allocate(NOWHERE, size, by);
+        // nothing says that it was temporary
+        match newest {
+            Some(newest) => self.newest.insert(by.task.serial, newest),
+            None => self.newest.remove(&by.task.serial),
+        };
+        if let Some(block) = self.blocks.remove(NOWHERE) {
+            self.lost += 1;
+            self.release(NOWHERE, block, FreedBy::Lost);
+            self.record(by.time_ns);
+        }
+    }
+
     /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has not
     /// returned yet, or by what we did not see.
     fn retire(&mut self, addr: Addr, block: Block) {

@@ -19,6 +19,7 @@ mod order;
 mod shims;
 
 use locations::Locations;
+pub use shims::shim_names;
 
 /// The frame of a stack of which nothing is known.
 pub const UNKNOWN_STACK: &str = "[unknown stack]";

@@ -17,6 +17,9 @@ use crate::tracer::status::SIGTRAP;
 use crate::unwinder::Quality;
 use std::ops::ControlFlow;
 
+const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as others share it or it is \
+                              written to: such calls are counted with their sizes, but their blocks count as freed at once";
+
 impl Session {
     /// A SIGTRAP is about to be delivered: ours, or the program's own.
     pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
@@ -42,6 +45,7 @@ impl Session {
                 self.anomalies.lost += 1;
             }
         }
+        self.release_dropped_sites();
         match self.step_past(tid, thread, &mut raw, trap, &breakpoint) {
             Err(error) if !error.is_death() => {
                 tracing::warn!("{error}");
@@ -75,7 +79,7 @@ impl Session {
             return Ok(None);
         }
         if breakpoint.purposes.is_return() {
-            self.on_return(tid, trap, &regs);
+            self.on_return(tid, trap, &regs)?;
         }
         if let Some(function) = breakpoint.purposes.entry
             && let Some(action) = self.on_entry(tid, thread, raw, &regs, function, trap)?
@@ -191,11 +195,12 @@ impl Session {
         match self.space.ensure_return_site(site, thread, raw)? {
             Ensured::Watched => Ok(None),
             Ensured::Impossible => {
-                self.anomalies.lost += 1;
+                self.warn_once(UNSEEN_RETURNS.to_owned());
                 // Its block will be freed some day: that is no error of the program.
                 self.model.expect_unknown_frees();
                 let model = &mut self.model;
-                self.calls.forget_latest(task, &mut |event| model.apply(&event));
+                self.calls.give_up_latest(task, time_ns, &mut |event| model.apply(&event));
+                self.count_event();
                 Ok(None)
             }
             Ensured::Interrupted(status) => self.decide(tid, status, thread).map(Some),
@@ -224,14 +229,35 @@ impl Session {
         Ok(unwound.stack)
     }
 
-    fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) {
-        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
+    fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
+        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
         let model = &mut self.model;
         let left = self.calls.leave(&at, &mut self.space.memory, &mut |event| model.apply(&event));
-        match left {
-            Left::Matched => self.count_event(),
-            Left::Spurious => self.end_watch_while_paused(site),
+        let matched = left == Left::Matched;
+        if matched {
+            self.count_event();
+        } else {
+            self.end_watch_while_paused(site);
+        }
+        if self.space.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched)) {
+            self.space.demote_return_site(site);
+        }
+        self.release_return_site(site)
+    }
+
+    /// Takes a return site of one shot away once no call returns there any more.
+    fn release_return_site(&mut self, site: Addr) -> Result<()> {
+        let is_once = self.space.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
+        if is_once && !self.calls.awaits(site) { self.space.end_return_site(site) } else { Ok(()) }
+    }
+
+    /// Does so for calls that will not return.
+    pub(super) fn release_dropped_sites(&mut self) {
+        for site in self.calls.take_dropped_sites() {
+            if let Err(error) = self.release_return_site(site) {
+                tracing::warn!("{error}");
+            }
         }
     }
 
@@ -270,7 +296,7 @@ impl Session {
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, trap: Addr) -> Result<Action> {
-        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread)? && !self.space.holds_int3(trap) {
+        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread)? && self.space.is_clean(trap)? {
             thread.set_instruction_pointer(trap.0)?;
             return Ok(Action::Resume(0));
         }

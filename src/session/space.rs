@@ -2,6 +2,7 @@
 
 mod callsite;
 mod code;
+mod object;
 
 pub(super) use code::Placed;
 
@@ -9,19 +10,18 @@ use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::select::{AllocatorSymbol, ModuleSymbols, Probe, is_internal_name};
 use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::arch::PAGE_SIZE;
 use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
 use crate::maps::{self, MapIndex, MappedModule};
-use crate::symbols::{Bytes, ModuleMemory};
+use crate::symbols::ModuleMemory;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
 /// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that can't be told.
@@ -107,6 +107,8 @@ pub struct AddressSpace {
     allocator_code: Vec<Range<Addr>>,
     loader_state: Option<Addr>,
     deferred: Vec<Deferred>,
+    /// Return sites in modules that have a breakpoint only while a call is in progress.
+    demoted: FxHashSet<Addr>,
     remote_code: Option<Addr>,
     no_remote_calls: bool,
     mapped_pads: u64,
@@ -175,6 +177,7 @@ impl AddressSpace {
             allocator_code: Vec::new(),
             loader_state: None,
             deferred: Vec::new(),
+            demoted: FxHashSet::default(),
             remote_code: None,
             no_remote_calls: false,
             mapped_pads: 0,
@@ -233,6 +236,7 @@ impl AddressSpace {
             self.breakpoints.forget_removed(range.start, range.end);
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
+            self.demoted.retain(|site| !range.contains(site));
         }
     }
 
@@ -242,14 +246,7 @@ impl AddressSpace {
         if code.is_empty() {
             return;
         }
-        let file = if mapped.is_vdso() { None } else { files::open_module(self.pid, tid, &mapped) };
-        if file.is_none() && !mapped.is_vdso() {
-            self.warnings.push(format!(
-                "{} was replaced or deleted after it had been mapped: it is read from the process's memory, which has fewer symbols",
-                mapped.path.display()
-            ));
-        }
-        let bytes = file.as_ref().and_then(|file| Bytes::of_file(file).ok());
+        let (file, bytes) = if mapped.is_vdso() { (None, None) } else { self.open_file(tid, &mapped) };
         let memory =
             bytes.is_none().then(|| ModuleMemory { start: mapped.start(), bytes: self.memory_image(&mapped).into() });
         let parsed = match (&bytes, &memory) {
@@ -297,19 +294,6 @@ impl AddressSpace {
         let internal_code =
             if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
         self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code });
-    }
-
-    /// The module's memory from its first to its last byte, unreadable pages as zeros.
-    fn memory_image(&self, mapped: &MappedModule) -> Vec<u8> {
-        let (start, end) = (mapped.start(), mapped.end());
-        let size = usize::try_from(end.0 - start.0).unwrap_or(0).min(1 << 30);
-        let mut image = vec![0; size];
-        for (i, page) in image.chunks_mut(PAGE_SIZE as usize).enumerate() {
-            let at = start.add(i as u64 * PAGE_SIZE);
-            self.memory.read_uncached(at, page);
-            self.breakpoints.mask(at, page);
-        }
-        image
     }
 }
 

@@ -31,13 +31,14 @@ fn is_pipe(path: &Path) -> bool {
 }
 
 /// Opens the file behind `module` through the live task `tid` of process `pid`: by its path in the target's root; if
-/// another file stands there now, through the kernel's own links to mapped files. None if neither gives it.
-pub fn open_module(pid: i32, tid: i32, module: &MappedModule) -> Option<File> {
+/// another file stands there now, through the kernel's own links to mapped files. None if neither gives it. `accepts` has the
+/// last word on a file that can be the one, by its contents: inodes are used again.
+pub fn open_module(pid: i32, tid: i32, module: &MappedModule, accepts: &mut dyn FnMut(&File) -> bool) -> Option<File> {
     candidates(pid, tid, module).into_iter().find_map(|path| {
         let file = injection::point(Call::Other).and_then(|()| File::open(path)).ok()?;
         let metadata = file.metadata().ok()?;
         // The device number of the maps is not that of stat on some file systems (overlayfs, btrfs): the inode decides.
-        (metadata.ino() == module.inode && metadata.is_file()).then_some(file)
+        (metadata.ino() == module.inode && metadata.is_file() && accepts(&file)).then_some(file)
     })
 }
 

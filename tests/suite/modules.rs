@@ -108,6 +108,32 @@ fn t36_replaced_executable() {
     victim.wait().success();
 }
 
+/// T36: a library with the allocator was replaced by another one since it was mapped. Whether the old file can still be opened
+/// (it takes privileges) or only the process's memory is left: whole stacks, and no name of the new file's.
+#[test]
+fn t36_replaced_library() {
+    let folder = Program::new("/bin/true");
+    let library = folder.folder().join("allocator.so");
+    std::fs::copy("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", &library).unwrap();
+    let program = Program::fixture("victim").args(["2"]).env("LD_PRELOAD", &library);
+    let mut victim = program.start();
+    let pid = victim.value("ready").parse().unwrap();
+    let other = folder.folder().join("other.so");
+    std::fs::copy(fixtures::library("plugin_one"), &other).unwrap();
+    std::fs::rename(&other, &library).unwrap();
+    let tracer = Program::new("/bin/true");
+    let traced = tracer.collect(tracer.start_attached(&["--duration", "300ms"], pid).wait().success());
+    let report = &traced.report;
+    assert!(report.site_sum(&["victim_allocate"], "/allocated/objects") > 0, "{}", traced.ended.stderr);
+    assert_eq!(report.anomaly("truncated_stacks"), 0, "{:?}", report.sites());
+    for site in report.sites() {
+        assert!(!site["stack"].to_string().contains("plugin"), "{site}");
+    }
+    victim.feed(b"");
+    assert_eq!(victim.line(), "ok");
+    victim.wait().success();
+}
+
 /// A program without symbols whose allocator is in a library: counts are whole, names are module and offset.
 #[test]
 fn stripped_program_with_shared_libc() {

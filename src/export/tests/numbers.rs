@@ -43,19 +43,6 @@ fn stacks_with_equal_names_are_one_site() {
 }
 
 #[test]
-fn stacks_begin_at_the_caller_of_operator_new() {
-    let profile = sample_profile();
-    let view = View::new(&profile);
-    assert_eq!(view.locations(1), [3, 8]);
-    assert_eq!(view.alloc_fn(&profile.samples[1]), "operator new(unsigned long)");
-    assert_eq!(view.alloc_fn(&profile.samples[0]), "malloc");
-    // nothing else is there: better a shim than nothing
-    let mut only = sample_profile();
-    only.stacks[1].locations = vec![2];
-    assert_eq!(View::new(&only).locations(1), [2]);
-}
-
-#[test]
 fn sampled_blocks_count_as_often_as_they_stand_for() {
     // a block as large as the interval is caught with probability 1 - 1/e
     assert!((weight(512 * 1024, 512 * 1024) - 1.581_976_706_869_326_4).abs() < 1e-12);

@@ -60,6 +60,18 @@ impl Reference {
     fn apply(&mut self, event: &HeapEvent) {
         match *event {
             HeapEvent::Allocated { block, size, by } => self.allocate(block.0, size, by),
+            HeapEvent::AllocatedUnseen { size, by } => {
+                self.allocate(1, size, by);
+                self.lost += 1;
+                let temporary = self.totals.temporary;
+                self.release(1, None);
+                // the latest allocation of the thread is still the one before
+                let added = self.totals.temporary - temporary;
+                self.totals.temporary = temporary;
+                self.sites.entry(key(&by, size)).or_default().temporary -= added;
+                *self.thread_allocations.entry(by.task.serial).or_default() -= 1;
+                self.dead.remove(&1);
+            }
             HeapEvent::Freed { block, internal, by } => {
                 if let Some(found) = self.live.get(&block.0).copied() {
                     self.mismatch(&found, &by);
@@ -234,6 +246,7 @@ fn events(steps: &[Step]) -> Vec<HeapEvent> {
                 let internal = step.family == 11;
                 HeapEvent::Freed { block: Addr(step.addr), internal, by: make(FREE, step.stack + 10) }
             }
+            (13, _) if step.family == 0 => HeapEvent::AllocatedUnseen { size: step.size, by: make(MALLOC, step.stack) },
             (13, _) => HeapEvent::Failed { size: step.size, by: make(MALLOC, step.stack) },
             (14, Some(at)) => {
                 let (_, old) = pending.remove(at);

@@ -15,6 +15,9 @@ pub(super) enum Shim {
 /// classes are nested names, `_ZN…`.
 const OPERATORS: [&str; 4] = ["_Znw", "_Zna", "_Zdl", "_Zda"];
 
+/// The same for people, without arguments.
+const OPERATOR_NAMES: [&str; 4] = ["operator new", "operator new[]", "operator delete", "operator delete[]"];
+
 /// What rustc generates to reach the global allocator (`rustc_ast::expand::allocator`), without module path.
 const RUST_SHIMS: [&str; 12] = [
     "__rust_alloc",
@@ -35,10 +38,15 @@ const RUST_SHIMS: [&str; 12] = [
 const RUST_SYSTEM: [&str; 2] =
     ["GlobalAlloc for std::alloc::System>::", "<std::alloc::System as core::alloc::global::GlobalAlloc>::"];
 
+/// The names of the functions between the program and the allocator, without arguments.
+pub fn shim_names() -> impl Iterator<Item = &'static str> {
+    OPERATOR_NAMES.into_iter().chain(RUST_SHIMS)
+}
+
 /// Whether the function is a shim.
 pub(super) fn shim(function: &FunctionName) -> Option<Shim> {
     let FunctionName { name, system_name } = function;
-    let is_bare_operator = || ["operator new", "operator delete"].iter().any(|op| name.starts_with(op));
+    let is_bare_operator = || OPERATOR_NAMES.iter().any(|op| name.starts_with(op));
     if OPERATORS.iter().any(|op| system_name.starts_with(op)) || is_bare_operator() {
         return Some(Shim::Operator(name.clone()));
     }

@@ -6,6 +6,7 @@ use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
 use crate::arch::{INT3, PAGE_SIZE};
 use crate::breakpoints::pads::PadError;
 use crate::breakpoints::{Added, Purpose, Purposes, Site};
+use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{self, RemoteCall};
@@ -35,11 +36,51 @@ impl AddressSpace {
         if self.breakpoints.get(site).is_some_and(|b| b.purposes.returns) {
             return Ok(Ensured::Watched);
         }
-        Ok(match self.place(site, Purpose::Return, Some((thread, raw)))? {
+        // Code outside of modules is made at run time, and changes as it likes: nothing may stay there.
+        let at_run_time = self.module_at(site) == ModuleId::NONE;
+        let purpose = if at_run_time || self.demoted.contains(&site) { Purpose::ReturnOnce } else { Purpose::Return };
+        if at_run_time {
+            self.read_maps(thread.tid())?;
+            if self.breakpoints.get(site).is_some() && !self.holds_int3(site) {
+                // written over since: what the table says of it is no longer true
+                self.breakpoints.remove_all(site);
+            }
+        }
+        Ok(match self.place(site, purpose, Some((thread, raw)))? {
             Placed::Done => Ensured::Watched,
             Placed::Impossible | Placed::NoRoom => Ensured::Impossible,
             Placed::Interrupted(status) => Ensured::Interrupted(status),
         })
+    }
+
+    /// From now on the return site has a breakpoint only while a call is in progress.
+    pub fn demote_return_site(&mut self, site: Addr) {
+        tracing::debug!("the return site {site} is mostly passed by others");
+        self.demoted.insert(site);
+        if let Some(breakpoint) = self.breakpoints.get_mut(site) {
+            breakpoint.purposes.returns = false;
+            breakpoint.purposes.returns_once = true;
+        }
+    }
+
+    /// No call returns to a site of one shot any more.
+    pub fn end_return_site(&mut self, site: Addr) -> Result<()> {
+        self.take_away(site, |purposes| purposes.returns_once.then_some(Purpose::ReturnOnce))
+    }
+
+    /// Whether our int3 is gone from `addr`, where none is meant to be any more. In code that is made at run time the program
+    /// may have put it back unknowingly, by writing what it had read before: then it is taken away again.
+    pub fn is_clean(&mut self, addr: Addr) -> Result<bool> {
+        if !self.holds_int3(addr) {
+            return Ok(true);
+        }
+        match self.breakpoints.removed_original(addr) {
+            Some(original) if self.module_at(addr) == ModuleId::NONE => {
+                self.memory.write_code(addr, &[original])?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Places a breakpoint, or adds a purpose to the one that is there.
@@ -122,11 +163,13 @@ impl AddressSpace {
         code
     }
 
-    /// Whether a breakpoint may be written at `addr`: private code that nobody writes to.
+    /// Whether a breakpoint may be written at `addr`: private code that nobody writes to. (What a program makes at run time
+    /// may be writable: the caller of an allocator stays as it is until the call returns.)
     fn may_patch(&mut self, addr: Addr, helper: Helper<'_>) -> Result<bool> {
         let patchable = |space: &Self| {
             let mapping = space.maps.find(addr)?;
-            Some(mapping.perms.execute && !mapping.perms.write && !mapping.perms.shared)
+            let may_be_written = mapping.kind == Kind::Anonymous && space.module_at(addr) == ModuleId::NONE;
+            Some(mapping.perms.execute && !mapping.perms.shared && (!mapping.perms.write || may_be_written))
         };
         if let Some(answer) = patchable(self) {
             return Ok(answer);
