@@ -89,7 +89,10 @@ pub(super) fn unwinder(word: &str) -> Result<Unwinder, String> {
     match word {
         "own" => Ok(Unwinder::Own),
         "libunwind" if cfg!(feature = "libunwind") => Ok(Unwinder::Libunwind),
-        "libunwind" => Err("this heaptrace was built without it: the tests alone use it so far".to_owned()),
+        "libunwind" => Err(
+            "this heaptrace was built without libunwind: build it with `--features libunwind` (needs libunwind-dev)"
+                .to_owned(),
+        ),
         _ => Err("there are `own` and `libunwind`".to_owned()),
     }
 }

@@ -24,7 +24,7 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
     }
-    if let Some(process) = procfs::thread_group(pid)
+    if let Ok(Some(process)) = procfs::thread_group(pid)
         && process != pid
     {
         bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
@@ -40,11 +40,12 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
         supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, profile, &progress, tick);
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
+    let harmed = recording.harmed;
     // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
     control::pending_signals();
     control::unblock_terminal_stops()?;
     let concluded = conclude(recording, profile, &destinations);
-    Ok(if concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
+    Ok(if harmed || concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }
 
 /// The process that is meant.

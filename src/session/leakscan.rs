@@ -145,7 +145,8 @@ impl Session {
             return Ok(());
         }
         // A thread just created may not have made its first stop, or not been served.
-        let coming = self.expected.iter().any(|new| procfs::thread_group(*new) == Some(self.pid));
+        let coming =
+            self.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
         let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
@@ -184,7 +185,7 @@ impl Session {
         };
         let read = self.read_heap(live, &threads);
         let recording = self.interim();
-        self.resume_halted();
+        // The stops wait to be served: the session's loop does that next.
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
@@ -204,15 +205,6 @@ impl Session {
                 }
             }
             Err(cause) => self.leaks.failure = Some(cause),
-        }
-    }
-
-    /// Serves all stops that were collected while the program stood still.
-    fn resume_halted(&mut self) {
-        for _ in 0..self.waiting.len() {
-            if let Some((tid, status, stopped)) = self.waiting.pop_front() {
-                self.on_stop(tid, status, stopped);
-            }
         }
     }
 
@@ -282,7 +274,7 @@ impl Session {
         for (tid, _, stopped) in &self.waiting {
             let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
             // A thread that is newer than its record: its first stop waits to be served.
-            if known.unwrap_or_else(|| procfs::thread_group(*tid) == Some(self.pid))
+            if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))
                 && let Ok(raw) = stopped.registers()
             {
                 states.push(ThreadState { tid: *tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });

@@ -1,7 +1,7 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
-use super::Session;
 use super::leakscan::LeakScan;
+use super::{Aftermath, Session};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
@@ -69,6 +69,8 @@ pub struct Recording {
     pub attached: bool,
     /// Whether the process was let go while it lived.
     pub detached: bool,
+    /// Whether it was let go without having got all its code back.
+    pub harmed: bool,
     pub program: String,
     pub command: Vec<String>,
     pub cwd: PathBuf,
@@ -178,6 +180,11 @@ impl Session {
                 self.space.mapped_pad_bytes() / 1024
             ));
         }
+        let aftermath = self.aftermath();
+        let harmed = matches!(aftermath, Aftermath::Damaged { .. } | Aftermath::Killed { .. });
+        if harmed {
+            warnings.push(aftermath.to_string());
+        }
         Recording {
             snapshot,
             stacks,
@@ -187,6 +194,7 @@ impl Session {
             pid: self.pid,
             attached: self.attached,
             detached: self.detached,
+            harmed,
             program: self.program.clone(),
             command: self.command.clone(),
             cwd: self.cwd.clone(),

@@ -1,7 +1,9 @@
 //! The ptrace requests, typed: a request that needs a stopped task takes a [`Stopped`], and resuming consumes it.
 
+use super::injection::{self, Call};
 use super::status::WaitStatus;
 use super::{Result, TracerError};
+use crate::addr::Addr;
 use crate::arch::{Regs, reg};
 use std::io;
 use std::mem::MaybeUninit;
@@ -66,6 +68,7 @@ pub fn wait_task(tid: i32) -> Result<Waited> {
 }
 
 fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "wait for the target", source })?;
     let mut status = 0;
     // SAFETY: `status` is a valid place for the kernel to write to; no rusage is asked for.
     let tid = unsafe { libc::wait4(tid, &raw mut status, flags, std::ptr::null_mut()) };
@@ -88,7 +91,29 @@ fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
     }
 }
 
+/// Writes a word to the memory of `tid`, which must be stopped for the calling thread. Goes through page protection.
+pub(super) fn poke(tid: i32, addr: Addr, word: u64) -> Result<()> {
+    injection::point(Call::Poke).map_err(|source| TracerError::Task { operation: "write to", tid, source })?;
+    request(libc::PTRACE_POKEDATA, tid, addr.0, word, "write to")
+}
+
+/// Kills our own child `pid`, traced by the calling thread or not, and takes its status: not even a zombie is left.
+pub fn kill_child(pid: i32) {
+    // SAFETY: kill has no memory effects; the child has not been reaped, so the id is still its own.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone.
+    while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid) {
+        let _ = stopped.resume(0);
+    }
+}
+
 impl Stopped {
+    /// The token of a stop whose own was lost: by a panic between the stop and its answer, or by a request that failed.
+    /// `tid` has not been resumed since.
+    pub const fn regained(tid: i32) -> Self {
+        Self { tid }
+    }
+
     /// The stopped task.
     pub const fn tid(&self) -> i32 {
         self.tid
@@ -283,6 +308,7 @@ const fn as_word(value: i32) -> u64 {
 }
 
 fn request(request: libc::c_uint, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
+    injection::point(Call::Other).map_err(|source| TracerError::Task { operation, tid, source })?;
     // SAFETY: ptrace acts on the other process; where `data` is an address of ours, the wrappers above pass a
     // place that is valid and large enough for the request.
     let result = unsafe { libc::ptrace(request, tid, addr, data) };
