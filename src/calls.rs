@@ -14,7 +14,7 @@ use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, HeapEvent};
 use crate::memory::ReadMemory;
-use frames::{Frame, Frames, LastFree, Pending, Verdict};
+use frames::{Frame, Frames, LastFree, Pending, ToldSize, Verdict};
 use rustc_hash::FxHashMap;
 
 /// A thread has arrived at the first instruction of a probed function.
@@ -37,6 +37,9 @@ pub struct Entry {
     /// Whether the return address lies in the allocator's own code: in a module that has probes, or, where the program
     /// and its allocator share one module (static linking), in a function that has one.
     pub caller_is_allocator: bool,
+    /// Whether the function entered only passes the call on to another one with a probe: its arguments are of interest, the
+    /// call is not.
+    pub is_wrapper: bool,
     /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
     pub family: Option<Family>,
 }
@@ -102,6 +105,8 @@ pub type Emit<'a> = dyn FnMut(HeapEvent) + 'a;
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
     dropped: Dropped,
+    /// Calls of threads that have ended in them. Only if the program goes on after that has anything been lost.
+    ended: u64,
 }
 
 impl Calls {
@@ -120,9 +125,16 @@ impl Calls {
     ) -> Classified {
         let Some(function) = table.get(entry.function) else { return Classified::Nothing };
         let freed = match function.kind {
-            Kind::Free { ptr } => Some(Addr(ptr.of(&entry.args))),
+            Kind::Free { ptr, .. } => Some(Addr(ptr.of(&entry.args))),
             _ => None,
         };
+        if entry.is_wrapper {
+            if let (Kind::Free { size: Some(size), .. }, Some(block)) = (function.kind, freed) {
+                let frames = self.tasks.entry(entry.task.serial).or_default();
+                frames.told_size = Some(ToldSize { block, size: size.of(&entry.args), sp: entry.sp });
+            }
+            return Classified::Nothing;
+        }
         if freed == Some(Addr::NULL) {
             return Classified::Nothing;
         }
@@ -146,13 +158,19 @@ impl Calls {
         emit: &mut Emit<'_>,
     ) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
+        self.goes_on();
         let by = Call { function: entry.function, task: entry.task, stack, time_ns, family: entry.family };
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
+        let told_size = frames.told_size.take();
         let pending = match pending_of(function, &entry.args) {
             Pending::Free { block } => {
-                emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, by });
+                let given_size = match function.kind {
+                    Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
+                    _ => told_size.filter(|told| told.is_passed_on(entry, block)).map(|told| told.size),
+                };
+                emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, given_size, by });
                 if !declared {
                     frames.last_free = Some(LastFree::of(entry, block));
                     return Entered { watch: None };
@@ -241,8 +259,16 @@ impl Calls {
     /// The thread has ended: its calls will not return.
     pub fn task_ended(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(mut frames) = self.tasks.remove(&task.serial) {
-            frames.drop_all(task, &mut Dropping { dropped: &mut self.dropped, emit });
+            let mut dropped = Dropped::default();
+            frames.drop_all(task, &mut Dropping { dropped: &mut dropped, emit });
+            self.ended += dropped.count;
+            self.dropped.sites.append(&mut dropped.sites);
         }
+    }
+
+    /// The program has gone on since its threads ended: theirs were not ends of the whole.
+    fn goes_on(&mut self) {
+        self.dropped.count += std::mem::take(&mut self.ended);
     }
 
     /// The process has replaced its image: all calls are gone with it, which is no anomaly.
@@ -328,7 +354,7 @@ fn pending_of(function: &Function, args: &[u64; 6]) -> Pending {
             }
         }
         Kind::ResizeInPlace { old, size } => Pending::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
-        Kind::Free { ptr } => Pending::Free { block: Addr(ptr.of(args)) },
+        Kind::Free { ptr, .. } => Pending::Free { block: Addr(ptr.of(args)) },
     }
 }
 

@@ -14,7 +14,9 @@ mod support {
     pub mod checks;
     pub mod counter;
     pub mod fixtures;
+    pub mod leakcheck;
     pub mod ledger;
+    pub mod memcheck;
     pub mod procfs;
     pub mod program;
     pub mod report;
@@ -28,6 +30,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod check;
     mod control;
     mod counts;
     mod detach;
@@ -37,7 +40,9 @@ mod suite {
     mod guardian;
     mod harness;
     mod hook;
+    mod injection;
     mod launch;
+    mod leaks;
     mod modules;
     mod outputs;
     mod pairing;

@@ -8,12 +8,13 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{SessionError, Target, exit_of};
+use crate::session::{Recording, SessionError, Settings, Target, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{TracerError, control, permission};
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +26,33 @@ use std::time::Duration;
 /// If an output can't be written or the program can't be executed: then nothing has been started.
 pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?;
+    let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let settings = settings(profile, profile.duration.is_none())?;
+    let Some(recording) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
+    let harmed = recording.harmed;
+    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    // What came while the program was traced is its own, and must not end the writing.
+    let late = control::pending_signals();
+    let concluded = conclude(recording, profile, &destinations);
+    let status = match exit {
+        None if lives_on => Some(wait_for_the_rest(pid, late.into_iter().chain(concluded.interrupted))?),
+        _ => exit.map(code_of),
+    };
+    let status = status.unwrap_or(EXIT_OWN_FAILURE);
+    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
+}
+
+/// Starts the program and traces it, to its end as a rule. None: tracing broke off, the user was told so, and the program,
+/// which had lived on, has ended.
+///
+/// # Errors
+/// If it can't be executed or traced, or if tracing broke off.
+pub(super) fn trace(
+    options: &RunOptions,
+    settings: Settings,
+    timeout: Option<Duration>,
+) -> anyhow::Result<Option<Recording>> {
+    let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
     let mask = take_signals(profile)?;
@@ -34,9 +60,23 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
-    let traced = supervise(target, settings, Schedule::of(profile), Signals::ForTheProgram, &progress, tick);
+    let schedule = Schedule::of(profile).with_timeout(timeout);
+    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
     drop(line);
-    let mut recording = traced.map_err(refused)?;
+    let mut recording = match traced {
+        Ok(recording) => recording,
+        Err(error) => {
+            // The program lives on as a child of ours: whoever waits for us waits for it.
+            if let Some(SessionError::BrokenOff { aftermath, .. }) = error.downcast_ref()
+                && let Some(pid) = aftermath.survivor()
+            {
+                let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
+                wait_as_parent(pid)?;
+                return Ok(None);
+            }
+            return Err(refused(error));
+        }
+    };
     if privileged {
         recording.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
@@ -49,20 +89,14 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
                 .to_owned(),
         );
     }
-    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
-    // What came while the program was traced is its own, and must not end the writing.
-    let late = control::pending_signals();
-    let concluded = conclude(recording, profile, &destinations);
-    if lives_on {
-        late.into_iter().chain(concluded.interrupted).try_for_each(|signal| pass_on(pid, signal))?;
-    }
-    // Let go before its end, the program is waited for as by any parent.
-    let status = match exit {
-        None if lives_on => exit_of(wait_as_parent(pid)?),
-        _ => exit,
-    };
-    let status = status.map_or(EXIT_OWN_FAILURE, code_of);
-    Ok(if status == 0 && concluded.has_failed() { EXIT_OWN_FAILURE } else { status })
+    Ok(Some(recording))
+}
+
+/// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came meanwhile.
+/// Returns its status.
+pub(super) fn wait_for_the_rest(pid: i32, mut late: impl Iterator<Item = i32>) -> Result<u8, TracerError> {
+    late.try_for_each(|signal| pass_on(pid, signal))?;
+    Ok(exit_of(wait_as_parent(pid)?).map_or(EXIT_OWN_FAILURE, code_of))
 }
 
 /// Says what helps if the kernel does not let a child be traced.

@@ -4,12 +4,11 @@
 use super::service::Service;
 use crate::cli::ProfileOptions;
 use crate::progress::Progress;
-use crate::session::{Recording, Session, SessionError, Settings, Target};
+use crate::session::{self, Recording, Settings, Target};
 use crate::tracer::TracerError;
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use crate::tracer::guardian::GuardianProcess;
 use anyhow::{Context, anyhow};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,18 +31,25 @@ pub enum Signals {
     ForUs,
 }
 
-/// When collecting begins, and when tracing ends.
+/// When collecting begins, when tracing ends, and when the program has to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
     delay: Option<Duration>,
     duration: Option<Duration>,
     toggle: Option<UserSignal>,
+    timeout: Option<Duration>,
 }
 
 impl Schedule {
     /// What the options say.
     pub const fn of(options: &ProfileOptions) -> Self {
-        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal }
+        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal, timeout: None }
+    }
+
+    /// The same, but the program is asked to end after `timeout`, by SIGTERM, and killed [`GRACE`] later.
+    #[must_use]
+    pub const fn with_timeout(self, timeout: Option<Duration>) -> Self {
+        Self { timeout, ..self }
     }
 }
 
@@ -62,18 +68,19 @@ pub fn take_signals(options: &ProfileOptions) -> Result<SignalMask, TracerError>
 /// thread several times a second.
 ///
 /// # Errors
-/// If tracing could not begin, or broke off. The target's code is as it was then.
+/// If tracing could not begin, or broke off: see [`session::trace`].
 pub fn supervise(
     target: Target,
     mut settings: Settings,
     schedule: Schedule,
     signals: Signals,
+    profile: &ProfileOptions,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let _service = Service::start(&control, &settings.requests);
+    let _service = Service::start(&control, &settings.requests, profile);
     // On this thread: the tracer thread's waits must not find another child.
     let guardian = match GuardianProcess::start() {
         Ok((process, guardian)) => {
@@ -91,13 +98,15 @@ pub fn supervise(
             let (control, progress) = (Arc::clone(&control), Arc::clone(progress));
             move || {
                 let _finish = Finish(&control);
-                trace(target, settings, &control, progress)
+                session::trace(target, settings, &control, progress)
             }
         })
         .context("could not start the tracer thread")?;
     let mut scheduled = false;
     let mut begins = None;
     let mut deadline = None;
+    let mut timeout = None;
+    let mut kill_at = None;
     let mut grace_ends = None;
     let mut interrupts = 0u32;
     while !control.is_finished() {
@@ -108,6 +117,16 @@ pub fn supervise(
             let delay = schedule.delay.unwrap_or_default();
             begins = schedule.delay.and_then(|delay| now.checked_add(delay));
             deadline = schedule.duration.and_then(|duration| now.checked_add(delay)?.checked_add(duration));
+            timeout = schedule.timeout.and_then(|timeout| now.checked_add(timeout));
+        }
+        if timeout.take_if(|timeout| now >= *timeout).is_some() {
+            kill_at = now.checked_add(GRACE);
+            control.note_timeout();
+            control.request_forward(control::TERMINATE);
+        }
+        if kill_at.is_some_and(|kill_at| now >= kill_at) {
+            kill_at = now.checked_add(GRACE);
+            control.request_end();
         }
         if begins.take_if(|begins| now >= *begins).is_some() {
             control.request_pause(false);
@@ -116,7 +135,8 @@ pub fn supervise(
             control.request_detach();
         }
         let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK };
-        let next_end = [begins, deadline, grace_ends].into_iter().flatten().filter(|&end| end > now).min();
+        let next_end =
+            [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control::next_signal(pause) {
             None => {}
@@ -143,35 +163,14 @@ pub fn supervise(
         }
         tick();
     }
-    // Where tracing broke off the guardian is not dismissed: it sees its socket closed, and undoes what may be left.
-    let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
+    // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
+    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))?;
     if let Some(guardian) = guardian {
         guardian.dismiss();
     }
+    let mut recording = traced?;
     recording.interrupted = interrupts > 0;
     Ok(recording)
-}
-
-fn trace(
-    target: Target,
-    settings: Settings,
-    control: &Arc<Control>,
-    progress: Arc<Progress>,
-) -> anyhow::Result<Recording> {
-    let mut session = Session::start(target, settings, Arc::clone(control), progress)?;
-    control.start();
-    // Whatever breaks in here, the target must get its code back before this thread, and with it the tracing, ends.
-    match catch_unwind(AssertUnwindSafe(|| session.run())) {
-        Ok(Ok(())) => Ok(session.finish()),
-        Ok(Err(error)) => {
-            session.break_off();
-            Err(describe(error))
-        }
-        Err(_) => {
-            session.break_off();
-            Err(anyhow!("internal error: tracing was broken off; the target runs on with its code restored"))
-        }
-    }
 }
 
 /// Tells the control thread that the tracer thread has finished, however it did.
@@ -181,8 +180,4 @@ impl Drop for Finish<'_> {
     fn drop(&mut self) {
         self.0.finish();
     }
-}
-
-fn describe(error: SessionError) -> anyhow::Error {
-    anyhow::Error::new(error).context("tracing broke off; the target runs on with its code restored")
 }

@@ -10,7 +10,7 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, Ensured, Placed, SIGACTION_TAG};
+use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::unwinder::Quality;
@@ -28,10 +28,11 @@ impl Session {
             return self.on_foreign_trap(tid, thread, &raw, trap);
         };
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.
-        if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap() {
+        if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
             return self.deliver_trap(tid, thread);
         }
         self.space.memory.new_stop(tid);
+        let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         match self.serve_hit(tid, thread, &raw, trap, &breakpoint) {
             Ok(None) => {}
@@ -50,6 +51,10 @@ impl Session {
                 self.space.lift(trap)?;
                 pass_trap_to(thread, &raw, trap)?;
                 Ok(Action::Resume(0))
+            }
+            Ok(Action::Resume(0)) if leaves => {
+                self.note_child_leaves(tid);
+                Ok(Action::Detach)
             }
             other => other,
         }
@@ -89,6 +94,9 @@ impl Session {
             && let Some(status) = self.on_sigaction(thread, raw)?
         {
             return self.decide(tid, status, thread).map(Some);
+        }
+        if breakpoint.purposes.tags & EXIT_TAG != 0 {
+            self.on_libc_exit(tid, raw)?;
         }
         if self.space.has_deferred()
             && let Some(status) = self.space.place_deferred(thread, raw)?
@@ -165,6 +173,7 @@ impl Session {
             caller_module: self.space.module_at(return_addr),
             family: self.space.family_of_call(at, return_addr, frees),
             caller_is_allocator: self.space.is_allocator_code(return_addr),
+            is_wrapper: frees && self.space.is_wrapper_entry(at),
         };
         let (model, table) = (&mut self.model, &self.settings.table);
         let mut context = StackQuestions { space: &mut self.space, regs, tid };
@@ -172,7 +181,7 @@ impl Session {
         if classified == Classified::Nothing {
             return Ok(None);
         }
-        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(regs) };
+        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(thread, raw, at)? };
         if self.space.is_wrapper(return_addr) {
             entry.family = self.space.family_through_wrapper(stack);
         }
@@ -198,9 +207,17 @@ impl Session {
         }
     }
 
-    fn unwind(&mut self, regs: &Regs) -> StackId {
+    /// The stack of a thread that stands at the entry `at`.
+    fn unwind(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<StackId> {
         let space = &mut self.space;
-        let unwound = space.unwinder.unwind_at_entry(regs, &mut space.memory, self.settings.max_depth);
+        let max_depth = self.settings.max_depth;
+        let unwound = match &self.libunwind {
+            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut space.memory, max_depth),
+            Some(libunwind) => {
+                let callers = libunwind.callers_of(thread, raw, at.0, max_depth)?;
+                space.unwinder.intern(&callers.frames, callers.truncated)
+            }
+        };
         match unwound.quality {
             Quality::Complete => {}
             Quality::Guessed => self.anomalies.guessed_stacks += 1,
@@ -209,7 +226,7 @@ impl Session {
                 self.anomalies.cut_stacks += u64::from(unwound.depth >= self.settings.max_depth);
             }
         }
-        unwound.stack
+        Ok(unwound.stack)
     }
 
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
@@ -268,28 +285,18 @@ impl Session {
         if self.space.breakpoints.get(resume.pc).is_some()
             && let Some(task) = self.tasks.get_mut(tid)
         {
-            task.skip = Some((resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop))));
+            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
         }
         Ok(())
     }
 
     fn counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
-        let Some(task) = self.tasks.get_mut(tid) else { return false };
-        let Some((skip_at, skip_sp)) = task.skip else { return false };
-        if (skip_at, skip_sp) == (at, sp) {
-            task.skip = None;
-            return true;
-        }
-        // The handler has left by longjmp, or returned into a program that went elsewhere.
-        if sp > skip_sp && sp - skip_sp < 1 << 20 {
-            task.skip = None;
-        }
-        false
+        self.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
     }
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.space.breakpoints.was_removed(trap) && thread.is_breakpoint_trap() && self.space.is_clean(trap)? {
+        if self.space.breakpoints.was_removed(trap) && thread.is_breakpoint_trap()? && self.space.is_clean(trap)? {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
         }

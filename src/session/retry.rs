@@ -9,7 +9,7 @@ use super::tasks::{Role, Task};
 use super::trapmask::{SIGTRAP_BIT, TrapAction};
 use super::{Action, Session};
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::ptrace::Stopped;
 use crate::tracer::remote::RemoteCall;
 use crate::tracer::retry::{self, Disturbance, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
@@ -25,8 +25,6 @@ pub(super) enum Retry {
     Unset,
     /// It is, or was when it was looked at last; None: it may have been taken away since.
     Set(RetryHandler, Option<Instant>),
-    /// It is to be taken out by the next thread at a breakpoint.
-    Leaving(RetryHandler),
     /// It is not, and will not be.
     Never,
 }
@@ -35,7 +33,7 @@ impl Retry {
     /// The handler, if it may be there.
     pub(super) const fn handler(self) -> Option<RetryHandler> {
         match self {
-            Self::Set(handler, _) | Self::Leaving(handler) => Some(handler),
+            Self::Set(handler, _) => Some(handler),
             Self::Unset | Self::Never => None,
         }
     }
@@ -44,11 +42,8 @@ impl Retry {
 /// How often it is looked at whether the handler is still there: a trap in a thread that blocks SIGTRAP removes it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long a detach waits for a thread at a breakpoint before it interrupts one.
-const PATIENCE: Duration = Duration::from_millis(5);
-
-/// How long it waits for an interrupted thread.
-const STOP_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a request is repeated on which the program's life depends.
+const ATTEMPTS: u32 = 3;
 
 impl Session {
     /// A thread stands at a breakpoint: installs the handler, or installs it again, or takes it out. Some: the thread's end was
@@ -58,7 +53,6 @@ impl Session {
             Retry::Never => return Ok(None),
             Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK => return Ok(None),
             _ if !self.is_own_thread(tid) => return Ok(None),
-            Retry::Leaving(handler) => return self.remove_retry_handler(thread, handler),
             Retry::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
                     self.retry = Retry::Set(handler, Some(Instant::now()));
@@ -117,7 +111,7 @@ impl Session {
         match handler.remove(thread, &mut self.space.memory)? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
-                self.retry = if matches!(self.retry, Retry::Leaving(_)) { Retry::Never } else { Retry::Unset };
+                self.retry = Retry::Unset;
                 self.space.tell_guardian_of(None);
                 Ok(None)
             }
@@ -181,96 +175,36 @@ impl Session {
         }
     }
 
-    /// At a detach, while breakpoints are still there: takes the handler out.
-    pub(super) fn retire_retry_handler(&mut self) -> Result<()> {
-        let Retry::Set(handler, _) = self.retry else { return Ok(()) };
-        if procfs::has_seccomp(self.pid) {
-            return Ok(());
-        }
-        self.retry = Retry::Leaving(handler);
-        for (tid, status, stopped) in std::mem::take(&mut self.waiting) {
-            self.on_stop(tid, status, stopped);
-        }
-        let deadline = Instant::now() + PATIENCE;
-        while matches!(self.retry, Retry::Leaving(_)) && Instant::now() < deadline {
-            if !self.serve_waiting()? {
-                std::thread::yield_now();
-            }
-        }
-        let mut tried = BTreeSet::new();
-        let deadline = Instant::now() + STOP_PATIENCE;
-        while Instant::now() < deadline
-            && let Retry::Leaving(handler) = self.retry
-        {
-            let candidates =
-                self.tasks.iter().filter(|task| task.role == Role::Thread && !tried.contains(&task.id.tid));
-            let rank = |task: &Task| match task.listening {
-                true => Some(Disturbance::Stopped),
-                false => retry::disturbance(self.pid, task.id.tid),
-            };
-            let best = candidates.filter_map(|task| Some((rank(task)?, task.id.tid))).min();
-            let Some((disturbance, tid)) = best else { break };
-            // One that runs may have come to a breakpoint first.
-            if disturbance != Disturbance::None {
-                tried.insert(tid);
-            }
-            match self.retire_by(tid, handler) {
-                Ok(()) => {}
-                Err(error) if error.is_death() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+    /// Whether a detach has to take the handler out.
+    pub(super) fn has_handler_to_retire(&self) -> bool {
+        // A filter may kill the program for a system call that it would never make itself.
+        self.retry.handler().is_some() && self.exit.is_none() && !procfs::has_seccomp(self.pid)
     }
 
-    /// Serves one stop, if there is one.
-    fn serve_waiting(&mut self) -> Result<bool> {
-        match ptrace::wait(false)? {
-            Waited::Task(tid, status, Some(stopped)) => self.on_stop(tid, status, stopped),
-            Waited::Task(tid, status, None) => self.note_end(tid, status),
-            Waited::Interrupted => {}
-            Waited::Nothing | Waited::NoTasks => return Ok(false),
+    /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
+    /// system call, it takes the handler out.
+    pub(super) fn retire_retry_handler_by(&mut self, status: WaitStatus, thread: &Stopped) {
+        let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
+        if !fits || !self.is_own_thread(thread.tid()) {
+            return;
         }
-        Ok(true)
-    }
-
-    /// Interrupts a thread, which then takes the handler out.
-    fn retire_by(&mut self, tid: i32, handler: RetryHandler) -> Result<()> {
-        ptrace::interrupt(tid)?;
-        let listening = self.tasks.get(tid).is_some_and(|task| task.listening);
-        let deadline = Instant::now() + STOP_PATIENCE;
-        while matches!(self.retry, Retry::Leaving(_)) && Instant::now() < deadline {
-            match ptrace::wait(false)? {
-                Waited::Task(stopped_tid, status, Some(thread))
-                    if stopped_tid == tid
-                        && (status == WaitStatus::EventStop
-                            || listening && matches!(status, WaitStatus::GroupStop(_))) =>
-                {
-                    match self.remove_retry_handler(&thread, handler) {
-                        Ok(Some(status)) => {
-                            self.on_stop(tid, status, thread);
-                            return Ok(());
-                        }
-                        // Let go, it goes on with its group stop; running on, it would leave that.
-                        Ok(None) if status != WaitStatus::EventStop => {
-                            self.tasks.remove(tid);
-                            return thread.detach(0);
-                        }
-                        Ok(None) => return thread.resume(0),
-                        Err(error) => {
-                            if !error.is_death() {
-                                thread.resume(0)?;
-                            }
-                            return Err(error);
-                        }
-                    }
-                }
-                Waited::Task(stopped_tid, status, Some(stopped)) => self.on_stop(stopped_tid, status, stopped),
-                Waited::Task(stopped_tid, status, None) => self.note_end(stopped_tid, status),
-                Waited::NoTasks => return Ok(()),
-                Waited::Interrupted | Waited::Nothing => std::thread::yield_now(),
+        for _ in 0..ATTEMPTS {
+            let Some(handler) = self.retry.handler().filter(|_| self.has_handler_to_retire()) else { return };
+            match self.remove_retry_handler(thread, handler) {
+                Err(error) if !error.is_death() => tracing::warn!("{error}"),
+                _ => return,
             }
         }
-        Ok(())
+    }
+
+    /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. None if there
+    /// is none that could.
+    pub(super) fn choose_who_retires(&self, tried: &BTreeSet<i32>) -> Option<i32> {
+        let candidates = self.tasks.iter().filter(|task| task.role == Role::Thread && !tried.contains(&task.id.tid));
+        let rank = |task: &Task| match task.listening {
+            true => Some(Disturbance::Stopped),
+            false => retry::disturbance(self.pid, task.id.tid),
+        };
+        candidates.filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid)
     }
 }

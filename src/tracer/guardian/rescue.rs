@@ -273,7 +273,7 @@ impl Space {
         let pc = Addr(thread.registers()?.0.rip);
         let trap = pc.sub(1);
         let signal = match status {
-            WaitStatus::Signal(SIGTRAP) if self.bytes.is_trap(trap) && thread.is_breakpoint_trap() => {
+            WaitStatus::Signal(SIGTRAP) if self.bytes.is_trap(trap) && thread.is_breakpoint_trap()? => {
                 thread.set_instruction_pointer(trap.0)?;
                 thread.detach(0)?;
                 return Ok(Look::Clear);
