@@ -108,10 +108,17 @@ pub fn state(pid: i32) -> Option<char> {
     status_field(pid, "State")?.chars().next()
 }
 
-/// Ids of all threads.
+/// Ids of all threads. The kernel cuts a list short when a thread ends while it is made: then it is made again.
 pub fn threads(pid: i32) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+    loop {
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+        let found: Vec<i32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        match status_field(pid, "Threads").and_then(|count| count.parse().ok()) {
+            None => return found,
+            Some(count) if found.len() >= count => return found,
+            Some::<usize>(_) => {}
+        }
+    }
 }
 
 /// Fails unless the process, with all its threads, is untraced and its code is as in its files.

@@ -210,7 +210,9 @@ impl Space {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             let Ok(threads) = procfs::tasks(self.pid) else { return false };
-            let mut again = false;
+            // A list is cut short where a thread ends meanwhile.
+            let mut again =
+                procfs::status_number(self.pid, "Threads").is_some_and(|count| threads.len() < count as usize);
             for tid in threads {
                 if clear.contains(&tid) {
                     continue;
