@@ -216,6 +216,15 @@ impl BreakpointTable {
         Removed::Restore(original)
     }
 
+    /// Whether the breakpoint at `addr` would go with this purpose.
+    pub fn is_last(&self, addr: Addr, purpose: Purpose) -> bool {
+        self.get(addr).is_some_and(|breakpoint| {
+            let mut rest = breakpoint.purposes;
+            rest.remove(purpose);
+            rest.is_empty()
+        })
+    }
+
     /// Drops the breakpoint at `addr` with all its purposes, and returns the byte to restore.
     pub fn remove_all(&mut self, addr: Addr) -> Option<u8> {
         let original = self.by_address.get(&addr)?.site.original;
@@ -242,6 +251,11 @@ impl BreakpointTable {
     /// and the thread goes on at `addr`.
     pub fn was_removed(&self, addr: Addr) -> bool {
         self.removed.contains_key(&addr)
+    }
+
+    /// Whether a breakpoint stands at `addr`, or stood there earlier.
+    pub fn is_or_was_there(&self, addr: Addr) -> bool {
+        self.by_address.contains_key(&addr) || self.was_removed(addr)
     }
 
     /// Forgets the removed breakpoints in `start..end`: a new module was mapped there, whose own int3s are its own.

@@ -105,6 +105,8 @@ pub type Emit<'a> = dyn FnMut(HeapEvent) + 'a;
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
     dropped: Dropped,
+    /// Calls of threads that have ended in them. Only if the program goes on after that has anything been lost.
+    ended: u64,
 }
 
 impl Calls {
@@ -156,6 +158,7 @@ impl Calls {
         emit: &mut Emit<'_>,
     ) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
+        self.goes_on();
         let by = Call { function: entry.function, task: entry.task, stack, time_ns, family: entry.family };
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
@@ -256,8 +259,16 @@ impl Calls {
     /// The thread has ended: its calls will not return.
     pub fn task_ended(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(mut frames) = self.tasks.remove(&task.serial) {
-            frames.drop_all(task, &mut Dropping { dropped: &mut self.dropped, emit });
+            let mut dropped = Dropped::default();
+            frames.drop_all(task, &mut Dropping { dropped: &mut dropped, emit });
+            self.ended += dropped.count;
+            self.dropped.sites.append(&mut dropped.sites);
         }
+    }
+
+    /// The program has gone on since its threads ended: theirs were not ends of the whole.
+    fn goes_on(&mut self) {
+        self.dropped.count += std::mem::take(&mut self.ended);
     }
 
     /// The process has replaced its image: all calls are gone with it, which is no anomaly.

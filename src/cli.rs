@@ -17,7 +17,7 @@ use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 
 use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
-pub use ask::{CtlOptions, Order};
+pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
@@ -37,7 +37,9 @@ pub enum Command {
     Attach(AttachOptions),
     /// Run a program and judge it.
     Check(CheckOptions),
-    /// Ask the tracer of a process.
+    /// Classify the live blocks of a traced process.
+    Leaks(LeaksOptions),
+    /// Give an order to the tracer of a process.
     Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
@@ -59,6 +61,8 @@ pub struct RunOptions {
 pub struct AttachOptions {
     /// Which process.
     pub target: AttachTarget,
+    /// Whether to classify what is live before letting go.
+    pub leaks_at_end: bool,
     /// How to profile it.
     pub profile: ProfileOptions,
 }
@@ -214,6 +218,7 @@ pub fn parse(
     Ok(match arguments.command {
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
+        Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
         Subcommand::Doctor(arguments) => {
@@ -248,7 +253,11 @@ fn resolve_attach(
         (None, Some(name)) => AttachTarget::Name(name),
         (None, None) => return Err(Refusal::Usage("attach needs a process id or --by-name NAME\n".to_owned())),
     };
-    Ok(AttachOptions { target, profile: resolve_profile(arguments.profile, debug_path) })
+    Ok(AttachOptions {
+        target,
+        leaks_at_end: arguments.leaks_at_end,
+        profile: resolve_profile(arguments.profile, debug_path),
+    })
 }
 
 fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item = PathBuf>) -> ProfileOptions {

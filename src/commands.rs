@@ -40,6 +40,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
             attach::execute(options)
         }
+        Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),
         Command::Check(options) => {
             let profile = &options.run.profile;

@@ -228,6 +228,11 @@ impl HeapModel {
         self.totals
     }
 
+    /// Whether there can be blocks whose allocation was not seen.
+    pub fn may_have_unknown_blocks(&self) -> bool {
+        self.preexisting == Preexisting::Unknown
+    }
+
     /// Whether a block is known to live at `addr`.
     pub fn is_live(&self, addr: Addr) -> bool {
         self.blocks.get(addr).is_some()

@@ -2,10 +2,16 @@
 
 use heaptrace::cli::{self, EXIT_OWN_FAILURE, Refusal, When};
 use heaptrace::commands;
+use heaptrace::tracer::limits;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: limits::Allocator = limits::Allocator;
+
 fn main() -> ExitCode {
+    limits::reserve_memory();
+    limits::raise_open_files();
     let color = commands::use_color(When::Auto, &io::stdout());
     let done = match cli::parse(std::env::args_os(), color, |name| std::env::var_os(name)) {
         Ok(command) => commands::execute(&command),

@@ -5,6 +5,7 @@
 //! its memory. All of it runs on one thread, the tracer thread. For every stop a handler answers with an
 //! `Action`; the loop alone carries it out, so no path can forget to resume a task.
 
+mod breakoff;
 mod children;
 mod detach;
 mod hit;
@@ -16,7 +17,8 @@ mod space;
 mod tasks;
 mod trapmask;
 
-pub use leakscan::{LeakScan, ScanRecord};
+pub use breakoff::{Aftermath, trace};
+pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
 pub use requests::{Answer, Reply, Requests, Wish};
 pub use space::OwnSuppressions;
@@ -29,7 +31,9 @@ use crate::profile::{Anomalies, Children, Cost, Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
-use crate::tracer::launch::{self, Program};
+use crate::tracer::launch::{self, Launched, Program};
+use crate::tracer::libunwind::Libunwind;
+use crate::tracer::limits;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::seize;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
@@ -62,6 +66,17 @@ pub enum SessionError {
         /// The process.
         pid: i32,
     },
+    /// An allocation has failed; what was kept in reserve is needed to end in good order.
+    #[error("out of memory (a limit, such as `ulimit -v`?)")]
+    OutOfMemory,
+    /// Tracing ended in the middle, by an error or a panic, and the process was let go.
+    #[error("tracing broke off: {cause}; {aftermath}")]
+    BrokenOff {
+        /// What went wrong.
+        cause: String,
+        /// What became of the process.
+        aftermath: Aftermath,
+    },
 }
 
 /// What to trace.
@@ -90,6 +105,8 @@ pub struct Settings {
     pub max_depth: u32,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
+    /// Walk stacks with libunwind, where it is built in.
+    pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
@@ -141,6 +158,26 @@ pub struct Session {
     trap_mask: trapmask::TrapMask,
     leaks: LeakWatch,
     pause: pausing::Pause,
+    /// The stop that is being answered: what is left of it if that goes wrong.
+    serving: Option<Serving>,
+    /// A launched program at its first stop, before its first instruction.
+    unstarted: Option<(Launched, Stopped)>,
+    /// Probes that could not be taken out of the code of a process that lives on.
+    unrestored: usize,
+    /// Threads that could not be let go.
+    stuck: usize,
+    /// Probes that could not be written while no thread stood still wait for one that does.
+    place_at_stop: bool,
+    libunwind: Option<Libunwind>,
+}
+
+/// A stop that is being answered.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    tid: i32,
+    status: WaitStatus,
+    /// What was decided, once it was.
+    answer: Option<Action>,
 }
 
 /// The CPUs from before pinning.
@@ -172,11 +209,11 @@ enum Action {
 }
 
 impl Session {
-    /// Starts or attaches to the target, with all probes that can be placed now. To be called on the tracer thread.
+    /// Starts or attaches to the target and writes nothing to it yet. To be called on the tracer thread.
     ///
     /// # Errors
-    /// If the program can't be executed or the process can't be traced. Nothing of ours is left in it then.
-    pub fn start(
+    /// If the program can't be executed or the process can't be traced. A program has run no instruction of its own then.
+    fn start(
         target: Target,
         settings: Settings,
         control: Arc<Control>,
@@ -196,7 +233,7 @@ impl Session {
         settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
-    ) -> Self {
+    ) -> crate::tracer::Result<Self> {
         let exit_kill = settings.exit_kill && !attached;
         if settings.leak_scan.is_some() {
             space.watch_exit();
@@ -204,7 +241,8 @@ impl Session {
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
         let pause = pausing::Pause::new(settings.start_paused);
-        Self {
+        let libunwind = if settings.libunwind { Some(Libunwind::open()?) } else { None };
+        Ok(Self {
             settings,
             control,
             progress,
@@ -238,7 +276,13 @@ impl Session {
             trap_mask: trapmask::TrapMask::default(),
             leaks: LeakWatch::default(),
             pause,
-        }
+            serving: None,
+            unstarted: None,
+            unrestored: 0,
+            stuck: 0,
+            place_at_stop: false,
+            libunwind,
+        })
     }
 
     fn launch(
@@ -249,7 +293,7 @@ impl Session {
         progress: Arc<Progress>,
     ) -> Result<Self, SessionError> {
         let affinity = if settings.pin { pin()? } else { None };
-        let child = launch::launch(program, mask, affinity.as_ref().map(|p| &p.single), settings.exit_kill)?;
+        let mut child = launch::launch(program, mask, affinity.as_ref().map(|p| &p.single), settings.exit_kill)?;
         let stopped = loop {
             match ptrace::wait(true)? {
                 Waited::Task(tid, WaitStatus::Event(Event::Exec), Some(stopped)) if tid == child.pid => break stopped,
@@ -257,6 +301,7 @@ impl Session {
                 Waited::Task(_, WaitStatus::GroupStop(_), Some(stopped)) => stopped.listen()?,
                 Waited::Task(_, _, Some(stopped)) => stopped.resume(0)?,
                 Waited::Task(tid, status, None) if tid == child.pid => {
+                    child.begins();
                     return Err(match child.exec_failure() {
                         Some(error) => error.into(),
                         None => SessionError::EndedEarly { program: program.name().to_owned(), exit: exit_of(status) },
@@ -269,11 +314,10 @@ impl Session {
             }
         };
         let space = AddressSpace::open(child.pid, child.pid)?;
-        let mut session = Self::new(child.pid, false, space, settings, control, progress);
+        let mut session = Self::new(child.pid, false, space, settings, control, progress)?;
         session.affinity = affinity;
         session.tasks.add(child.pid, Role::Thread);
-        let action = session.begin_image(child.pid);
-        session.act(child.pid, stopped, action);
+        session.unstarted = Some((child, stopped));
         Ok(session)
     }
 
@@ -291,30 +335,60 @@ impl Session {
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
         let opened =
             threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| Some((tid, AddressSpace::open(pid, tid).ok()?)));
-        let (live, space) = match opened {
-            Some(opened) => opened,
-            None => (pid, AddressSpace::open(pid, pid)?),
+        let space = match opened {
+            Some((_, space)) => space,
+            None => AddressSpace::open(pid, pid)?,
         };
-        let mut session = Self::new(pid, true, space, settings, control, progress);
+        let mut session = Self::new(pid, true, space, settings, control, progress)?;
         for tid in threads {
             session.tasks.add(tid, Role::Thread);
         }
-        session.describe_image(pid);
-        session.note_trap_action(live);
-        session.apply_probing();
-        session.refresh_modules(live);
         Ok(session)
+    }
+
+    /// Places all probes that can be placed now, and lets a launched program run.
+    fn begin(&mut self) -> crate::tracer::Result<()> {
+        if let Some((launched, _)) = &self.unstarted {
+            let pid = launched.pid;
+            self.space.memory.stands_still(Some(pid));
+            let action = self.begin_image(pid);
+            if let Some((mut launched, stopped)) = self.unstarted.take() {
+                launched.begins();
+                self.serving = Some(Serving { tid: pid, status: WaitStatus::Event(Event::Exec), answer: Some(action) });
+                self.carry_out(pid, stopped, action)?;
+            }
+            return Ok(());
+        }
+        let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
+        let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
+        self.describe_image(self.pid);
+        self.note_trap_action(live);
+        self.apply_probing();
+        self.refresh_modules(live);
+        self.ask_for_stop_if_refused(live)
+    }
+
+    /// Where code can be changed only through a thread that stands still, one has to.
+    fn ask_for_stop_if_refused(&mut self, tid: i32) -> crate::tracer::Result<()> {
+        if self.space.is_refused_while_running() && !self.place_at_stop {
+            ptrace::interrupt(tid)?;
+            self.place_at_stop = true;
+        }
+        Ok(())
     }
 
     /// Traces until the program has ended, or has been let go because the control thread asked for it.
     ///
     /// # Errors
     /// Only if waiting itself fails; the target's code has been restored then, as far as possible.
-    pub fn run(&mut self) -> Result<(), SessionError> {
+    fn run(&mut self) -> Result<(), SessionError> {
         // A child that was forked just before the end still has a copy of our breakpoints: it must be seen.
         while (!self.tasks.is_empty() && self.exit.is_none()) || !self.expected.is_empty() {
             if self.control.detach_requested() {
                 break;
+            }
+            if limits::is_memory_short() {
+                return Err(SessionError::OutOfMemory);
             }
             while let Some(request) = self.settings.requests.take() {
                 self.answer(request);
@@ -335,26 +409,15 @@ impl Session {
         // What is left borrows the memory, or belongs to a process that is let go.
         if !self.tasks.is_empty() {
             self.detached = self.exit.is_none();
+            if self.detached {
+                self.scan_before_detach();
+            }
             self.detach()?;
         } else {
             self.drain_detaching()?;
         }
         self.cost.wall_ns = self.elapsed_ns();
         Ok(())
-    }
-
-    /// Writes the original code back, whatever else has happened. For use after a panic, too.
-    pub fn restore_code(&mut self) {
-        if let Err(error) = self.space.restore() {
-            self.warnings.push(format!("the target's code could not be restored: {error}"));
-        }
-    }
-
-    /// After a panic: restores the target's code and lets its tasks go, as far as that can be done.
-    pub fn break_off(&mut self) {
-        if let Err(error) = self.detach() {
-            tracing::warn!("{error}");
-        }
     }
 
     /// Does what another heaptrace has asked for, through the thread that talks to it.
@@ -365,6 +428,7 @@ impl Session {
                     self.control.request_detach();
                     Ok(Answer::Detaching)
                 }
+                Wish::Capture => self.capture().map(|capture| Answer::Captured(Box::new(capture))),
                 Wish::Pause(pause) => {
                     self.control.request_pause(pause);
                     let already = self.is_paused() == pause;
@@ -379,11 +443,6 @@ impl Session {
         let _ = request.reply.send(reply);
     }
 
-    /// The traced process.
-    pub const fn pid(&self) -> i32 {
-        self.pid
-    }
-
     fn elapsed_ns(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -391,13 +450,13 @@ impl Session {
     /// Waits for the next stop, or takes one that was collected, and deals with it. False if no task is left.
     fn serve_next(&mut self) -> crate::tracer::Result<bool> {
         if let Some((tid, status, stopped)) = self.waiting.pop_front() {
-            self.on_stop(tid, status, stopped);
+            self.on_stop(tid, status, stopped)?;
             return Ok(true);
         }
         let pinned = self.affinity.as_ref().is_some_and(|pinned| pinned.target_is_pinned);
         match self.wait.next(self.tasks.len(), pinned)? {
             Waited::Task(tid, status, Some(stopped)) => {
-                self.on_stop(tid, status, stopped);
+                self.on_stop(tid, status, stopped)?;
                 self.turn = self.turn.wrapping_add(1);
                 if self.tasks.len() > 1 && self.turn.is_multiple_of(FAIRNESS) {
                     self.collect_waiting()?;
@@ -427,30 +486,41 @@ impl Session {
         }
     }
 
-    fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) {
+    fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) -> crate::tracer::Result<()> {
         let noticed = Instant::now();
         self.cost.stops += 1;
         let action = match self.decide(tid, status, &stopped) {
             Ok(action) => action,
             Err(error) if error.is_death() => Action::Gone,
-            Err(error) => {
-                tracing::warn!("{error}");
-                self.anomalies.lost += 1;
-                match status {
-                    WaitStatus::Signal(signal) if signal != SIGTRAP => Action::Resume(signal),
-                    WaitStatus::GroupStop(_) => Action::Listen,
-                    _ => Action::Resume(0),
+            // Nobody knows what to do with the task: to let it run on could be its death.
+            Err(error) if self.tasks.get(tid).is_none() => return Err(error),
+            Err(error) => match status {
+                WaitStatus::Signal(SIGTRAP) | WaitStatus::Event(Event::Exec) => return Err(error),
+                _ => {
+                    tracing::warn!("{error}");
+                    self.anomalies.lost += 1;
+                    match status {
+                        WaitStatus::Signal(signal) => Action::Resume(signal),
+                        WaitStatus::GroupStop(_) => Action::Listen,
+                        _ => Action::Resume(0),
+                    }
                 }
-            }
+            },
         };
-        self.act(tid, stopped, action);
+        self.carry_out(tid, stopped, action)?;
         let ns = u64::try_from(noticed.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(ns);
         self.progress.stop(ns);
+        Ok(())
     }
 
-    fn act(&mut self, tid: i32, stopped: Stopped, action: Action) {
+    /// Carries out what was decided for a stop.
+    fn carry_out(&mut self, tid: i32, stopped: Stopped, action: Action) -> crate::tracer::Result<()> {
+        if let Some(serving) = &mut self.serving {
+            serving.answer = Some(action);
+        }
+        self.space.memory.stands_still(None);
         let done = match action {
             Action::Resume(signal) => stopped.resume(signal),
             Action::Listen => stopped.listen(),
@@ -461,18 +531,22 @@ impl Session {
             Action::Gone => Ok(()),
         };
         match done {
-            Ok(()) => {}
-            Err(error) if error.is_death() => {}
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) if !error.is_death() => return Err(error),
+            _ => {}
         }
+        self.serving = None;
+        Ok(())
     }
 
     fn decide(&mut self, tid: i32, status: WaitStatus, stopped: &Stopped) -> crate::tracer::Result<Action> {
+        self.serving = Some(Serving { tid, status, answer: None });
+        self.space.memory.stands_still(Some(tid));
         if self.tasks.get(tid).is_none()
             && let Some(action) = self.on_new_task(tid)?
         {
             return Ok(action);
         }
+        let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
         match status {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped),
             WaitStatus::Signal(signal) => {
@@ -489,6 +563,12 @@ impl Session {
             WaitStatus::EventStop => {
                 if let Some(task) = self.tasks.get_mut(tid) {
                     task.listening = false;
+                }
+                if was_interrupted {
+                    stopped.restart_interrupted_call()?;
+                }
+                if std::mem::take(&mut self.place_at_stop) {
+                    self.space.place_refused()?;
                 }
                 Ok(Action::Resume(0))
             }

@@ -7,7 +7,10 @@
 pub mod affinity;
 pub mod control;
 pub mod files;
+mod injection;
 pub mod launch;
+pub mod libunwind;
+pub mod limits;
 pub mod memory;
 pub mod pagemap;
 pub mod permission;

@@ -39,6 +39,7 @@ mod suite {
     mod findshlibs;
     mod harness;
     mod hook;
+    mod injection;
     mod launch;
     mod leaks;
     mod modules;

@@ -36,6 +36,7 @@ pub(super) enum Subcommand {
     Run(RunArguments),
     Attach(AttachArguments),
     Check(super::check::CheckArguments),
+    Leaks(super::ask::LeaksArguments),
     Ctl(super::ask::CtlArguments),
     Doctor(DoctorArguments),
 }
@@ -101,6 +102,12 @@ pub(super) struct AttachArguments {
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
     #[arg(long, value_name = "NAME", group = "target")]
     pub(super) by_name: Option<String>,
+
+    /// Before letting go, tell which of the blocks allocated meanwhile can't be reached any more
+    ///
+    /// The process stands still for a moment for this.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) leaks_at_end: bool,
 
     #[command(flatten)]
     pub(super) profile: ProfileArguments,

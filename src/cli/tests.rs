@@ -163,7 +163,7 @@ fn what_is_planned_is_refused_by_name() {
         "the option --sample-interval does not exist yet in this version\n"
     );
     assert!(usage("attach --by-name x --wait").contains("--wait does not exist yet"));
-    for command in ["leaks", "heap", "snapshot", "report", "view", "merge", "convert"] {
+    for command in ["heap", "snapshot", "report", "view", "merge", "convert"] {
         let text = usage(&format!("{command} ./app"));
         assert!(text.starts_with(&format!("the command `{command}` does not exist yet in this version")), "{text}");
     }

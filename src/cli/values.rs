@@ -1,6 +1,7 @@
 //! Values of options: text to what it means.
 
 use super::{Engine, LeakKinds, Unwinder, When};
+use crate::addr::Addr;
 use crate::export::{Format, PprofColumns};
 use crate::leaks::InteriorPointers;
 use crate::profile::leaks::LeakClass;
@@ -88,7 +89,10 @@ pub(super) fn unwinder(word: &str) -> Result<Unwinder, String> {
     match word {
         "own" => Ok(Unwinder::Own),
         "libunwind" if cfg!(feature = "libunwind") => Ok(Unwinder::Libunwind),
-        "libunwind" => Err("this heaptrace was built without it: the tests alone use it so far".to_owned()),
+        "libunwind" => Err(
+            "this heaptrace was built without libunwind: build it with `--features libunwind` (needs libunwind-dev)"
+                .to_owned(),
+        ),
         _ => Err("there are `own` and `libunwind`".to_owned()),
     }
 }
@@ -101,6 +105,12 @@ pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
         ("SIGUSR1", UserSignal::Usr1),
         ("SIGUSR2", UserSignal::Usr2),
     ])
+}
+
+/// An address in hexadecimal, with or without 0x.
+pub(super) fn address(text: &str) -> Result<Addr, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    u64::from_str_radix(digits, 16).map(Addr).map_err(|_| format!("`{text}` is no hexadecimal address"))
 }
 
 /// A process id.

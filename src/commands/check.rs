@@ -39,7 +39,9 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let mut settings = settings(profile, true)?;
     settings.table.watch_sized_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
-    let mut recording = run::trace(&options.run, settings, options.timeout)?;
+    let Some(mut recording) = run::trace(&options.run, settings, options.timeout)? else {
+        return Ok(EXIT_OWN_FAILURE);
+    };
     let (pid, lives_on) = (recording.pid, recording.detached && recording.exit.is_none());
     let circumstances = Circumstances { timed_out: recording.timed_out, not_scanned: not_scanned(&recording) };
     if let LeakScan::Done(scan) = &recording.leaks {

@@ -4,10 +4,11 @@ use super::binaries::{BinaryStore, SaveError};
 use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::use_color;
+use crate::addr::Addr;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
 use crate::export::github::annotations;
-use crate::export::leaks::{CheckReportOptions, check_report};
+use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
@@ -103,7 +104,9 @@ fn conclude_as(
     recording.warnings.extend(saved.warnings);
     let interrupted = recording.interrupted;
     let check = judging.as_ref().map(|judging| judging.options);
-    let mut profile = profile(recording, options, check);
+    let asked =
+        Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
+    let mut profile = profile(recording, options, asked);
     if let Some(judging) = judging {
         (judging.judge)(&mut profile);
     }
@@ -125,7 +128,12 @@ fn conclude_as(
                 let explain = check.explain.as_deref();
                 check_report(&profile, &CheckReportOptions { top, color, width, files: &files, explain })
             }
-            None => summary(&profile, &SummaryOptions { top, color, width, files: &files }),
+            None => {
+                let leaks = LivingLeaksOptions { top, color, width, increased: false, block: None };
+                let leaks = living_leaks(&profile, &leaks);
+                let gap = if leaks.is_empty() { "" } else { "\n" };
+                format!("{leaks}{gap}{}", summary(&profile, &SummaryOptions { top, color, width, files: &files }))
+            }
         };
         if interrupted && io::stderr().is_terminal() {
             // The terminal has written "^C".
@@ -156,12 +164,24 @@ fn conclude_as(
     Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
 }
 
-fn profile(recording: Recording, options: &ProfileOptions, check: Option<&CheckOptions>) -> Profile {
+/// What a profile is made for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// Whether a check will judge it.
+    pub check: bool,
+    /// Why the blocks of the functions with this in their names can still be reached.
+    pub explain: Option<&'a str>,
+    /// Why the block at this address can.
+    pub block: Option<Addr>,
+}
+
+/// Gives a recording its names.
+pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>) -> Profile {
     let meta = Meta {
-        mode: match check {
-            Some(_) => Mode::Check,
-            None if recording.attached => Mode::Attach,
-            None => Mode::Run,
+        mode: match asked.check {
+            true => Mode::Check,
+            false if recording.attached => Mode::Attach,
+            false => Mode::Run,
         },
         part: 1,
         program: recording.program,
@@ -209,7 +229,8 @@ fn profile(recording: Recording, options: &ProfileOptions, check: Option<&CheckO
         thread_name: &name_of_tid,
         moment: scan.moment,
         stopped_ns: scan.stopped_ns,
-        explain: check.and_then(|check| check.explain.as_deref()),
+        explain: asked.explain,
+        block: asked.block,
     });
     let input = BuildInput {
         meta,
@@ -268,6 +289,6 @@ fn session_id(pid: i32, started_at: std::time::SystemTime) -> String {
 }
 
 /// The terminal's width in columns, as the shell tells it.
-fn terminal_width() -> Option<usize> {
+pub fn terminal_width() -> Option<usize> {
     std::env::var("COLUMNS").ok()?.parse().ok()
 }

@@ -14,6 +14,7 @@ use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{TracerError, control, permission};
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let settings = settings(profile, profile.duration.is_none())?;
-    let recording = trace(options, settings, None)?;
+    let Some(recording) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
+    let harmed = recording.harmed;
     let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
@@ -37,14 +39,19 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
         _ => exit.map(code_of),
     };
     let status = status.unwrap_or(EXIT_OWN_FAILURE);
-    Ok(if status == 0 && concluded.has_failed() { EXIT_OWN_FAILURE } else { status })
+    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
-/// Starts the program and traces it, to its end as a rule.
+/// Starts the program and traces it, to its end as a rule. None: tracing broke off, the user was told so, and the program,
+/// which had lived on, has ended.
 ///
 /// # Errors
 /// If it can't be executed or traced, or if tracing broke off.
-pub(super) fn trace(options: &RunOptions, settings: Settings, timeout: Option<Duration>) -> anyhow::Result<Recording> {
+pub(super) fn trace(
+    options: &RunOptions,
+    settings: Settings,
+    timeout: Option<Duration>,
+) -> anyhow::Result<Option<Recording>> {
     let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
@@ -54,9 +61,22 @@ pub(super) fn trace(options: &RunOptions, settings: Settings, timeout: Option<Du
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
     let schedule = Schedule::of(profile).with_timeout(timeout);
-    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &progress, tick);
+    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
     drop(line);
-    let mut recording = traced.map_err(refused)?;
+    let mut recording = match traced {
+        Ok(recording) => recording,
+        Err(error) => {
+            // The program lives on as a child of ours: whoever waits for us waits for it.
+            if let Some(SessionError::BrokenOff { aftermath, .. }) = error.downcast_ref()
+                && let Some(pid) = aftermath.survivor()
+            {
+                let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
+                wait_as_parent(pid)?;
+                return Ok(None);
+            }
+            return Err(refused(error));
+        }
+    };
     if privileged {
         recording.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
@@ -69,7 +89,7 @@ pub(super) fn trace(options: &RunOptions, settings: Settings, timeout: Option<Du
                 .to_owned(),
         );
     }
-    Ok(recording)
+    Ok(Some(recording))
 }
 
 /// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came meanwhile.

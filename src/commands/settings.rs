@@ -3,17 +3,13 @@
 use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
 use crate::session::Settings;
-use anyhow::bail;
 use std::sync::Arc;
 
 /// Resolves the options. `exit_kill`: see [`Settings::exit_kill`].
 ///
 /// # Errors
-/// A declaration of an allocator function that can't be understood, or a second unwinder.
+/// A declaration of an allocator function that can't be understood.
 pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Settings> {
-    if options.unwinder == Unwinder::Libunwind {
-        bail!("--unwinder libunwind is not built in yet, not even with the cargo feature: the tests alone use it");
-    }
     let mut table = AllocatorTable::new();
     for spec in &options.alloc_fns {
         table.declare(AllocatorTable::parse_alloc_fn(spec)?);
@@ -25,6 +21,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         table,
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
+        libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,
         exit_kill,
         start_paused: options.start_paused || options.delay.is_some(),

@@ -4,11 +4,10 @@
 use super::service::Service;
 use crate::cli::ProfileOptions;
 use crate::progress::Progress;
-use crate::session::{Recording, Session, SessionError, Settings, Target};
+use crate::session::{self, Recording, Settings, Target};
 use crate::tracer::TracerError;
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use anyhow::{Context, anyhow};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,25 +67,26 @@ pub fn take_signals(options: &ProfileOptions) -> Result<SignalMask, TracerError>
 /// thread several times a second.
 ///
 /// # Errors
-/// If tracing could not begin, or broke off. The target's code is as it was then.
+/// If tracing could not begin, or broke off: see [`session::trace`].
 pub fn supervise(
     target: Target,
     settings: Settings,
     schedule: Schedule,
     signals: Signals,
+    profile: &ProfileOptions,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let _service = Service::start(&control, &settings.requests);
+    let _service = Service::start(&control, &settings.requests, profile);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
             let (control, progress) = (Arc::clone(&control), Arc::clone(progress));
             move || {
                 let _finish = Finish(&control);
-                trace(target, settings, &control, progress)
+                session::trace(target, settings, &control, progress)
             }
         })
         .context("could not start the tracer thread")?;
@@ -156,28 +156,6 @@ pub fn supervise(
     Ok(recording)
 }
 
-fn trace(
-    target: Target,
-    settings: Settings,
-    control: &Arc<Control>,
-    progress: Arc<Progress>,
-) -> anyhow::Result<Recording> {
-    let mut session = Session::start(target, settings, Arc::clone(control), progress)?;
-    control.start();
-    // Whatever breaks in here, the target must get its code back before this thread, and with it the tracing, ends.
-    match catch_unwind(AssertUnwindSafe(|| session.run())) {
-        Ok(Ok(())) => Ok(session.finish()),
-        Ok(Err(error)) => {
-            session.break_off();
-            Err(describe(error))
-        }
-        Err(_) => {
-            session.break_off();
-            Err(anyhow!("internal error: tracing was broken off; the target runs on with its code restored"))
-        }
-    }
-}
-
 /// Tells the control thread that the tracer thread has finished, however it did.
 struct Finish<'a>(&'a Control);
 
@@ -185,8 +163,4 @@ impl Drop for Finish<'_> {
     fn drop(&mut self) {
         self.0.finish();
     }
-}
-
-fn describe(error: SessionError) -> anyhow::Error {
-    anyhow::Error::new(error).context("tracing broke off; the target runs on with its code restored")
 }

@@ -6,9 +6,12 @@ use super::sections::{self, Layout};
 use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
 use super::view::{Frame, View};
+use crate::addr::Addr;
 use crate::leaks::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
-use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, ScanMoment, Verdict, VerdictKind};
-use crate::profile::{Amount, Profile};
+use crate::profile::leaks::{
+    BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Verdict, VerdictKind,
+};
+use crate::profile::{Amount, Mode, Profile};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -258,18 +261,7 @@ fn explain(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks, fun
             let _ = writeln!(out, "\n  {}", layout.paint.bold(&line));
             let _ = writeln!(out, "    {}", caller_line(layout, view, site));
             stack(out, layout, view, site.stack, 6);
-            match (site.path_of(class), class) {
-                (Some(path), _) => {
-                    let at = path.root_address.map(|address| format!(", at {address}")).unwrap_or_default();
-                    let _ = writeln!(out, "    {}{at}", printable(&path.root));
-                    for (depth, step) in path.steps.iter().enumerate() {
-                        path_step(out, layout, view, step, depth + 1 == path.steps.len());
-                    }
-                }
-                (None, LeakClass::Definite) => out.push_str("    nothing points to them\n"),
-                (None, LeakClass::Indirect) => out.push_str("    only blocks that are lost themselves point to them\n"),
-                (None, _) => out.push_str("    the way to them was not kept\n"),
-            }
+            way(out, layout, view, site.path_of(class), class);
         }
     }
     if !found {
@@ -279,6 +271,78 @@ fn explain(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks, fun
             "None that is still live. A function is found by any part of its name; inlined ones need debug information.",
         );
     }
+}
+
+/// The way from a root to a block, or why there is none.
+fn way(out: &mut String, layout: Layout, view: &View<'_>, path: Option<&RetentionPath>, class: LeakClass) {
+    match (path, class) {
+        (Some(path), _) => {
+            let at = path.root_address.map(|address| format!(", at {address}")).unwrap_or_default();
+            let _ = writeln!(out, "    {}{at}", printable(&path.root));
+            for (depth, step) in path.steps.iter().enumerate() {
+                path_step(out, layout, view, step, depth + 1 == path.steps.len());
+            }
+        }
+        (None, LeakClass::Definite) => out.push_str("    no pointer to it was found\n"),
+        (None, LeakClass::Indirect) => out.push_str("    only blocks that are lost themselves point to it\n"),
+        (None, _) => out.push_str("    the way to it was not kept\n"),
+    }
+}
+
+/// What [`living_leaks`] tells.
+#[derive(Clone, Copy, Debug)]
+pub struct LivingLeaksOptions {
+    /// How many sites of each class are shown.
+    pub top: usize,
+    /// Whether to use terminal colours.
+    pub color: bool,
+    /// The width of the terminal in columns; less than 80 counts as 80.
+    pub width: usize,
+    /// Whether the figures are what has grown since an earlier scan.
+    pub increased: bool,
+    /// The address that was asked for.
+    pub block: Option<Addr>,
+}
+
+/// What of a program that lives on is lost by now. Ends in a line end.
+pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
+    let Some(leaks) = &profile.leaks else { return String::new() };
+    let view = View::new(profile);
+    let layout = Layout::new(Paint { color: options.color }, options.width);
+    let mut out = String::new();
+    let subject = format!("{}, pid {}", printable(&profile.meta.program), profile.meta.pid);
+    let what = if options.increased { "what has grown since the last scan" } else { "its live blocks" };
+    let line = format!("{subject}: {what}; it stood still for {}", duration(leaks.stopped_ns));
+    let _ = writeln!(out, "{}", layout.paint.bold(&line));
+    if let Some(addr) = options.block {
+        asked_block(&mut out, layout, &view, leaks, addr);
+        return out;
+    }
+    for class in [LeakClass::Definite, LeakClass::Possible] {
+        class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
+    }
+    totals(&mut out, layout, leaks);
+    let _ = writeln!(out, "  {}", layout.paint.dim(&format!("{} looked through", human_bytes(leaks.scanned_bytes))));
+    if profile.meta.mode == Mode::Attach {
+        sections::prose(
+            &mut out,
+            layout,
+            "Blocks from before the attach are unknown: their memory, and that of freed blocks, counts as reachable. A leak may \
+             be missed for that, none is invented.",
+        );
+    }
+    out
+}
+
+fn asked_block(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks, addr: Addr) {
+    let Some(asked) = &leaks.asked else {
+        let _ = writeln!(out, "\nThere is no live block at {addr} that was allocated while heaptrace was watching.");
+        return;
+    };
+    let line = format!("The block of {} at {} is {}", plural(asked.size, "byte"), asked.block, leak_state(asked.class));
+    let _ = writeln!(out, "\n  {}", layout.paint.bold(&line));
+    stack(out, layout, view, asked.stack, 6);
+    way(out, layout, view, asked.path.as_ref(), asked.class);
 }
 
 /// `-> 64 bytes at 0x…, from worker_main (worker.c:12); +16`

@@ -7,9 +7,9 @@
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
 use super::proto;
-use super::view::{Headline, UNKNOWN_STACK, View};
+use super::view::{Headline, View};
 use super::{ExportOptions, PprofColumns};
-use crate::profile::build::shim_names;
+use crate::profile::build::{UNKNOWN_STACK, shim_names};
 use crate::profile::identity::without_arguments;
 use crate::profile::{Amount, Profile, Sample};
 use crate::unwinder::Quality;

@@ -146,6 +146,7 @@ fn leaks() -> Leaks {
             LeakSite { thread: 1, alloc_fn: 3, ..site(3, [none, none, amount(1, 32), none]) },
         ],
         suppressions: vec![suppression("clone", 3, amount(1, 0)), suppression("^unused$", 4, none)],
+        asked: None,
     }
 }
 

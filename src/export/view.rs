@@ -87,7 +87,7 @@ impl<'a> View<'a> {
 
     /// The locations of a stack, innermost first, from the allocator's caller on.
     pub fn locations(&self, stack: usize) -> &'a [usize] {
-        self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
+        self.profile.locations_of(stack)
     }
 
     /// How far to trust a stack.

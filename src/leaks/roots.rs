@@ -81,6 +81,9 @@ pub struct RootSources<'a> {
     pub blocks: &'a [LiveBlock],
     /// How the heap is laid out.
     pub layout: HeapLayout,
+    /// Whether all blocks are known. In a process that was attached to, blocks from before are not: the allocator's memory
+    /// then is a root, but for the blocks that are known.
+    pub heap_is_known: bool,
 }
 
 /// Finds the roots. `memory` is read for the allocator's and the threads' own structures only.
@@ -98,6 +101,7 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
         pieces.subtract(&page);
     }
     let owned = match sources.layout {
+        _ if !sources.heap_is_known => Vec::new(),
         HeapLayout::Glibc => glibc::owned(sources, memory),
         HeapLayout::Other => blocks_mappings(sources.blocks, sources.mappings),
     };

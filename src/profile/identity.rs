@@ -1,27 +1,7 @@
-//! What stays the same in the next build: ids of sites, findings and leaks, made of function names. And where a stack begins for
-//! its readers: at the allocator's caller.
+//! What stays the same in the next build: ids of sites, findings and leaks, made of function names.
 
 use super::leaks::LeakClass;
-use super::{Finding, FindingKind, Function, Location, Profile};
-
-/// Functions between the allocator and the code that wants memory, without arguments: C++ operators (libstdc++ builds
-/// them on malloc and free) and the shims that rustc puts before the global allocator.
-pub const ENTRY_SHIMS: [&str; 14] = [
-    "operator new",
-    "operator new[]",
-    "operator delete",
-    "operator delete[]",
-    "__rust_alloc",
-    "__rust_alloc_zeroed",
-    "__rust_realloc",
-    "__rust_dealloc",
-    "__rdl_alloc",
-    "__rdl_alloc_zeroed",
-    "__rdl_realloc",
-    "__rdl_dealloc",
-    "__rg_alloc",
-    "__rg_dealloc",
-];
+use super::{Finding, FindingKind, Function, Profile};
 
 /// The frame that stands for a function without any name.
 pub const UNKNOWN_FUNCTION: &str = "[unknown]";
@@ -69,30 +49,14 @@ impl LeakClass {
 }
 
 impl Profile {
-    /// How many of a stack's innermost locations are shims; none where nothing would be left.
-    pub fn entry_shims(&self, stack: usize) -> usize {
-        let Some(stack) = self.stacks.get(stack) else { return 0 };
-        let is_shim = |index: &&usize| self.locations.get(**index).is_some_and(|location| self.is_entry_shim(location));
-        let count = stack.locations.iter().take_while(is_shim).count();
-        if count == stack.locations.len() { 0 } else { count }
+    /// The locations of a stack, innermost (the allocator's caller) first.
+    pub fn locations_of(&self, stack: usize) -> &[usize] {
+        self.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
     }
 
-    fn is_entry_shim(&self, location: &Location) -> bool {
-        let shim = |index: usize| {
-            self.functions.get(index).is_some_and(|function| ENTRY_SHIMS.contains(&without_arguments(&function.name)))
-        };
-        !location.lines.is_empty() && location.lines.iter().all(|line| shim(line.function))
-    }
-
-    /// The locations of a stack, innermost first, from the allocator's caller on.
-    pub fn caller_locations(&self, stack: usize) -> &[usize] {
-        let all = self.stacks.get(stack).map_or(&[][..], |stack| &stack.locations);
-        all.get(self.entry_shims(stack)..).unwrap_or(&[])
-    }
-
-    /// The functions of a stack from the allocator's caller on, innermost first.
+    /// The functions of a stack, innermost first.
     pub fn functions_of(&self, stack: usize) -> impl Iterator<Item = &Function> {
-        let locations = self.caller_locations(stack).iter().filter_map(|index| self.locations.get(*index));
+        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index));
         locations.flat_map(|location| &location.lines).filter_map(|line| self.functions.get(line.function))
     }
 
@@ -101,10 +65,10 @@ impl Profile {
         self.functions_of(stack).any(|function| function.name.contains(text) || function.system_name == text)
     }
 
-    /// A hash of the function names of a stack from the allocator's caller on: 64-bit FNV-1a, each name followed by a zero
+    /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero
     /// byte.
     pub fn site_id(&self, stack: usize) -> u64 {
-        if self.caller_locations(stack).is_empty() {
+        if self.locations_of(stack).is_empty() {
             return hash_name(FNV_OFFSET, super::build::UNKNOWN_STACK);
         }
         self.functions_of(stack).fold(FNV_OFFSET, |hash, function| {

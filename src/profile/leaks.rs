@@ -2,6 +2,7 @@
 
 use super::Amount;
 use crate::addr::Addr;
+use rustc_hash::FxHashMap;
 
 /// How a block that is still live can be reached. The classes are Memcheck's (Valgrind manual, section 4.2.8 "Memory leak
 /// detection").
@@ -207,9 +208,38 @@ pub struct Leaks {
     pub sites: Vec<LeakSite>,
     /// All rules that were in force, in the order of their files and lines.
     pub suppressions: Vec<Suppression>,
+    /// The block that was asked for, if it is live.
+    pub asked: Option<AskedBlock>,
+}
+
+/// The block that a user asked for by its address.
+#[derive(Clone, Debug)]
+pub struct AskedBlock {
+    /// Where it begins.
+    pub block: Addr,
+    /// Its requested size in bytes.
+    pub size: u64,
+    /// Whether it can be reached.
+    pub class: LeakClass,
+    /// Where it was allocated: an index into [`super::Profile::stacks`].
+    pub stack: usize,
+    /// A way to it, if there is one.
+    pub path: Option<RetentionPath>,
 }
 
 impl Leaks {
+    /// Keeps of each site only what it has more than in `before`, by site id: what has grown.
+    pub fn keep_growth(&mut self, id: impl Fn(&LeakSite) -> u64, before: &FxHashMap<u64, ClassAmounts>) {
+        self.sites.retain_mut(|site| {
+            let Some(old) = before.get(&id(site)) else { return true };
+            for (now, old) in site.amounts.iter_mut().zip(old) {
+                now.objects = now.objects.saturating_sub(old.objects);
+                now.bytes = now.bytes.saturating_sub(old.bytes);
+            }
+            site.amounts.iter().any(|amount| *amount != Amount::default())
+        });
+    }
+
     /// Live blocks by class, suppressed ones left out, with what hangs on those.
     pub fn totals(&self) -> ClassAmounts {
         self.sum(|site, class| site.hidden_by(class).is_none())

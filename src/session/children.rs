@@ -1,6 +1,7 @@
 //! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
 
 use super::{Action, Session, new_model, space};
+use crate::addr::Addr;
 use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
 use crate::profile::Amount;
@@ -10,8 +11,8 @@ use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::session::trapmask::TrapMask;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::Stopped;
-use crate::tracer::{Result, procfs};
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::{Result, files, procfs};
 
 impl Session {
     /// A task has just been given a child or thread, which will stop by itself.
@@ -33,14 +34,16 @@ impl Session {
 
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
     pub(super) fn on_new_task(&mut self, tid: i32) -> Result<Option<Action>> {
+        let is_thread = procfs::thread_group(tid)? == Some(self.pid);
+        let borrows = !is_thread && self.borrows_memory(tid)?;
         self.note_arrival(tid);
-        if procfs::thread_group(tid) == Some(self.pid) {
+        if is_thread {
             self.tasks.add(tid, Role::Thread);
             self.unpin();
             self.restore_affinity(tid);
             return Ok(None);
         }
-        if self.borrows_memory(tid) {
+        if borrows {
             self.tasks.add(tid, Role::Borrower);
             return Ok(None);
         }
@@ -49,17 +52,26 @@ impl Session {
     }
 
     /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
-    pub(super) fn detach_new_child(&mut self, tid: i32) {
+    pub(super) fn detach_new_child(&mut self, tid: i32) -> Result<()> {
+        let is_new = self.tasks.get(tid).is_none();
+        let has_copy = is_new && procfs::thread_group(tid)? != Some(self.pid) && !self.borrows_memory(tid)?;
         self.note_arrival(tid);
-        if self.tasks.get(tid).is_none() && procfs::thread_group(tid) != Some(self.pid) && !self.borrows_memory(tid) {
+        if has_copy {
             self.let_copy_go(tid);
         }
+        Ok(())
     }
 
     /// Gives a forked child, which is stopped and has one thread, its original code back.
     fn let_copy_go(&mut self, tid: i32) {
         self.children.untraced += 1;
-        match TargetMemory::open(tid, tid).and_then(|mut memory| self.space.clean_copy(&mut memory)) {
+        let clean = || {
+            let mut memory = TargetMemory::open(tid, tid)?;
+            memory.stands_still(Some(tid));
+            self.space.clean_copy(&mut memory)
+        };
+        // The child's life hangs on it.
+        match clean().or_else(|_| clean()) {
             Ok(()) => {}
             Err(error) => self.warn_once(format!("the code of child {tid} could not be restored: {error}")),
         }
@@ -68,28 +80,20 @@ impl Session {
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
     /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
-    fn borrows_memory(&mut self, tid: i32) -> bool {
+    fn borrows_memory(&mut self, tid: i32) -> Result<bool> {
         let live = self.tasks.iter().find(|task| task.role == Role::Thread).map_or(self.pid, |task| task.id.tid);
-        match procfs::same_memory(tid, live) {
+        Ok(match procfs::same_memory(tid, live) {
             Some(same) => same,
             // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-            None => TargetMemory::open(tid, tid).is_ok_and(|other| self.space.is_seen_through(&other).unwrap_or(true)),
-        }
+            None => self.space.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true),
+        })
     }
 
     /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
     pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
         if tid != self.pid {
             // A child that had borrowed the memory. Its siblings' records stay.
-            if let Some(task) = self.tasks.get(tid).copied() {
-                self.end_calls_of(task.id);
-            }
-            self.children.untraced += 1;
-            let name = procfs::comm(tid);
-            if !name.is_empty() && !self.children.untraced_names.contains(&name) {
-                self.children.untraced_names.push(name);
-            }
-            self.restore_affinity(tid);
+            self.note_child_leaves(tid);
             return Ok(Action::Detach);
         }
         let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
@@ -132,6 +136,30 @@ impl Session {
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))
+    }
+
+    /// A child that has borrowed the memory is let go, at its exec or just before it.
+    pub(super) fn note_child_leaves(&mut self, tid: i32) {
+        if let Some(task) = self.tasks.get(tid).copied() {
+            self.end_calls_of(task.id);
+        }
+        self.children.untraced += 1;
+        let name = procfs::comm(tid);
+        if !name.is_empty() && !self.children.untraced_names.contains(&name) {
+            self.children.untraced_names.push(name);
+        }
+        self.restore_affinity(tid);
+    }
+
+    /// Whether a task at the entry of execve(2) is a child that borrows the memory, and the file would run with other rights:
+    /// those the kernel gives only to who is not traced (execve(2)). Such a child is let go before its exec. If the exec fails
+    /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
+    pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs) -> bool {
+        if self.tasks.get(tid).is_none_or(|task| task.role != Role::Borrower) {
+            return false;
+        }
+        let path = self.space.memory.read_c_string(Addr(raw.0.rdi));
+        path.is_some_and(|path| files::changes_rights(tid, &path))
     }
 
     fn end_calls_of(&mut self, task: crate::addr::TaskId) {

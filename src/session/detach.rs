@@ -5,7 +5,8 @@
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
 use super::hit::{is_own_trap, leave_pad};
-use super::{Session, SessionError};
+use super::tasks::Task;
+use super::{Action, Serving, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -17,36 +18,58 @@ use std::time::{Duration, Instant};
 /// uninterruptible sleep, in which they can't hit anything either.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often a request is repeated on which a task's life depends.
+const ATTEMPTS: u32 = 3;
+
+/// How a stopped task leaves the tracing.
+enum Parting {
+    /// Detached, with this signal delivered.
+    Detach(i32),
+    /// Not yet: it runs on into a stop that is about to be reported.
+    RunOn,
+}
+
 impl Session {
-    /// Restores the target's code and lets all its tasks go. Afterwards the tracer thread must end.
+    /// Restores the target's code and lets all its tasks go. Afterwards the tracer thread must end. May be called again if
+    /// it was broken off.
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         self.unpin();
         self.restore_code();
-        for (tid, status, stopped) in std::mem::take(&mut self.waiting) {
+        self.let_served_go();
+        while let Some((tid, status, stopped)) = self.waiting.pop_front() {
             self.let_go(tid, status, stopped);
         }
         let mut settled = BTreeSet::new();
         let mut asked = BTreeSet::new();
         let deadline = Instant::now() + PATIENCE;
         loop {
-            self.drain_detaching()?;
+            if let Err(error) = self.drain_detaching() {
+                tracing::warn!("{error}");
+            }
             let mut waiting = !self.expected.is_empty();
+            // Where only a stopped thread's code can be changed, one has to be stopped.
+            let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
             for tid in self.tasks.tids() {
-                if settled.contains(&tid) {
+                if settled.contains(&tid) && !needs_stop {
                     continue;
                 }
                 let Some(task) = self.tasks.get(tid).copied() else { continue };
-                let group = procfs::thread_group(tid).unwrap_or(self.pid);
+                let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid);
                 match procfs::state(group, tid) {
                     None | Some(b'Z' | b'X') => {
                         self.tasks.remove(tid);
                         continue;
                     }
-                    Some(b'S' | b'D' | b'I') if !self.exit_kill && self.stands_clear(group, tid) => {
+                    Some(b'S' | b'D' | b'I') if !self.exit_kill && !needs_stop && self.stands_clear(group, tid) => {
                         settled.insert(tid);
                         continue;
                     }
-                    Some(_) if task.listening && !self.exit_kill && !procfs::has_pending(tid, SIGTRAP) => {
+                    Some(_)
+                        if task.listening
+                            && !self.exit_kill
+                            && !needs_stop
+                            && !procfs::has_pending(tid, SIGTRAP).unwrap_or(true) =>
+                    {
                         // Its registers were seen, and if need be moved, when it entered the group stop.
                         settled.insert(tid);
                         continue;
@@ -54,11 +77,12 @@ impl Session {
                     Some(_) => {}
                 }
                 waiting = true;
-                if asked.insert(tid) {
-                    match ptrace::interrupt(tid) {
-                        Ok(()) => {}
-                        Err(error) if error.is_death() => {}
-                        Err(error) => return Err(error.into()),
+                if !asked.contains(&tid) {
+                    match self.interrupt(tid) {
+                        Err(error) => tracing::warn!("{error}"),
+                        Ok(()) => {
+                            asked.insert(tid);
+                        }
                     }
                 }
             }
@@ -66,23 +90,37 @@ impl Session {
                 break;
             }
             if Instant::now() > deadline {
-                tracing::warn!("{} threads could not be stopped for the detach", self.tasks.len() - settled.len());
                 break;
             }
             std::thread::yield_now();
         }
-        // Every thread has now been seen outside the pads, and none can enter one any more.
-        if self.tasks.iter().all(|task| settled.contains(&task.id.tid)) {
+        let is_settled = |task: &&Task| settled.contains(&task.id.tid);
+        self.stuck = self.tasks.len() - self.tasks.iter().filter(is_settled).count();
+        if self.stuck > 0 {
+            tracing::warn!("{} threads could not be stopped for the detach", self.stuck);
+        } else {
+            // Every thread has now been seen outside the pads, and none can enter one any more.
             self.space.clear_pads();
         }
         self.drain_detaching()
+    }
+
+    /// Writes the original code back, as far as that can be done now.
+    fn restore_code(&mut self) {
+        if let Err(error) = self.space.restore() {
+            tracing::warn!("the target's code could not be restored: {error}");
+            // A process that dies of it takes its memory with it: what was missing must be known then.
+            self.unrestored = self.space.breakpoints.len();
+        } else if self.exit.is_none() && procfs::state(self.pid, self.pid).is_some() {
+            self.unrestored = 0;
+        }
     }
 
     /// Whether a sleeping thread stands neither in a pad nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::whereabouts(group, tid) {
             Whereabouts::Blocked { pc, .. } => {
-                self.space.pad_resume(pc).is_none() && !self.space.breakpoints.was_removed(pc.sub(1))
+                self.space.pad_resume(pc).is_none() && !self.space.breakpoints.is_or_was_there(pc.sub(1))
             }
             Whereabouts::Running | Whereabouts::Unknown => false,
         }
@@ -100,39 +138,92 @@ impl Session {
         }
     }
 
-    fn let_go(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) {
-        if let Err(error) = self.detach_stopped(tid, status, stopped)
-            && !error.is_death()
-        {
-            tracing::warn!("{error}");
+    /// Lets go of a stopped task: tries again what fails, as a task that stays stopped would be let go by the kernel in the
+    /// state it is in.
+    pub(super) fn let_go(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) {
+        self.serving = Some(Serving { tid, status, answer: None });
+        if !self.space.breakpoints.is_empty() {
+            self.space.memory.stands_still(Some(tid));
+            self.restore_code();
+            self.space.memory.stands_still(None);
         }
+        let mut parting = self.prepare_parting(tid, status, &stopped);
+        for _ in 1..ATTEMPTS {
+            match &parting {
+                Err(error) if !error.is_death() => parting = self.prepare_parting(tid, status, &stopped),
+                _ => break,
+            }
+        }
+        match parting {
+            Ok(Parting::Detach(signal)) => self.part_with(tid, stopped, signal),
+            Ok(Parting::RunOn) => {
+                let mut done = stopped.resume(0);
+                for _ in 1..ATTEMPTS {
+                    if done.is_err() {
+                        done = Stopped::regained(tid).resume(0);
+                    }
+                }
+            }
+            Err(error) if error.is_death() => {}
+            Err(error) => tracing::warn!("{error}"),
+        }
+        self.serving = None;
     }
 
-    fn detach_stopped(&mut self, tid: i32, status: WaitStatus, thread: Stopped) -> crate::tracer::Result<()> {
+    /// Detaches from a task that has left the pads and the traps, or is in a pad at most.
+    pub(super) fn part_with(&mut self, tid: i32, stopped: Stopped, signal: i32) {
+        self.serving = Some(Serving { tid, status: WaitStatus::Signal(signal), answer: Some(Action::Resume(signal)) });
+        let mut left = self.leave_pad(&stopped);
+        for _ in 1..ATTEMPTS {
+            if left.is_err() {
+                left = self.leave_pad(&stopped);
+            }
+        }
+        self.restore_affinity(tid);
+        let mut done = stopped.detach(signal);
+        for _ in 1..ATTEMPTS {
+            match &done {
+                Err(error) if !error.is_death() => done = Stopped::regained(tid).detach(signal),
+                _ => break,
+            }
+        }
+        match left.and(done) {
+            Err(error) if !error.is_death() => tracing::warn!("{error}"),
+            _ => {
+                self.tasks.remove(tid);
+            }
+        }
+        self.serving = None;
+    }
+
+    /// Moves a stopped thread to where it would be without us, and tells with which signal it is to be let go. Changes
+    /// nothing before the last request that can fail, so that it can be called again.
+    fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
         let signal = match status {
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
-                if signal == SIGTRAP && self.space.breakpoints.was_removed(trap) && is_own_trap(&thread) {
+                let is_ours = signal == SIGTRAP && self.space.breakpoints.is_or_was_there(trap);
+                if is_ours && is_own_trap(thread)? {
                     thread.set_instruction_pointer(trap.0)?;
                     0
                 } else {
-                    self.leave_pad(&thread)?;
+                    self.leave_pad(thread)?;
                     signal
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
-            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(&thread)? => {
-                return thread.resume(0);
+            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(thread)? => {
+                return Ok(Parting::RunOn);
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.
-                self.leave_pad(&thread)?;
+                self.leave_pad(thread)?;
                 0
             }
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
                 // The new task stops by itself, and is waited for.
-                self.announce(&thread)?;
+                self.announce(thread)?;
                 0
             }
             WaitStatus::Event(Event::Exec) => {
@@ -141,20 +232,21 @@ impl Session {
             }
             WaitStatus::Event(_) => 0,
             _ => {
-                self.detach_new_child(tid);
-                self.leave_pad(&thread)?;
+                self.detach_new_child(tid)?;
+                self.leave_pad(thread)?;
+                if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
+                    thread.restart_interrupted_call()?;
+                }
                 0
             }
         };
-        self.tasks.remove(tid);
-        self.restore_affinity(tid);
-        thread.detach(signal)
+        Ok(Parting::Detach(signal))
     }
 
     /// Whether a thread has hit a breakpoint, whose signal still waits to be delivered.
     fn stands_behind_trap(&self, thread: &Stopped) -> crate::tracer::Result<bool> {
         let trap = Addr(thread.registers()?.0.rip.wrapping_sub(1));
-        Ok(self.space.breakpoints.was_removed(trap) && procfs::has_pending(thread.tid(), SIGTRAP))
+        Ok(self.space.breakpoints.is_or_was_there(trap) && procfs::has_pending(thread.tid(), SIGTRAP)?)
     }
 
     /// Moves a stopped thread out of a pad, to the original code.

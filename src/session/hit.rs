@@ -29,11 +29,12 @@ impl Session {
             return self.on_foreign_trap(tid, thread, trap);
         };
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.
-        if !breakpoint.hit_is_certain() && !is_own_trap(thread) {
+        if !breakpoint.hit_is_certain() && !is_own_trap(thread)? {
             self.before_signal(tid, thread)?;
             return Ok(Action::Resume(SIGTRAP));
         }
         self.space.memory.new_stop(tid);
+        let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         match self.serve_hit(tid, thread, &raw, trap, &breakpoint) {
             Ok(None) => {}
@@ -52,6 +53,10 @@ impl Session {
                 self.space.lift(trap)?;
                 thread.set_instruction_pointer(trap.0)?;
                 Ok(Action::Resume(0))
+            }
+            Ok(Action::Resume(0)) if leaves => {
+                self.note_child_leaves(tid);
+                Ok(Action::Detach)
             }
             other => other,
         }
@@ -180,7 +185,7 @@ impl Session {
         if classified == Classified::Nothing {
             return Ok(None);
         }
-        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(regs) };
+        let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(thread, raw, at)? };
         if self.space.is_wrapper(return_addr) {
             entry.family = self.space.family_through_wrapper(stack);
         }
@@ -206,9 +211,17 @@ impl Session {
         }
     }
 
-    fn unwind(&mut self, regs: &Regs) -> StackId {
+    /// The stack of a thread that stands at the entry `at`.
+    fn unwind(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<StackId> {
         let space = &mut self.space;
-        let unwound = space.unwinder.unwind_at_entry(regs, &mut space.memory, self.settings.max_depth);
+        let max_depth = self.settings.max_depth;
+        let unwound = match &self.libunwind {
+            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut space.memory, max_depth),
+            Some(libunwind) => {
+                let callers = libunwind.callers_of(thread, raw, at.0, max_depth)?;
+                space.unwinder.intern(&callers.frames, callers.truncated)
+            }
+        };
         match unwound.quality {
             Quality::Complete => {}
             Quality::Guessed => self.anomalies.guessed_stacks += 1,
@@ -217,7 +230,7 @@ impl Session {
                 self.anomalies.cut_stacks += u64::from(unwound.depth >= self.settings.max_depth);
             }
         }
-        unwound.stack
+        Ok(unwound.stack)
     }
 
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
@@ -276,28 +289,18 @@ impl Session {
         if self.space.breakpoints.get(resume.pc).is_some()
             && let Some(task) = self.tasks.get_mut(tid)
         {
-            task.skip = Some((resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop))));
+            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
         }
         Ok(())
     }
 
     fn counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
-        let Some(task) = self.tasks.get_mut(tid) else { return false };
-        let Some((skip_at, skip_sp)) = task.skip else { return false };
-        if (skip_at, skip_sp) == (at, sp) {
-            task.skip = None;
-            return true;
-        }
-        // The handler has left by longjmp, or returned into a program that went elsewhere.
-        if sp > skip_sp && sp - skip_sp < 1 << 20 {
-            task.skip = None;
-        }
-        false
+        self.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
     }
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, trap: Addr) -> Result<Action> {
-        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread) && self.space.is_clean(trap)? {
+        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread)? && self.space.is_clean(trap)? {
             thread.set_instruction_pointer(trap.0)?;
             return Ok(Action::Resume(0));
         }
@@ -343,7 +346,7 @@ pub(super) fn leave_pad(thread: &Stopped, raw: &RawRegs, resume: Resume) -> Resu
 
 /// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
 /// program can send bears that.
-pub(super) fn is_own_trap(thread: &Stopped) -> bool {
+pub(super) fn is_own_trap(thread: &Stopped) -> Result<bool> {
     const SI_KERNEL: i32 = 0x80;
-    thread.signal_code().is_ok_and(|code| code == SI_KERNEL)
+    Ok(thread.signal_code()? == SI_KERNEL)
 }

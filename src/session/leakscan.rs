@@ -6,7 +6,7 @@
 
 use super::space::OwnSuppressions;
 use super::tasks::Role;
-use super::{Session, SessionError};
+use super::{Recording, Session, SessionError};
 use crate::addr::FunctionId;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{RootSources, ThreadState, find};
@@ -49,6 +49,40 @@ pub struct ScanRecord {
     pub thread_names: HashMap<i32, String>,
     /// Suppressions that the program has in itself.
     pub own_suppressions: Vec<OwnSuppressions>,
+}
+
+/// What was read while the program stood still: what a classification needs.
+#[derive(Debug)]
+struct HeapRead {
+    graph: Graph,
+    sites: FxHashMap<SiteId, SiteKey>,
+    thread_names: HashMap<i32, String>,
+}
+
+/// The heap of a program that lives on, read and not classified yet: that takes longer, and can be done while it runs.
+#[derive(Debug)]
+pub struct HeapCapture {
+    recording: Recording,
+    read: HeapRead,
+    stopped_ns: u64,
+}
+
+impl HeapCapture {
+    /// Classifies the blocks. What the session had found out by then, with the scan in it.
+    pub fn classify(self) -> Recording {
+        let Self { mut recording, read, stopped_ns } = self;
+        let HeapRead { graph, sites, thread_names } = read;
+        recording.leaks = LeakScan::Done(Box::new(ScanRecord {
+            scan: graph.classify(),
+            sites,
+            snapshot: Snapshot::default(),
+            moment: ScanMoment::Request,
+            stopped_ns,
+            thread_names,
+            own_suppressions: Vec::new(),
+        }));
+        recording
+    }
 }
 
 /// What became of the leak scan.
@@ -111,7 +145,8 @@ impl Session {
             return Ok(());
         }
         // A thread just created may not have made its first stop, or not been served.
-        let coming = self.expected.iter().any(|new| procfs::thread_group(*new) == Some(self.pid));
+        let coming =
+            self.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
         let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
@@ -141,6 +176,38 @@ impl Session {
         }
     }
 
+    /// Lets the program stand still for a moment and reads its heap.
+    pub(super) fn capture(&mut self) -> std::result::Result<HeapCapture, String> {
+        let began = Instant::now();
+        let threads = self.halt(None).map_err(|error| error.to_string())?;
+        let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
+            return Err("no thread of the program could be stopped".to_owned());
+        };
+        let read = self.read_heap(live, &threads);
+        let recording = self.interim();
+        // The stops wait to be served: the session's loop does that next.
+        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.cost.stopped_ns += stopped_ns;
+        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
+        Ok(HeapCapture { recording, read: read?, stopped_ns })
+    }
+
+    /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is let go.
+    pub(super) fn scan_before_detach(&mut self) {
+        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.attached {
+            return;
+        }
+        match self.capture() {
+            Ok(capture) => {
+                if let LeakScan::Done(mut record) = capture.classify().leaks {
+                    record.snapshot = self.model.snapshot();
+                    self.leaks.done = Some(record);
+                }
+            }
+            Err(cause) => self.leaks.failure = Some(cause),
+        }
+    }
+
     /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
     /// turn with all others.
     fn halt(&mut self, present: Option<i32>) -> Result<Vec<ThreadState>> {
@@ -166,10 +233,7 @@ impl Session {
                 }
                 missing = true;
                 if asked.insert(tid) {
-                    match ptrace::interrupt(tid) {
-                        Err(error) if !error.is_death() => return Err(error),
-                        _ => {}
-                    }
+                    self.interrupt(tid)?;
                 }
             }
             if !missing || began.elapsed() > PATIENCE {
@@ -178,6 +242,17 @@ impl Session {
             std::thread::sleep(PAUSE);
         }
         Ok(self.thread_states(present))
+    }
+
+    /// Tells a thread to stop.
+    pub(super) fn interrupt(&mut self, tid: i32) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(tid) {
+            task.interrupted = true;
+        }
+        match ptrace::interrupt(tid) {
+            Err(error) if !error.is_death() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the tasks have stopped that the events which wait to be served are about to announce.
@@ -199,7 +274,7 @@ impl Session {
         for (tid, _, stopped) in &self.waiting {
             let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
             // A thread that is newer than its record: its first stop waits to be served.
-            if known.unwrap_or_else(|| procfs::thread_group(*tid) == Some(self.pid))
+            if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))
                 && let Ok(raw) = stopped.registers()
             {
                 states.push(ThreadState { tid: *tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
@@ -234,7 +309,17 @@ impl Session {
         moment: ScanMoment,
         began: Instant,
     ) -> std::result::Result<ScanRecord, String> {
-        let Some(options) = &self.settings.leak_scan else { return Err("no leak scan was asked for".to_owned()) };
+        let own_suppressions = self.space.own_suppressions();
+        let read = self.read_heap(live, threads)?;
+        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let snapshot = self.model.snapshot();
+        let HeapRead { graph, sites, thread_names } = read;
+        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names, own_suppressions })
+    }
+
+    /// Reads the live blocks and the roots of a program that stands still.
+    fn read_heap(&mut self, live: i32, threads: &[ThreadState]) -> std::result::Result<HeapRead, String> {
+        let options = self.settings.leak_scan.clone().unwrap_or_default();
         let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
         self.space.refresh_maps(live).map_err(failed)?;
         if self.space.mappings().is_empty() {
@@ -250,22 +335,26 @@ impl Session {
         let is_declared = |function: FunctionId| self.settings.table.is_declared(function);
         let of_allocator = |block: &&LiveBlock| sites.get(&block.site).is_none_or(|key| !is_declared(key.function));
         let allocators: Vec<LiveBlock> = blocks.iter().filter(of_allocator).copied().collect();
-        let options = ScanOptions { files: self.space.mapped_files(), ..options.clone() };
+        let options = ScanOptions { files: self.space.mapped_files(), ..options };
 
         self.space.memory.new_stop(live);
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
         let roots = {
             let (mappings, memory) = self.space.mappings_and_memory();
-            let sources =
-                RootSources { mappings, modules: &modules, threads, pid: self.pid, blocks: &allocators, layout };
+            let sources = RootSources {
+                mappings,
+                modules: &modules,
+                threads,
+                pid: self.pid,
+                blocks: &allocators,
+                layout,
+                heap_is_known: !self.model.may_have_unknown_blocks(),
+            };
             find(&sources, memory)
         };
-        let own_suppressions = self.space.own_suppressions();
         let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
-        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let snapshot = self.model.snapshot();
-        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names, own_suppressions })
+        Ok(HeapRead { graph, sites, thread_names })
     }
 
     fn sites_of(&self, blocks: &[LiveBlock]) -> FxHashMap<SiteId, SiteKey> {

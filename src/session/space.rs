@@ -22,7 +22,7 @@ use crate::symbols::ModuleMemory;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{Result, files, procfs};
+use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
@@ -69,7 +69,41 @@ struct Loaded {
 #[derive(Clone, Copy, Debug)]
 struct Deferred {
     addr: Addr,
-    purpose: Purpose,
+    to_place: ToPlace,
+}
+
+impl Deferred {
+    const fn is_entry_at(&self, addr: Addr) -> bool {
+        self.addr.0 == addr.0 && matches!(self.to_place, ToPlace::Entry(_))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ToPlace {
+    Entry(EntryProbe),
+    /// A wrapper's probe, which tells the size that the free below it should have.
+    SizedDelete(FunctionId),
+    Loader,
+    SignalAction,
+    Exec,
+    /// libc's `_exit`.
+    Exit,
+}
+
+impl ToPlace {
+    /// Whether allocator calls go unseen without it.
+    const fn is_needed_to_see_all(self) -> bool {
+        matches!(self, Self::Entry(_) | Self::SizedDelete(_) | Self::Loader)
+    }
+}
+
+/// The probe on an allocator function.
+#[derive(Clone, Copy, Debug)]
+struct EntryProbe {
+    function: FunctionId,
+    module: ModuleId,
+    size: u64,
+    family: Option<Family>,
 }
 
 /// See the module's head.
@@ -230,8 +264,8 @@ impl AddressSpace {
             self.breakpoints.forget_removed(range.start, range.end);
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
-            self.leak_suppressions.retain(|(function, _)| !range.contains(function));
             self.demoted.retain(|site| !range.contains(site));
+            self.leak_suppressions.retain(|(function, _)| !range.contains(function));
         }
     }
 
@@ -280,7 +314,7 @@ impl AddressSpace {
             is_program,
             probed: Vec::new(),
         });
-        if let Err(error) = self.watch_sigaction(&elf, bias) {
+        if let Err(error) = self.watch_libc(&elf, bias) {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&elf, bias) {
@@ -331,26 +365,39 @@ impl AddressSpace {
         for probe in providers.sized_deletes {
             let Some((addr, _)) = self.process_address(&probe) else { continue };
             if self.breakpoints.get(addr).is_none_or(|breakpoint| breakpoint.purposes.entry.is_none()) {
-                self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::SizedDelete(probe.function) }, None)?;
             }
         }
         for probe in providers.probes {
             let Some((addr, id)) = self.process_address(&probe) else { continue };
-            let known = self.entry_families.insert(addr, probe.family).is_some();
-            if known && self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some()) {
+            let is_placed = self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some());
+            if is_placed {
+                self.entry_families.insert(addr, probe.family);
                 continue;
             }
-            self.note_allocator_code(id, addr, probe.size);
-            if let Some(record) = self.records.get_mut(id.0 as usize)
-                && !record.probed.contains(&probe.function)
-            {
-                record.probed.push(probe.function);
+            if self.deferred.iter().any(|other| other.is_entry_at(addr)) {
+                continue;
             }
+            let entry = EntryProbe { function: probe.function, module: id, size: probe.size, family: probe.family };
             if self.probing.wants(probe.function, table) {
-                self.place_or_defer(Deferred { addr, purpose: Purpose::Entry(probe.function) }, None)?;
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
+            } else {
+                // It can be placed when collecting goes on.
+                self.note_placed(addr, entry);
             }
         }
         Ok(())
+    }
+
+    /// A probe stands: only now its function counts as probed.
+    fn note_placed(&mut self, addr: Addr, entry: EntryProbe) {
+        self.entry_families.insert(addr, entry.family);
+        self.note_allocator_code(entry.module, addr, entry.size);
+        if let Some(record) = self.records.get_mut(entry.module.0 as usize)
+            && !record.probed.contains(&entry.function)
+        {
+            record.probed.push(entry.function);
+        }
     }
 
     fn process_address(&self, probe: &Probe) -> Option<(Addr, ModuleId)> {
@@ -369,12 +416,28 @@ impl AddressSpace {
     }
 
     fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
-        match self.place(probe.addr, probe.purpose, helper)? {
-            Placed::Done => {}
+        let purpose = match probe.to_place {
+            ToPlace::Entry(entry) => Purpose::Entry(entry.function),
+            ToPlace::SizedDelete(function) => Purpose::Entry(function),
+            ToPlace::Loader => Purpose::Loader,
+            ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
+            ToPlace::Exec => Purpose::Exec,
+            ToPlace::Exit => Purpose::Tag(EXIT_TAG),
+        };
+        let placed = match self.place(probe.addr, purpose, helper) {
+            Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
+            placed => placed?,
+        };
+        match placed {
+            Placed::Done => {
+                if let ToPlace::Entry(entry) = probe.to_place {
+                    self.note_placed(probe.addr, entry);
+                }
+            }
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
                 let missed = format!("no probe could be placed at {}: calls of that function are missed", probe.addr);
-                if matches!(probe.purpose, Purpose::Tag(_)) { self.warnings.push(missed) } else { self.blind(missed) }
+                if probe.to_place.is_needed_to_see_all() { self.blind(missed) } else { self.warnings.push(missed) }
             }
             Placed::Interrupted(status) => {
                 self.deferred.push(probe);
@@ -394,16 +457,30 @@ impl AddressSpace {
         Ok(None)
     }
 
+    /// Places what had to wait for a thread that stands still, wherever it does.
+    pub fn place_refused(&mut self) -> Result<()> {
+        for probe in std::mem::take(&mut self.deferred) {
+            self.place_or_defer(probe, None)?;
+        }
+        Ok(())
+    }
+
     /// Whether probes wait for a thread at a breakpoint.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too).
-    fn watch_sigaction(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too), and
+    /// execve(2).
+    fn watch_libc(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
             let addr = bias.to_process(sigaction.addr);
-            self.place_or_defer(Deferred { addr, purpose: Purpose::Tag(SIGACTION_TAG) }, None)?;
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
+            // posix_spawn, system and popen end there, too.
+            if let Some(execve) = elf.find_symbol("execve").filter(|symbol| symbol.is_function()) {
+                let addr = bias.to_process(execve.addr);
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
+            }
         }
         Ok(())
     }
@@ -414,7 +491,7 @@ impl AddressSpace {
             return Ok(());
         };
         self.loader_state = Some(bias.to_process(state.addr).add(R_STATE));
-        self.place_or_defer(Deferred { addr: bias.to_process(notify.addr), purpose: Purpose::Loader }, None)?;
+        self.place_or_defer(Deferred { addr: bias.to_process(notify.addr), to_place: ToPlace::Loader }, None)?;
         Ok(())
     }
 
@@ -454,8 +531,13 @@ impl AddressSpace {
     }
 
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
-    pub fn into_records(mut self) -> (StackTable, Vec<ModuleRecord>) {
+    pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
         (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+    }
+
+    /// The stacks so far, and all modules that they may refer to.
+    pub fn records(&self) -> (&StackTable, &[ModuleRecord]) {
+        (self.unwinder.stacks(), &self.records)
     }
 }
 

@@ -24,9 +24,51 @@ pub struct Task {
     pub listening: bool,
     /// It has reported its end.
     pub ending: bool,
-    /// A signal met the task at the start of a pad and sent it back to the breakpoint: the hit at this address with
-    /// this stack pointer has been counted already.
-    pub skip: Option<(Addr, u64)>,
+    /// It was told to stop, and has not stopped since.
+    pub interrupted: bool,
+    /// Hits that have been counted already.
+    pub counted: CountedHits,
+}
+
+/// Hits after which a signal met the task at the start of the pad, and sent it back to the breakpoint: it will hit that once
+/// more, when the handler has returned. Handlers are interrupted, too: hence a stack, innermost last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CountedHits {
+    hits: [(Addr, u64); CountedHits::ROOM],
+    len: usize,
+}
+
+impl CountedHits {
+    /// Signals that interrupt each other, each at a pad: the outermost is forgotten beyond this.
+    const ROOM: usize = 8;
+
+    /// How far above a hit the stack pointer may be on the same stack.
+    const SAME_STACK: u64 = 1 << 20;
+
+    /// The hit at `at` with the stack pointer `sp` has been counted, and will be repeated.
+    pub fn push(&mut self, at: Addr, sp: u64) {
+        if self.len == Self::ROOM {
+            self.hits.rotate_left(1);
+            self.len -= 1;
+        }
+        if let Some(slot) = self.hits.get_mut(self.len) {
+            *slot = (at, sp);
+            self.len += 1;
+        }
+    }
+
+    /// Whether a hit is the repetition of one that was counted; it is forgotten then, with those inside it.
+    pub fn take(&mut self, at: Addr, sp: u64) -> bool {
+        let known = self.hits.get(..self.len).unwrap_or_default();
+        if let Some(found) = known.iter().rposition(|hit| *hit == (at, sp)) {
+            self.len = found;
+            return true;
+        }
+        // A handler has left by longjmp, or returned into a program that went elsewhere.
+        let is_dead = |(_, counted): &(Addr, u64)| sp > *counted && sp - counted < Self::SAME_STACK;
+        self.len -= known.iter().rev().take_while(|hit| is_dead(hit)).count();
+        false
+    }
 }
 
 /// All tasks under trace.
@@ -43,7 +85,8 @@ impl Tasks {
         self.last_serial += 1;
         self.threads += u64::from(role == Role::Thread);
         let id = TaskId { tid, serial: self.last_serial };
-        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, skip: None });
+        let counted = CountedHits::default();
+        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, interrupted: false, counted });
         id
     }
 
@@ -90,5 +133,49 @@ impl Tasks {
     /// Whether no task is left.
     pub fn is_empty(&self) -> bool {
         self.by_tid.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTER: (Addr, u64) = (Addr(0x1000), 0x7f00_2000);
+    const INNER: (Addr, u64) = (Addr(0x1800), 0x7f00_1000);
+
+    #[test]
+    fn nested_signals_repeat_each_their_own_hit_once() {
+        let mut counted = CountedHits::default();
+        counted.push(OUTER.0, OUTER.1);
+        // the handler itself is interrupted at a pad
+        assert!(!counted.take(INNER.0, INNER.1));
+        counted.push(INNER.0, INNER.1);
+        assert!(counted.take(INNER.0, INNER.1));
+        assert!(!counted.take(INNER.0, INNER.1), "the handler's next hit at the same place is a new one");
+        assert!(counted.take(OUTER.0, OUTER.1));
+        assert!(!counted.take(OUTER.0, OUTER.1));
+    }
+
+    #[test]
+    fn what_a_longjmp_left_behind_is_forgotten() {
+        let mut counted = CountedHits::default();
+        counted.push(OUTER.0, OUTER.1);
+        counted.push(INNER.0, INNER.1);
+        assert!(!counted.take(Addr(0x3000), OUTER.1 + 0x100));
+        assert!(!counted.take(OUTER.0, OUTER.1) && !counted.take(INNER.0, INNER.1));
+        // a return into the outer handler proves the inner one dead
+        counted.push(OUTER.0, OUTER.1);
+        counted.push(INNER.0, INNER.1);
+        assert!(counted.take(OUTER.0, OUTER.1));
+        assert!(!counted.take(INNER.0, INNER.1));
+    }
+
+    #[test]
+    fn too_many_forget_the_outermost() {
+        let mut counted = CountedHits::default();
+        let hits = || (0..20u64).map(|n| (Addr(n), 0x7f00_0000 - n * 0x100));
+        hits().for_each(|(at, sp)| counted.push(at, sp));
+        let repeated = hits().collect::<Vec<_>>().into_iter().rev().filter(|(at, sp)| counted.take(*at, *sp)).count();
+        assert_eq!(repeated, CountedHits::ROOM);
     }
 }

@@ -3,6 +3,7 @@
 //! A stop costs about 10 µs where tracer and target share a CPU, and up to 45 µs across CPUs of a virtual machine: the
 //! wake-up of an idle CPU is what takes long. The mask is inherited by children and visible to the target, hence an option.
 
+use super::injection::{self, Call};
 use super::{Result, TracerError};
 
 /// A set of CPUs.
@@ -37,6 +38,11 @@ impl CpuSet {
 
     /// Lets `tid` (0: the calling thread) run on these CPUs only.
     pub fn apply(&self, tid: i32) -> Result<()> {
+        injection::point(Call::Other).map_err(|source| TracerError::Task {
+            operation: "set the CPU affinity of",
+            tid,
+            source,
+        })?;
         // SAFETY: the set is valid for the size given.
         let result = unsafe { libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &raw const self.0) };
         if result == 0 { Ok(()) } else { Err(TracerError::last("set the CPU affinity of", tid)) }

@@ -4,7 +4,7 @@
 //! interrupts the wait; since a signal can arrive just before the wait begins, it is repeated until the tracer thread
 //! has taken the order.
 
-use super::{Result, TracerError};
+use super::{Result, TracerError, injection};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -41,6 +41,7 @@ impl Control {
 
     /// To be called first thing by the tracer thread.
     pub fn register_tracer(&self) -> Result<()> {
+        injection::arm();
         install_wake_up()?;
         self.tracer_tid.store(thread_id(), Ordering::Release);
         Ok(())
@@ -291,6 +292,7 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let Some(mask) = INHERITED_MASK.get().copied() else { return };
     let reset = move || {
+        super::limits::restore_open_files();
         // SAFETY: the mask is valid, nothing is returned; the default is valid for this signal.
         let result = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
@@ -301,7 +303,7 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
             error => Err(std::io::Error::from_raw_os_error(error)),
         }
     };
-    // SAFETY: between fork and exec the closure calls signal and pthread_sigmask only, which allocate nothing and take no lock.
+    // SAFETY: between fork and exec the closure calls setrlimit, signal and pthread_sigmask only, which allocate nothing and take no lock.
     unsafe { command.pre_exec(reset) };
 }
 

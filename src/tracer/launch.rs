@@ -6,10 +6,12 @@
 
 use super::affinity::CpuSet;
 use super::control::SignalMask;
+use super::injection::{self, Call};
 use super::{Result, TracerError, ptrace};
 use crate::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
@@ -45,6 +47,8 @@ pub struct Program {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
+    /// Of an ELF file, its class (1: 32-bit, 2: 64-bit).
+    elf_class: Option<u8>,
 }
 
 impl Program {
@@ -74,7 +78,8 @@ impl Program {
             envp.push(c_string(&[key.as_bytes(), b"=", value.as_bytes()].concat())?);
         }
         let path = c_string(path.as_os_str().as_bytes())?;
-        Ok(Self { name: shown, path, arguments: argv, environment: envp })
+        let elf_class = elf_class(Path::new(OsStr::from_bytes(path.to_bytes())));
+        Ok(Self { name: shown, path, arguments: argv, environment: envp, elf_class })
     }
 
     /// The file to be executed.
@@ -131,7 +136,16 @@ fn executable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A child that has been seized and let go towards its exec.
+/// The class in the header of an ELF file; None if it is none or can't be read.
+fn elf_class(path: &Path) -> Option<u8> {
+    let mut header = [0; 5];
+    File::open(path).and_then(|mut file| file.read_exact(&mut header)).ok()?;
+    let [0x7f, b'E', b'L', b'F', class] = header else { return None };
+    Some(class)
+}
+
+/// A child that has been seized and let go towards its exec. Dropping this before [`Launched::begins`] ends the child: what
+/// could not be traced from its first instruction on is not run at all.
 #[derive(Debug)]
 pub struct Launched {
     /// Its process id.
@@ -139,16 +153,38 @@ pub struct Launched {
     name: String,
     path: PathBuf,
     exec_error: OwnedFd,
+    elf_class: Option<u8>,
+    ours: bool,
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        if self.ours {
+            ptrace::kill_child(self.pid);
+        }
+    }
 }
 
 impl Launched {
+    /// The child is about to execute the program's first instruction, or has ended: from now on it is left alone.
+    pub fn begins(&mut self) {
+        self.ours = false;
+    }
+
     /// To be asked when the child has ended without PTRACE_EVENT_EXEC: why its exec failed, if that was the cause.
     pub fn exec_failure(&self) -> Option<TracerError> {
         let mut code = [0u8; 4];
         // SAFETY: reads at most 4 bytes into a buffer of 4; the descriptor is ours.
         let n = unsafe { libc::read(self.exec_error.as_raw_fd(), code.as_mut_ptr().cast(), code.len()) };
-        let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
-        (n == 4).then(|| TracerError::Exec { program: self.name.clone(), source: explain_exec(&self.path, source) })
+        (n == 4).then(|| TracerError::Exec {
+            program: self.name.clone(),
+            source: match i32::from_le_bytes(code) {
+                libc::ENOEXEC if self.elf_class == Some(1) => {
+                    io::Error::other("it is a 32-bit program, and this kernel runs none")
+                }
+                code => explain_exec(&self.path, io::Error::from_raw_os_error(code)),
+            },
+        })
     }
 }
 
@@ -175,6 +211,7 @@ fn explain_exec(path: &Path, error: io::Error) -> io::Error {
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "make a pipe", source })?;
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors, which are new and ours if the call succeeds.
     unsafe {
@@ -213,6 +250,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             action.sa_sigaction = INHERITED_SIGPIPE.load(Ordering::Relaxed);
             libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            super::limits::restore_open_files();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
             // Without this the read below would never see the end of the pipe if heaptrace died now.
             libc::close(gate_write.as_raw_fd());
@@ -221,7 +259,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
                 libc::_exit(127);
             }
             libc::execve(program.path.as_ptr(), argv.as_ptr(), envp.as_ptr());
-            if *libc::__errno_location() == libc::ENOEXEC {
+            if *libc::__errno_location() == libc::ENOEXEC && program.elf_class.is_none() {
                 libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), envp.as_ptr());
             }
             let code = (*libc::__errno_location()).to_le_bytes();
@@ -238,11 +276,20 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         return Err(error);
     }
+    let launched = Launched {
+        pid,
+        name: program.name.clone(),
+        path: program.path().to_owned(),
+        exec_error: error_read,
+        elf_class: program.elf_class,
+        ours: true,
+    };
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "let the program start", source })?;
     // SAFETY: one byte of a valid buffer to a descriptor of ours.
     if unsafe { libc::write(gate_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) } != 1 {
         return Err(TracerError::own("let the program start"));
     }
-    Ok(Launched { pid, name: program.name.clone(), path: program.path().to_owned(), exec_error: error_read })
+    Ok(launched)
 }
 
 /// Whether our child `pid`, which is no longer traced, has ended, and how.

@@ -5,6 +5,7 @@
 //! byte by byte, into a private copy of the page; threads may run meanwhile. What a stopped thread's instruction or the
 //! unwinder reads goes by process_vm_readv instead, which respects page protection and costs half.
 
+use super::injection::{self, Call};
 use super::pagemap::PageMap;
 use super::{Result, TracerError};
 use crate::addr::Addr;
@@ -27,6 +28,10 @@ pub struct TargetMemory {
     file: File,
     /// The task whose memory [`ReadMemory`] reads: the one that is stopped.
     reader: i32,
+    /// A task of this address space that is stopped for us now.
+    stopped: Option<i32>,
+    /// Whether the kernel has refused a write, so that a stopped task is needed for it.
+    refused: bool,
     window_start: u64,
     window: Vec<u8>,
     /// Which pages hold anything; opened at first use.
@@ -37,12 +42,19 @@ impl TargetMemory {
     /// Opens the memory of the address space that the live task `tid` of process `pid` has now.
     pub fn open(pid: i32, tid: i32) -> Result<Self> {
         let path = format!("/proc/{tid}/mem");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
+        let file = injection::point(Call::Other)
+            .and_then(|()| OpenOptions::new().read(true).write(true).open(&path))
             .map_err(|source| TracerError::ProcFile { path, source })?;
-        Ok(Self { pid, file, reader: tid, window_start: 0, window: Vec::with_capacity(WINDOW), pages: None })
+        Ok(Self {
+            pid,
+            file,
+            reader: tid,
+            stopped: None,
+            refused: false,
+            window_start: 0,
+            window: Vec::with_capacity(WINDOW),
+            pages: None,
+        })
     }
 
     /// Forgets what was cached: to be called at each stop, before the first read. `tid` is the stopped task.
@@ -51,9 +63,23 @@ impl TargetMemory {
         self.window.clear();
     }
 
+    /// Tells which task of this address space is stopped for the calling thread, if one is: where the kernel refuses writes
+    /// to /proc/PID/mem (Linux 6.12 and later, `proc_mem.force_override=never`), they are made through it.
+    pub const fn stands_still(&mut self, task: Option<i32>) {
+        self.stopped = task;
+    }
+
+    /// Whether no task is stopped now, and the kernel has refused a write in such a moment.
+    pub const fn is_refused(&self) -> bool {
+        self.refused && self.stopped.is_none()
+    }
+
     /// Reads as the program itself could: pages without read permission fail. (Through /proc/TID/mem they do not.)
     fn read_as_program(&self, addr: Addr, buf: &mut [u8]) -> usize {
         let Ok(start) = usize::try_from(addr.0) else { return 0 };
+        if injection::point(Call::Other).is_err() {
+            return 0;
+        }
         let remote = [RemoteIoVec { base: start, len: buf.len() }];
         match process_vm_readv(Pid::from_raw(self.reader), &mut [IoSliceMut::new(buf)], &remote) {
             Ok(n) => n,
@@ -70,7 +96,16 @@ impl TargetMemory {
     /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards.
     pub fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         self.window.clear();
-        self.file.write_all_at(bytes, addr.0).map_err(|source| TracerError::Write { pid: self.pid, addr, source })?;
+        let written = injection::point(Call::Write).and_then(|()| self.file.write_all_at(bytes, addr.0));
+        if let Err(source) = written {
+            match self.stopped {
+                Some(task) => self.poke(task, addr, bytes)?,
+                None => {
+                    self.refused = true;
+                    return Err(TracerError::Write { pid: self.pid, addr, source });
+                }
+            }
+        }
         let mut back = [0u8; 64];
         for (i, chunk) in bytes.chunks(back.len()).enumerate() {
             let at = addr.add((i * back.len()) as u64);
@@ -82,21 +117,75 @@ impl TargetMemory {
         Ok(())
     }
 
+    /// Writes through a stopped task (PTRACE_POKEDATA): by aligned words, each in one piece, as other threads may run.
+    fn poke(&self, task: i32, addr: Addr, bytes: &[u8]) -> Result<()> {
+        const WORD: u64 = size_of::<u64>() as u64;
+        let mut done = 0;
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = addr.add(done as u64);
+            let offset = at.0 % WORD;
+            let word_at = at.sub(offset);
+            let source = || std::io::Error::from_raw_os_error(libc::EIO);
+            let word = self.read_word_uncached(word_at).ok_or_else(|| TracerError::Write {
+                pid: self.pid,
+                addr,
+                source: source(),
+            })?;
+            let mut word = word.to_le_bytes();
+            let mut copied = 0;
+            for (to, from) in word.iter_mut().skip(offset as usize).zip(rest) {
+                *to = *from;
+                copied += 1;
+            }
+            super::ptrace::poke(task, word_at, u64::from_le_bytes(word))?;
+            done += copied;
+        }
+        Ok(())
+    }
+
     /// Reads a word past the cache.
     pub fn read_word_uncached(&self, addr: Addr) -> Option<u64> {
         let mut word = [0; 8];
         (self.read_uncached(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
     }
 
-    /// Reads past the cache.
+    /// Reads a path or another string of at most PATH_MAX bytes, without its NUL. None if it does not end there.
+    pub fn read_c_string(&self, addr: Addr) -> Option<Vec<u8>> {
+        const LONGEST: usize = 4096;
+        let mut text = vec![0; LONGEST];
+        // What follows the string may not be mapped.
+        let mut n = 0;
+        while n < LONGEST {
+            let at = addr.0.wrapping_add(n as u64);
+            let to_page_end = WINDOW - at as usize % WINDOW;
+            let piece = text.get_mut(n..LONGEST.min(n + to_page_end))?;
+            let read = self.read_uncached(Addr(at), piece);
+            if let Some(end) = piece.get(..read)?.iter().position(|&byte| byte == 0) {
+                text.truncate(n + end);
+                return Some(text);
+            }
+            if read == 0 {
+                return None;
+            }
+            n += read;
+        }
+        None
+    }
+
+    /// Reads past the cache. What can't be read is asked for twice: whether an int3 is taken out again depends on this,
+    /// and the kernel may just have been short of memory.
     pub fn read_uncached(&self, addr: Addr, buf: &mut [u8]) -> usize {
         let mut done = 0;
+        let mut failed = false;
         while done < buf.len() {
-            match self.file.read_at(&mut buf[done..], addr.0.wrapping_add(done as u64)) {
+            let read = injection::point(Call::Other)
+                .and_then(|()| self.file.read_at(&mut buf[done..], addr.0.wrapping_add(done as u64)));
+            match read {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) => break,
+                Err(_) if failed => break,
+                Err(_) => failed = true,
             }
         }
         done

@@ -286,7 +286,7 @@ fn read_own() -> OwnFacts {
 
 /// Reads what /proc tells about the target.
 fn read_target(pid: i32) -> Visibility {
-    let Some(thread_group) = procfs::thread_group(pid) else {
+    let Ok(Some(thread_group)) = procfs::thread_group(pid) else {
         // SAFETY: signal 0 only asks whether the process exists and could be signalled.
         let result = unsafe { libc::kill(pid, 0) };
         let hidden = result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
@@ -318,7 +318,7 @@ fn read_target(pid: i32) -> Visibility {
 fn tracer(tid: i32) -> Option<(i32, String)> {
     // TracerPid is the id of the tracing *thread*, which need not be its process's first.
     let tracer = procfs::tracer_of(tid).filter(|&tracer| tracer != 0)?;
-    let process = procfs::thread_group(tracer).unwrap_or(tracer);
+    let process = procfs::thread_group(tracer).ok().flatten().unwrap_or(tracer);
     Some((process, procfs::comm(process)))
 }
 

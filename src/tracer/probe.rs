@@ -165,12 +165,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: kill has no memory effects; the child has not been reaped, so the id is still its own.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone.
-        while let Ok(Waited::Task(_, _, Some(stopped))) = ptrace::wait_task(self.pid) {
-            let _ = stopped.resume(0);
-        }
+        ptrace::kill_child(self.pid);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reading /proc: what the kernel tells of a task without stopping it.
 
+use super::injection::{self, Call};
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use std::os::unix::fs::MetadataExt;
@@ -8,21 +9,42 @@ use std::path::{Path, PathBuf};
 /// Reads `/proc/TID/FILE`.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     let path = format!("/proc/{tid}/{file}");
-    std::fs::read(&path).map_err(|source| TracerError::ProcFile { path, source })
+    injection::point(Call::Other)
+        .and_then(|()| std::fs::read(&path))
+        .map_err(|source| TracerError::ProcFile { path, source })
+}
+
+/// Whether a file under /proc could not be read because its task is gone, not because something else was missing.
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// As [`status_field`], but tells a task that is gone (None) from a file that can't be read.
+fn status_field_if_alive(tid: i32, key: &str) -> Result<Option<String>> {
+    match read(tid, "status") {
+        Ok(text) => Ok(field_of(&text, key)),
+        Err(TracerError::ProcFile { source, .. }) if is_gone(&source) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn field_of(status: &[u8], key: &str) -> Option<String> {
+    let text = String::from_utf8_lossy(status);
+    text.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim().to_owned()))
 }
 
 /// The ids of all threads of process `pid` at this moment.
 pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     let path = format!("/proc/{pid}/task");
-    let entries = std::fs::read_dir(&path).map_err(|source| TracerError::ProcFile { path, source })?;
+    let entries = injection::point(Call::Other)
+        .and_then(|()| std::fs::read_dir(&path))
+        .map_err(|source| TracerError::ProcFile { path, source })?;
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The value of `key` in `/proc/TID/status`, without white space around it. None if the task is gone.
 pub fn status_field(tid: i32, key: &str) -> Option<String> {
-    let text = read(tid, "status").ok()?;
-    let text = String::from_utf8_lossy(&text);
-    text.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim().to_owned()))
+    field_of(&read(tid, "status").ok()?, key)
 }
 
 /// A number in `/proc/TID/status`.
@@ -36,13 +58,20 @@ pub fn status_signals(tid: i32, key: &str) -> Option<u64> {
 }
 
 /// Whether a signal is queued for the task itself. (A trap's signal is: the kernel sends it to the thread.)
-pub fn has_pending(tid: i32, signal: i32) -> bool {
-    status_signals(tid, "SigPnd").is_some_and(|set| set & (1 << (signal - 1)) != 0)
+///
+/// # Errors
+/// If the task lives and its file can't be read.
+pub fn has_pending(tid: i32, signal: i32) -> Result<bool> {
+    let set = status_field_if_alive(tid, "SigPnd")?.and_then(|set| u64::from_str_radix(&set, 16).ok());
+    Ok(set.is_some_and(|set| set & (1 << (signal - 1)) != 0))
 }
 
-/// The process that the task belongs to.
-pub fn thread_group(tid: i32) -> Option<i32> {
-    status_number(tid, "Tgid")
+/// The process that the task belongs to; None if it is gone.
+///
+/// # Errors
+/// If the task lives and its file can't be read.
+pub fn thread_group(tid: i32) -> Result<Option<i32>> {
+    Ok(status_field_if_alive(tid, "Tgid")?.and_then(|group| group.parse().ok()))
 }
 
 /// Which thread traces the task (a thread id, also if the field is called TracerPid); 0 for none.
@@ -50,9 +79,14 @@ pub fn tracer_of(tid: i32) -> Option<i32> {
     status_number(tid, "TracerPid")
 }
 
-/// The scheduling state letter of a task (proc(5): R, S, D, T, t, Z, X, …).
+/// The scheduling state letter of a task (proc(5): R, S, D, T, t, Z, X, …). None if it is gone; `?` if it can't be told.
 pub fn state(pid: i32, tid: i32) -> Option<u8> {
-    let text = std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let path = format!("/proc/{pid}/task/{tid}/stat");
+    let text = match injection::point(Call::Other).and_then(|()| std::fs::read(path)) {
+        Ok(text) => text,
+        Err(error) if is_gone(&error) => return None,
+        Err(_) => return Some(b'?'),
+    };
     // The command name stands in parentheses and may itself hold any byte: search from the end.
     let close = text.iter().rposition(|&b| b == b')')?;
     text.get(close + 2).copied()
@@ -88,7 +122,8 @@ pub enum Whereabouts {
 
 /// Reads `/proc/PID/task/TID/syscall` (proc(5)): a blocked task's line ends in its stack pointer and program counter.
 pub fn whereabouts(pid: i32, tid: i32) -> Whereabouts {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")) else {
+    let path = format!("/proc/{pid}/task/{tid}/syscall");
+    let Ok(text) = injection::point(Call::Other).and_then(|()| std::fs::read_to_string(path)) else {
         return Whereabouts::Unknown;
     };
     if text.starts_with("running") {
@@ -179,6 +214,7 @@ pub fn has_seccomp(tid: i32) -> bool {
 /// Whether two tasks share one address space (kcmp(2)). None if the kernel does not tell.
 pub fn same_memory(a: i32, b: i32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
+    injection::point(Call::Other).ok()?;
     // SAFETY: kcmp with KCMP_VM takes numbers only.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) };
     (order >= 0).then_some(order == 0)
@@ -225,7 +261,7 @@ mod tests {
     fn tells_of_ourselves() {
         let pid = i32::try_from(std::process::id()).unwrap();
         assert!(tasks(pid).unwrap().contains(&pid));
-        assert_eq!(thread_group(pid), Some(pid));
+        assert_eq!(thread_group(pid).unwrap(), Some(pid));
         assert_eq!(tracer_of(pid), Some(0));
         assert!(!command_line(pid).is_empty());
         assert_eq!(executable(pid), std::env::current_exe().ok());

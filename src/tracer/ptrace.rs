@@ -1,7 +1,9 @@
 //! The ptrace requests, typed: a request that needs a stopped task takes a [`Stopped`], and resuming consumes it.
 
+use super::injection::{self, Call};
 use super::status::WaitStatus;
 use super::{Result, TracerError};
+use crate::addr::Addr;
 use crate::arch::{Regs, reg};
 use std::io;
 use std::mem::MaybeUninit;
@@ -66,6 +68,7 @@ pub fn wait_task(tid: i32) -> Result<Waited> {
 }
 
 fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "wait for the target", source })?;
     let mut status = 0;
     // SAFETY: `status` is a valid place for the kernel to write to; no rusage is asked for.
     let tid = unsafe { libc::wait4(tid, &raw mut status, flags, std::ptr::null_mut()) };
@@ -88,7 +91,29 @@ fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
     }
 }
 
+/// Writes a word to the memory of `tid`, which must be stopped for the calling thread. Goes through page protection.
+pub(super) fn poke(tid: i32, addr: Addr, word: u64) -> Result<()> {
+    injection::point(Call::Poke).map_err(|source| TracerError::Task { operation: "write to", tid, source })?;
+    request(libc::PTRACE_POKEDATA, tid, addr.0, word, "write to")
+}
+
+/// Kills our own child `pid`, traced by the calling thread or not, and takes its status: not even a zombie is left.
+pub fn kill_child(pid: i32) {
+    // SAFETY: kill has no memory effects; the child has not been reaped, so the id is still its own.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone.
+    while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid) {
+        let _ = stopped.resume(0);
+    }
+}
+
 impl Stopped {
+    /// The token of a stop whose own was lost: by a panic between the stop and its answer, or by a request that failed.
+    /// `tid` has not been resumed since.
+    pub const fn regained(tid: i32) -> Self {
+        Self { tid }
+    }
+
     /// The stopped task.
     pub const fn tid(&self) -> i32 {
         self.tid
@@ -103,6 +128,43 @@ impl Stopped {
     /// ends in another stop of the same task.
     pub(super) fn run_to_system_call(&self) -> Result<()> {
         request(libc::PTRACE_SYSCALL, self.tid, 0, 0, "resume")
+    }
+
+    /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
+    /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
+    /// the task call once more. A timeout begins anew with it.
+    pub fn restart_interrupted_call(&self) -> Result<()> {
+        /// Calls that wait, and have done nothing yet when they fail with EINTR.
+        const CALLS: [libc::c_long; 19] = [
+            libc::SYS_epoll_wait,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_rt_sigtimedwait,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_msgrcv,
+            libc::SYS_msgsnd,
+            libc::SYS_recvfrom,
+            libc::SYS_recvmsg,
+            libc::SYS_recvmmsg,
+            libc::SYS_sendto,
+            libc::SYS_sendmsg,
+            libc::SYS_accept,
+            libc::SYS_accept4,
+            libc::SYS_read,
+            libc::SYS_write,
+            libc::SYS_io_getevents,
+            libc::SYS_io_uring_enter,
+        ];
+        let mut raw = self.registers()?;
+        let call = raw.0.orig_rax.cast_signed();
+        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) || !CALLS.contains(&call) {
+            return Ok(());
+        }
+        raw.0.rax = raw.0.orig_rax;
+        // `syscall` has two bytes.
+        raw.0.rip = raw.0.rip.wrapping_sub(2);
+        self.set_registers(&raw)
     }
 
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
@@ -246,6 +308,7 @@ const fn as_word(value: i32) -> u64 {
 }
 
 fn request(request: libc::c_uint, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
+    injection::point(Call::Other).map_err(|source| TracerError::Task { operation, tid, source })?;
     // SAFETY: ptrace acts on the other process; where `data` is an address of ours, the wrappers above pass a
     // place that is valid and large enough for the request.
     let result = unsafe { libc::ptrace(request, tid, addr, data) };

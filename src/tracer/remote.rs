@@ -33,6 +33,18 @@ pub enum RemoteCall {
 /// Any failure of a ptrace request; [`TracerError::Died`] if the thread is gone without a status.
 pub fn call(thread: &Stopped, regs: &RawRegs, code: Addr, number: i64, arguments: [u64; 6]) -> Result<RemoteCall> {
     let mask = thread.signal_mask()?;
+    let mut errand = Errand {
+        thread,
+        regs,
+        mask,
+        sent: false,
+        running: false,
+        entered: false,
+        left: false,
+        stop_again: 0,
+        in_group_stop: false,
+        over: false,
+    };
     thread.set_signal_mask(u64::MAX)?;
     let mut changed = *regs;
     let r = &mut changed.0;
@@ -40,41 +52,91 @@ pub fn call(thread: &Stopped, regs: &RawRegs, code: Addr, number: i64, arguments
     r.rax = number.cast_unsigned();
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
     thread.set_registers(&changed)?;
-    let tid = thread.tid();
-    let mut stop_again = 0;
-    let mut in_group_stop = false;
-    let mut entered = false;
-    loop {
-        thread.run_to_system_call()?;
-        let Waited::Task(_, status, token) = super::ptrace::wait_task(tid)? else {
-            return Err(TracerError::Died { tid });
-        };
-        if token.is_none() {
-            return Ok(RemoteCall::Ended(status));
-        }
-        match status {
-            // Without PTRACE_O_TRACESYSGOOD the stops at a system call's entry and exit look like this.
-            WaitStatus::Signal(libc::SIGTRAP) if !entered => entered = true,
-            WaitStatus::Signal(libc::SIGTRAP) => break,
-            // SIGSTOP can't be blocked; it is delivered afterwards.
-            WaitStatus::Signal(signal) => stop_again = signal,
-            WaitStatus::GroupStop(_) => in_group_stop = true,
-            WaitStatus::EventStop => {}
-            _ => return Ok(RemoteCall::Ended(status)),
-        }
+    errand.sent = true;
+    if let Some(status) = errand.complete()? {
+        errand.over = true;
+        return Ok(RemoteCall::Ended(status));
     }
     let result = thread.registers()?.regs().result().cast_signed();
-    thread.set_registers(regs)?;
-    thread.set_signal_mask(mask)?;
-    if stop_again != 0 {
-        // SAFETY: the stop signal that was swallowed above goes back to the thread.
-        unsafe { libc::syscall(libc::SYS_tkill, tid, stop_again) };
-    }
-    if in_group_stop {
-        // The kernel then reports the group stop once more, and the thread can be left in it.
-        super::ptrace::interrupt(tid)?;
-    }
+    errand.give_back()?;
     Ok(RemoteCall::Done(result))
+}
+
+/// A thread that is busy for us. However that ends, by an error or a panic too, it gets its registers and mask back: dropping
+/// this sees to it.
+struct Errand<'a> {
+    thread: &'a Stopped,
+    regs: &'a RawRegs,
+    mask: u64,
+    /// It has the registers of the system call.
+    sent: bool,
+    running: bool,
+    entered: bool,
+    /// It has left the system call.
+    left: bool,
+    /// A stop signal that was swallowed meanwhile.
+    stop_again: i32,
+    in_group_stop: bool,
+    /// Nothing is to be given back any more.
+    over: bool,
+}
+
+impl Errand<'_> {
+    /// Lets the thread run until it has left the system call. Some: it is ending instead. May be called again after an error.
+    fn complete(&mut self) -> Result<Option<WaitStatus>> {
+        let tid = self.thread.tid();
+        while !self.left {
+            if !self.running {
+                self.thread.run_to_system_call()?;
+                self.running = true;
+            }
+            let Waited::Task(_, status, token) = super::ptrace::wait_task(tid)? else {
+                return Err(TracerError::Died { tid });
+            };
+            self.running = false;
+            if token.is_none() {
+                return Ok(Some(status));
+            }
+            match status {
+                // Without PTRACE_O_TRACESYSGOOD the stops at a system call's entry and exit look like this.
+                WaitStatus::Signal(libc::SIGTRAP) if !self.entered => self.entered = true,
+                WaitStatus::Signal(libc::SIGTRAP) => self.left = true,
+                // SIGSTOP can't be blocked; it is delivered afterwards.
+                WaitStatus::Signal(signal) => self.stop_again = signal,
+                WaitStatus::GroupStop(_) => self.in_group_stop = true,
+                WaitStatus::EventStop => {}
+                _ => return Ok(Some(status)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn give_back(&mut self) -> Result<()> {
+        self.thread.set_registers(self.regs)?;
+        self.thread.set_signal_mask(self.mask)?;
+        self.over = true;
+        let tid = self.thread.tid();
+        if self.stop_again != 0 {
+            // SAFETY: the stop signal that was swallowed goes back to the thread.
+            unsafe { libc::syscall(libc::SYS_tkill, tid, self.stop_again) };
+        }
+        if self.in_group_stop {
+            // The kernel then reports the group stop once more, and the thread can be left in it.
+            super::ptrace::interrupt(tid)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Errand<'_> {
+    fn drop(&mut self) {
+        if self.over || (self.sent && !matches!(self.complete(), Ok(None))) {
+            return;
+        }
+        if let Err(error) = self.give_back() {
+            tracing::debug!("{error}");
+        }
+    }
 }
 
 /// Lets the stopped thread map `size` bytes of private, executable memory at `at`, where nothing is mapped.

@@ -129,7 +129,7 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<UnixStream, AskError> {
         Some(thread) => thread,
     };
     // The kernel names the tracing thread.
-    let tracer = procfs::thread_group(thread).unwrap_or(thread);
+    let tracer = procfs::thread_group(thread).ok().flatten().unwrap_or(thread);
     let user = std::fs::metadata(format!("/proc/{tracer}")).map_or_else(|_| effective_user(), |found| found.uid());
     let mut failure = AskError::OtherTracer { pid, tracer, name: procfs::comm(tracer) };
     for folder in folders(user, temporary_folder_of(tracer)) {

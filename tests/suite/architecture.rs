@@ -66,7 +66,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("main", &["cli", "commands"]),
+    ("main", &["cli", "commands", "tracer"]),
 ];
 
 /// The files that may hold unsafe code.

@@ -89,17 +89,38 @@ fn traced_by_another_tracer_with_its_children() {
     assert!(ended.stderr.contains("(ltrace) traces heaptrace and its children"), "{}", ended.stderr);
 }
 
-/// T02: a 32-bit program runs untraced to its end with a message, or is refused; it is never broken.
+/// T02: a 32-bit program runs untraced to its own end, with a message; where the kernel can't run it, it is refused. `attach`
+/// refuses it, and leaves it alone.
 #[test]
 fn t02_program_for_32_bits() {
-    let program = Program::new("/bin/true");
-    let file = program.folder().join("program32");
-    std::fs::write(&file, elf32_that_exits_with(42)).unwrap();
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let program = Program::new(&file);
-    let ended = program.start_traced(&[]).wait();
-    assert!([42, 125, 126].contains(&ended.code()), "{}: {}", ended.status, ended.stderr);
-    assert!(ended.stderr.contains("32"), "{}", ended.stderr);
+    let folder = Program::new("/bin/true");
+    let program = |name: &str, code: &[u8]| {
+        let file = folder.folder().join(name);
+        std::fs::write(&file, elf32(code)).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Program::new(&file)
+    };
+    let ends = program("ends32", &EXIT_42);
+    let is_supported = std::process::Command::new(ends.exe()).status().is_ok_and(|status| status.code() == Some(42));
+    let ended = ends.start_traced(&[]).wait();
+    assert!(ended.stderr.contains("32-bit"), "{}", ended.stderr);
+    if !is_supported {
+        assert_eq!(ended.code(), 126, "{}", ended.stderr);
+        return;
+    }
+    assert_eq!(ended.code(), 42, "{}", ended.stderr);
+    assert!(ended.stderr.contains("ends32 is a 32-bit program: it runs untraced"), "{}", ended.stderr);
+
+    let waiting = program("waits32", &PAUSE_FOR_EVER).start();
+    procfs::wait_until("it is itself", || {
+        std::fs::read_link(format!("/proc/{}/exe", waiting.pid())).is_ok_and(|exe| exe.ends_with("waits32"))
+    });
+    let ended = heaptrace(&["attach", &waiting.pid().to_string()]);
+    assert_refused(&ended, 125, &["32-bit program", &waiting.pid().to_string()]);
+    assert_eq!(procfs::tracer_of(waiting.pid()), 0);
+    assert!(waiting.is_alive());
+    waiting.signal(Signal::SIGKILL);
+    waiting.wait();
 }
 
 /// A process that does not exist, is no number, or is ourselves.
@@ -199,6 +220,8 @@ fn t11_killed_at_random_moments() {
         let traced = program.collect(ended);
         assert_eq!(traced.report.0["exit"]["signal"], 9);
         assert_eq!(traced.report.site_sum(&["main"], "/live/bytes"), 4321);
+        // most threads were in the middle of a call, of which nothing is missing
+        assert_eq!(traced.report.anomaly("dropped_frames"), 0);
     }
 }
 
@@ -231,8 +254,14 @@ fn program_without_a_command() {
     assert!(ended.stderr.contains("heaptrace run /bin/true"), "{}", ended.stderr);
 }
 
-/// Bytes of an ELF file for i386 that does nothing but exit: `mov $1,%eax; mov $status,%ebx; int $0x80`.
-fn elf32_that_exits_with(status: u8) -> Vec<u8> {
+/// `mov $1,%eax; mov $42,%ebx; int $0x80`: exit(42) for i386.
+const EXIT_42: [u8; 12] = [0xb8, 1, 0, 0, 0, 0xbb, 42, 0, 0, 0, 0xcd, 0x80];
+
+/// `mov $29,%eax; int $0x80; jmp .-7`: pause() again and again.
+const PAUSE_FOR_EVER: [u8; 9] = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
+
+/// Bytes of an ELF file for i386 that consists of its headers and this code.
+fn elf32(code: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
     file.extend([0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
@@ -246,11 +275,55 @@ fn elf32_that_exits_with(status: u8) -> Vec<u8> {
     for value in [52, 32, 1, 0, 0, 0] {
         half(&mut file, value);
     }
+    let size = 84 + u32::try_from(code.len()).unwrap();
     // PT_LOAD of the whole file, r-x
-    for value in [1, 0, 0x0804_8000, 0x0804_8000, 96, 96, 5, 0x1000] {
+    for value in [1, 0, 0x0804_8000, 0x0804_8000, size, size, 5, 0x1000] {
         word(&mut file, value);
     }
-    file.extend([0xb8, 1, 0, 0, 0, 0xbb, status, 0, 0, 0, 0xcd, 0x80]);
-    assert_eq!(file.len(), 96);
+    file.extend(code);
     file
+}
+
+/// Short of address space, heaptrace says so instead of aborting, whatever the amount; a program that had begun is not
+/// harmed as long as heaptrace had its reserve.
+#[test]
+fn short_of_memory() {
+    let mut refused = 0;
+    for kilobytes in (24_000..120_000).step_by(8000) {
+        let program = Program::new("/bin/true");
+        let line = format!(
+            "ulimit -v {kilobytes}; exec {} run -q -o {} -- /bin/echo done",
+            env!("CARGO_BIN_EXE_heaptrace"),
+            program.report_path().display()
+        );
+        let ended = Program::new("/bin/sh").args(["-c", &line]).plain();
+        assert!([0, 125].contains(&ended.code()), "{kilobytes}: {}", ended.stderr);
+        if ended.code() == 125 {
+            refused += 1;
+            assert!(ended.stderr.contains("memory"), "{kilobytes}: {}", ended.stderr);
+            assert!(!ended.stderr.contains("panicked"), "{kilobytes}: {}", ended.stderr);
+        } else {
+            assert_eq!(ended.text(), "done\n", "{kilobytes}");
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// heaptrace raises its own limit of open files, and gives the program, and the user's command, the one that it was given.
+#[test]
+fn limit_of_open_files_is_raised_for_ourselves_only() {
+    let program = Program::new("/bin/true");
+    let line = format!(
+        "ulimit -Sn 64; exec {} run -q -o {} --on-profile 'echo hook $(ulimit -Sn) >&2' -- /bin/sh -c 'ulimit -Sn; grep files \
+         /proc/$PPID/limits'",
+        env!("CARGO_BIN_EXE_heaptrace"),
+        program.report_path().display()
+    );
+    let ended = Program::new("/bin/sh").args(["-c", &line]).plain().success();
+    let text = ended.text();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("64"));
+    let limits: Vec<_> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(limits[3], limits[4], "soft and hard: {limits:?}");
+    assert!(ended.stderr.contains("hook 64"), "{}", ended.stderr);
 }

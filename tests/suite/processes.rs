@@ -4,6 +4,7 @@ use super::counts::assert_sites;
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
+use std::os::unix::fs::{PermissionsExt, chown};
 
 /// T28: a forked child that is not followed is untraced, its code is clean, it allocates and ends as it wants.
 #[test]
@@ -68,6 +69,57 @@ fn t31_vfork_child_allocates() {
     }
     assert_sites(&traced.report, &ledger);
     traced.report.assert_no_anomaly();
+}
+
+/// T32: a helper that is set-user-ID keeps its rights, however it is started, and so do searches through $PATH. Needs root, to
+/// make such a helper and to be somebody else.
+#[test]
+fn t32_set_user_id_helper_keeps_its_rights() {
+    let own = i32::try_from(std::process::id()).unwrap();
+    if procfs::status_field(own, "Uid").is_none_or(|uids| uids.split_whitespace().nth(1) != Some("0")) {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    const SOMEBODY: &str = "12345";
+    let fixture = Program::fixture("spawn_helper");
+    let folder = fixture.folder().join("bin");
+    std::fs::create_dir(&folder).unwrap();
+    let helper = folder.join("helper");
+    let (main, heaptrace) = (folder.join("main"), folder.join("heaptrace"));
+    for (from, to) in
+        [(fixture.exe(), &helper), (fixture.exe(), &main), (env!("CARGO_BIN_EXE_heaptrace").as_ref(), &heaptrace)]
+    {
+        std::fs::copy(from, to).unwrap();
+        std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    chown(&helper, Some(NOBODY), Some(NOBODY)).unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let search = format!("/nonexistent:{}:/usr/bin:/bin", folder.display());
+    let report = folder.join("report.json");
+    chown(&folder, Some(12345), None).unwrap();
+    for path in fixture.folder().ancestors().take(2) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let as_somebody = ["--reuid", SOMEBODY, "--regid", SOMEBODY, "--clear-groups"];
+    let start = |command: &[&std::ffi::OsStr]| {
+        let runner = Program::new("setpriv").env("PATH", &search).args(as_somebody).args(command);
+        runner.plain()
+    };
+    let plain = start(&[main.as_os_str()]).success();
+    let expected = "effective user 65534\n".repeat(3) + "done\n";
+    assert_eq!(plain.text(), expected, "file systems mounted nosuid can't show this");
+    let traced = start(&[
+        heaptrace.as_os_str(),
+        "run".as_ref(),
+        "-o".as_ref(),
+        report.as_os_str(),
+        "--".as_ref(),
+        main.as_os_str(),
+    ]);
+    assert_eq!(traced.text(), expected, "{}", traced.stderr);
+    let report = Report::read(&report, &traced.success());
+    assert_eq!(children(&report, "untraced"), 3);
+    report.assert_no_anomaly();
 }
 
 /// exec in the same process is followed: totals are the last image's, the earlier ones stand in the list of images.

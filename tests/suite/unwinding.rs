@@ -1,6 +1,7 @@
 //! The unwinder against what C fixtures say of themselves (glibc's backtrace()) and, with the feature `libunwind`,
 //! against libunwind.
 
+use crate::support::program::Program;
 use crate::support::stopped::{Stopped, build};
 use heaptrace::addr::{Addr, FrameAddr, ModuleId, ObjAddr};
 use heaptrace::arch::Regs;
@@ -25,11 +26,6 @@ fn unwinder(modules: &[(String, UnwindModule)]) -> Unwinder {
 fn raw(unwinder: &Unwinder, found: Unwound) -> Vec<u64> {
     unwinder.stacks().frames(found.stack).iter().map(|frame| frame.addr.raw().0).collect()
 }
-
-// Debian's libunwind-ptrace.so uses liblzma without saying so, which lld refuses. libunwind-dev brings it along.
-#[cfg(feature = "libunwind")]
-#[link(name = "lzma")]
-unsafe extern "C" {}
 
 /// The instruction pointers that libunwind finds, the thread's own first.
 #[cfg(feature = "libunwind")]
@@ -351,4 +347,37 @@ fn module_without_sections(id: ModuleId, code: Range<Addr>) -> UnwindModule {
         got: None,
         entry: None,
     }
+}
+
+/// `--unwinder libunwind`: the same sites, stack for stack, as with our own: through inlined calls, recursion and operator new.
+#[cfg(feature = "libunwind")]
+#[test]
+fn unwinder_option_gives_the_same_stacks() {
+    for name in ["sites", "peak", "operators"] {
+        let stacks = |unwinder: &str| {
+            let traced = Program::fixture(name).traced_with(&["--unwinder", unwinder]);
+            traced.report.assert_no_anomaly();
+            let describe = |site: &serde_json::Value| {
+                let frames = site["stack"].as_array().unwrap().iter();
+                let frames: Vec<_> =
+                    frames.map(|frame| format!("{} {}:{}", frame["function"], frame["file"], frame["line"])).collect();
+                format!("{} {}", frames.join(" < "), site["allocated"])
+            };
+            let mut all: Vec<_> = traced.report.sites().iter().map(describe).collect();
+            all.sort();
+            all
+        };
+        let (ours, theirs) = (stacks("own"), stacks("libunwind"));
+        assert!(!ours.is_empty());
+        assert_eq!(ours, theirs, "{name}");
+    }
+}
+
+/// In other builds the option is refused, with the way out.
+#[cfg(not(feature = "libunwind"))]
+#[test]
+fn unwinder_option_is_refused_where_libunwind_is_not_built_in() {
+    let ended = Program::new("/bin/true").start_heaptrace(["run", "--unwinder", "libunwind", "/bin/true"]).wait();
+    assert_eq!(ended.code(), 125);
+    assert!(ended.stderr.contains("--features libunwind"), "{}", ended.stderr);
 }

@@ -106,6 +106,15 @@ impl Running {
         }
     }
 
+    /// The next line, or None if it ends or closes standard output without one.
+    pub fn line_or_end(&mut self) -> Option<String> {
+        match self.lines.recv_timeout(LIMIT) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => self.give_up("no line of output"),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
     /// Reads a line that must be `PREFIX VALUE` and returns the value.
     pub fn value(&mut self, prefix: &str) -> String {
         let line = self.line();

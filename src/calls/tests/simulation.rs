@@ -470,6 +470,6 @@ proptest! {
             script.abandoned.sort_unstable();
             prop_assert_eq!(&*abandoned, &script.abandoned);
         }
-        prop_assert_eq!(calls.dropped_frames(), scripts.iter().map(|script| script.dead).sum::<u64>());
+        prop_assert_eq!(calls.dropped_frames() + calls.ended, scripts.iter().map(|script| script.dead).sum::<u64>());
     }
 }

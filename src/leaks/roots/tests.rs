@@ -76,7 +76,7 @@ impl World {
 
     fn roots(mut self) -> Roots {
         let Self { mappings, modules, threads, blocks, layout, memory } = &mut self;
-        find(&RootSources { mappings, modules, threads, pid: 1, blocks, layout: *layout }, memory)
+        find(&RootSources { mappings, modules, threads, pid: 1, blocks, layout: *layout, heap_is_known: true }, memory)
     }
 
     fn ranges(self) -> Vec<(u64, u64, RootKind)> {

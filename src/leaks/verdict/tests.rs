@@ -13,6 +13,7 @@ fn clean() -> Profile {
         scanned_bytes: 4096,
         sites: Vec::new(),
         suppressions: Vec::new(),
+        asked: None,
     });
     profile
 }

@@ -1,10 +1,12 @@
 //! The leak scan with names: its blocks by allocating stack, and ways from named roots to what is still reachable.
 
 use super::{Exported, Locations, Tables};
-use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
-use crate::heapmodel::{SiteId, SiteKey};
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
+use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::{Path, RootKind, Scan};
-use crate::profile::leaks::{ClassAmounts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment};
+use crate::profile::leaks::{
+    AskedBlock, ClassAmounts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment,
+};
 use crate::profile::symbolize::Symbolize;
 use crate::profile::{Amount, ModuleInfo, Stack};
 use rustc_hash::FxHashMap;
@@ -25,6 +27,8 @@ pub struct LeakInput<'a> {
     pub stopped_ns: u64,
     /// Paths are wanted for all sites with this text in a function's name.
     pub explain: Option<&'a str>,
+    /// The block of which a path is wanted: any address in it.
+    pub block: Option<Addr>,
 }
 
 impl std::fmt::Debug for LeakInput<'_> {
@@ -103,6 +107,7 @@ pub(super) fn name(
             site.path = block.and_then(|block| input.scan.path_to(block)).and_then(|path| roots.name(&path));
         }
     }
+    let asked = input.block.and_then(|addr| roots.block_at(addr));
     // Their order is made when all stacks have names.
     let sites = sites.into_iter().map(|(site, _)| site).collect();
     Leaks {
@@ -111,6 +116,7 @@ pub(super) fn name(
         scanned_bytes: input.scan.scanned_bytes(),
         sites,
         suppressions: Vec::new(),
+        asked,
     }
 }
 
@@ -196,6 +202,16 @@ struct RootNames<'a, 'b> {
 }
 
 impl RootNames<'_, '_> {
+    fn block_at(&mut self, addr: Addr) -> Option<AskedBlock> {
+        let holds = |block: &LiveBlock| block.addr <= addr && addr.0 - block.addr.0 < block.size.max(1);
+        let (number, (block, class)) =
+            self.input.scan.blocks().enumerate().filter(|(_, (block, _))| holds(block)).last()?;
+        let key = (self.input.site)(block.site)?;
+        let stack = self.names.stacks.get(&key.stack)?.stack;
+        let path = self.input.scan.path_to(number).and_then(|path| self.name(&path));
+        Some(AskedBlock { block: block.addr, size: block.size, class, stack, path })
+    }
+
     fn name(&mut self, path: &Path) -> Option<RetentionPath> {
         let mut steps = Vec::with_capacity(path.steps.len());
         for step in &path.steps {

@@ -5,7 +5,7 @@ use crate::addr::{Addr, ModuleId};
 use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
 use crate::arch::{INT3, PAGE_SIZE};
 use crate::breakpoints::pads::PadError;
-use crate::breakpoints::{Added, Purpose, Purposes, Removed, Site};
+use crate::breakpoints::{Added, Purpose, Purposes, Site};
 use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -247,33 +247,48 @@ impl AddressSpace {
         let Some(purpose) = self.breakpoints.get(addr).and_then(|breakpoint| which(&breakpoint.purposes)) else {
             return Ok(());
         };
-        match self.breakpoints.remove(addr, purpose) {
-            Removed::Restore(original) if self.holds_int3(addr) => self.memory.write_code(addr, &[original]),
-            _ => Ok(()),
+        if self.breakpoints.is_last(addr, purpose) {
+            return self.lift(addr);
         }
+        let _kept = self.breakpoints.remove(addr, purpose);
+        Ok(())
     }
 
     /// Takes one breakpoint away for good.
     pub fn lift(&mut self, addr: Addr) -> Result<()> {
-        match self.breakpoints.remove_all(addr) {
-            Some(original) if self.holds_int3(addr) => self.memory.write_code(addr, &[original]),
-            _ => Ok(()),
+        let Some(original) = self.breakpoints.get(addr).map(|breakpoint| breakpoint.site.original) else {
+            return Ok(());
+        };
+        if self.holds_int3(addr) {
+            self.memory.write_code(addr, &[original])?;
         }
+        // Not before: what fails here must be known to whoever tries again.
+        self.breakpoints.remove_all(addr);
+        Ok(())
     }
 
-    /// Writes all original bytes back, while threads may run, and remembers the addresses as removed. Goes on after an
-    /// error; returns the first.
+    /// Writes all original bytes back, while threads may run, and remembers the addresses as removed. What fails is tried
+    /// once more, and stays in the table if it fails again; the last error is returned then.
     pub fn restore(&mut self) -> Result<()> {
-        let mut first_error = Ok(());
-        let all: Vec<_> = self.breakpoints.originals().collect();
-        for (addr, _) in all {
-            if let Err(error) = self.lift(addr)
-                && first_error.is_ok()
-            {
-                first_error = Err(error);
+        let mut result = Ok(());
+        for _ in 0..2 {
+            result = Ok(());
+            let all: Vec<_> = self.breakpoints.originals().collect();
+            for (addr, _) in all {
+                if let Err(error) = self.lift(addr) {
+                    result = Err(error);
+                }
+            }
+            if result.is_ok() {
+                break;
             }
         }
-        first_error
+        result
+    }
+
+    /// Whether the kernel refuses to change the code of a thread that runs.
+    pub const fn is_refused_while_running(&self) -> bool {
+        self.memory.is_refused()
     }
 
     /// Zeroes what pads have used. Only when no thread can be in one.

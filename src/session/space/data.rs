@@ -1,10 +1,9 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
-use super::{AddressSpace, Deferred, EXIT_TAG, SIGACTION_TAG};
+use super::{AddressSpace, Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::{self, Returned};
-use crate::breakpoints::Purpose;
 use crate::elf::Elf;
 use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
@@ -111,7 +110,7 @@ impl AddressSpace {
         let addresses: BTreeSet<Addr> =
             symbols.filter(|symbol| symbol.is_function()).map(|symbol| bias.to_process(symbol.addr)).collect();
         for addr in addresses {
-            self.place_or_defer(Deferred { addr, purpose: Purpose::Tag(EXIT_TAG) }, None)?;
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::Exit }, None)?;
         }
         Ok(())
     }
@@ -126,8 +125,7 @@ impl AddressSpace {
 
     /// What could not be watched, in words.
     pub fn blind_spots(&self) -> Vec<String> {
-        let waiting =
-            self.deferred.iter().filter(|probe| !matches!(probe.purpose, Purpose::Tag(EXIT_TAG | SIGACTION_TAG)));
+        let waiting = self.deferred.iter().filter(|probe| probe.to_place.is_needed_to_see_all());
         let waiting = waiting.map(|probe| {
             format!(
                 "no probe was placed at {}, as there was no room near it: calls of that function were missed",

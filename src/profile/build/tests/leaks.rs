@@ -54,6 +54,7 @@ fn blocks_of_one_stack_are_one_site_and_paths_begin_at_named_roots() {
         moment: ScanMoment::Exit,
         stopped_ns: 5,
         explain: None,
+        block: None,
     };
     let profile = run_with(&snapshot(sites.to_vec()), &stacks, &mut symbols, Some(input)).profile;
     let leaks = profile.leaks.as_ref().unwrap();

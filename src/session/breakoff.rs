@@ -1,0 +1,173 @@
+//! The way round a whole session, and the way out of it: whatever breaks in here, an error or a panic, the process gets its
+//! code back and lives on, and the user is told what became of it.
+
+use super::{Action, Recording, Serving, Session, SessionError, Settings, Target};
+use crate::progress::Progress;
+use crate::tracer::control::Control;
+use crate::tracer::procfs;
+use crate::tracer::ptrace::Stopped;
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What became of the process when tracing broke off.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Aftermath {
+    /// The program has run no instruction.
+    NotStarted,
+    /// Nothing was written to the process yet.
+    Untouched,
+    /// It had ended.
+    Ended,
+    /// It has ended, as code of its could not be restored.
+    Killed {
+        /// Its id.
+        pid: i32,
+        /// Breakpoints that were still in its code.
+        probes: usize,
+    },
+    /// It runs on as if it had never been traced.
+    Restored {
+        /// Its id.
+        pid: i32,
+    },
+    /// It runs on, and can't for long.
+    Damaged {
+        /// Its id.
+        pid: i32,
+        /// Breakpoints that are still in its code.
+        probes: usize,
+        /// Threads that could not be stopped to be let go.
+        threads: usize,
+    },
+}
+
+impl Aftermath {
+    /// The process that lives on, if one does.
+    pub const fn survivor(&self) -> Option<i32> {
+        match self {
+            Self::Restored { pid } | Self::Damaged { pid, .. } => Some(*pid),
+            Self::NotStarted | Self::Untouched | Self::Ended | Self::Killed { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Aftermath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted => f.write_str("the program was not started"),
+            Self::Untouched => f.write_str("nothing had been written to the process yet"),
+            Self::Ended => f.write_str("the process has ended"),
+            Self::Killed { pid, probes } => {
+                write!(
+                    f,
+                    "process {pid} was damaged and has died: {probes} breakpoints could not be taken out of its code (SIGTRAP)"
+                )
+            }
+            Self::Restored { pid } => write!(f, "process {pid} runs on with its code restored"),
+            Self::Damaged { pid, probes, threads } => {
+                write!(f, "process {pid} is left damaged")?;
+                if *probes > 0 {
+                    write!(
+                        f,
+                        ": {probes} breakpoints could not be taken out of its code, and it will die by SIGTRAP when it runs \
+                         into one"
+                    )?;
+                }
+                if *threads > 0 {
+                    write!(f, ": {threads} of its threads could not be let go and may die by SIGTRAP")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Traces `target` to its end, or until `control` asks for a detach. To be called on a thread of its own, which must end
+/// afterwards: with it ends what is left of the tracing.
+///
+/// # Errors
+/// If tracing could not begin, or broke off: [`SessionError::BrokenOff`] tells what became of the process.
+pub fn trace(
+    target: Target,
+    settings: Settings,
+    control: &Arc<Control>,
+    progress: Arc<Progress>,
+) -> Result<Recording, SessionError> {
+    let launches = matches!(target, Target::Launch { .. });
+    let start = || Session::start(target, settings, Arc::clone(control), progress);
+    let mut session = match catch_unwind(AssertUnwindSafe(start)) {
+        Ok(started) => started?,
+        Err(panic) => {
+            let aftermath = if launches { Aftermath::NotStarted } else { Aftermath::Untouched };
+            return Err(SessionError::BrokenOff { cause: words_of(&*panic), aftermath });
+        }
+    };
+    let traced = catch_unwind(AssertUnwindSafe(|| {
+        session.begin()?;
+        control.start();
+        session.run()
+    }));
+    let cause = match traced {
+        Ok(Ok(())) => {
+            let aftermath = session.aftermath();
+            return catch_unwind(AssertUnwindSafe(|| session.finish()))
+                .map_err(|panic| SessionError::BrokenOff { cause: words_of(&*panic), aftermath });
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => words_of(&*panic),
+    };
+    Err(SessionError::BrokenOff { cause, aftermath: session.break_off() })
+}
+
+/// What a panic said, which has been printed with its place already.
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("internal error: {}", text.unwrap_or("of an unknown kind"))
+}
+
+impl Session {
+    /// Restores the target's code and lets its tasks go, as far as that can be done.
+    fn break_off(&mut self) -> Aftermath {
+        if self.unstarted.take().is_some() {
+            return Aftermath::NotStarted;
+        }
+        // What breaks off the first attempt was perhaps what broke the session, too.
+        for _ in 0..2 {
+            match catch_unwind(AssertUnwindSafe(|| self.detach())) {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => tracing::warn!("{error}"),
+                Err(panic) => tracing::warn!("{}", words_of(&*panic)),
+            }
+        }
+        self.aftermath()
+    }
+
+    /// What has become of the process when nothing of ours is to be done any more.
+    pub(super) fn aftermath(&self) -> Aftermath {
+        let pid = self.pid;
+        if self.exit.is_some() || matches!(procfs::state(pid, pid), None | Some(b'Z' | b'X')) && self.tasks.is_empty() {
+            match self.unrestored {
+                0 => Aftermath::Ended,
+                probes => Aftermath::Killed { pid, probes },
+            }
+        } else if self.unrestored > 0 || self.stuck > 0 {
+            Aftermath::Damaged { pid, probes: self.unrestored, threads: self.stuck }
+        } else {
+            Aftermath::Restored { pid }
+        }
+    }
+
+    /// Lets go of the task in whose stop the session broke off.
+    pub(super) fn let_served_go(&mut self) {
+        let Some(Serving { tid, status, answer }) = self.serving else { return };
+        let stopped = Stopped::regained(tid);
+        match answer {
+            None => self.let_go(tid, status, stopped),
+            Some(Action::Gone) => self.serving = None,
+            Some(Action::Resume(signal)) => self.part_with(tid, stopped, signal),
+            Some(Action::Listen | Action::Detach) => self.part_with(tid, stopped, 0),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Failures on purpose, for the tests that show what heaptrace does to its target when it fails itself.
+//!
+//! Every call of the edge that can fail passes a point here, where it is counted. `HEAPTRACE_INJECT=panic:17` makes the
+//! seventeenth call of the tracer thread panic, `error:17` makes it fail. Behind a further colon, `writes` refuses all
+//! writes through /proc/PID/mem from then on, `code` all writes to code, in whatever way; from call 0 on: from the start. In builds without debug assertions none of this exists.
+
+/// What a call does to the target, as far as the injection tells calls apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// It writes to the target's memory through /proc.
+    Write,
+    /// It writes to the target's memory through a stopped task.
+    Poke,
+    /// Anything else.
+    Other,
+}
+
+/// Passes one call of the edge.
+///
+/// # Errors
+/// The failure that was ordered for this call: EIO.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn point(_: Call) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// From now on the calls of this thread are counted.
+#[cfg(not(debug_assertions))]
+pub fn arm() {}
+
+#[cfg(debug_assertions)]
+pub use ordered::{arm, point};
+
+#[cfg(debug_assertions)]
+mod ordered {
+    use super::Call;
+    use std::cell::Cell;
+    use std::io;
+    use std::sync::OnceLock;
+
+    thread_local! {
+        /// Calls of this thread so far, if they are counted.
+        static CALLS: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Order {
+        panic: bool,
+        at: u64,
+        refused: &'static [Call],
+    }
+
+    fn order() -> Option<Order> {
+        static ORDER: OnceLock<Option<Order>> = OnceLock::new();
+        *ORDER.get_or_init(|| parse(&std::env::var("HEAPTRACE_INJECT").ok()?))
+    }
+
+    fn parse(text: &str) -> Option<Order> {
+        let mut words = text.split(':');
+        let panic = match words.next()? {
+            "panic" => true,
+            "error" => false,
+            _ => return None,
+        };
+        let at = words.next()?.parse().ok()?;
+        let refused: &[Call] = match words.next() {
+            Some("writes") => &[Call::Write],
+            Some("code") => &[Call::Write, Call::Poke],
+            _ => &[],
+        };
+        Some(Order { panic, at, refused })
+    }
+
+    /// From now on the calls of this thread are counted.
+    pub fn arm() {
+        CALLS.set(Some(0));
+    }
+
+    /// Passes one call of the edge.
+    ///
+    /// # Errors
+    /// The failure that was ordered for this call: EIO.
+    #[expect(clippy::panic, reason = "that is the order")]
+    pub fn point(call: Call) -> io::Result<()> {
+        let (Some(order), Some(calls)) = (order(), CALLS.get()) else { return Ok(()) };
+        let this = calls + 1;
+        CALLS.set(Some(this));
+        if this == order.at && order.panic {
+            panic!("call {this} of the edge panics by order");
+        }
+        if this == order.at || (this > order.at && order.refused.contains(&call)) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn orders_are_read() {
+            let order = parse("error:12:writes").unwrap();
+            assert!(!order.panic && order.at == 12 && order.refused == [Call::Write]);
+            let order = parse("panic:3").unwrap();
+            assert!(order.panic && order.at == 3 && order.refused.is_empty());
+            assert!(parse("panic").is_none() && parse("pause:3").is_none());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! heaptrace's own resource limits: room for its descriptors, and an orderly end where memory is short.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The limit of open files as heaptrace inherited it, if it was raised.
+static INHERITED_FILES: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Raises heaptrace's own limit of open files as far as it may: it holds one file per module of the target, and one per
+/// output. What it starts gets the inherited limit back.
+pub fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 || limit.rlim_cur >= limit.rlim_max {
+        return;
+    }
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+    // SAFETY: `raised` is valid; only our own process changes.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+        let _first = INHERITED_FILES.set(limit);
+    }
+}
+
+/// Gives the calling process the inherited limit back. Async-signal-safe: for a child between fork and exec.
+pub(super) fn restore_open_files() {
+    if let Some(limit) = INHERITED_FILES.get() {
+        // SAFETY: the limit is valid, and not above the hard one.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) };
+    }
+}
+
+/// Address space that is kept for the moment when there is no more. Letting go of the target needs far less; the symbol table
+/// that is being read when it happens may be as large.
+const RESERVE: usize = 16 << 20;
+
+static RESERVED: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+static SHORT: AtomicBool = AtomicBool::new(false);
+
+/// The system's allocator with a reserve. An allocation that fails takes the reserve, after which [`is_memory_short`] tells
+/// that tracing must end; one that fails even so ends heaptrace with a message instead of SIGABRT.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allocator;
+
+/// Sets the reserve aside. Without it the first failed allocation is the end.
+pub fn reserve_memory() {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: an anonymous mapping at an address of the kernel's choice; it is never touched, so it takes no memory.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), RESERVE, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    if at != libc::MAP_FAILED {
+        RESERVED.store(at, Ordering::Release);
+    }
+}
+
+/// Whether the reserve is used up.
+pub fn is_memory_short() -> bool {
+    SHORT.load(Ordering::Relaxed)
+}
+
+/// Gives the reserve to whoever needs memory. False if there is none.
+fn release_reserve() -> bool {
+    let at = RESERVED.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    SHORT.store(true, Ordering::Relaxed);
+    // SAFETY: the mapping is ours and nothing points into it.
+    !at.is_null() && unsafe { libc::munmap(at, RESERVE) } == 0
+}
+
+/// Ends heaptrace: there is no memory for anything else.
+fn give_up() -> ! {
+    const MESSAGE: &[u8] = b"heaptrace: out of memory (a limit, such as `ulimit -v`?)\n";
+    // SAFETY: writes a constant; _exit does not return.
+    unsafe {
+        libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
+        libc::_exit(125)
+    }
+}
+
+fn again_if_null(first: *mut u8, again: impl Fn() -> *mut u8) -> *mut u8 {
+    if !first.is_null() {
+        return first;
+    }
+    if release_reserve() {
+        let second = again();
+        if !second.is_null() {
+            return second;
+        }
+    }
+    give_up()
+}
+
+// SAFETY: all calls go to the system's allocator with the arguments unchanged; nothing here allocates or unwinds.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are passed on.
+        again_if_null(unsafe { System.alloc(layout) }, || unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are passed on.
+        again_if_null(unsafe { System.alloc_zeroed(layout) }, || unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promises are passed on; a failed realloc leaves the block as it was.
+        again_if_null(unsafe { System.realloc(block, layout, size) }, || unsafe { System.realloc(block, layout, size) })
+    }
+}

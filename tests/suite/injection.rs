@@ -1,0 +1,201 @@
+//! T43: a panic, or an error, at each call of the edge to the kernel. Whatever breaks in heaptrace, the program lives on with
+//! its code restored, heaptrace waits for its own child and says what became of it.
+//!
+//! The failures are ordered by an environment variable that only builds with debug assertions know (`tracer/injection.rs`).
+#![cfg(debug_assertions)]
+
+use super::attach::{assert_victim_well, start_victim};
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::running::Ended;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+
+/// The numbers of the calls at which something goes wrong: each of the first ones, where start and attach are, then ever
+/// fewer. `HEAPTRACE_TEST_FACTOR=10` takes ten times as many.
+fn calls(dense: u64, last: u64) -> Vec<u64> {
+    let factor = u64::from(crate::suite::rounds(1));
+    let mut numbers = Vec::new();
+    let mut at = 1;
+    while at < last {
+        numbers.push(at);
+        at += (at / (dense * factor)).max(1);
+    }
+    numbers
+}
+
+fn order(kind: &str, call: u64) -> String {
+    format!("{kind}:{call}")
+}
+
+/// Fails unless heaptrace failed, and said what became of the program: one of `fates`.
+fn assert_broken_off(ended: &Ended, what: &str, fates: &[&str]) {
+    assert_eq!(ended.code(), 125, "{what}: {}", ended.stderr);
+    assert!(fates.iter().any(|fate| ended.stderr.contains(fate)), "{what}: {}", ended.stderr);
+    assert!(!ended.stderr.contains("left damaged"), "{what}: {}", ended.stderr);
+}
+
+const RUNS_ON: &str = "runs on with its code restored";
+
+/// `run`: a program that has begun always comes to its own end, with its own account right; one that has not begun is not
+/// begun at all.
+fn run_with(kind: &str) {
+    let (mut broken, mut finished, mut never_begun) = (0, 0, 0);
+    for call in calls(12, 6000) {
+        let what = order(kind, call);
+        let program = Program::fixture("peak").env("HEAPTRACE_INJECT", &what);
+        let ended = program.start_traced(&[]).wait();
+        if ended.text().is_empty() {
+            never_begun += 1;
+            assert!(!program.outside("ledger").exists(), "{what}");
+            assert_ne!(ended.code(), 0, "{what}");
+            continue;
+        }
+        assert_eq!(ended.text(), "done\n", "{what}: {}", ended.stderr);
+        assert_eq!(program.ledger().total("live_blocks"), 30, "{what}");
+        if ended.code() == 0 {
+            finished += 1;
+            program.collect(ended);
+        } else {
+            broken += 1;
+            assert_broken_off(&ended, &what, &[RUNS_ON, "the process has ended"]);
+        }
+    }
+    // the first calls prepare the start; the last numbers are beyond the end
+    assert!(never_begun > 3 && broken > 10 && finished > 0, "{never_begun} {broken} {finished}");
+}
+
+#[test]
+fn t43_panics_under_run() {
+    run_with("panic");
+}
+
+#[test]
+fn t43_errors_under_run() {
+    run_with("error");
+}
+
+/// `run --duration` with threads that check themselves, let go in the middle: they work on, untraced, on intact code.
+fn run_for_a_while_with(kind: &str) {
+    let mut broken = 0;
+    for call in calls(2, 20_000) {
+        let what = order(kind, call);
+        let program = Program::fixture("victim").args(["3", "churn"]).env("HEAPTRACE_INJECT", &what);
+        let mut running = program.start_traced(&["--duration", "150ms"]);
+        let mut first = String::new();
+        if let Some(line) = running.line_or_end() {
+            first = line;
+        }
+        let Some(pid) = first.strip_prefix("ready ") else {
+            assert_ne!(running.wait().code(), 0, "{what}");
+            continue;
+        };
+        let pid: i32 = pid.parse().unwrap();
+        procfs::wait_until("it is let go", || procfs::threads(pid).into_iter().all(|tid| procfs::tracer_of(tid) == 0));
+        procfs::assert_left_as_it_was(pid);
+        running.send("still alive?");
+        assert_eq!(running.line(), "alive", "{what}");
+        running.feed(b"");
+        assert_eq!(running.line(), "ok", "{what}");
+        let ended = running.wait();
+        if ended.code() != 0 {
+            broken += 1;
+            assert_broken_off(&ended, &what, &[RUNS_ON]);
+        }
+    }
+    // many errors are got over: a probe less, a warning more
+    assert!(broken > 2, "{broken}");
+}
+
+#[test]
+fn t43_panics_under_run_for_a_while() {
+    run_for_a_while_with("panic");
+}
+
+#[test]
+fn t43_errors_under_run_for_a_while() {
+    run_for_a_while_with("error");
+}
+
+/// `attach`: one process under load is attached to again and again, and never harmed.
+fn attach_with(kind: &str) {
+    let program = Program::fixture("victim").args(["3", "churn"]);
+    let (mut victim, pid) = start_victim(&program);
+    let mut broken = 0;
+    for call in calls(3, 20_000) {
+        let what = order(kind, call);
+        let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", &what);
+        let ended = tracer.start_attached(&["--duration", "60ms"], pid).wait();
+        victim.assert_alive();
+        procfs::assert_left_as_it_was(pid);
+        victim.send("still alive?");
+        assert_eq!(victim.line(), "alive", "{what}");
+        if ended.code() != 0 {
+            broken += 1;
+            assert_eq!(ended.code(), 125, "{what}: {}", ended.stderr);
+            assert!(!ended.stderr.contains("left damaged"), "{what}: {}", ended.stderr);
+        }
+    }
+    assert!(broken > 10, "{broken}");
+    assert_victim_well(victim, pid);
+}
+
+#[test]
+fn t43_panics_under_attach() {
+    attach_with("panic");
+}
+
+#[test]
+fn t43_errors_under_attach() {
+    attach_with("error");
+}
+
+/// If the code can't be restored, by whatever means, that is what the message says, and it comes true.
+#[test]
+fn t43_what_can_not_be_restored_is_told() {
+    let program = Program::fixture("victim").args(["2"]);
+    let (victim, pid) = start_victim(&program);
+    let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", "error:1500:code");
+    let ended = tracer.start_attached(&["--duration", "2s"], pid).wait();
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    // busy threads run into a breakpoint at once: it may be over by then
+    assert!(["left damaged", "was damaged"].iter().any(|fate| ended.stderr.contains(fate)), "{}", ended.stderr);
+    assert!(ended.stderr.contains("SIGTRAP"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains(RUNS_ON), "{}", ended.stderr);
+    let died = victim.wait();
+    assert_eq!(died.status.signal(), Some(5), "{}", died.status);
+}
+
+/// Where the kernel refuses all writes to /proc/PID/mem (Linux 6.12 and later can), code is changed through stopped threads:
+/// nothing is missed, and nothing is left behind.
+#[test]
+fn code_is_written_through_stopped_threads_where_proc_mem_is_refused() {
+    let refused = |program: Program| program.env("HEAPTRACE_INJECT", "error:0:writes");
+    let program = refused(Program::fixture("peak"));
+    let traced = program.traced();
+    assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
+    assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
+    traced.report.assert_no_anomaly();
+
+    let program = Program::fixture("victim").args(["3", "churn"]);
+    let (mut victim, pid) = start_victim(&program);
+    let tracer = refused(Program::new("/bin/true"));
+    let ended = tracer.start_attached(&["--duration", "500ms"], pid).wait();
+    let traced = tracer.collect(ended.success());
+    assert!(traced.report.site_sum(&["victim_allocate", "work"], "/allocated/objects") > 50);
+    assert_eq!(procfs::tracer_of(pid), 0);
+    // pads stay behind in the slack of a module, no breakpoint does in its code
+    for (file, offset) in procfs::text_differences(pid) {
+        let mut byte = [0xff];
+        FileExt::read_exact_at(&std::fs::File::open(&file).unwrap(), &mut byte, offset).unwrap();
+        assert_eq!(byte, [0], "{} at {offset:x}", file.display());
+    }
+    victim.send("still alive?");
+    assert_eq!(victim.line(), "alive");
+    victim.feed(b"");
+    assert_eq!(victim.line(), "ok");
+    victim.wait().success();
+
+    let program = refused(Program::fixture("fork_many").args(["20"]));
+    assert_eq!(program.traced().ended.text(), "children 20\n");
+}
