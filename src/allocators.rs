@@ -61,6 +61,8 @@ pub enum Kind {
     Free {
         /// The block.
         ptr: Arg,
+        /// The size with which it must have been requested, for functions that are told it exactly.
+        size: Option<Arg>,
     },
 }
 
@@ -119,6 +121,7 @@ pub struct AllocatorTable {
     builtin: usize,
     by_symbol: FxHashMap<String, FunctionId>,
     placed: Vec<Placed>,
+    sized_deletes: bool,
 }
 
 impl Default for AllocatorTable {
@@ -132,11 +135,23 @@ impl AllocatorTable {
     pub fn new() -> Self {
         let functions = builtin::functions();
         let builtin = functions.len();
-        let mut table = Self { functions: Vec::new(), builtin, by_symbol: FxHashMap::default(), placed: Vec::new() };
+        let mut table = Self {
+            functions: Vec::new(),
+            builtin,
+            by_symbol: FxHashMap::default(),
+            placed: Vec::new(),
+            sized_deletes: false,
+        };
         for function in functions {
             table.push(function);
         }
         table
+    }
+
+    /// Asks for probes on sized operator delete even where it only calls another function that has one
+    /// ([`Providers::sized_deletes`]): the size that it is told is seen nowhere else. Each such call costs one stop more.
+    pub fn watch_sized_deletes(&mut self) {
+        self.sized_deletes = true;
     }
 
     /// Adds what the user declared with `--alloc-fn` or `--free-fn` (see [`AllocatorTable::parse_alloc_fn`]). A symbol

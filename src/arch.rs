@@ -1,6 +1,7 @@
 //! What is particular to x86-64: registers, the System V calling convention, and how to get past one replaced
 //! instruction without a single step. Pure: no process is touched here.
 
+pub mod constant;
 pub mod emulate;
 pub mod step;
 

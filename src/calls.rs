@@ -14,7 +14,7 @@ use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, HeapEvent};
 use crate::memory::ReadMemory;
-use frames::{Frame, Frames, LastFree, Pending, Verdict};
+use frames::{Frame, Frames, LastFree, Pending, ToldSize, Verdict};
 use rustc_hash::FxHashMap;
 
 /// A thread has arrived at the first instruction of a probed function.
@@ -37,6 +37,9 @@ pub struct Entry {
     /// Whether the return address lies in the allocator's own code: in a module that has probes, or, where the program
     /// and its allocator share one module (static linking), in a function that has one.
     pub caller_is_allocator: bool,
+    /// Whether the function entered only passes the call on to another one with a probe: its arguments are of interest, the
+    /// call is not.
+    pub is_wrapper: bool,
     /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
     pub family: Option<Family>,
 }
@@ -122,9 +125,16 @@ impl Calls {
     ) -> Classified {
         let Some(function) = table.get(entry.function) else { return Classified::Nothing };
         let freed = match function.kind {
-            Kind::Free { ptr } => Some(Addr(ptr.of(&entry.args))),
+            Kind::Free { ptr, .. } => Some(Addr(ptr.of(&entry.args))),
             _ => None,
         };
+        if entry.is_wrapper {
+            if let (Kind::Free { size: Some(size), .. }, Some(block)) = (function.kind, freed) {
+                let frames = self.tasks.entry(entry.task.serial).or_default();
+                frames.told_size = Some(ToldSize { block, size: size.of(&entry.args), sp: entry.sp });
+            }
+            return Classified::Nothing;
+        }
         if freed == Some(Addr::NULL) {
             return Classified::Nothing;
         }
@@ -153,9 +163,14 @@ impl Calls {
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
+        let told_size = frames.told_size.take();
         let pending = match pending_of(function, &entry.args) {
             Pending::Free { block } => {
-                emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, by });
+                let given_size = match function.kind {
+                    Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
+                    _ => told_size.filter(|told| told.is_passed_on(entry, block)).map(|told| told.size),
+                };
+                emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, given_size, by });
                 if !declared {
                     frames.last_free = Some(LastFree::of(entry, block));
                     return Entered { watch: None };
@@ -339,7 +354,7 @@ fn pending_of(function: &Function, args: &[u64; 6]) -> Pending {
             }
         }
         Kind::ResizeInPlace { old, size } => Pending::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
-        Kind::Free { ptr } => Pending::Free { block: Addr(ptr.of(args)) },
+        Kind::Free { ptr, .. } => Pending::Free { block: Addr(ptr.of(args)) },
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod args;
 mod ask;
+mod check;
 mod errors;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,11 @@ mod values;
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns};
 use crate::tracer::control::UserSignal;
+pub use check::{CheckOptions, LeakKinds};
+
 use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
-pub use ask::{CtlOptions, Order};
+pub use ask::{CtlOptions, LeaksOptions, Order};
+use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,7 +35,11 @@ pub enum Command {
     Run(RunOptions),
     /// Profile a running process, then leave it as it was.
     Attach(AttachOptions),
-    /// Ask the tracer of a process.
+    /// Run a program and judge it.
+    Check(CheckOptions),
+    /// Classify the live blocks of a traced process.
+    Leaks(LeaksOptions),
+    /// Give an order to the tracer of a process.
     Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
@@ -53,6 +61,8 @@ pub struct RunOptions {
 pub struct AttachOptions {
     /// Which process.
     pub target: AttachTarget,
+    /// Whether to classify what is live before letting go.
+    pub leaks_at_end: bool,
     /// How to profile it.
     pub profile: ProfileOptions,
 }
@@ -75,10 +85,10 @@ pub struct DoctorOptions {
     pub debug_dirs: Vec<PathBuf>,
 }
 
-/// What `run` and `attach` share.
+/// What `run`, `attach` and `check` share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileOptions {
-    /// The files to write, patterns not yet filled in; never empty.
+    /// The files to write, patterns not yet filled in; never empty, but for `check`.
     pub outputs: Vec<PathBuf>,
     /// The format of all of them, whatever their names say.
     pub format: Option<Format>,
@@ -208,7 +218,9 @@ pub fn parse(
     Ok(match arguments.command {
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
+        Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
+        Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }
@@ -241,7 +253,11 @@ fn resolve_attach(
         (None, Some(name)) => AttachTarget::Name(name),
         (None, None) => return Err(Refusal::Usage("attach needs a process id or --by-name NAME\n".to_owned())),
     };
-    Ok(AttachOptions { target, profile: resolve_profile(arguments.profile, debug_path) })
+    Ok(AttachOptions {
+        target,
+        leaks_at_end: arguments.leaks_at_end,
+        profile: resolve_profile(arguments.profile, debug_path),
+    })
 }
 
 fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item = PathBuf>) -> ProfileOptions {

@@ -3,6 +3,7 @@
 pub mod ask;
 pub mod attach;
 pub mod binaries;
+pub mod check;
 pub mod conclude;
 pub mod direct;
 pub mod doctor;
@@ -39,7 +40,13 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
             attach::execute(options)
         }
+        Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),
+        Command::Check(options) => {
+            let profile = &options.run.profile;
+            show_diagnostics(profile.verbosity, use_color(profile.color, &io::stderr()));
+            check::execute(options)
+        }
         Command::Doctor(options) => doctor::execute(options),
     }
 }

@@ -29,6 +29,15 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
+    /// Classify the live blocks.
+    Leaks {
+        /// Tell only what has grown since the last such request.
+        increased: bool,
+        /// The address of a block, or into one: tell why it can still be reached.
+        explain: Option<u64>,
+        /// Answer with report.json instead of text.
+        json: bool,
+    },
     /// Record nothing for a while.
     Pause,
     /// Go on recording.

@@ -182,6 +182,12 @@ impl<'d> Elf<'d> {
         })
     }
 
+    /// The size of its thread-local variables in bytes, with what aligns them (PT_TLS).
+    pub fn tls_size(&self) -> u64 {
+        let header = self.program_header(elf::PT_TLS);
+        header.map_or(0, |h| h.p_memsz(LE).checked_next_multiple_of(h.p_align(LE).max(1)).unwrap_or(0))
+    }
+
     /// The unused bytes behind each executable segment, up to the end of its last page or the next segment.
     ///
     /// The process has the file's next bytes there (the page is mapped whole), in most files zeros: look before use.

@@ -50,6 +50,8 @@ pub enum HeapEvent {
         /// Whether the caller is the allocator's own code. glibc frees its thread caches that way when a
         /// thread ends: chunks that the program has freed before. If such a pointer is not live it is ignored.
         internal: bool,
+        /// The size that the program said the block has, if it said so (sized operator delete).
+        given_size: Option<u64>,
         /// The call.
         by: Call,
     },

@@ -4,10 +4,16 @@
 //! through the same [`view`]: stacks begin at the allocator's caller, and sampled figures are scaled up.
 
 mod folded;
+pub mod github;
 mod json;
+mod junit;
+pub mod leaks;
+mod markdown;
 pub mod output;
 mod pprof;
+mod problems;
 pub mod proto;
+mod sarif;
 mod sections;
 pub mod summary;
 mod svg;
@@ -16,7 +22,7 @@ mod txt;
 mod view;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::profile::Profile;
 use std::fmt;
@@ -38,11 +44,27 @@ pub enum Format {
     Json,
     /// A report to read.
     Txt,
+    /// A summary in Markdown of what `check` found.
+    Markdown,
+    /// What `check` found, as JUnit's XML.
+    JUnit,
+    /// What `check` found, as SARIF 2.1.0.
+    Sarif,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 6] = [Self::PprofGz, Self::Pprof, Self::Folded, Self::Svg, Self::Json, Self::Txt];
+    pub const ALL: [Self; 9] = [
+        Self::PprofGz,
+        Self::Pprof,
+        Self::Folded,
+        Self::Svg,
+        Self::Json,
+        Self::Txt,
+        Self::Markdown,
+        Self::JUnit,
+        Self::Sarif,
+    ];
 
     /// The name that `--format` takes: the end of the file name, without the leading dot.
     pub const fn name(self) -> &'static str {
@@ -53,12 +75,20 @@ impl Format {
             Self::Svg => "svg",
             Self::Json => "json",
             Self::Txt => "txt",
+            Self::Markdown => "md",
+            Self::JUnit => "junit.xml",
+            Self::Sarif => "sarif",
         }
     }
 
     /// Whether this is one of the two forms of pprof's format.
     pub const fn is_pprof(self) -> bool {
         matches!(self, Self::PprofGz | Self::Pprof)
+    }
+
+    /// Whether the format holds a verdict and little else, so that only `check` can write it.
+    pub const fn needs_verdict(self) -> bool {
+        matches!(self, Self::Markdown | Self::JUnit | Self::Sarif)
     }
 
     /// The format of a file by the longest known end of its name.
@@ -101,7 +131,7 @@ impl fmt::Display for Format {
 }
 
 /// Names that are reserved for formats of later versions: refused, never mistaken for a shorter one.
-const PLANNED: [&str; 5] = ["html", "dhat.json", "firefox.json", "junit.xml", "sarif"];
+const PLANNED: [&str; 3] = ["html", "dhat.json", "firefox.json"];
 
 /// Lists the formats that exist, for messages.
 fn available() -> String {
@@ -184,5 +214,8 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Svg => svg::write(&view, options, out),
         Format::Json => json::write(&view, out),
         Format::Txt => txt::write(&view, options, out),
+        Format::Markdown => markdown::write(&view, options.top, out),
+        Format::JUnit => junit::write(&view, out),
+        Format::Sarif => sarif::write(&view, out),
     }
 }

@@ -60,6 +60,7 @@ pub struct HeapError {
     pub count: u64,
     pub block: Addr,
     pub size: Option<u64>,
+    pub given_size: Option<u64>,
     pub function: FunctionId,
     pub task: u32,
     pub stack: StackId,
@@ -203,7 +204,7 @@ impl HeapModel {
         match *event {
             HeapEvent::Allocated { block, size, by } => self.allocate(block, size, &by),
             HeapEvent::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
-            HeapEvent::Freed { block, internal, by } => self.free(block, internal, &by),
+            HeapEvent::Freed { block, internal, given_size, by } => self.free(block, internal, given_size, &by),
             HeapEvent::ReallocBegan { old, by } => {
                 let limbo = self.begin_realloc(old, by);
                 self.limbo.push(limbo);
@@ -225,6 +226,11 @@ impl HeapModel {
     /// The sums so far. Cheap.
     pub fn totals(&self) -> Totals {
         self.totals
+    }
+
+    /// Whether there can be blocks whose allocation was not seen.
+    pub fn may_have_unknown_blocks(&self) -> bool {
+        self.preexisting == Preexisting::Unknown
     }
 
     /// Whether a block is known to live at `addr`.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 pub mod build;
+pub mod identity;
 pub mod leaks;
 pub mod symbolize;
 
@@ -353,6 +354,8 @@ pub enum FindingKind {
     InvalidFree,
     /// A block was freed by another family than allocated it.
     MismatchedFree,
+    /// A block was freed with another size than it was requested with.
+    SizedDelete,
 }
 
 /// An error in the program's use of the heap, once per kind and pair of stacks.
@@ -366,6 +369,8 @@ pub struct Finding {
     pub block: Addr,
     /// The size of the block in bytes, if it is known.
     pub size: Option<u64>,
+    /// The size that the offending call gave, if it gave a wrong one.
+    pub given_size: Option<u64>,
     /// The stack of the offending call: an index into [`Profile::stacks`].
     pub stack: usize,
     /// Where the block was allocated, if known.
@@ -376,6 +381,8 @@ pub struct Finding {
     pub thread: String,
     /// The offending function.
     pub function: String,
+    /// How it compares with the baseline of `check`, if there is one.
+    pub baseline: Option<leaks::BaselineStatus>,
 }
 
 /// Everything that a run found out.

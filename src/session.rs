@@ -9,6 +9,7 @@ mod breakoff;
 mod children;
 mod detach;
 mod hit;
+mod leakscan;
 mod pausing;
 mod recording;
 mod requests;
@@ -17,12 +18,15 @@ mod tasks;
 mod trapmask;
 
 pub use breakoff::{Aftermath, trace};
+pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
 pub use requests::{Answer, Reply, Requests, Wish};
+pub use space::OwnSuppressions;
 
 use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
 use crate::heapmodel::{HeapModel, Preexisting};
+use crate::leaks::ScanOptions;
 use crate::profile::{Anomalies, Children, Cost, Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
@@ -35,6 +39,7 @@ use crate::tracer::seize;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::waiting::Waiting;
 use crate::tracer::{TracerError, procfs};
+use leakscan::LeakWatch;
 use space::AddressSpace;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -110,6 +115,8 @@ pub struct Settings {
     pub start_paused: bool,
     /// What others ask while it traces.
     pub requests: Arc<Requests>,
+    /// Whether, and how, to look for leaks at the program's end.
+    pub leak_scan: Option<ScanOptions>,
 }
 
 /// A session in progress; see the module's head.
@@ -149,6 +156,7 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    leaks: LeakWatch,
     pause: pausing::Pause,
     /// The stop that is being answered: what is left of it if that goes wrong.
     serving: Option<Serving>,
@@ -221,12 +229,15 @@ impl Session {
     fn new(
         pid: i32,
         attached: bool,
-        space: AddressSpace,
+        mut space: AddressSpace,
         settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
     ) -> crate::tracer::Result<Self> {
         let exit_kill = settings.exit_kill && !attached;
+        if settings.leak_scan.is_some() {
+            space.watch_exit();
+        }
         let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
         let model = new_model(preexisting, &settings);
         let pause = pausing::Pause::new(settings.start_paused);
@@ -263,6 +274,7 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            leaks: LeakWatch::default(),
             pause,
             serving: None,
             unstarted: None,
@@ -387,6 +399,9 @@ impl Session {
             if let Some(signal) = self.control.take_forward() {
                 control::send(self.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
             }
+            if self.control.take_end() {
+                self.scan_and_kill()?;
+            }
             if !self.serve_next()? {
                 break;
             }
@@ -394,6 +409,9 @@ impl Session {
         // What is left borrows the memory, or belongs to a process that is let go.
         if !self.tasks.is_empty() {
             self.detached = self.exit.is_none();
+            if self.detached {
+                self.scan_before_detach();
+            }
             self.detach()?;
         } else {
             self.drain_detaching()?;
@@ -410,6 +428,7 @@ impl Session {
                     self.control.request_detach();
                     Ok(Answer::Detaching)
                 }
+                Wish::Capture => self.capture().map(|capture| Answer::Captured(Box::new(capture))),
                 Wish::Pause(pause) => {
                     self.control.request_pause(pause);
                     let already = self.is_paused() == pause;
@@ -527,6 +546,7 @@ impl Session {
         {
             return Ok(action);
         }
+        let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
         match status {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped),
             WaitStatus::Signal(signal) => {
@@ -543,6 +563,9 @@ impl Session {
             WaitStatus::EventStop => {
                 if let Some(task) = self.tasks.get_mut(tid) {
                     task.listening = false;
+                }
+                if was_interrupted {
+                    stopped.restart_interrupted_call()?;
                 }
                 if std::mem::take(&mut self.place_at_stop) {
                     self.space.place_refused()?;
@@ -571,7 +594,9 @@ impl Session {
             Event::VforkDone => Ok(Action::Resume(0)),
             Event::Exec => self.on_exec(tid, stopped),
             Event::Exit => {
+                let noted = self.on_last_words(tid, stopped);
                 self.on_exit(tid);
+                noted?;
                 Ok(Action::Resume(0))
             }
         }

@@ -18,6 +18,7 @@ mod dwarf;
 mod files;
 mod hints;
 mod table;
+mod variables;
 
 pub use demangle::function_name;
 pub use files::{Bytes, Search};
@@ -25,6 +26,7 @@ pub use hints::hint;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use table::FunctionTable;
+use variables::Variables;
 
 /// What the symbolizer needs to know about a module.
 #[derive(Debug, Default)]
@@ -54,12 +56,13 @@ pub struct Symbolizer {
     modules: FxHashMap<ModuleId, ModuleSource>,
     search: Search,
     warnings: Vec<String>,
+    variables: FxHashMap<ModuleId, Variables>,
 }
 
 impl Symbolizer {
     /// A symbolizer that looks for files as `search` says.
     pub fn new(search: Search) -> Self {
-        Self { modules: FxHashMap::default(), search, warnings: Vec::new() }
+        Self { search, ..Self::default() }
     }
 
     /// Makes a module known.
@@ -84,6 +87,16 @@ impl Symbolize for Symbolizer {
             self.warn(warning);
         }
         resolution
+    }
+
+    fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
+        if !self.variables.contains_key(&module) {
+            let source = self.modules.get(&module)?;
+            // What is wrong with the files was told when functions were looked up.
+            let variables = Variables::of(source, &self.search, &mut |_| {});
+            self.variables.insert(module, variables);
+        }
+        self.variables.get(&module)?.find(addr)
     }
 
     fn take_warnings(&mut self) -> Vec<String> {

@@ -12,6 +12,7 @@ pub mod launch;
 pub mod libunwind;
 pub mod limits;
 pub mod memory;
+pub mod pagemap;
 pub mod permission;
 pub mod probe;
 pub mod procfs;

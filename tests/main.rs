@@ -14,7 +14,9 @@ mod support {
     pub mod checks;
     pub mod counter;
     pub mod fixtures;
+    pub mod leakcheck;
     pub mod ledger;
+    pub mod memcheck;
     pub mod procfs;
     pub mod program;
     pub mod report;
@@ -28,6 +30,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod check;
     mod control;
     mod counts;
     mod detach;
@@ -38,6 +41,7 @@ mod suite {
     mod hook;
     mod injection;
     mod launch;
+    mod leaks;
     mod modules;
     mod outputs;
     mod pairing;

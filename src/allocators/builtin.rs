@@ -26,7 +26,9 @@ const fn realloc_array(old: Arg, count: Arg, size: Arg) -> Kind {
     Kind::Realloc { old, size, count: Some(count) }
 }
 
-const FREE: Kind = Kind::Free { ptr: A1 };
+const FREE: Kind = Kind::Free { ptr: A1, size: None };
+/// Not for the aligned ones: libstdc++ rounds their blocks' sizes up to the alignment.
+const FREE_SIZED: Kind = Kind::Free { ptr: A1, size: Some(A2) };
 const POSIX_MEMALIGN: Kind = Kind::AllocOut { out: A1, size: A3 };
 
 /// What every C allocator has, under whatever prefix.
@@ -42,7 +44,7 @@ const C_FUNCTIONS: &[(&str, Kind)] = &[
     ("valloc", alloc(A1)),
     ("pvalloc", alloc(A1)),
     ("cfree", FREE),
-    ("free_sized", FREE),
+    ("free_sized", FREE_SIZED),
     ("free_aligned_sized", FREE),
 ];
 
@@ -68,7 +70,7 @@ const OPERATORS: &[(&str, &str, Kind, Family)] = &[
     ),
     ("_ZdlPv", "operator delete(void*)", FREE, Family::New),
     ("_ZdlPvRKSt9nothrow_t", "operator delete(void*, std::nothrow_t const&)", FREE, Family::New),
-    ("_ZdlPvm", "operator delete(void*, unsigned long)", FREE, Family::New),
+    ("_ZdlPvm", "operator delete(void*, unsigned long)", FREE_SIZED, Family::New),
     ("_ZdlPvSt11align_val_t", "operator delete(void*, std::align_val_t)", FREE, Family::New),
     (
         "_ZdlPvSt11align_val_tRKSt9nothrow_t",
@@ -79,7 +81,7 @@ const OPERATORS: &[(&str, &str, Kind, Family)] = &[
     ("_ZdlPvmSt11align_val_t", "operator delete(void*, unsigned long, std::align_val_t)", FREE, Family::New),
     ("_ZdaPv", "operator delete[](void*)", FREE, Family::NewArray),
     ("_ZdaPvRKSt9nothrow_t", "operator delete[](void*, std::nothrow_t const&)", FREE, Family::NewArray),
-    ("_ZdaPvm", "operator delete[](void*, unsigned long)", FREE, Family::NewArray),
+    ("_ZdaPvm", "operator delete[](void*, unsigned long)", FREE_SIZED, Family::NewArray),
     ("_ZdaPvSt11align_val_t", "operator delete[](void*, std::align_val_t)", FREE, Family::NewArray),
     (
         "_ZdaPvSt11align_val_tRKSt9nothrow_t",

@@ -52,6 +52,9 @@ pub struct Providers {
     /// program): they get no probe, as they call a probed function. A return address inside one of them tells the
     /// call's family, and the frame is the allocator's rather than the program's.
     pub wrappers: Vec<Probe>,
+    /// Those of the wrappers that are told the block's size, if [`AllocatorTable::watch_sized_deletes`] asked for them. A
+    /// probe there tells the size only: the free itself is seen where they pass it on.
+    pub sized_deletes: Vec<Probe>,
 }
 
 impl AllocatorTable {
@@ -71,6 +74,10 @@ impl AllocatorTable {
             let provides_malloc = found.iter().any(|probe| self.get(probe.function).is_some_and(is_c_allocator));
             for probe in found {
                 if self.is_wrapper_candidate(probe.function) && !provides_malloc {
+                    let kind = self.get(probe.function).map(|function| function.kind);
+                    if self.sized_deletes && matches!(kind, Some(Kind::Free { size: Some(_), .. })) {
+                        providers.sized_deletes.push(probe);
+                    }
                     providers.wrappers.push(probe);
                 } else {
                     providers.probes.push(probe);

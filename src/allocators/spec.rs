@@ -97,7 +97,7 @@ pub(super) fn parse_alloc_fn(spec: &str) -> Result<Declaration, SpecError> {
 pub(super) fn parse_free_fn(spec: &str) -> Result<Declaration, SpecError> {
     let parts = Parts::split(spec, FREE_KEYS, "ptr")?;
     let ptr = parts.argument("ptr")?.unwrap_or(Arg(0));
-    Ok(Declaration { target: parts.target, kind: Kind::Free { ptr } })
+    Ok(Declaration { target: parts.target, kind: Kind::Free { ptr, size: None } })
 }
 
 struct Parts<'a> {

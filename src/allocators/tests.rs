@@ -17,7 +17,7 @@ fn operators_are_named_as_the_demangler_does() {
         assert_eq!(demangled, function.name);
         let array = demangled.contains("[]");
         assert_eq!(function.family, if array { Family::NewArray } else { Family::New });
-        assert_eq!(matches!(function.kind, Kind::Free { ptr: Arg(0) }), demangled.starts_with("operator delete"));
+        assert_eq!(matches!(function.kind, Kind::Free { ptr: Arg(0), .. }), demangled.starts_with("operator delete"));
     }
     // Every combination that C++17 has (sized forms exist for delete only, and not with nothrow).
     let names: HashSet<_> = table.iter().map(|(_, function)| function.name.clone()).collect();
@@ -58,9 +58,9 @@ fn arguments_are_where_the_prototypes_have_them() {
         ("memalign", alloc(1)),
         ("__libc_memalign", alloc(1)),
         ("valloc", alloc(0)),
-        ("free_aligned_sized", Kind::Free { ptr: Arg(0) }),
+        ("free_aligned_sized", Kind::Free { ptr: Arg(0), size: None }),
         ("_ZnwmSt11align_val_t", alloc(0)),
-        ("_rjem_sdallocx", Kind::Free { ptr: Arg(0) }),
+        ("_rjem_sdallocx", Kind::Free { ptr: Arg(0), size: None }),
         ("_rjem_je_mallocx", alloc(0)),
         ("rallocx", Kind::Realloc { old: Arg(0), size: Arg(1), count: None }),
         ("je_xallocx", Kind::ResizeInPlace { old: Arg(0), size: Arg(1) }),
@@ -91,7 +91,10 @@ fn declarations_say_where_things_are() {
         alloc("g:old=arg1,size=arg2,count=arg3").kind,
         Kind::Realloc { old: Arg(0), size: Arg(1), count: Some(Arg(2)) }
     );
-    assert_eq!(free("pool_put:ptr=arg2"), Declaration { target: symbol("pool_put"), kind: Kind::Free { ptr: Arg(1) } });
+    assert_eq!(
+        free("pool_put:ptr=arg2"),
+        Declaration { target: symbol("pool_put"), kind: Kind::Free { ptr: Arg(1), size: None } }
+    );
     assert_eq!(free("pool::put").target, symbol("pool::put"));
     assert_eq!(alloc("pool::get:size=arg2").target, symbol("pool::get"));
     let offset = Target::Offset { module: "libpool.so.1".to_owned(), offset: ObjAddr(0x1a2b) };
@@ -172,6 +175,22 @@ fn t20_aliases_are_one_function_and_wrappers_get_no_probe() {
             (1, 0xa95d0, "operator new[](unsigned long)", Some(Family::NewArray)),
         ]
     );
+}
+
+#[test]
+fn sized_deletes_that_pass_on_get_a_probe_only_if_asked() {
+    let sized =
+        module(1, "libstdc++.so.6", &[("_ZdlPv", 0x100), ("_ZdlPvm", 0x200), ("_ZdlPvmSt11align_val_t", 0x300)]);
+    let jemalloc = module(3, "libjemalloc.so.2", &[("malloc", 0x100), ("_ZdlPvm", 0x200)]);
+    let mut table = AllocatorTable::new();
+    let modules = [sized, glibc(2), jemalloc];
+    let before = table.select_providers(&modules);
+    assert_eq!(before.sized_deletes, []);
+    table.watch_sized_deletes();
+    let providers = table.select_providers(&modules);
+    let name = "operator delete(void*, unsigned long)";
+    assert_eq!(chosen(&table, &providers.sized_deletes), [(1, 0x200, name, Some(Family::New))]);
+    assert_eq!((providers.probes, providers.wrappers), (before.probes, before.wrappers), "all else stays as it is");
 }
 
 #[test]

@@ -105,6 +105,23 @@ impl LastFree {
     }
 }
 
+/// What a sized operator delete that only passes the block on was told about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToldSize {
+    pub(super) block: Addr,
+    pub(super) size: u64,
+    pub(super) sp: u64,
+}
+
+impl ToldSize {
+    /// Whether the thread's next free is the one that the operator makes: of the same block, by a jump or from few and small
+    /// frames.
+    pub(super) fn is_passed_on(&self, entry: &Entry, block: Addr) -> bool {
+        const FRAMES: u64 = 512;
+        self.block == block && self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= FRAMES)
+    }
+}
+
 /// How an entry relates to the calls in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
@@ -117,6 +134,7 @@ pub(super) enum Verdict {
 pub(super) struct Frames {
     frames: Vec<Frame>,
     pub(super) last_free: Option<LastFree>,
+    pub(super) told_size: Option<ToldSize>,
 }
 
 impl Frames {

@@ -68,6 +68,7 @@ impl Thread {
             module: LIBC,
             caller_module: APP,
             caller_is_allocator: false,
+            is_wrapper: false,
             family: None,
         }
     }
@@ -111,8 +112,9 @@ impl Thread {
         let tell = |event| match event {
             HeapEvent::Allocated { block, size, by } => format!("{} {block} {size}", table.name(by.function)),
             HeapEvent::AllocatedUnseen { size, by } => format!("{} unseen {size}", table.name(by.function)),
-            HeapEvent::Freed { block, internal, by } => {
-                format!("{} {block}{}", table.name(by.function), if internal { " internal" } else { "" })
+            HeapEvent::Freed { block, internal, given_size, by } => {
+                let size = given_size.map(|size| format!(" of {size}")).unwrap_or_default();
+                format!("{} {block}{size}{}", table.name(by.function), if internal { " internal" } else { "" })
             }
             HeapEvent::ReallocBegan { old, .. } => format!("began {old}"),
             HeapEvent::ReallocEnded { old, new, size, .. } => format!("ended {old} {new} {size}"),
@@ -510,4 +512,41 @@ fn a_forked_child_is_in_its_parents_calls_and_exec_ends_all() {
     thread.calls.exec();
     assert!(!thread.calls.pending(TASK));
     assert_eq!((thread.back(0x1000), thread.calls.dropped_frames()), (Left::Spurious, 0));
+}
+
+/// A sized operator delete that only passes the block on has a probe for its size: the free stays the one that follows.
+#[test]
+fn a_sized_delete_tells_the_size_of_the_free_that_it_makes() {
+    let mut thread = Thread::new();
+    let wrapper = |thread: &Thread, block, size, sp| Entry {
+        is_wrapper: true,
+        module: ModuleId(7),
+        ..thread.entry("_ZdlPvm", &[block, size], sp)
+    };
+    let entry = wrapper(&thread, 0x10, 24, SP);
+    assert!(!thread.arrive(entry), "no call of its own");
+    assert_eq!(thread.told(), Vec::<String>::new());
+    assert!(thread.call("free", &[0x10]), "by a jump");
+    assert_eq!(thread.told(), ["free 0x10 of 24"]);
+    thread.call("free", &[0x10]);
+    assert_eq!(thread.told(), ["free 0x10"], "told once");
+
+    let entry = wrapper(&thread, 0x20, 8, SP + 0x40);
+    thread.arrive(entry);
+    thread.call("free", &[0x20]);
+    assert_eq!(thread.told(), ["free 0x20 of 8"], "by a call from a small frame");
+    for (block, sp) in [(0x20, SP + 0x1000), (0x20, SP - 8), (0x28, SP)] {
+        let entry = wrapper(&thread, block, 8, sp);
+        thread.arrive(entry);
+        thread.call("free", &[0x20]);
+        assert_eq!(thread.told(), ["free 0x20"], "another free");
+    }
+    let entry = wrapper(&thread, 0x30, 8, SP);
+    thread.arrive(entry);
+    thread.call("malloc", &[1]);
+    thread.call("free", &[0x30]);
+    assert_eq!(thread.told(), ["free 0x30"], "not the next call");
+    // jemalloc and others free in the sized operator itself
+    thread.call("_ZdlPvm", &[0x40, 16]);
+    assert_eq!(thread.told(), ["operator delete(void*, unsigned long) 0x40 of 16"]);
 }

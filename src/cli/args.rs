@@ -21,6 +21,7 @@ Examples:
   heaptrace run ./app                       profile a program from start to end
   heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
   heaptrace attach 1234 --duration 30s      profile a running process for half a minute
+  heaptrace check ./app_test                fail if the program leaks or misuses the heap
   heaptrace doctor                          if one of these is refused
 
 `heaptrace help COMMAND` explains the options of a command."
@@ -34,6 +35,8 @@ pub(super) struct Arguments {
 pub(super) enum Subcommand {
     Run(RunArguments),
     Attach(AttachArguments),
+    Check(super::check::CheckArguments),
+    Leaks(super::ask::LeaksArguments),
     Ctl(super::ask::CtlArguments),
     Doctor(DoctorArguments),
 }
@@ -100,6 +103,12 @@ pub(super) struct AttachArguments {
     #[arg(long, value_name = "NAME", group = "target")]
     pub(super) by_name: Option<String>,
 
+    /// Before letting go, tell which of the blocks allocated meanwhile can't be reached any more
+    ///
+    /// The process stands still for a moment for this.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) leaks_at_end: bool,
+
     #[command(flatten)]
     pub(super) profile: ProfileArguments,
 }
@@ -120,12 +129,13 @@ pub(super) struct ProfileArguments {
     /// File to write; repeatable
     ///
     /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .folded (folded stacks), .json
-    /// (report), .txt (text). In names, %p stands for the process id, %n for the program's name, %i for the number in a
-    /// series. A file appears whole or not at all. Without -o: heaptrace.%n.%p.pb.gz.
+    /// (report), .txt (text); and for `check` only: .md (Markdown), .junit.xml, .sarif. In names, %p stands for the process
+    /// id, %n for the program's name, %i for the number in a series. A file appears whole or not at all. Without -o:
+    /// heaptrace.%n.%p.pb.gz.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(super) output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, txt
+    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, txt, md, junit.xml, sarif
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     pub(super) format: Option<Format>,
 

@@ -1,7 +1,89 @@
 //! The commands that ask the heaptrace which traces a process.
 
-use super::{AttachTarget, Refusal, values};
+use super::{AttachTarget, Refusal, When, values};
+use crate::addr::Addr;
 use clap::Args;
+
+/// Options of `heaptrace leaks`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeaksOptions {
+    /// The traced process.
+    pub target: AttachTarget,
+    /// Tell only what has grown since the last scan.
+    pub increased: bool,
+    /// Tell why the block at this address can still be reached.
+    pub explain: Option<Addr>,
+    /// Answer with report.json.
+    pub json: bool,
+    /// How many places are shown.
+    pub top: Option<usize>,
+    /// Whether to colour the answer.
+    pub color: When,
+}
+
+/// Classify the live blocks of a process that heaptrace is tracing
+///
+/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. The process stands still for a
+/// moment, once; the answer says how long. Blocks that can't be reached any more are leaks. In a process that was attached
+/// to, blocks from before the attach are unknown; their memory counts as reachable, so that no leak is invented.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace leaks [OPTIONS] PID\n       heaptrace leaks [OPTIONS] --by-name NAME",
+    group = clap::ArgGroup::new("leaks_target").required(true).multiple(false),
+    after_long_help = "\
+Examples:
+  heaptrace leaks 1234
+      What is lost by now, by allocating stack.
+  heaptrace leaks --by-name redis-server --increased
+      What is lost, or grew, since the last time.
+  heaptrace leaks 1234 --explain 0x55d0c0ffee10
+      Why that block can still be reached: from which global variable or stack, through which blocks."
+)]
+pub(super) struct LeaksArguments {
+    /// Process id
+    #[arg(value_name = "PID", group = "leaks_target", value_parser = values::pid)]
+    pid: Option<i32>,
+
+    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    #[arg(long, value_name = "NAME", group = "leaks_target")]
+    by_name: Option<String>,
+
+    /// Tell only what has grown since the last scan of this process
+    #[arg(long)]
+    increased: bool,
+
+    /// Tell why the block at this address can still be reached; hexadecimal, any address inside the block
+    #[arg(long, value_name = "ADDR", value_parser = values::address)]
+    explain: Option<Addr>,
+
+    /// Print report.json instead of text
+    #[arg(long)]
+    json: bool,
+
+    /// How many places are shown
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    top: Option<u16>,
+
+    /// Colours: auto means on a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when())]
+    color: When,
+}
+
+pub(super) fn resolve_leaks(arguments: LeaksArguments) -> Result<LeaksOptions, Refusal> {
+    let target = match (arguments.pid, arguments.by_name) {
+        (Some(pid), _) => AttachTarget::Pid(pid),
+        (None, Some(name)) => AttachTarget::Name(name),
+        (None, None) => return Err(Refusal::Usage("leaks needs a process id or --by-name NAME\n".to_owned())),
+    };
+    Ok(LeaksOptions {
+        target,
+        increased: arguments.increased,
+        explain: arguments.explain,
+        json: arguments.json,
+        top: arguments.top.map(usize::from),
+        color: arguments.color,
+    })
+}
 
 /// Options of `heaptrace ctl`.
 #[derive(Clone, PartialEq, Eq, Debug)]

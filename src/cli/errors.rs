@@ -6,21 +6,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
 /// Commands of later versions.
-const PLANNED_COMMANDS: [&str; 10] =
-    ["check", "leaks", "heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
+const PLANNED_COMMANDS: [&str; 8] = ["heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 9] = [
-    "-f",
-    "--follow-forks",
-    "--only",
-    "--skip",
-    "--sample-interval",
-    "--debuginfod",
-    "--wait",
-    "--again",
-    "--leaks-at-end",
-];
+const PLANNED_OPTIONS: [&str; 8] =
+    ["-f", "--follow-forks", "--only", "--skip", "--sample-interval", "--debuginfod", "--wait", "--again"];
 
 /// Turns clap's error into ours.
 pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {

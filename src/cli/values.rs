@@ -1,7 +1,10 @@
 //! Values of options: text to what it means.
 
-use super::{Engine, Unwinder, When};
+use super::{Engine, LeakKinds, Unwinder, When};
+use crate::addr::Addr;
 use crate::export::{Format, PprofColumns};
+use crate::leaks::InteriorPointers;
+use crate::profile::leaks::LeakClass;
 use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
@@ -21,6 +24,49 @@ pub(super) fn when() -> impl TypedValueParser<Value = When> {
 /// `all`, `sampler` or `go`.
 pub(super) fn pprof_columns() -> impl TypedValueParser<Value = PprofColumns> {
     one_of(&[("all", PprofColumns::All), ("sampler", PprofColumns::Sampler), ("go", PprofColumns::Go)])
+}
+
+/// `on` or `off`.
+pub(super) fn on_off() -> impl TypedValueParser<Value = bool> {
+    one_of(&[("on", true), ("off", false)])
+}
+
+/// `possible` or `reachable`.
+pub(super) fn interior_pointers() -> impl TypedValueParser<Value = InteriorPointers> {
+    one_of(&[("possible", InteriorPointers::Possible), ("reachable", InteriorPointers::Reachable)])
+}
+
+/// A class of leaks, `all` or `none`.
+pub(super) fn leak_kind(word: &str) -> Result<LeakKinds, String> {
+    let class = LeakClass::ALL.into_iter().find(|class| class.name() == word);
+    match (class, word) {
+        (Some(class), _) => Ok(LeakClass::ALL.map(|other| other == class)),
+        (None, "all") => Ok([true; 4]),
+        (None, "none") => Ok([false; 4]),
+        _ => Err("there are definite, indirect, possible, reachable, all and none".to_owned()),
+    }
+}
+
+/// A number of bytes, or one with a unit: k, M, G, KiB, MiB, GiB (all of 1024).
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(digits).unwrap_or((text, ""));
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err("write it like 4096, 512k, 10MiB or 1.5G (all of 1024)".to_owned()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned());
+    }
+    match number.parse::<f64>() {
+        // More digits than a double holds make no difference for a limit.
+        Ok(parts) if parts >= 0.0 && shift > 0 && parts < 1e9 => Ok((parts * f64::from(1u32 << shift)).round() as u64),
+        _ => Err("it is no number of bytes".to_owned()),
+    }
 }
 
 /// The name of a format that exists.
@@ -61,6 +107,12 @@ pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
     ])
 }
 
+/// An address in hexadecimal, with or without 0x.
+pub(super) fn address(text: &str) -> Result<Addr, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    u64::from_str_radix(digits, 16).map(Addr).map_err(|_| format!("`{text}` is no hexadecimal address"))
+}
+
 /// A process id.
 pub(super) fn pid(text: &str) -> Result<i32, String> {
     text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| format!("`{text}` is no process id"))
@@ -90,6 +142,26 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_multiples_of_1024() {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("2k", 2048), ("10MiB", 10 << 20), ("1.5G", 3 << 29), ("1 KB", 1024)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "k", "-1", "1.5", "1e3", "20000000000G", "5 parsecs", "."] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn leak_kinds_are_classes_or_words_for_several() {
+        assert_eq!(leak_kind("possible"), Ok([false, false, true, false]));
+        assert_eq!(leak_kind("all"), Ok([true; 4]));
+        assert_eq!(leak_kind("none"), Ok([false; 4]));
+        assert!(leak_kind("lost").is_err());
     }
 
     #[test]

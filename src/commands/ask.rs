@@ -1,11 +1,30 @@
-//! `heaptrace ctl`: asks the heaptrace that traces a process.
+//! `heaptrace leaks` and `heaptrace ctl`: ask the heaptrace that traces a process.
 
 use super::attach::find;
-use super::print;
-use crate::cli::{CtlOptions, Order};
+use super::conclude::terminal_width;
+use super::{print, use_color};
+use crate::cli::{CtlOptions, LeaksOptions, Order};
 use crate::ctl::{self, Command, Look, Request, Response};
+use crate::export::summary::SummaryOptions;
 use crate::tracer::socket;
 use anyhow::{Context, bail};
+
+/// Asks the tracer which blocks are lost, and prints its answer. The exit status is 0 whatever it says.
+///
+/// # Errors
+/// If the process is not traced by a heaptrace of this user, or its heap can't be read.
+pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
+    let pid = find(&options.target)?;
+    let command = Command::Leaks {
+        increased: options.increased,
+        explain: options.explain.map(|addr| addr.0),
+        json: options.json,
+    };
+    let color = use_color(options.color, &std::io::stdout());
+    let width = terminal_width().unwrap_or(SummaryOptions::default().width);
+    print(&ask(pid, command, Look { top: options.top, color, width })?)?;
+    Ok(0)
+}
 
 /// Carries the order to the tracer. The exit status is 0 if it has been carried out.
 ///

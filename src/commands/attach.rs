@@ -5,6 +5,7 @@ use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, supervise, take_signals};
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE};
+use crate::leaks::ScanOptions;
 use crate::progress::Progress;
 use crate::session::{SessionError, Target};
 use crate::tracer::permission::{self, ByNameError};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 /// If an output can't be written, or the process can't be found or traced: then it has not been touched.
 pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?;
+    let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let pid = find(&options.target)?;
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
@@ -28,13 +29,15 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     {
         bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
     }
-    let settings = settings(profile, false)?;
+    let mut settings = settings(profile, false)?;
+    settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
     take_signals(profile)?;
     control::block_terminal_stops()?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::Alone));
     let tick = || line.tick(progress.read());
-    let traced = supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, &progress, tick);
+    let traced =
+        supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, profile, &progress, tick);
     drop(line);
     let recording = traced.map_err(|error| explain(error, pid))?;
     let harmed = recording.harmed;

@@ -4,14 +4,17 @@ use super::binaries::{BinaryStore, SaveError};
 use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::use_color;
-use crate::cli::{ProfileOptions, Verbosity};
+use crate::addr::Addr;
+use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
+use crate::export::github::annotations;
+use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
-use crate::profile::build::{BuildInput, LoadedModule, build};
+use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
-use crate::session::{ModuleRecord, Recording};
+use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -48,6 +51,14 @@ impl Destinations {
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         Ok(Self { outputs, binaries })
     }
+
+    /// Refuses files that only `check` can fill.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn without_verdict(self) -> anyhow::Result<Self> {
+        Ok(Self { outputs: self.outputs.without_verdict()?, ..self })
+    }
 }
 
 impl Concluded {
@@ -58,32 +69,82 @@ impl Concluded {
     }
 }
 
+/// How a check is told.
+pub struct Judging<'a> {
+    /// Its options.
+    pub options: &'a CheckOptions,
+    /// Sets the verdict, once all has a name.
+    pub judge: &'a mut dyn FnMut(&mut Profile),
+}
+
+impl std::fmt::Debug for Judging<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Judging").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
 /// Finds the names, writes the files, tells the user, and passes the files on.
-pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
+pub fn conclude(recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
+    conclude_as(recording, options, destinations, None)
+}
+
+/// The same for a check: its report takes the place of the summary.
+pub fn conclude_check(recording: Recording, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
+    let options = judging.options;
+    conclude_as(recording, &options.run.profile, destinations, Some(judging))
+}
+
+fn conclude_as(
+    mut recording: Recording,
+    options: &ProfileOptions,
+    destinations: &Destinations,
+    judging: Option<&mut Judging<'_>>,
+) -> Concluded {
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
     let interrupted = recording.interrupted;
-    let profile = profile(recording, options);
+    let check = judging.as_ref().map(|judging| judging.options);
+    let asked =
+        Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
+    let mut profile = profile(recording, options, asked);
+    if let Some(judging) = judging {
+        (judging.judge)(&mut profile);
+    }
     let top = options.top;
     let defaults = ExportOptions::default();
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
     let mut waiter = Waiter::new(options.verbosity);
     let files = destinations.outputs.write(Scope::All, &profile, &export, &mut waiter);
+    if check.is_some_and(|check| check.github) {
+        let _ = io::stderr().write_all(annotations(&profile).as_bytes());
+    }
     if options.verbosity != Verbosity::Quiet {
         let defaults = SummaryOptions::default();
-        let shown = SummaryOptions {
-            top: top.unwrap_or(defaults.top),
-            color: use_color(options.color, &io::stderr()),
-            width: terminal_width().unwrap_or(defaults.width),
-            files: &files,
+        let top = top.unwrap_or(defaults.top);
+        let color = use_color(options.color, &io::stderr());
+        let width = terminal_width().unwrap_or(defaults.width);
+        let text = match check {
+            Some(check) => {
+                let explain = check.explain.as_deref();
+                check_report(&profile, &CheckReportOptions { top, color, width, files: &files, explain })
+            }
+            None => {
+                let leaks = LivingLeaksOptions { top, color, width, increased: false, block: None };
+                let leaks = living_leaks(&profile, &leaks);
+                let gap = if leaks.is_empty() { "" } else { "\n" };
+                format!("{leaks}{gap}{}", summary(&profile, &SummaryOptions { top, color, width, files: &files }))
+            }
         };
         if interrupted && io::stderr().is_terminal() {
             // The terminal has written "^C".
             let _ = writeln!(io::stderr());
         }
         // Nobody is left to tell if stderr is closed; the files are there.
-        let _ = io::stderr().write_all(summary(&profile, &shown).as_bytes());
+        let _ = io::stderr().write_all(text.as_bytes());
     } else {
+        for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
+            let _ = writeln!(io::stderr(), "heaptrace: {reason}");
+        }
         for file in &files {
             if let Err(error) = &file.result {
                 let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
@@ -103,9 +164,25 @@ pub fn conclude(mut recording: Recording, options: &ProfileOptions, destinations
     Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
 }
 
-fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
+/// What a profile is made for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// Whether a check will judge it.
+    pub check: bool,
+    /// Why the blocks of the functions with this in their names can still be reached.
+    pub explain: Option<&'a str>,
+    /// Why the block at this address can.
+    pub block: Option<Addr>,
+}
+
+/// Gives a recording its names.
+pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>) -> Profile {
     let meta = Meta {
-        mode: if recording.attached { Mode::Attach } else { Mode::Run },
+        mode: match asked.check {
+            true => Mode::Check,
+            false if recording.attached => Mode::Attach,
+            false => Mode::Run,
+        },
         part: 1,
         program: recording.program,
         pid: recording.pid,
@@ -140,6 +217,21 @@ fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
     });
     let mut symbolizer: Box<dyn Symbolize> =
         if options.symbolize { Box::new(symbolizer(modules, options, recording.pid)) } else { Box::new(NoSymbols) };
+    let scan = match &recording.leaks {
+        LeakScan::Done(scan) => Some(scan),
+        LeakScan::NotWanted | LeakScan::Missed(_) => None,
+    };
+    let site = |id| scan.and_then(|scan| scan.sites.get(&id).copied());
+    let name_of_tid = |tid: i32| scan.and_then(|scan| scan.thread_names.get(&tid).cloned());
+    let leaks = scan.map(|scan| LeakInput {
+        scan: &scan.scan,
+        site: &site,
+        thread_name: &name_of_tid,
+        moment: scan.moment,
+        stopped_ns: scan.stopped_ns,
+        explain: asked.explain,
+        block: asked.block,
+    });
     let input = BuildInput {
         meta,
         anomalies: recording.anomalies,
@@ -153,6 +245,7 @@ fn profile(recording: Recording, options: &ProfileOptions) -> Profile {
         images: images.collect(),
         children: recording.children,
         warnings: recording.warnings,
+        leaks,
     };
     build(input, symbolizer.as_mut()).profile
 }
@@ -196,6 +289,6 @@ fn session_id(pid: i32, started_at: std::time::SystemTime) -> String {
 }
 
 /// The terminal's width in columns, as the shell tells it.
-fn terminal_width() -> Option<usize> {
+pub fn terminal_width() -> Option<usize> {
     std::env::var("COLUMNS").ok()?.parse().ok()
 }

@@ -8,7 +8,7 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{SessionError, Target, exit_of};
+use crate::session::{Recording, SessionError, Settings, Target, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
@@ -26,8 +26,33 @@ use std::time::Duration;
 /// If an output can't be written or the program can't be executed: then nothing has been started.
 pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?;
+    let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let settings = settings(profile, profile.duration.is_none())?;
+    let Some(recording) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
+    let harmed = recording.harmed;
+    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    // What came while the program was traced is its own, and must not end the writing.
+    let late = control::pending_signals();
+    let concluded = conclude(recording, profile, &destinations);
+    let status = match exit {
+        None if lives_on => Some(wait_for_the_rest(pid, late.into_iter().chain(concluded.interrupted))?),
+        _ => exit.map(code_of),
+    };
+    let status = status.unwrap_or(EXIT_OWN_FAILURE);
+    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
+}
+
+/// Starts the program and traces it, to its end as a rule. None: tracing broke off, the user was told so, and the program,
+/// which had lived on, has ended.
+///
+/// # Errors
+/// If it can't be executed or traced, or if tracing broke off.
+pub(super) fn trace(
+    options: &RunOptions,
+    settings: Settings,
+    timeout: Option<Duration>,
+) -> anyhow::Result<Option<Recording>> {
+    let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
     let mask = take_signals(profile)?;
@@ -35,7 +60,8 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };
     let tick = || line.tick(progress.read());
-    let traced = supervise(target, settings, Schedule::of(profile), Signals::ForTheProgram, &progress, tick);
+    let schedule = Schedule::of(profile).with_timeout(timeout);
+    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
     drop(line);
     let mut recording = match traced {
         Ok(recording) => recording,
@@ -46,7 +72,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
             {
                 let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
                 wait_as_parent(pid)?;
-                return Ok(EXIT_OWN_FAILURE);
+                return Ok(None);
             }
             return Err(refused(error));
         }
@@ -63,21 +89,14 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
                 .to_owned(),
         );
     }
-    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
-    let harmed = recording.harmed;
-    // What came while the program was traced is its own, and must not end the writing.
-    let late = control::pending_signals();
-    let concluded = conclude(recording, profile, &destinations);
-    if lives_on {
-        late.into_iter().chain(concluded.interrupted).try_for_each(|signal| pass_on(pid, signal))?;
-    }
-    // Let go before its end, the program is waited for as by any parent.
-    let status = match exit {
-        None if lives_on => exit_of(wait_as_parent(pid)?),
-        _ => exit,
-    };
-    let status = status.map_or(EXIT_OWN_FAILURE, code_of);
-    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
+    Ok(Some(recording))
+}
+
+/// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came meanwhile.
+/// Returns its status.
+pub(super) fn wait_for_the_rest(pid: i32, mut late: impl Iterator<Item = i32>) -> Result<u8, TracerError> {
+    late.try_for_each(|signal| pass_on(pid, signal))?;
+    Ok(exit_of(wait_as_parent(pid)?).map_or(EXIT_OWN_FAILURE, code_of))
 }
 
 /// Says what helps if the kernel does not let a child be traced.

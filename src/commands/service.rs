@@ -1,9 +1,17 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
-use crate::ctl::{self, Command, Request, Response};
-use crate::session::{Answer, Requests, Wish};
+use super::conclude::{Asked, profile};
+use crate::addr::Addr;
+use crate::cli::ProfileOptions;
+use crate::ctl::{self, Command, Look, Request, Response};
+use crate::export::leaks::{LivingLeaksOptions, living_leaks};
+use crate::export::summary::SummaryOptions;
+use crate::export::{self, ExportOptions, Format};
+use crate::profile::leaks::{ClassAmounts, LeakSite};
+use crate::session::{Answer, HeapCapture, Requests, Wish};
 use crate::tracer::control::Control;
 use crate::tracer::socket::ControlSocket;
+use rustc_hash::FxHashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +27,7 @@ pub struct Service {
 
 impl Service {
     /// Opens the socket and serves it on a thread of its own. Without a socket tracing goes on: None, and a diagnostic.
-    pub fn start(control: &Arc<Control>, requests: &Arc<Requests>) -> Option<Self> {
+    pub fn start(control: &Arc<Control>, requests: &Arc<Requests>, profile: &ProfileOptions) -> Option<Self> {
         let socket = match ControlSocket::bind() {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
@@ -29,49 +37,112 @@ impl Service {
         };
         tracing::info!("control socket: {}", socket.path().display());
         let served = Arc::clone(&socket);
-        let (control, requests) = (Arc::clone(control), Arc::clone(requests));
+        let mut desk = Desk {
+            control: Arc::clone(control),
+            requests: Arc::clone(requests),
+            options: profile.clone(),
+            before: None,
+        };
         let spawned = std::thread::Builder::new().name("control socket".to_owned()).spawn(move || {
             // Ends with the process: what it waits for in between costs nothing.
             while let Ok(stream) = served.accept() {
-                serve(stream, &control, &requests);
+                desk.serve(stream);
             }
         });
         spawned.is_ok().then_some(Self { _socket: socket })
     }
 }
 
-/// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
-fn serve(mut stream: UnixStream, control: &Arc<Control>, requests: &Requests) {
-    let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-    if limited.is_err() {
-        return;
+/// Where questions are answered, one after the other.
+#[derive(Debug)]
+struct Desk {
+    control: Arc<Control>,
+    requests: Arc<Requests>,
+    options: ProfileOptions,
+    /// What each site had at the last leak scan, by site id.
+    before: Option<FxHashMap<u64, ClassAmounts>>,
+}
+
+impl Desk {
+    /// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
+    fn serve(&mut self, mut stream: UnixStream) {
+        let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        if limited.is_err() {
+            return;
+        }
+        let response = match ctl::receive::<Request>(&mut stream) {
+            Ok(request) => self.respond(&request).unwrap_or_else(Response::Failed),
+            Err(error) => Response::Failed(error.to_string()),
+        };
+        if let Err(error) = ctl::send(&response, &mut stream) {
+            tracing::info!("an answer could not be given: {error}");
+        }
     }
-    let response = match ctl::receive::<Request>(&mut stream) {
-        Ok(request) => respond(&request, control, requests),
-        Err(error) => Response::Failed(error.to_string()),
-    };
-    if let Err(error) = ctl::send(&response, &mut stream) {
-        tracing::info!("an answer could not be given: {error}");
+
+    fn respond(&mut self, request: &Request) -> Result<Response, String> {
+        if request.version != ctl::VERSION {
+            return Err(format!(
+                "the tracer speaks version {} of the protocol, the request has {}",
+                ctl::VERSION,
+                request.version
+            ));
+        }
+        let wish = match request.command {
+            Command::Leaks { .. } => Wish::Capture,
+            Command::Pause => Wish::Pause(true),
+            Command::Resume => Wish::Pause(false),
+            Command::Detach => Wish::Detach,
+        };
+        let answer = self.requests.ask(&self.control, request.pid, wish).ok_or("tracing has just ended")??;
+        match (answer, &request.command) {
+            (Answer::Captured(capture), Command::Leaks { increased, explain, json }) => {
+                let question = Question { increased: *increased, block: explain.map(Addr), json: *json };
+                self.leaks(*capture, &question, request.look).map(Response::Done)
+            }
+            (Answer::Paused { already: true }, _) => {
+                Ok(Response::Done("nothing to do: it was so already\n".to_owned()))
+            }
+            _ => Ok(Response::Done(String::new())),
+        }
+    }
+
+    /// Classifies and names, while the process runs on.
+    fn leaks(&mut self, capture: HeapCapture, question: &Question, look: Look) -> Result<String, String> {
+        let asked = Asked { block: question.block, ..Asked::default() };
+        let mut profile = profile(capture.classify(), &self.options, asked);
+        let ids: FxHashMap<usize, u64> = match &profile.leaks {
+            Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),
+            None => FxHashMap::default(),
+        };
+        let id = |site: &LeakSite| ids.get(&site.stack).copied().unwrap_or_default();
+        if let Some(leaks) = &mut profile.leaks {
+            let now = leaks.sites.iter().map(|site| (id(site), site.amounts)).collect();
+            let before = self.before.replace(now);
+            if question.increased {
+                leaks.keep_growth(id, &before.unwrap_or_default());
+            }
+        }
+        if question.json {
+            let mut text = Vec::new();
+            export::write(Format::Json, &profile, &ExportOptions::default(), &mut text).map_err(|e| e.to_string())?;
+            return String::from_utf8(text).map_err(|error| error.to_string());
+        }
+        Ok(living_leaks(
+            &profile,
+            &LivingLeaksOptions {
+                top: look.top.unwrap_or(SummaryOptions::default().top),
+                color: look.color,
+                width: look.width,
+                increased: question.increased,
+                block: question.block,
+            },
+        ))
     }
 }
 
-fn respond(request: &Request, control: &Arc<Control>, requests: &Requests) -> Response {
-    if request.version != ctl::VERSION {
-        return Response::Failed(format!(
-            "the tracer speaks version {} of the protocol, the request has {}",
-            ctl::VERSION,
-            request.version
-        ));
-    }
-    let wish = match request.command {
-        Command::Pause => Wish::Pause(true),
-        Command::Resume => Wish::Pause(false),
-        Command::Detach => Wish::Detach,
-    };
-    match requests.ask(control, request.pid, wish) {
-        None => Response::Failed("tracing has just ended".to_owned()),
-        Some(Err(reason)) => Response::Failed(reason),
-        Some(Ok(Answer::Detaching | Answer::Paused { already: false })) => Response::Done(String::new()),
-        Some(Ok(Answer::Paused { already: true })) => Response::Done("nothing to do: it was so already\n".to_owned()),
-    }
+/// What is asked of the heap.
+struct Question {
+    increased: bool,
+    block: Option<Addr>,
+    json: bool,
 }

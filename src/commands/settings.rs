@@ -26,5 +26,6 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         exit_kill,
         start_paused: options.start_paused || options.delay.is_some(),
         requests: Arc::default(),
+        leak_scan: None,
     })
 }

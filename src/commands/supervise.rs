@@ -30,18 +30,25 @@ pub enum Signals {
     ForUs,
 }
 
-/// When collecting begins, and when tracing ends.
+/// When collecting begins, when tracing ends, and when the program has to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
     delay: Option<Duration>,
     duration: Option<Duration>,
     toggle: Option<UserSignal>,
+    timeout: Option<Duration>,
 }
 
 impl Schedule {
     /// What the options say.
     pub const fn of(options: &ProfileOptions) -> Self {
-        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal }
+        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal, timeout: None }
+    }
+
+    /// The same, but the program is asked to end after `timeout`, by SIGTERM, and killed [`GRACE`] later.
+    #[must_use]
+    pub const fn with_timeout(self, timeout: Option<Duration>) -> Self {
+        Self { timeout, ..self }
     }
 }
 
@@ -66,12 +73,13 @@ pub fn supervise(
     settings: Settings,
     schedule: Schedule,
     signals: Signals,
+    profile: &ProfileOptions,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Recording> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let _service = Service::start(&control, &settings.requests);
+    let _service = Service::start(&control, &settings.requests, profile);
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
@@ -85,6 +93,8 @@ pub fn supervise(
     let mut scheduled = false;
     let mut begins = None;
     let mut deadline = None;
+    let mut timeout = None;
+    let mut kill_at = None;
     let mut grace_ends = None;
     let mut interrupts = 0u32;
     while !control.is_finished() {
@@ -95,6 +105,16 @@ pub fn supervise(
             let delay = schedule.delay.unwrap_or_default();
             begins = schedule.delay.and_then(|delay| now.checked_add(delay));
             deadline = schedule.duration.and_then(|duration| now.checked_add(delay)?.checked_add(duration));
+            timeout = schedule.timeout.and_then(|timeout| now.checked_add(timeout));
+        }
+        if timeout.take_if(|timeout| now >= *timeout).is_some() {
+            kill_at = now.checked_add(GRACE);
+            control.note_timeout();
+            control.request_forward(control::TERMINATE);
+        }
+        if kill_at.is_some_and(|kill_at| now >= kill_at) {
+            kill_at = now.checked_add(GRACE);
+            control.request_end();
         }
         if begins.take_if(|begins| now >= *begins).is_some() {
             control.request_pause(false);
@@ -103,7 +123,8 @@ pub fn supervise(
             control.request_detach();
         }
         let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK };
-        let next_end = [begins, deadline, grace_ends].into_iter().flatten().filter(|&end| end > now).min();
+        let next_end =
+            [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control::next_signal(pause) {
             None => {}

@@ -1,10 +1,13 @@
 //! report.json, version 1: everything for scripts. `docs/report.schema.json` is its contract.
 //!
-//! The fields stand in the order of the contract. Those of features that this version lacks are there and empty.
+//! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports.
 
-use super::view::{FNV_OFFSET, Frame, Site, View, fnv1a, weight};
-use crate::profile::{Amount, Exit, Finding, FindingKind, Histograms, Mode, Totals};
+mod judged;
+
+use super::view::{Frame, Site, View, weight};
+use crate::profile::{Amount, Exit, Histograms, Mode, Totals};
 use crate::unwinder::Quality;
+use judged::{ReportBudget, ReportFinding, ReportLeaks, ReportSuppression, ReportVerdict};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -30,7 +33,7 @@ struct Report<'a> {
     engine: &'a str,
     complete: bool,
     exit: Option<ReportExit>,
-    verdict: Option<Never>,
+    verdict: Option<ReportVerdict<'a>>,
     totals: ReportTotals,
     cost: ReportCost,
     anomalies: ReportAnomalies,
@@ -42,16 +45,12 @@ struct Report<'a> {
     timeline: Vec<Point>,
     histograms: ReportHistograms<'a>,
     sites: Vec<ReportSite<'a>>,
-    leaks: Option<Never>,
+    leaks: Option<ReportLeaks>,
     findings: Vec<ReportFinding<'a>>,
-    suppressions: [Never; 0],
-    budgets: [Never; 0],
+    suppressions: Vec<ReportSuppression<'a>>,
+    budgets: Vec<ReportBudget>,
     warnings: &'a [String],
 }
-
-/// A value that can't be: the fields of what does not exist yet are always null or empty.
-#[derive(Serialize)]
-enum Never {}
 
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -173,24 +172,6 @@ struct ReportFrame<'a> {
     inlined: bool,
 }
 
-#[derive(Serialize)]
-struct ReportFinding<'a> {
-    id: String,
-    kind: &'static str,
-    count: u64,
-    block: String,
-    size: Option<u64>,
-    direct: Option<Never>,
-    indirect: Option<Never>,
-    stack: Vec<ReportFrame<'a>>,
-    alloc_stack: Vec<ReportFrame<'a>>,
-    free_stack: Vec<ReportFrame<'a>>,
-    thread: &'a str,
-    alloc_fn: &'a str,
-    path: [Never; 0],
-    baseline: Option<Never>,
-}
-
 fn report<'a>(view: &View<'a>) -> Report<'a> {
     let profile = view.profile;
     let meta = &profile.meta;
@@ -217,7 +198,7 @@ fn report<'a>(view: &View<'a>) -> Report<'a> {
             Exit::Code(code) => ReportExit::Code(code),
             Exit::Signal(signal) => ReportExit::Signal(signal),
         }),
-        verdict: None,
+        verdict: judged::verdict(profile),
         totals: totals(&profile.totals),
         cost: ReportCost {
             wall_ns: cost.wall_ns,
@@ -251,10 +232,10 @@ fn report<'a>(view: &View<'a>) -> Report<'a> {
             .collect(),
         histograms: histograms(&profile.histograms),
         sites: sites(view),
-        leaks: None,
-        findings: profile.findings.iter().map(|finding| report_finding(view, finding)).collect(),
-        suppressions: [],
-        budgets: [],
+        leaks: judged::leaks(profile),
+        findings: judged::findings(view),
+        suppressions: judged::suppressions(profile),
+        budgets: judged::budgets(profile),
         warnings: &profile.warnings,
     }
 }
@@ -368,34 +349,6 @@ fn report_frame<'a>(frame: &Frame<'a>) -> ReportFrame<'a> {
         module: frame.module.map(|module| module.path.to_string_lossy().into_owned()),
         offset: frame.location.map(|location| format!("{:#x}", location.offset)),
         inlined: frame.inlined,
-    }
-}
-
-fn report_finding<'a>(view: &View<'a>, finding: &'a Finding) -> ReportFinding<'a> {
-    let kind = match finding.kind {
-        FindingKind::DoubleFree => "double_free",
-        FindingKind::InvalidFree => "invalid_free",
-        FindingKind::MismatchedFree => "mismatched_free",
-    };
-    let stacks = [Some(finding.stack), finding.alloc_stack, finding.free_stack]
-        .map(|stack| stack.map_or(0, |stack| view.site_id(stack)).to_le_bytes());
-    let id = stacks.iter().fold(fnv1a(FNV_OFFSET, kind.as_bytes()), |hash, stack| fnv1a(hash, stack));
-    let optional = |stack: Option<usize>| stack.map(|stack| frames(view, stack)).unwrap_or_default();
-    ReportFinding {
-        id: format!("{id:016x}"),
-        kind,
-        count: finding.count,
-        block: finding.block.to_string(),
-        size: finding.size,
-        direct: None,
-        indirect: None,
-        stack: frames(view, finding.stack),
-        alloc_stack: optional(finding.alloc_stack),
-        free_stack: optional(finding.free_stack),
-        thread: &finding.thread,
-        alloc_fn: &finding.function,
-        path: [],
-        baseline: None,
     }
 }
 

@@ -67,6 +67,12 @@ pub enum OutputError {
         /// The percent sign with what follows.
         found: String,
     },
+    /// A format that only `check` can fill.
+    #[error("the format .{format} holds the verdict of a check: use `heaptrace check`")]
+    CheckOnly {
+        /// The format.
+        format: Format,
+    },
     /// The path names a directory.
     #[error("{}: this is a directory; name a file in it", path.display())]
     IsDirectory {
@@ -195,6 +201,17 @@ impl Outputs {
             outputs.push(Output { format, target });
         }
         Ok(Self { outputs })
+    }
+
+    /// Refuses the formats that hold a verdict, for commands that make none.
+    ///
+    /// # Errors
+    /// The first output of such a format.
+    pub fn without_verdict(self) -> Result<Self, OutputError> {
+        match self.outputs.iter().find(|output| output.format.needs_verdict()) {
+            Some(output) => Err(OutputError::CheckOnly { format: output.format }),
+            None => Ok(self),
+        }
     }
 
     /// Whether some name has a `%i`, that is, takes the parts of a series.

@@ -7,9 +7,10 @@
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
 use super::proto;
-use super::view::{Headline, UNKNOWN_STACK, View, without_arguments};
+use super::view::{Headline, View};
 use super::{ExportOptions, PprofColumns};
-use crate::profile::build::shim_names;
+use crate::profile::build::{UNKNOWN_STACK, shim_names};
+use crate::profile::identity::without_arguments;
 use crate::profile::{Amount, Profile, Sample};
 use crate::unwinder::Quality;
 use flate2::Compression;
@@ -262,7 +263,13 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
         Quality::Guessed => "guessed",
         Quality::Truncated => "truncated",
     };
-    let texts = [("thread", view.string(sample.thread)), ("alloc_fn", view.alloc_fn(sample)), ("stack", quality)];
+    let leak = if sample.live.objects > 0 { view.leak_label(sample.stack) } else { "" };
+    let texts = [
+        ("thread", view.string(sample.thread)),
+        ("alloc_fn", view.alloc_fn(sample)),
+        ("stack", quality),
+        ("leak", leak),
+    ];
     for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
         labels.push(proto::Label { key: tables.string(key), str: tables.string(text), num: 0, num_unit: 0 });
     }

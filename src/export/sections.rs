@@ -4,8 +4,9 @@ use super::text::{
     self, Paint, basename, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name,
     telling_frames, wrap,
 };
-use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text, is_unresolved};
-use crate::profile::{Amount, Exit, FindingKind, Mode, Profile};
+use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text};
+use crate::profile::identity::is_unresolved;
+use crate::profile::{Amount, Exit, Finding, FindingKind, Mode, Profile};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -43,7 +44,7 @@ pub(crate) fn heading(out: &mut String, layout: Layout, title: &str) {
 }
 
 /// A line of prose, wrapped behind two spaces.
-fn prose(out: &mut String, layout: Layout, sentence: &str) {
+pub(crate) fn prose(out: &mut String, layout: Layout, sentence: &str) {
     let _ = writeln!(out, "  {}", wrap(&printable(sentence), 2, layout.width));
 }
 
@@ -190,18 +191,18 @@ fn stack_table(
             let _ = writeln!(out, "{}", line.trim_end());
             figures_text = " ".repeat(figures);
         }
-        if let Some(doubt) = doubt(view, site) {
+        if let Some(doubt) = doubt(view, site.stack, site.quality) {
             let _ = writeln!(out, "{}{}", " ".repeat(figures), layout.paint.yellow(doubt));
         }
     }
 }
 
 /// What to say of a stack that is not certain.
-pub(crate) fn doubt(view: &View<'_>, site: &Site) -> Option<&'static str> {
-    match site.quality {
+pub(crate) fn doubt(view: &View<'_>, stack: usize, quality: Quality) -> Option<&'static str> {
+    match quality {
         Quality::Complete => None,
         // the one frame says so already
-        _ if view.frames(site.stack).all(|frame| frame.name == UNKNOWN_STACK) => None,
+        _ if view.frames(stack).all(|frame| frame.name == UNKNOWN_STACK) => None,
         Quality::Guessed => Some("(guessed: a frame without unwind table)"),
         Quality::Truncated => Some("(outer frames are missing)"),
     }
@@ -216,15 +217,7 @@ pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: u
     let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
     let _ = writeln!(out, "\n{}", layout.paint.red(&title));
     for finding in findings.get(..top.max(1)).unwrap_or(findings) {
-        let kind = match finding.kind {
-            FindingKind::DoubleFree => "freed twice",
-            FindingKind::InvalidFree => "freed, but never allocated",
-            FindingKind::MismatchedFree => "freed by the wrong family of functions",
-        };
-        let size = finding.size.map(|size| format!(" ({})", plural(size, "byte"))).unwrap_or_default();
-        let times = if finding.count == 1 { String::new() } else { format!("; {} times", grouped(finding.count)) };
-        let (block, function, thread) = (finding.block, &finding.function, &finding.thread);
-        prose(out, layout, &format!("{kind}: the block at {block}{size}, by {function} in thread {thread}{times}"));
+        prose(out, layout, &finding_sentence(finding));
         let stacks = [
             ("at", Some(finding.stack)),
             ("freed first at", finding.free_stack),
@@ -242,10 +235,35 @@ pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: u
             }
         }
     }
-    let more = findings.len().saturating_sub(top.max(1));
-    if more > 0 {
-        let _ = writeln!(out, "  and {} more, all of them in report.json (-o NAME.json)", grouped(more as u64));
+    more_findings(out, findings.len(), top.max(1));
+}
+
+/// How many errors were not shown.
+pub(crate) fn more_findings(out: &mut String, all: usize, shown: usize) {
+    if all > shown {
+        let more = grouped((all - shown) as u64);
+        let _ = writeln!(out, "  and {more} more, all of them in report.json (-o NAME.json)");
     }
+}
+
+/// What a kind of error is, as a participle.
+pub(crate) const fn finding_words(kind: FindingKind) -> &'static str {
+    match kind {
+        FindingKind::DoubleFree => "freed twice",
+        FindingKind::InvalidFree => "freed, but never allocated",
+        FindingKind::MismatchedFree => "freed by the wrong family of functions",
+        FindingKind::SizedDelete => "freed with a wrong size",
+    }
+}
+
+/// An error in words, without its stacks.
+pub(crate) fn finding_sentence(finding: &Finding) -> String {
+    let kind = finding_words(finding.kind);
+    let size = finding.size.map(|size| format!(" ({})", plural(size, "byte"))).unwrap_or_default();
+    let given = finding.given_size.map(|size| format!(" as one of {}", plural(size, "byte"))).unwrap_or_default();
+    let times = if finding.count == 1 { String::new() } else { format!("; {} times", grouped(finding.count)) };
+    let (block, function, thread) = (finding.block, &finding.function, &finding.thread);
+    format!("{kind}: the block at {block}{size}{given}, by {function} in thread {thread}{times}")
 }
 
 /// What was not seen, or is not certain.

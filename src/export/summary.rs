@@ -45,7 +45,8 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     out
 }
 
-fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &View<'_>) {
+/// The output files.
+pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &View<'_>) {
     if files.is_empty() {
         return;
     }

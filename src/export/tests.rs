@@ -1,5 +1,7 @@
 //! All formats on one profile made by hand.
 
+mod check;
+mod ci;
 mod go_pprof;
 mod numbers;
 mod report;
@@ -7,6 +9,9 @@ mod summary;
 
 use super::*;
 use crate::addr::{Addr, ModuleId};
+use crate::profile::leaks::{
+    BaselineStatus, Budget, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
+};
 use crate::profile::{
     AllocatorUse, Amount, Anomalies, Children, Conditions, Cost, Exit, Finding, FindingKind, Function, Histograms,
     Image, Line, Location, Meta, Mode, ModuleInfo, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
@@ -68,16 +73,80 @@ pub(crate) fn sample_profile() -> Profile {
             count: 3,
             block: Addr(0x5555_5557_0010),
             size: Some(64),
+            given_size: None,
             stack: 4,
             alloc_stack: Some(2),
             free_stack: Some(4),
             thread: "worker".to_owned(),
             function: "free".to_owned(),
+            baseline: None,
         }],
         leaks: None,
         verdict: None,
         budgets: Vec::new(),
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
+    }
+}
+
+/// The same after `check`: leaks of all classes, one site of several, one rule that hides and one that does not, a baseline.
+pub(crate) fn check_profile() -> Profile {
+    let mut profile = sample_profile();
+    profile.meta.mode = Mode::Check;
+    profile.leaks = Some(leaks());
+    profile.budgets = vec![Budget { name: "max-peak", limit: 1_048_576, actual: 1_060_000 }];
+    profile.verdict = Some(Verdict {
+        kind: VerdictKind::Errors,
+        reasons: vec!["1 error in the use of the heap".to_owned(), "3200 bytes in 5 blocks leaked".to_owned()],
+        exit_status: 23,
+        leak_kinds: [true, true, false, false],
+        errors: true,
+    });
+    profile
+}
+
+fn leaks() -> Leaks {
+    let site = |stack, amounts: [Amount; 4]| LeakSite {
+        stack,
+        thread: 0,
+        alloc_fn: 2,
+        amounts,
+        holds: Amount::default(),
+        path: None,
+        suppressed_by: [None; 4],
+        baseline: [None; 4],
+    };
+    let none = Amount::default();
+    let path = RetentionPath {
+        root: "global `cache` +8 in libfoo.so.1".to_owned(),
+        root_address: Some(Addr(0x7fff_f000_8008)),
+        steps: vec![
+            PathStep { block: Addr(0x5555_5558_0010), size: 64, stack: 2, target_offset: 0, next_offset: Some(16) },
+            PathStep { block: Addr(0x5555_5559_0010), size: 262_144, stack: 1, target_offset: 0, next_offset: None },
+        ],
+    };
+    let suppression = |rule: &str, line, hidden| Suppression {
+        rule: rule.to_owned(),
+        file: "ci/leaks.supp".to_owned(),
+        line,
+        hidden,
+    };
+    Leaks {
+        moment: ScanMoment::Exit,
+        stopped_ns: 1_500_000,
+        scanned_bytes: 12_345_678,
+        sites: vec![
+            LeakSite {
+                holds: amount(2, 128),
+                baseline: [Some(BaselineStatus::Grown), None, Some(BaselineStatus::Known), None],
+                ..site(0, [amount(3, 3_072), none, amount(1, 1_024), none])
+            },
+            LeakSite { thread: 1, ..site(2, [none, amount(2, 128), none, none]) },
+            LeakSite { path: Some(path), ..site(1, [none, none, none, amount(1, 262_144)]) },
+            LeakSite { suppressed_by: [Some(0), None, None, None], ..site(5, [amount(1, 0), none, none, none]) },
+            LeakSite { thread: 1, alloc_fn: 3, ..site(3, [none, none, amount(1, 32), none]) },
+        ],
+        suppressions: vec![suppression("clone", 3, amount(1, 0)), suppression("^unused$", 4, none)],
+        asked: None,
     }
 }
 
@@ -433,6 +502,11 @@ fn wrong_indices_do_no_harm() {
     profile.locations[1].module = Some(99);
     profile.allocators[0].module = 99;
     profile.findings[0].stack = 99;
+    profile.leaks = check_profile().leaks;
+    for site in profile.leaks.iter_mut().flat_map(|leaks| &mut leaks.sites) {
+        (site.stack, site.thread, site.alloc_fn, site.suppressed_by) = (99, 99, 99, [Some(99); 4]);
+        site.path.iter_mut().flat_map(|path| &mut path.steps).for_each(|step| step.stack = 99);
+    }
     for format in Format::ALL {
         assert!(!exported(format, &profile).is_empty(), "{format}");
     }

@@ -31,6 +31,11 @@ impl Paint {
         self.with("1;31", text)
     }
 
+    /// What is as it should be.
+    pub fn green(self, text: &str) -> String {
+        self.with("1;32", text)
+    }
+
     /// What deserves attention.
     pub fn yellow(self, text: &str) -> String {
         self.with("33", text)
@@ -95,6 +100,12 @@ pub(crate) fn duration(ns: u64) -> String {
 /// `1 block`, `2 blocks`
 pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+/// The beginning of a sentence.
+pub(crate) fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
 }
 
 /// Text with its width padded by spaces, counted in characters.
@@ -285,7 +296,7 @@ pub(crate) fn place(frame: &Frame<'_>, width: usize) -> String {
     match (frame.file, frame.line) {
         (Some(file), 0) => keep_end(&printable(file), width),
         (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
-        (None, _) if super::view::is_unresolved(frame.name) => String::new(),
+        (None, _) if crate::profile::identity::is_unresolved(frame.name) => String::new(),
         (None, _) => frame.module.map(|module| format!("[{}]", basename(&module.path))).unwrap_or_default(),
     }
 }

@@ -1,6 +1,7 @@
 //! The text report: the summary's figures, and whole stacks.
 
 use super::ExportOptions;
+use super::leaks;
 use super::sections::{self, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
 use super::view::{Frame, Site, TRUNCATED_STACK, View};
@@ -28,13 +29,20 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     temporary(&mut text, layout, view, &sites, options.top);
     histogram(&mut text, layout, "Block sizes, from so many bytes on", &profile.histograms.size);
     histogram(&mut text, layout, "Lifetimes, from so many allocations of the process on", &profile.histograms.lifetime);
-    sections::findings(&mut text, layout, view, usize::MAX);
+    if profile.leaks.is_some() {
+        leaks::lost_blocks(&mut text, layout, view, options.top);
+        leaks::errors(&mut text, layout, view, usize::MAX);
+        leaks::conclusions(&mut text, layout, profile);
+    } else {
+        sections::findings(&mut text, layout, view, usize::MAX);
+    }
     sections::anomalies(&mut text, layout, profile);
     sections::missing_symbols(&mut text, layout, view);
     sections::other_processes(&mut text, layout, profile);
     allocators(&mut text, layout, view);
     sections::cost(&mut text, layout, view);
     sections::warnings(&mut text, layout, profile);
+    leaks::verdict(&mut text, layout, profile);
     out.write_all(text.as_bytes())
 }
 
@@ -120,7 +128,7 @@ fn stack(out: &mut String, view: &View<'_>, site: &Site) {
         is_cut = line == TRUNCATED_STACK;
         current = next.map(|line| (line, 1));
     }
-    if let Some(doubt) = sections::doubt(view, site).filter(|_| !is_cut) {
+    if let Some(doubt) = sections::doubt(view, site.stack, site.quality).filter(|_| !is_cut) {
         let _ = writeln!(out, "      {doubt}");
     }
 }

@@ -2,6 +2,8 @@
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
+use crate::profile::identity::UNKNOWN_FUNCTION;
+use crate::profile::leaks::LeakClass;
 use crate::profile::{Amount, Exit, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
@@ -56,6 +58,8 @@ pub(crate) struct View<'a> {
     pub profile: &'a Profile,
     /// The samples, scaled.
     pub samples: Cow<'a, [Sample]>,
+    /// For each stack, see [`View::leak_label`]; empty without a leak scan.
+    leak_labels: Vec<&'static str>,
 }
 
 impl<'a> View<'a> {
@@ -67,7 +71,7 @@ impl<'a> View<'a> {
         } else {
             profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
         };
-        Self { profile, samples }
+        Self { profile, samples, leak_labels: leak_labels(profile) }
     }
 
     /// What to show first.
@@ -83,7 +87,7 @@ impl<'a> View<'a> {
 
     /// The locations of a stack, innermost first, from the allocator's caller on.
     pub fn locations(&self, stack: usize) -> &'a [usize] {
-        self.profile.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
+        self.profile.locations_of(stack)
     }
 
     /// How far to trust a stack.
@@ -94,6 +98,12 @@ impl<'a> View<'a> {
     /// The name of the operation that a sample's thread called.
     pub fn alloc_fn(&self, sample: &Sample) -> &'a str {
         self.string(sample.alloc_fn)
+    }
+
+    /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`; empty without
+    /// a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
+    pub fn leak_label(&self, stack: usize) -> &'static str {
+        self.leak_labels.get(stack).copied().unwrap_or("")
     }
 
     /// The frames of a stack, innermost first; at least one.
@@ -117,7 +127,7 @@ impl<'a> View<'a> {
             let module = location.module.and_then(|index| profile.modules.get(index));
             location.lines.iter().filter_map(move |line| {
                 let function = profile.functions.get(line.function)?;
-                let name = if function.name.is_empty() { "[unknown]" } else { &function.name };
+                let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
                 let (line, inlined) = (line.line, line.inlined);
                 Some(Frame { name, file: function.file.as_deref(), line, inlined, location: Some(location), module })
             })
@@ -135,8 +145,8 @@ impl<'a> View<'a> {
                 continue;
             }
             let id = match ids.get_mut(sample.stack) {
-                Some(known) => *known.get_or_insert_with(|| self.site_id(sample.stack)),
-                None => self.site_id(sample.stack),
+                Some(known) => *known.get_or_insert_with(|| self.profile.site_id(sample.stack)),
+                None => self.profile.site_id(sample.stack),
             };
             let quality = self.quality(sample.stack);
             let index = *by_id.entry(id).or_insert(sites.len());
@@ -154,24 +164,25 @@ impl<'a> View<'a> {
         }
         sites
     }
+}
 
-    /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero byte.
-    pub fn site_id(&self, stack: usize) -> u64 {
-        self.frames(stack).fold(FNV_OFFSET, |hash, frame| fnv1a(fnv1a(hash, frame.name.as_bytes()), &[0]))
+/// For each stack the worst class of its live blocks.
+fn leak_labels(profile: &Profile) -> Vec<&'static str> {
+    let Some(leaks) = &profile.leaks else { return Vec::new() };
+    let mut labels = vec![""; profile.stacks.len()];
+    for site in &leaks.sites {
+        let classes = LeakClass::ALL.into_iter().zip(site.amounts).zip(site.suppressed_by);
+        let mut live = classes.filter(|((_, amount), _)| amount.objects > 0);
+        let label = match live.clone().find(|(_, by)| by.is_none()) {
+            Some(((class, _), _)) => class.name(),
+            None if live.next().is_some() => "suppressed",
+            None => "",
+        };
+        if let Some(entry) = labels.get_mut(site.stack) {
+            *entry = label;
+        }
     }
-}
-
-/// Where FNV-1a starts.
-pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Goes on hashing with FNV-1a (64 bits; offset basis and prime as published by its authors).
-pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
-/// Whether a function has no name but only a place: `module+0xoffset`.
-pub(crate) fn is_unresolved(name: &str) -> bool {
-    name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    labels
 }
 
 /// Whether the program ended, and with what.
@@ -181,11 +192,6 @@ pub(crate) fn exit_text(exit: Option<Exit>) -> String {
         Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
         None => "still running".to_owned(),
     }
-}
-
-/// The name without its arguments, as pprof matches `drop_frames`.
-pub(crate) fn without_arguments(name: &str) -> &str {
-    name.split_once('(').map_or(name, |(bare, _)| bare)
 }
 
 fn add(sum: &mut Amount, amount: Amount) {

@@ -106,9 +106,11 @@ impl HeapModel {
         }
     }
 
-    pub(super) fn free(&mut self, addr: Addr, internal: bool, by: &Call) {
+    pub(super) fn free(&mut self, addr: Addr, internal: bool, given_size: Option<u64>, by: &Call) {
         if let Some(block) = self.blocks.remove(addr) {
-            self.judge_family(addr, block, by);
+            if !self.judge_family(addr, block, by) {
+                self.judge_size(addr, block, given_size, by);
+            }
             self.release(addr, block, FreedBy::Call(*by));
             self.record(by.time_ns);
         } else if !internal && !self.judge_dead(addr, by) {
@@ -118,7 +120,7 @@ impl HeapModel {
 
     pub(super) fn begin_realloc(&mut self, old: Addr, by: Call) -> Limbo {
         let state = if let Some(block) = self.blocks.get(old) {
-            self.judge_family(old, block, &by);
+            let _ = self.judge_family(old, block, &by);
             LimboState::Held { birth: block.birth }
         } else {
             LimboState::Unknown { preexisting: !self.judge_dead(old, &by) }
@@ -199,16 +201,33 @@ impl HeapModel {
         self.recent.remember(Freed { block: addr, size, alloc_stack, free_stack });
     }
 
-    /// Reports the free of a live block by a function of another family.
-    fn judge_family(&mut self, addr: Addr, block: Block, by: &Call) {
-        let Some(site) = self.sites.get(block.site) else { return };
+    /// Reports the free of a live block with another size than it was requested with.
+    fn judge_size(&mut self, addr: Addr, block: Block, given_size: Option<u64>, by: &Call) {
+        let Some(given) = given_size.filter(|given| *given != block.size) else { return };
+        // operator new of no bytes asks malloc for one
+        if (given, block.size) == (0, 1) {
+            return;
+        }
+        let alloc_stack = self.sites.get(block.site).map(|site| site.stack());
+        self.report(FindingKind::SizedDelete, addr, Some(block.size), by, alloc_stack, None);
+        let key = ErrorKey { kind: FindingKind::SizedDelete, function: by.function, stack: by.stack, alloc_stack };
+        if let Some(error) = self.errors.get_mut(&key) {
+            error.given_size.get_or_insert(given);
+        }
+    }
+
+    /// Reports the free of a live block by a function of another family, and whether it is one.
+    fn judge_family(&mut self, addr: Addr, block: Block, by: &Call) -> bool {
+        let Some(site) = self.sites.get(block.site) else { return false };
         if let (Some(family), Some(freeing)) = (site.family(), by.family)
             && family.mismatches(freeing)
         {
             let alloc_stack = Some(site.stack());
             self.mismatched_frees += 1;
             self.report(FindingKind::MismatchedFree, addr, Some(block.size), by, alloc_stack, None);
+            return true;
         }
+        false
     }
 
     /// Reports the free of a block that is not live, if that is an error; else it is from before.
@@ -242,6 +261,7 @@ impl HeapModel {
             count: 0,
             block,
             size,
+            given_size: None,
             function: by.function,
             task: by.task.serial,
             stack: by.stack,

@@ -20,7 +20,7 @@ fn alloc(block: u64, size: u64, task: u32, stack: u32) -> HeapEvent {
 }
 
 fn free(block: u64, task: u32, stack: u32) -> HeapEvent {
-    HeapEvent::Freed { block: Addr(block), internal: false, by: call(FREE, task, stack) }
+    HeapEvent::Freed { block: Addr(block), internal: false, given_size: None, by: call(FREE, task, stack) }
 }
 
 fn began(old: u64, task: u32, stack: u32) -> HeapEvent {
@@ -121,7 +121,8 @@ fn t22_an_abandoned_realloc_leaves_the_block_live() {
 
 #[test]
 fn t24_the_allocator_may_free_what_is_dead_the_program_may_not() {
-    let internal = |block| HeapEvent::Freed { block: Addr(block), internal: true, by: call(FREE, 1, 9) };
+    let internal =
+        |block| HeapEvent::Freed { block: Addr(block), internal: true, given_size: None, by: call(FREE, 1, 9) };
     let mut model = model(&[alloc(16, 8, 1, 5), free(16, 1, 6), internal(16), internal(4096)]);
     let snapshot = model.snapshot();
     assert_eq!((snapshot.double_frees, snapshot.unknown_frees, snapshot.errors.len()), (0, 0, 0));
@@ -207,6 +208,25 @@ fn families_are_judged_only_if_both_are_known() {
         with(free(16, 1, 6), Some(Family::Malloc)),
     ];
     assert_eq!(model(&mixed).snapshot().mismatched_frees, 0);
+}
+
+#[test]
+fn a_wrong_size_at_a_sized_delete_is_an_error() {
+    let sized = |block, size: u64| match free(block, 1, 6) {
+        HeapEvent::Freed { block, internal, by, .. } => {
+            HeapEvent::Freed { block, internal, given_size: Some(size), by }
+        }
+        _ => panic!(),
+    };
+    let events = [alloc(16, 8, 1, 5), sized(16, 8), alloc(32, 1, 1, 5), sized(32, 0)];
+    assert!(model(&events).snapshot().errors.is_empty(), "operator new of no bytes asks malloc for one");
+    let events = [alloc(16, 8, 1, 5), sized(16, 4), alloc(16, 8, 1, 5), sized(16, 2)];
+    let [error] = model(&events).snapshot().errors[..] else { panic!() };
+    assert_eq!((error.kind, error.count, error.block), (FindingKind::SizedDelete, 2, Addr(16)));
+    assert_eq!((error.size, error.given_size, error.alloc_stack), (Some(8), Some(4), Some(StackId(5))));
+    let events = [alloc(16, 8, 1, 5), free(16, 1, 6), sized(16, 4)];
+    let [error] = model(&events).snapshot().errors[..] else { panic!() };
+    assert_eq!((error.kind, error.given_size), (FindingKind::DoubleFree, None));
 }
 
 #[test]

@@ -14,10 +14,14 @@ use crate::unwinder::{Frame, Quality, StackTable};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
+mod leaks;
 mod locations;
 mod order;
 mod shims;
 
+pub use leaks::LeakInput;
+
+use leaks::{Names, Place};
 use locations::Locations;
 pub use shims::shim_names;
 
@@ -73,6 +77,8 @@ pub struct BuildInput<'a> {
     pub images: Vec<Image>,
     pub children: Children,
     pub warnings: Vec<String>,
+    /// The leak scan, if one was made; `snapshot` is of its moment then.
+    pub leaks: Option<LeakInput<'a>>,
 }
 
 impl std::fmt::Debug for BuildInput<'_> {
@@ -115,6 +121,17 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         .collect();
     tables.add_samples(sites, &stacks, &input);
     tables.add_findings(errors, &stacks, &input);
+    let leaks = input.leaks.as_ref().map(|leaks| {
+        let places: Vec<_> = input.modules.iter().map(|m| Place { info: &m.info, bias: m.bias }).collect();
+        let names = Names {
+            stacks: &stacks,
+            thread_of_task: input.thread_name,
+            function_name: input.function_name,
+            places: &places,
+            locations: &locations,
+        };
+        leaks::name(leaks, &names, &mut tables, symbolizer)
+    });
 
     let module_index: FxHashMap<ModuleId, usize> =
         input.modules.iter().enumerate().map(|(i, m)| (m.info.id, i)).collect();
@@ -155,7 +172,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         stacks: tables.stacks,
         samples: tables.samples,
         findings: tables.findings,
-        leaks: None,
+        leaks,
         verdict: None,
         budgets: Vec::new(),
         warnings,
@@ -296,11 +313,13 @@ impl Tables {
                 count: error.count,
                 block: error.block,
                 size: error.size,
+                given_size: error.given_size,
                 stack: exported.stack,
                 alloc_stack: other(error.alloc_stack),
                 free_stack: other(error.free_stack),
                 thread: (input.thread_name)(error.task),
                 function: exported.operator.clone().unwrap_or_else(|| (input.function_name)(error.function)),
+                baseline: None,
             };
             let key = (finding.kind, finding.stack, finding.alloc_stack, finding.free_stack);
             let at = *index.entry(key).or_insert(self.findings.len());

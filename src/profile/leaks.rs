@@ -2,6 +2,7 @@
 
 use super::Amount;
 use crate::addr::Addr;
+use rustc_hash::FxHashMap;
 
 /// How a block that is still live can be reached. The classes are Memcheck's (Valgrind manual, section 4.2.8 "Memory leak
 /// detection").
@@ -62,10 +63,75 @@ pub struct LeakSite {
     pub holds: Amount,
     /// The way from a root to the largest reachable block of this site, or else to the largest possible one.
     pub path: Option<RetentionPath>,
-    /// Index into [`Leaks::suppressions`]: the rule that hides this site from the verdict.
-    pub suppressed_by: Option<usize>,
-    /// How it compares with the baseline, if there is one.
-    pub baseline: Option<BaselineStatus>,
+    /// For each class an index into [`Leaks::suppressions`]: the rule that hides the site's blocks of this class from the
+    /// verdict. Rules can be made for one class, as loss records of Memcheck are of one class each.
+    pub suppressed_by: [Option<usize>; 4],
+    /// How each class compares with the baseline, if there is one.
+    pub baseline: [Option<BaselineStatus>; 4],
+}
+
+impl LeakSite {
+    /// The retention path, for the class that it belongs to: the reachable blocks if there are any, else the possible ones.
+    pub fn path_of(&self, class: LeakClass) -> Option<&RetentionPath> {
+        let [_, _, possible, reachable] = self.amounts;
+        let of = if reachable.objects > 0 { LeakClass::Reachable } else { LeakClass::Possible };
+        let amount = if class == LeakClass::Reachable { reachable } else { possible };
+        self.path.as_ref().filter(|_| class == of && amount.objects > 0)
+    }
+
+    /// Whether a leak of this class here counts: it is of one of the kinds, not suppressed, and not known from the baseline.
+    pub fn counts(&self, leak_kinds: &[bool; 4], class: LeakClass) -> bool {
+        leak_kinds.get(class as usize).copied().unwrap_or(false)
+            && self.hidden_by(class).is_none()
+            && self.compared(class) != Some(BaselineStatus::Known)
+    }
+
+    /// Whether the site's own blocks of a class fail the check: by themselves, or by what hangs on them. Indirect blocks never
+    /// do: that is charged to the block whose loss lost them.
+    pub fn fails(&self, leak_kinds: &[bool; 4], class: LeakClass) -> bool {
+        let judged = self.judged();
+        let failing = |class: LeakClass| {
+            self.counts(leak_kinds, class) && judged.get(class as usize).is_some_and(|amount| amount.objects > 0)
+        };
+        match class {
+            LeakClass::Definite => failing(LeakClass::Definite) || failing(LeakClass::Indirect),
+            LeakClass::Indirect => false,
+            LeakClass::Possible | LeakClass::Reachable => failing(class),
+        }
+    }
+
+    /// What a class of this site lost: its own blocks, and for the definite class what hangs on them.
+    pub fn lost(&self, class: LeakClass) -> Amount {
+        let direct = self.amounts.get(class as usize).copied().unwrap_or_default();
+        if class == LeakClass::Definite { direct.plus(self.holds) } else { direct }
+    }
+
+    /// What speaks for the site in the verdict, by class: its own blocks, but for the indirect class what hangs on its definitely
+    /// leaked blocks, wherever that was allocated. So each indirect block is judged with the one block whose loss lost it.
+    pub const fn judged(&self) -> ClassAmounts {
+        let [definite, _, possible, reachable] = self.amounts;
+        [definite, self.holds, possible, reachable]
+    }
+
+    /// The rule that hides what [`LeakSite::judged`] says of a class: what hangs on a block is hidden with it.
+    pub const fn hidden_by(&self, class: LeakClass) -> Option<usize> {
+        let [definite, _, possible, reachable] = self.suppressed_by;
+        match class {
+            LeakClass::Definite | LeakClass::Indirect => definite,
+            LeakClass::Possible => possible,
+            LeakClass::Reachable => reachable,
+        }
+    }
+
+    /// How what [`LeakSite::judged`] says of a class compares with the baseline.
+    pub const fn compared(&self, class: LeakClass) -> Option<BaselineStatus> {
+        let [definite, _, possible, reachable] = self.baseline;
+        match class {
+            LeakClass::Definite | LeakClass::Indirect => definite,
+            LeakClass::Possible => possible,
+            LeakClass::Reachable => reachable,
+        }
+    }
 }
 
 /// Why a block is still reachable.
@@ -105,6 +171,17 @@ pub enum BaselineStatus {
     Known,
 }
 
+impl BaselineStatus {
+    /// The name in report.json: `new`, `grown`, `known`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Grown => "grown",
+            Self::Known => "known",
+        }
+    }
+}
+
 /// What one suppression rule did.
 #[derive(Clone, Debug)]
 pub struct Suppression {
@@ -131,15 +208,62 @@ pub struct Leaks {
     pub sites: Vec<LeakSite>,
     /// All rules that were in force, in the order of their files and lines.
     pub suppressions: Vec<Suppression>,
+    /// The block that was asked for, if it is live.
+    pub asked: Option<AskedBlock>,
+}
+
+/// The block that a user asked for by its address.
+#[derive(Clone, Debug)]
+pub struct AskedBlock {
+    /// Where it begins.
+    pub block: Addr,
+    /// Its requested size in bytes.
+    pub size: u64,
+    /// Whether it can be reached.
+    pub class: LeakClass,
+    /// Where it was allocated: an index into [`super::Profile::stacks`].
+    pub stack: usize,
+    /// A way to it, if there is one.
+    pub path: Option<RetentionPath>,
 }
 
 impl Leaks {
-    /// Live blocks by class, suppressed ones left out.
+    /// Keeps of each site only what it has more than in `before`, by site id: what has grown.
+    pub fn keep_growth(&mut self, id: impl Fn(&LeakSite) -> u64, before: &FxHashMap<u64, ClassAmounts>) {
+        self.sites.retain_mut(|site| {
+            let Some(old) = before.get(&id(site)) else { return true };
+            for (now, old) in site.amounts.iter_mut().zip(old) {
+                now.objects = now.objects.saturating_sub(old.objects);
+                now.bytes = now.bytes.saturating_sub(old.bytes);
+            }
+            site.amounts.iter().any(|amount| *amount != Amount::default())
+        });
+    }
+
+    /// Live blocks by class, suppressed ones left out, with what hangs on those.
     pub fn totals(&self) -> ClassAmounts {
+        self.sum(|site, class| site.hidden_by(class).is_none())
+    }
+
+    /// Live blocks of all classes that suppressions hide, with what hangs on those.
+    pub fn suppressed(&self) -> Amount {
+        let hidden = self.sum(|site, class| site.hidden_by(class).is_some());
+        hidden.into_iter().fold(Amount::default(), Amount::plus)
+    }
+
+    /// Whether the sites were compared with a baseline.
+    pub fn compared(&self) -> bool {
+        self.sites.iter().any(|site| site.baseline.iter().any(Option::is_some))
+    }
+
+    /// The sum of what is judged, over the sites and classes that `counts`.
+    pub fn sum(&self, counts: impl Fn(&LeakSite, LeakClass) -> bool) -> ClassAmounts {
         let mut totals = ClassAmounts::default();
-        for site in self.sites.iter().filter(|site| site.suppressed_by.is_none()) {
-            for (total, part) in totals.iter_mut().zip(site.amounts) {
-                *total = total.plus(part);
+        for site in &self.sites {
+            for ((class, part), total) in LeakClass::ALL.into_iter().zip(site.judged()).zip(&mut totals) {
+                if counts(site, class) {
+                    *total = total.plus(part);
+                }
             }
         }
         totals
@@ -186,6 +310,10 @@ pub struct Verdict {
     pub reasons: Vec<String>,
     /// The exit status of `check`.
     pub exit_status: u8,
+    /// Which classes of leaks counted, indexed by `LeakClass as usize`; none where all leaks together keep within their budget.
+    pub leak_kinds: [bool; 4],
+    /// Whether errors in the use of the heap counted.
+    pub errors: bool,
 }
 
 /// A limit and what became of it.

@@ -40,6 +40,12 @@ pub trait Symbolize {
     /// Resolves `addrs` (ascending look-up addresses: return addresses less one) of `module`. The answer has one entry for each.
     fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution;
 
+    /// The variable of `module` that `addr` lies in, demangled, and how many bytes behind its start.
+    fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
+        let _ = (module, addr);
+        None
+    }
+
     /// Sentences about what went wrong since the last call.
     fn take_warnings(&mut self) -> Vec<String> {
         Vec::new()

@@ -5,6 +5,7 @@ use crate::addr::Addr;
 use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
 use crate::profile::Amount;
+use crate::session::leakscan::LeakWatch;
 use crate::session::recording::EndedImage;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
@@ -117,6 +118,9 @@ impl Session {
                 return Ok(Action::Detach);
             }
         };
+        if self.settings.leak_scan.is_some() {
+            space.watch_exit();
+        }
         std::mem::swap(&mut space, &mut self.space);
         // Borrowers of the old memory would run into breakpoints that nobody knows any more.
         if !self.tasks.is_empty()
@@ -128,6 +132,7 @@ impl Session {
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
         self.trap_mask = TrapMask::default();
+        self.leaks = LeakWatch::default();
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))

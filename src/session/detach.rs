@@ -78,9 +78,9 @@ impl Session {
                 }
                 waiting = true;
                 if !asked.contains(&tid) {
-                    match ptrace::interrupt(tid) {
-                        Err(error) if !error.is_death() => tracing::warn!("{error}"),
-                        _ => {
+                    match self.interrupt(tid) {
+                        Err(error) => tracing::warn!("{error}"),
+                        Ok(()) => {
                             asked.insert(tid);
                         }
                     }
@@ -234,6 +234,9 @@ impl Session {
             _ => {
                 self.detach_new_child(tid)?;
                 self.leave_pad(thread)?;
+                if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
+                    thread.restart_interrupted_call()?;
+                }
                 0
             }
         };

@@ -10,7 +10,7 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, Ensured, Placed, SIGACTION_TAG};
+use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::SIGTRAP;
@@ -94,6 +94,9 @@ impl Session {
         {
             return self.decide(tid, status, thread).map(Some);
         }
+        if breakpoint.purposes.tags & EXIT_TAG != 0 {
+            self.on_libc_exit(tid, raw)?;
+        }
         if self.space.has_deferred()
             && let Some(status) = self.space.place_deferred(thread, raw)?
         {
@@ -174,6 +177,7 @@ impl Session {
             caller_module: self.space.module_at(return_addr),
             family: self.space.family_of_call(at, return_addr, frees),
             caller_is_allocator: self.space.is_allocator_code(return_addr),
+            is_wrapper: frees && self.space.is_wrapper_entry(at),
         };
         let (model, table) = (&mut self.model, &self.settings.table);
         let mut context = StackQuestions { space: &mut self.space, regs, tid };

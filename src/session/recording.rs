@@ -1,5 +1,6 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
+use super::leakscan::LeakScan;
 use super::{Aftermath, Session};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
@@ -80,28 +81,78 @@ pub struct Recording {
     pub children: Children,
     pub images: Vec<EndedImage>,
     pub warnings: Vec<String>,
+    /// The leak scan. If one was made, `snapshot` is of its moment.
+    pub leaks: LeakScan,
+    /// What could not be watched, in words: reasons not to judge the program.
+    pub blind_spots: Vec<String>,
+    /// Whether the program's time was up (`--timeout`).
+    pub timed_out: bool,
     /// Whether Ctrl-C was pressed while it was traced.
     pub interrupted: bool,
 }
 
+impl ModuleRecord {
+    /// A second record of the same module, with a file of its own.
+    fn duplicate(&self) -> Self {
+        Self {
+            path: self.path.clone(),
+            build_id: self.build_id.clone(),
+            file: self.file.as_ref().and_then(|file| file.try_clone().ok()),
+            memory: self.memory.clone(),
+            probed: self.probed.clone(),
+            ..*self
+        }
+    }
+}
+
 impl Session {
-    /// Ends the session: what it has found out.
-    pub fn finish(mut self) -> Recording {
+    /// What the session has found out so far, while it goes on.
+    pub(super) fn interim(&mut self) -> Recording {
+        let snapshot = self.model.snapshot();
+        let (stacks, modules) = self.space.records();
+        let modules = modules.iter().map(ModuleRecord::duplicate).collect();
+        let stacks = stacks.clone();
+        self.cost.wall_ns = self.elapsed_ns();
+        self.note_thread_names();
+        self.record(snapshot, LeakScan::NotWanted, stacks, modules)
+    }
+
+    fn note_thread_names(&mut self) {
         for task in self.tasks.iter() {
             self.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
         }
-        let snapshot = self.model.snapshot();
-        self.anomalies.dropped_frames += self.calls.dropped_frames();
-        self.anomalies.lost += snapshot.lost;
-        self.anomalies.unknown_frees = snapshot.unknown_frees;
-        self.anomalies.double_frees = snapshot.double_frees;
-        self.anomalies.mismatched_frees = snapshot.mismatched_frees;
+    }
+
+    /// Ends the session: what it has found out.
+    pub fn finish(mut self) -> Recording {
+        self.note_thread_names();
+        let mut leaks = match self.settings.leak_scan {
+            Some(_) => std::mem::take(&mut self.leaks).into_scan(self.exit),
+            None => LeakScan::NotWanted,
+        };
+        let snapshot = match &mut leaks {
+            LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
+            LeakScan::NotWanted | LeakScan::Missed(_) => self.model.snapshot(),
+        };
+        let (stacks, modules) = self.space.take_records();
+        self.record(snapshot, leaks, stacks, modules)
+    }
+
+    fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
+        let blind_spots = self.space.blind_spots();
+        let mut anomalies = self.anomalies;
+        let mut warnings = self.warnings.clone();
+        anomalies.dropped_frames += self.calls.dropped_frames();
+        anomalies.lost += snapshot.lost;
+        anomalies.unknown_frees = snapshot.unknown_frees;
+        anomalies.double_frees = snapshot.double_frees;
+        anomalies.mismatched_frees = snapshot.mismatched_frees;
         if self.unknown_stops > 0 {
-            self.warnings
+            warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
         }
         if !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
-            self.warnings.push(format!(
+            warnings.push(format!(
                 "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked program needs its \
                  symbol table (do not strip it), or name its functions with --alloc-fn and --free-fn, as 'module+0xoffset' \
                  if there is no symbol",
@@ -110,7 +161,7 @@ impl Session {
         }
         for (id, function) in self.settings.table.iter() {
             if self.settings.table.is_declared(id) && !self.space.is_probed(id) {
-                self.warnings.push(format!(
+                warnings.push(format!(
                     "{}: no module defines this function, so its calls were not seen (--alloc-fn, --free-fn)",
                     function.symbol
                 ));
@@ -118,13 +169,13 @@ impl Session {
         }
         let paused = self.pause.total();
         if !paused.is_zero() {
-            self.warnings.push(format!(
+            warnings.push(format!(
                 "collecting paused for {:.2} s in all: what was allocated then is not in here",
                 paused.as_secs_f64()
             ));
         }
         if self.detached && self.space.mapped_pad_bytes() > 0 {
-            self.warnings.push(format!(
+            warnings.push(format!(
                 "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",
                 self.space.mapped_pad_bytes() / 1024
             ));
@@ -132,30 +183,34 @@ impl Session {
         let aftermath = self.aftermath();
         let harmed = matches!(aftermath, Aftermath::Damaged { .. } | Aftermath::Killed { .. });
         if harmed {
-            self.warnings.push(aftermath.to_string());
+            warnings.push(aftermath.to_string());
         }
-        self.cost.conditions = Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin };
-        let (stacks, modules) = self.space.into_records();
         Recording {
             snapshot,
             stacks,
-            table: self.settings.table,
+            table: self.settings.table.clone(),
             modules,
-            thread_names: self.thread_names,
+            thread_names: self.thread_names.clone(),
             pid: self.pid,
             attached: self.attached,
             detached: self.detached,
             harmed,
-            program: self.program,
-            command: self.command,
-            cwd: self.cwd,
+            program: self.program.clone(),
+            command: self.command.clone(),
+            cwd: self.cwd.clone(),
             started_at: self.started_at,
             exit: self.exit,
-            cost: self.cost,
-            anomalies: self.anomalies,
-            children: self.children,
-            images: self.images,
-            warnings: self.warnings,
+            cost: Cost {
+                conditions: Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin },
+                ..self.cost
+            },
+            anomalies,
+            children: self.children.clone(),
+            images: self.images.clone(),
+            warnings,
+            leaks,
+            blind_spots,
+            timed_out: self.control.has_timed_out(),
             interrupted: false,
         }
     }

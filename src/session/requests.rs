@@ -1,5 +1,6 @@
 //! What others ask of a session while it traces: a queue between the thread that talks to them and the tracer thread.
 
+use super::leakscan::HeapCapture;
 use crate::tracer::control::Control;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,8 @@ pub enum Wish {
     Detach,
     /// To record nothing for a while (true), or to go on (false).
     Pause(bool),
+    /// To read the heap.
+    Capture,
 }
 
 /// The tracer thread's answer; an error is a sentence for people.
@@ -43,6 +46,8 @@ pub enum Answer {
         /// Nothing has changed.
         already: bool,
     },
+    /// The heap as it was.
+    Captured(Box<HeapCapture>),
 }
 
 /// The queue. The tracer thread looks at it between two stops, which must cost nothing while it is empty.

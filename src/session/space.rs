@@ -2,9 +2,11 @@
 
 mod callsite;
 mod code;
+mod data;
 mod object;
 
 pub(super) use code::Placed;
+pub use data::OwnSuppressions;
 
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
@@ -14,6 +16,7 @@ use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
+use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::ModuleMemory;
 use crate::tracer::memory::TargetMemory;
@@ -57,6 +60,8 @@ struct Loaded {
     is_program: bool,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     internal_code: Vec<Range<Addr>>,
+    /// What the leak scan looks through.
+    data: ModuleData,
 }
 
 /// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for
@@ -76,9 +81,20 @@ impl Deferred {
 #[derive(Clone, Copy, Debug)]
 enum ToPlace {
     Entry(EntryProbe),
+    /// A wrapper's probe, which tells the size that the free below it should have.
+    SizedDelete(FunctionId),
     Loader,
     SignalAction,
     Exec,
+    /// libc's `_exit`.
+    Exit,
+}
+
+impl ToPlace {
+    /// Whether allocator calls go unseen without it.
+    const fn is_needed_to_see_all(self) -> bool {
+        matches!(self, Self::Entry(_) | Self::SizedDelete(_) | Self::Loader)
+    }
 }
 
 /// The probe on an allocator function.
@@ -123,6 +139,12 @@ pub struct AddressSpace {
     stack_families: FxHashMap<StackId, Option<Family>>,
     probing: Probing,
     warnings: Vec<String>,
+    /// Whether libc's `_exit` is watched.
+    exit_watched: bool,
+    /// The programs' own functions that return suppressions for leaks, and the names of their modules.
+    leak_suppressions: Vec<(Addr, String)>,
+    /// Allocator functions, and other things of weight, that could not be watched: in words.
+    blind_spots: Vec<String>,
 }
 
 /// Which allocator functions have probes.
@@ -151,6 +173,9 @@ impl Probing {
 
 /// Marks the probe on sigaction(2).
 pub const SIGACTION_TAG: u8 = 1;
+
+/// Marks the probe on libc's `_exit`.
+pub const EXIT_TAG: u8 = 2;
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
@@ -188,6 +213,9 @@ impl AddressSpace {
             stack_families: FxHashMap::default(),
             probing: Probing::default(),
             warnings: Vec::new(),
+            exit_watched: false,
+            leak_suppressions: Vec::new(),
+            blind_spots: Vec::new(),
         })
     }
 
@@ -210,7 +238,7 @@ impl AddressSpace {
         let text = procfs::read(tid, "maps")?;
         match maps::parse(&text) {
             Ok(mappings) => self.maps = MapIndex::new(mappings),
-            Err(error) => self.warnings.push(format!("process {}: {error}", self.pid)),
+            Err(error) => self.blind(format!("process {}: {error}", self.pid)),
         }
         Ok(())
     }
@@ -237,6 +265,7 @@ impl AddressSpace {
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
             self.demoted.retain(|site| !range.contains(site));
+            self.leak_suppressions.retain(|(function, _)| !range.contains(function));
         }
     }
 
@@ -289,11 +318,18 @@ impl AddressSpace {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&elf, bias) {
-            self.warnings.push(format!("libraries that are loaded later will not be seen: {error}"));
+            self.blind(format!("libraries that are loaded later will not be seen: {error}"));
         }
+        if self.exit_watched {
+            self.note_leak_suppressions(&elf, bias, &mapped.path);
+            if let Err(error) = self.watch_libc_exit(&elf, bias) {
+                tracing::debug!("{error}");
+            }
+        }
+        let data = data::module_data(&elf, id, bias);
         let internal_code =
             if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
-        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code });
+        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code, data });
     }
 }
 
@@ -324,6 +360,12 @@ impl AddressSpace {
                 && !self.wrappers.iter().any(|(known, _)| *known == range)
             {
                 self.wrappers.push((range, family));
+            }
+        }
+        for probe in providers.sized_deletes {
+            let Some((addr, _)) = self.process_address(&probe) else { continue };
+            if self.breakpoints.get(addr).is_none_or(|breakpoint| breakpoint.purposes.entry.is_none()) {
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::SizedDelete(probe.function) }, None)?;
             }
         }
         for probe in providers.probes {
@@ -376,9 +418,11 @@ impl AddressSpace {
     fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
         let purpose = match probe.to_place {
             ToPlace::Entry(entry) => Purpose::Entry(entry.function),
+            ToPlace::SizedDelete(function) => Purpose::Entry(function),
             ToPlace::Loader => Purpose::Loader,
             ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
             ToPlace::Exec => Purpose::Exec,
+            ToPlace::Exit => Purpose::Tag(EXIT_TAG),
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
@@ -392,8 +436,8 @@ impl AddressSpace {
             }
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
-                self.warnings
-                    .push(format!("no probe could be placed at {}: calls of that function are missed", probe.addr));
+                let missed = format!("no probe could be placed at {}: calls of that function are missed", probe.addr);
+                if probe.to_place.is_needed_to_see_all() { self.blind(missed) } else { self.warnings.push(missed) }
             }
             Placed::Interrupted(status) => {
                 self.deferred.push(probe);
@@ -487,8 +531,13 @@ impl AddressSpace {
     }
 
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
-    pub fn into_records(mut self) -> (StackTable, Vec<ModuleRecord>) {
+    pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
         (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+    }
+
+    /// The stacks so far, and all modules that they may refer to.
+    pub fn records(&self) -> (&StackTable, &[ModuleRecord]) {
+        (self.unwinder.stacks(), &self.records)
     }
 }
 

@@ -22,6 +22,10 @@ pub struct Task {
     pub role: Role,
     /// Left in a group stop by PTRACE_LISTEN.
     pub listening: bool,
+    /// It has reported its end.
+    pub ending: bool,
+    /// It was told to stop, and has not stopped since.
+    pub interrupted: bool,
     /// Hits that have been counted already.
     pub counted: CountedHits,
 }
@@ -81,7 +85,8 @@ impl Tasks {
         self.last_serial += 1;
         self.threads += u64::from(role == Role::Thread);
         let id = TaskId { tid, serial: self.last_serial };
-        self.by_tid.insert(tid, Task { id, role, listening: false, counted: CountedHits::default() });
+        let counted = CountedHits::default();
+        self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, interrupted: false, counted });
         id
     }
 

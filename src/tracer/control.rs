@@ -25,6 +25,8 @@ pub struct Control {
     tracer_tid: AtomicI32,
     detach: AtomicBool,
     forward: AtomicI32,
+    end: AtomicBool,
+    timed_out: AtomicBool,
     pause: AtomicBool,
     pause_is_new: AtomicBool,
     started: AtomicBool,
@@ -85,6 +87,27 @@ impl Control {
         (signal != 0).then_some(signal)
     }
 
+    /// Notes that the program's time was up: a signal to end it follows.
+    pub fn note_timeout(&self) {
+        self.timed_out.store(true, Ordering::Release);
+    }
+
+    /// Whether the program's time was up before it ended.
+    pub fn has_timed_out(&self) -> bool {
+        self.timed_out.load(Ordering::Acquire)
+    }
+
+    /// Asks to look at the program's memory for the last time, and to kill it.
+    pub fn request_end(&self) {
+        self.end.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Takes the order to kill the program, if there is one.
+    pub fn take_end(&self) -> bool {
+        self.end.swap(false, Ordering::AcqRel)
+    }
+
     /// To be called by the tracer thread when all probes are in place.
     pub fn start(&self) {
         self.started.store(true, Ordering::Release);
@@ -108,6 +131,7 @@ impl Control {
     /// Whether an order waits to be taken. The control thread calls [`Self::wake`] again while this holds.
     pub fn is_pending(&self) -> bool {
         self.forward.load(Ordering::Acquire) != 0
+            || self.end.load(Ordering::Acquire)
             || self.pause_is_new.load(Ordering::Acquire)
             || (self.detach_requested() && !self.is_finished())
     }
@@ -151,6 +175,12 @@ pub const INTERRUPT: i32 = libc::SIGINT;
 
 /// Ctrl-\.
 pub const QUIT: i32 = libc::SIGQUIT;
+
+/// The polite request to end.
+pub const TERMINATE: i32 = libc::SIGTERM;
+
+/// The end without a request.
+pub const KILL: i32 = libc::SIGKILL;
 
 /// The signals that heaptrace takes itself: they are blocked in all its threads and fetched by [`next_signal`].
 const OWN_SIGNALS: [i32; 4] = [INTERRUPT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];

@@ -6,6 +6,7 @@
 //! unwinder reads goes by process_vm_readv instead, which respects page protection and costs half.
 
 use super::injection::{self, Call};
+use super::pagemap::PageMap;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
@@ -14,6 +15,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Bytes fetched at once around the stack pointer: one page costs 2.4 µs, and holds a stack of 20 ordinary frames.
@@ -32,6 +34,8 @@ pub struct TargetMemory {
     refused: bool,
     window_start: u64,
     window: Vec<u8>,
+    /// Which pages hold anything; opened at first use.
+    pages: Option<PageMap>,
 }
 
 impl TargetMemory {
@@ -49,6 +53,7 @@ impl TargetMemory {
             refused: false,
             window_start: 0,
             window: Vec::with_capacity(WINDOW),
+            pages: None,
         })
     }
 
@@ -214,6 +219,16 @@ impl ReadMemory for TargetMemory {
         let n = n.min(buf.len());
         buf[..n].copy_from_slice(&self.window[..n]);
         n
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        if self.pages.is_none() {
+            self.pages = PageMap::open(self.reader).ok();
+        }
+        match &mut self.pages {
+            Some(pages) => pages.present(range),
+            None => vec![range],
+        }
     }
 }
 

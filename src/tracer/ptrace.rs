@@ -130,6 +130,43 @@ impl Stopped {
         request(libc::PTRACE_SYSCALL, self.tid, 0, 0, "resume")
     }
 
+    /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
+    /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
+    /// the task call once more. A timeout begins anew with it.
+    pub fn restart_interrupted_call(&self) -> Result<()> {
+        /// Calls that wait, and have done nothing yet when they fail with EINTR.
+        const CALLS: [libc::c_long; 19] = [
+            libc::SYS_epoll_wait,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_rt_sigtimedwait,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_msgrcv,
+            libc::SYS_msgsnd,
+            libc::SYS_recvfrom,
+            libc::SYS_recvmsg,
+            libc::SYS_recvmmsg,
+            libc::SYS_sendto,
+            libc::SYS_sendmsg,
+            libc::SYS_accept,
+            libc::SYS_accept4,
+            libc::SYS_read,
+            libc::SYS_write,
+            libc::SYS_io_getevents,
+            libc::SYS_io_uring_enter,
+        ];
+        let mut raw = self.registers()?;
+        let call = raw.0.orig_rax.cast_signed();
+        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) || !CALLS.contains(&call) {
+            return Ok(());
+        }
+        raw.0.rax = raw.0.orig_rax;
+        // `syscall` has two bytes.
+        raw.0.rip = raw.0.rip.wrapping_sub(2);
+        self.set_registers(&raw)
+    }
+
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
     pub fn listen(self) -> Result<()> {
         request(libc::PTRACE_LISTEN, self.tid, 0, 0, "leave in its group stop")

@@ -18,11 +18,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("unwinder", &["addr", "arch", "memory"]),
     ("profile", &["addr", "allocators", "event", "heapmodel", "leaks", "maps", "unwinder"]),
     ("heapmodel", &["addr", "allocators", "event", "profile"]),
-    ("leaks", &["addr", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
+    ("leaks", &["addr", "allocators", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("ctl", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
-    ("export", &["profile", "addr", "unwinder"]),
+    ("export", &["addr", "leaks", "profile", "unwinder"]),
     ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "unwinder"]),
     (
         "session",
@@ -46,7 +46,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("cli", &["addr", "allocators", "export", "profile", "tracer"]),
+    ("cli", &["addr", "allocators", "export", "leaks", "profile", "tracer"]),
     (
         "commands",
         &[

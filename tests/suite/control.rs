@@ -162,3 +162,101 @@ fn delay_and_toggle_signal_begin_and_end_collecting() {
     assert_eq!(traced.report.total("allocations"), 7);
     assert_eq!(traced.report.total("live_bytes"), 60);
 }
+
+/// What `heaptrace leaks` answers.
+fn leaks(pid: i32, options: &[&str]) -> String {
+    let pid = pid.to_string();
+    let asked = ask(&[&["leaks", pid.as_str()], options].concat());
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    String::from_utf8(asked.stdout).unwrap()
+}
+
+/// Blocks and bytes of a class in the JSON answer.
+fn class_of(answer: &str, class: &str) -> (u64, u64) {
+    let report: serde_json::Value = serde_json::from_str(answer).unwrap();
+    let amount = &report["leaks"][class];
+    (amount["blocks"].as_u64().unwrap(), amount["bytes"].as_u64().unwrap())
+}
+
+/// `leaks` classifies what is live now, tells growth, and explains what is still reachable, again and again while the program
+/// goes on.
+#[test]
+fn leaks_of_a_living_process() {
+    let program = Program::fixture("steps");
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    for line in ["a 10 100", "b 3 50", "lose a 4", "b 1 50"] {
+        step(&mut running, line);
+    }
+    let answer = leaks(pid, &["--json"]);
+    assert_eq!(class_of(&answer, "definite"), (4, 400));
+    assert_eq!(class_of(&answer, "reachable"), (6 + 4, 600 + 200));
+    for line in ["lose a 2", "lose b 1", "b 1 50"] {
+        step(&mut running, line);
+    }
+    let text = leaks(pid, &["--increased"]);
+    assert!(text.contains("lost 250 bytes in 3 blocks"), "{text}");
+    assert!(text.contains("steps_a") && text.contains("steps_b") && text.contains("it stood still for"), "{text}");
+    let text = leaks(pid, &["--increased"]);
+    assert!(!text.contains("Definitely"), "{text}");
+    running.send("where a");
+    let block: u64 = running.line().parse().unwrap();
+    let text = leaks(pid, &["--explain", &format!("{:#x}", block + 99)]);
+    assert!(text.contains("still reachable") && text.contains("global `lists`"), "{text}");
+    let text = leaks(pid, &["--explain", "1000"]);
+    assert!(text.contains("no live block at 0x1000"), "{text}");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0);
+    traced.report.assert_no_anomaly();
+    assert_eq!(traced.report.total("allocations"), 15);
+}
+
+/// In a process that was attached to, what hangs on blocks from before is no leak; `--leaks-at-end` tells the rest. What lay in
+/// blocks from before is not known, and no block is called lost for it.
+#[test]
+fn leaks_at_the_end_of_an_attach() {
+    let program = Program::fixture("steps");
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    step(&mut running, "a 3 64");
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&["--leaks-at-end"], pid);
+    procfs::wait_until_probed(pid);
+    // it is answered when all probes are in place
+    order(pid, "resume");
+    for line in ["b 5 500", "lose a 3", "lose b 2", "b 1 50"] {
+        step(&mut running, line);
+    }
+    attached.signal(Signal::SIGINT);
+    let traced = tracer.collect(attached.wait());
+    assert_eq!(traced.ended.code(), 0);
+    let said = &traced.ended.stderr;
+    assert!(said.contains("lost 1,000 bytes in 2 blocks"), "{said}");
+    assert!(said.contains("from before the attach are unknown"), "{said}");
+    assert_eq!(traced.report.number("/leaks/definite/bytes"), 1000);
+    procfs::assert_left_as_it_was(pid);
+    step(&mut running, "free b 1");
+    running.wait().success();
+}
+
+/// To stand still for a scan wakes nobody: calls that the kernel lets fail with EINTR are made once more.
+#[test]
+fn t05_a_scan_wakes_no_sleepers() {
+    let program = Program::fixture("sleepers").args(["3000"]);
+    let mut sleepers = program.start();
+    let pid: i32 = sleepers.value("asleep").parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    for _ in 0..3 {
+        leaks(pid, &[]);
+    }
+    order(pid, "detach");
+    attached.wait().success();
+    procfs::assert_left_as_it_was(pid);
+    for _ in 0..8 {
+        let line = sleepers.line();
+        assert!(line.ends_with("on time 0"), "{line}");
+    }
+    sleepers.wait().success();
+}

@@ -68,3 +68,15 @@ fn site_markers_are_found() {
     let text = std::fs::read_to_string(fixtures::source("sites")).unwrap();
     assert!(text.lines().nth(usize::try_from(line).unwrap() - 1).unwrap().contains("inlined(size)"));
 }
+
+/// Memcheck's records are read with blocks and bytes of their own, without what hangs on them.
+#[test]
+fn memcheck_records_are_read() {
+    let program = Program::new(fixtures::program("leaks/trees"));
+    let (_, found) = program.memcheck_leaks(&[]);
+    let functions = found.by_function();
+    let amounts = |name: &str| functions[name].map(|amount| [amount.blocks, amount.bytes]);
+    assert_eq!(amounts("list_head"), [[1, 24], [0, 0], [0, 0], [0, 0]]);
+    assert_eq!(amounts("list_item"), [[0, 0], [20_000, 480_000], [0, 0], [0, 0]]);
+    assert_eq!(amounts("held_node"), [[0, 0], [0, 0], [0, 0], [63, 2016]]);
+}

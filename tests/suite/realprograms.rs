@@ -28,21 +28,25 @@ const SQL: &str = "CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);
     SELECT b FROM t ORDER BY b DESC LIMIT 5;
 ";
 
-fn jq() -> Program {
+/// jq, a recursive-descent parser and an interpreter.
+pub fn jq() -> Program {
     Program::new("jq").args(["-S", "map({id, name, n: (.tags|length)}) | group_by(.id % 3)"]).input(json_document())
 }
 
-fn xmllint() -> Program {
+/// xmllint on libxml2.
+pub fn xmllint() -> Program {
     let program = Program::new("xmllint");
     std::fs::write(program.folder().join("list.xml"), xml_document()).unwrap();
     program.args(["--format", "--xpath", "//item[@id > 140]", "list.xml"])
 }
 
-fn sqlite3() -> Program {
+/// The sqlite3 shell.
+pub fn sqlite3() -> Program {
     Program::new("sqlite3").args([":memory:"]).input(SQL)
 }
 
-fn ls() -> Program {
+/// `ls -lR`.
+pub fn ls() -> Program {
     let program = Program::new("ls");
     for folder in ["one", "two/three", "two/four/five"] {
         std::fs::create_dir_all(program.folder().join(folder)).unwrap();
@@ -53,53 +57,54 @@ fn ls() -> Program {
     program.args(["-lRn", "--time-style=+", "."])
 }
 
-/// jq, a recursive-descent parser and an interpreter.
 #[test]
 fn jq_equals_counter() {
     assert_equals_counter(&jq(), &[]);
 }
 
-/// xmllint on libxml2.
 #[test]
 fn xmllint_equals_counter() {
     assert_equals_counter(&xmllint(), &[]);
 }
 
-/// The sqlite3 shell.
 #[test]
 fn sqlite3_equals_counter() {
     assert_equals_counter(&sqlite3(), &[]);
 }
 
-/// `ls -lR`.
 #[test]
 fn ls_equals_counter() {
     assert_equals_counter(&ls(), &[]);
 }
 
 /// Debian's Python, with every object from malloc.
-#[test]
-fn python3_equals_counter() {
-    let program = Program::new("/usr/bin/python3")
+pub fn python3() -> Program {
+    Program::new("/usr/bin/python3")
         .args(["-s", "-S", "-c", "d = {str(i): [i] * 3 for i in range(300)}; print(len(d), sum(map(len, d.values())))"])
         .env("PYTHONMALLOC", "malloc")
         .env("PYTHONHASHSEED", "0")
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    assert_equals_counter(&program, &[]);
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+}
+
+#[test]
+fn python3_equals_counter() {
+    assert_equals_counter(&python3(), &[]);
 }
 
 /// perl: hashes, closures, regular expressions.
+pub fn perl() -> Program {
+    let script = r#"my %h; for my $i (1..300) { $h{"key $i"} = [1..5]; } my @k = grep { /7/ } sort keys %h; print scalar(@k), "\n"; exit 3;"#;
+    Program::new("perl").args(["-e", script]).env("PERL_HASH_SEED", "0").env("PERL_PERTURB_KEYS", "0")
+}
+
 #[test]
 fn perl_equals_counter() {
-    let script = r#"my %h; for my $i (1..300) { $h{"key $i"} = [1..5]; } my @k = grep { /7/ } sort keys %h; print scalar(@k), "\n"; exit 3;"#;
-    let program = Program::new("perl").args(["-e", script]).env("PERL_HASH_SEED", "0").env("PERL_PERTURB_KEYS", "0");
-    let (ended, _) = assert_equals_counter(&program, &[]);
+    let (ended, _) = assert_equals_counter(&perl(), &[]);
     assert_eq!(shell_status(&ended.status), 3);
 }
 
-/// git in a small repository of its own.
-#[test]
-fn git_equals_counter() {
+/// git in a small repository of its own, without arguments.
+pub fn git() -> Program {
     let program = Program::new("/usr/bin/git");
     let git = |args: &[&str]| {
         let output = Command::new(program.exe())
@@ -119,9 +124,12 @@ fn git_equals_counter() {
         git(&["add", "."]);
         git(&["commit", "-q", "-m", &format!("commit {number}")]);
     }
-    let program =
-        program.args(["log", "--stat", "--format=%s"]).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_PAGER", "cat");
-    let (ended, _) = assert_equals_counter(&program, &[]);
+    program.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_PAGER", "cat")
+}
+
+#[test]
+fn git_equals_counter() {
+    let (ended, _) = assert_equals_counter(&git().args(["log", "--stat", "--format=%s"]), &[]);
     assert!(ended.text().contains("commit 4"));
 }
 
@@ -195,7 +203,7 @@ fn totals_equal_memcheck() {
 }
 
 /// The cargo that runs the tests, not a shim that picks a tool chain first.
-fn cargo() -> PathBuf {
+pub fn cargo() -> PathBuf {
     let named = std::env::var_os("CARGO").map(PathBuf::from).expect("tests run under cargo");
     let output = Command::new("rustup").args(["which", "cargo"]).output();
     match output {

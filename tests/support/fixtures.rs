@@ -1,8 +1,8 @@
 //! Builds the small programs of `tests/fixtures`, each once.
 //!
-//! A fixture is one source file; its language is told by its extension. Flags of its own stand in its first lines as
-//! `// flags: …`. The result goes to a folder named by the hash of all that went in, so that a second test run builds
-//! nothing and the file itself keeps the fixture's name.
+//! A fixture is one source file, named by its path without the extension, which tells its language. Flags of its own stand
+//! in its first lines as `// flags: …`. The result goes to a folder named by the hash of all that went in, so that a second
+//! test run builds nothing and the file itself keeps the fixture's name.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -30,12 +30,12 @@ pub fn source(name: &str) -> PathBuf {
 
 /// Builds an executable with the source's own flags.
 pub fn program(name: &str) -> PathBuf {
-    build(name, name, &[])
+    build(name, base(name), &[])
 }
 
 /// Builds an executable with further flags (`-static`, …).
 pub fn program_with(name: &str, flags: &[&str]) -> PathBuf {
-    build(name, name, &flags.iter().map(OsString::from).collect::<Vec<_>>())
+    build(name, base(name), &flags.iter().map(OsString::from).collect::<Vec<_>>())
 }
 
 /// Builds an executable with musl instead of glibc.
@@ -45,7 +45,7 @@ pub fn musl_program(name: &str, flags: &[&str]) -> PathBuf {
 
 /// Builds a shared library `NAME.so` with further flags.
 pub fn library_with(name: &str, flags: &[&str]) -> PathBuf {
-    let file = format!("{name}.so");
+    let file = format!("{}.so", base(name));
     let mut all: Vec<OsString> = vec!["-shared".into(), "-fPIC".into(), format!("-Wl,-soname,{file}").into()];
     all.extend(flags.iter().map(OsString::from));
     build(name, &file, &all)
@@ -63,7 +63,7 @@ pub fn program_linked(name: &str, libraries: &[&Path]) -> PathBuf {
         flags.push(library.into());
         flags.push(format!("-Wl,-rpath,{}", library.parent().unwrap().display()).into());
     }
-    build(name, name, &flags)
+    build(name, base(name), &flags)
 }
 
 /// Marked lines of a source: `// SITE: name` gives the line on which it stands.
@@ -78,6 +78,11 @@ pub fn site_line(name: &str, site: &str) -> u64 {
         .collect();
     assert_eq!(found.len(), 1, "marker {wanted} in {name}: lines {found:?}");
     found[0]
+}
+
+/// The last part of a fixture's name.
+fn base(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
@@ -142,8 +147,9 @@ fn compiler(c_compiler: &str, source: &Path) -> Command {
 }
 
 fn headers() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(source_dir())
-        .unwrap()
+    let mut found: Vec<PathBuf> = [source_dir(), source_dir().join("leaks")]
+        .into_iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
         .collect();

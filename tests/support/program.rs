@@ -36,6 +36,15 @@ pub struct Traced {
     _out: Arc<TempDir>,
 }
 
+/// A finished run under `heaptrace check`.
+#[derive(Debug)]
+pub struct Checked {
+    /// How heaptrace ended.
+    pub ended: Ended,
+    /// report.json, validated by its schema.
+    pub report: Report,
+}
+
 impl Program {
     /// A fixture by name.
     pub fn fixture(name: &str) -> Self {
@@ -155,8 +164,7 @@ impl Program {
     pub fn memcheck(&self) -> (Ended, [u64; 3]) {
         let mut command = Command::new("valgrind");
         command.args(["--run-libc-freeres=no", "--run-cxx-freeres=no", "--leak-check=no", "--undef-value-errors=no"]);
-        command.arg(&self.exe).args(&self.args);
-        let ended = self.feed_and_wait(self.finish(command, None));
+        let ended = self.run_under(command);
         let totals = checks::memcheck_totals(&ended.stderr);
         (ended, totals)
     }
@@ -174,6 +182,37 @@ impl Program {
     /// A file beside the program's folder, which the program itself does not see in a listing of it.
     pub fn outside(&self, name: &str) -> PathBuf {
         self.out.path().join(name)
+    }
+
+    /// Starts it under `heaptrace check` and leaves its standard input open.
+    pub fn start_checked(&self, options: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_heaptrace"));
+        command.arg("check").arg("-o").arg(self.report_path());
+        command.args(options).arg("--").arg(&self.exe).args(&self.args);
+        self.finish(command, None)
+    }
+
+    /// Runs it under `heaptrace check` and reads the report.
+    pub fn checked(&self, options: &[&str]) -> Checked {
+        let ended = self.feed_and_wait(self.start_checked(options));
+        self.collect_checked(ended)
+    }
+
+    /// Reads the report of a check that has ended.
+    pub fn collect_checked(&self, ended: Ended) -> Checked {
+        let report = Report::read(&self.report_path(), &ended);
+        Checked { ended, report }
+    }
+
+    /// Starts it under another tool: the tool's own command line, to which the program's is added.
+    pub fn start_under(&self, mut tool: Command) -> Running {
+        tool.arg(&self.exe).args(&self.args);
+        self.finish(tool, None)
+    }
+
+    /// The same, and waits for the end.
+    pub fn run_under(&self, tool: Command) -> Ended {
+        self.feed_and_wait(self.start_under(tool))
     }
 
     fn feed_and_wait(&self, mut running: Running) -> Ended {

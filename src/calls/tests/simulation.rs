@@ -157,6 +157,7 @@ impl Script<'_> {
             module: LIBC,
             caller_module: APP,
             caller_is_allocator: false,
+            is_wrapper: false,
             family: None,
         }
     }
@@ -250,7 +251,7 @@ impl Script<'_> {
                 let block = self.take();
                 let entry = self.entry("free", &[block], sp);
                 let by = self.by(entry.function);
-                let event = HeapEvent::Freed { block: Addr(block), internal: false, by };
+                let event = HeapEvent::Freed { block: Addr(block), internal: false, given_size: None, by };
                 self.step(Input::Entry(entry), true, vec![event]);
             }
             Act::FreeNull => {
@@ -261,7 +262,7 @@ impl Script<'_> {
                 let block = self.take();
                 let entry = Entry { module: JEMALLOC, ..self.entry("_ZdlPv", &[block], sp) };
                 let by = self.by(entry.function);
-                let event = HeapEvent::Freed { block: Addr(block), internal: false, by };
+                let event = HeapEvent::Freed { block: Addr(block), internal: false, given_size: None, by };
                 self.step(Input::Entry(entry), true, vec![event]);
                 let free = Entry { function: self.table.lookup("free").unwrap(), ..entry };
                 let called = Entry {

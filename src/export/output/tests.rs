@@ -201,11 +201,22 @@ fn names_that_become_one_are_written_once() {
 }
 
 #[test]
+fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
+    let dir = Dir::new("verdict");
+    let prepared = |name: &str| prepare(&[dir.path("a.json"), dir.path(name)]).expect("good");
+    for name in ["a.junit.xml", "a.sarif", "a.md"] {
+        let error = prepared(name).without_verdict().expect_err(name).to_string();
+        assert!(error.contains("use `heaptrace check`"), "{error}");
+    }
+    prepared("a.txt").without_verdict().expect("good");
+}
+
+#[test]
 fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
     let refused = refusal(&[PathBuf::from("/dev/null")]);
     assert_eq!(
         refused,
-        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json txt"
+        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json txt md junit.xml sarif"
     );
     assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), StdoutPolicy::Refused).is_ok());
 }

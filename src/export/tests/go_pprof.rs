@@ -284,3 +284,21 @@ fn describe(profile: &proto::Profile) -> String {
     }
     out
 }
+
+#[test]
+fn leaks_are_told_by_label() {
+    let files = Files::new("leak");
+    let check = files.add("check.pb.gz", &check_profile());
+    let live = |arguments: &[&str]| {
+        let mut all = arguments.to_vec();
+        all.push(&check);
+        files.total("-sample_index=inuse_space", &all)
+    };
+    assert_eq!(live(&["-tagfocus=leak=definite"]), 4096, "the stack's live bytes");
+    assert_eq!(live(&["-tagfocus=leak=reachable"]), 262_144);
+    assert_eq!(live(&["-tagfocus=leak=possible"]), 32);
+    assert_eq!(live(&["-tagignore=leak"]), 0);
+    let run = files.add("run.pb.gz", &sample_profile());
+    assert!(!files.pprof(&["-tags", &run]).contains("leak"));
+    assert!(files.pprof(&["-tags", &check]).contains("suppressed"));
+}

@@ -20,13 +20,13 @@ fn the_sums_of_the_sites_are_the_totals() {
 #[test]
 fn a_site_is_told_by_its_function_names_alone() {
     let profile = sample_profile();
-    let id = View::new(&profile).site_id(0);
+    let id = profile.site_id(0);
     let mut rebuilt = sample_profile();
     rebuilt.locations[0].address = Addr(0x1234);
     rebuilt.locations[0].lines[0].line = 77;
-    assert_eq!(View::new(&rebuilt).site_id(0), id);
+    assert_eq!(rebuilt.site_id(0), id);
     rebuilt.functions[1].name = "parse_other".to_owned();
-    assert_ne!(View::new(&rebuilt).site_id(0), id);
+    assert_ne!(rebuilt.site_id(0), id);
     // FNV-1a of "new_node\0parse_document\0main\0", computed apart from this code
     assert_eq!(format!("{id:016x}"), "b95d246ce6dfa244");
 }

@@ -20,7 +20,7 @@ fn every_report_is_valid() {
     killed.meta.exit = Some(Exit::Signal(9));
     killed.meta.sample_interval = 4096;
     killed.locations[0].module = None;
-    for profile in [sample_profile(), attach_profile(), empty_profile(), killed] {
+    for profile in [sample_profile(), attach_profile(), empty_profile(), check_profile(), killed] {
         let report = report(&profile);
         let errors: Vec<String> = schema.iter_errors(&report).map(|e| format!("{}: {e}", e.instance_path())).collect();
         assert!(errors.is_empty(), "{errors:#?}");
@@ -30,7 +30,7 @@ fn every_report_is_valid() {
 #[test]
 fn the_schema_misses_no_field_and_knows_no_other() {
     let schema = schema();
-    let good = report(&sample_profile());
+    let good = report(&check_profile());
     let places = [
         "",
         "/totals",
@@ -40,7 +40,14 @@ fn the_schema_misses_no_field_and_knows_no_other() {
         "/images/0",
         "/sites/0",
         "/sites/0/stack/0",
+        "/verdict",
+        "/leaks",
+        "/leaks/definite",
         "/findings/0",
+        "/findings/1",
+        "/findings/6/path/0",
+        "/suppressions/0",
+        "/budgets/0",
     ];
     for place in places {
         let names: Vec<String> = good.pointer(place).and_then(Value::as_object).expect(place).keys().cloned().collect();
@@ -106,4 +113,13 @@ fn report_json() {
     assert!(text.ends_with('\n') && text.matches('\n').count() == 1, "one line");
     let report: Value = serde_json::from_str(&text).expect("JSON");
     insta::assert_snapshot!(serde_json::to_string_pretty(&report).expect("printable"));
+}
+
+#[test]
+fn report_json_of_a_check() {
+    let report = report(&check_profile());
+    let judged = ["verdict", "leaks", "findings", "suppressions", "budgets"].map(|name| (name, &report[name]));
+    insta::assert_snapshot!(
+        serde_json::to_string_pretty(&std::collections::BTreeMap::from(judged)).expect("printable")
+    );
 }

@@ -72,7 +72,7 @@ impl Reference {
                 *self.thread_allocations.entry(by.task.serial).or_default() -= 1;
                 self.dead.remove(&1);
             }
-            HeapEvent::Freed { block, internal, by } => {
+            HeapEvent::Freed { block, internal, by, .. } => {
                 if let Some(found) = self.live.get(&block.0).copied() {
                     self.mismatch(&found, &by);
                     self.release(block.0, Some(by));
@@ -244,7 +244,7 @@ fn events(steps: &[Step]) -> Vec<HeapEvent> {
             }
             (8..=12, _) => {
                 let internal = step.family == 11;
-                HeapEvent::Freed { block: Addr(step.addr), internal, by: make(FREE, step.stack + 10) }
+                HeapEvent::Freed { block: Addr(step.addr), internal, given_size: None, by: make(FREE, step.stack + 10) }
             }
             (13, _) if step.family == 0 => HeapEvent::AllocatedUnseen { size: step.size, by: make(MALLOC, step.stack) },
             (13, _) => HeapEvent::Failed { size: step.size, by: make(MALLOC, step.stack) },

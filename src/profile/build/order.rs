@@ -1,5 +1,6 @@
 //! The order of a profile's tables: by bytes, then by names, so that two runs of one program compare line by line.
 
+use crate::profile::leaks::LeakSite;
 use crate::profile::{Finding, Line, Location, Profile};
 use std::cmp::{Ordering, Reverse};
 
@@ -22,6 +23,11 @@ pub(super) fn normalize(profile: &mut Profile) {
         .findings
         .sort_by_key(|f| (f.kind, Reverse(f.count), rank(f.stack), f.alloc_stack.map(rank), f.free_stack.map(rank)));
 
+    if let Some(leaks) = &mut profile.leaks {
+        // The order of their bytes is there already; ties are broken by names.
+        leaks.sites.sort_by_cached_key(|site| (leaks_order(site), rank(site.stack)));
+    }
+
     let mut stacks = Renumbering::new(std::mem::take(&mut profile.stacks));
     let mut texts = Renumbering::new(strings);
     for sample in &mut profile.samples {
@@ -32,6 +38,14 @@ pub(super) fn normalize(profile: &mut Profile) {
     for Finding { stack, alloc_stack, free_stack, .. } in &mut profile.findings {
         for index in [Some(stack), alloc_stack.as_mut(), free_stack.as_mut()].into_iter().flatten() {
             *index = stacks.of(*index);
+        }
+    }
+    for site in profile.leaks.iter_mut().flat_map(|leaks| &mut leaks.sites) {
+        site.stack = stacks.of(site.stack);
+        site.thread = texts.of(site.thread);
+        site.alloc_fn = texts.of(site.alloc_fn);
+        for step in site.path.iter_mut().flat_map(|path| &mut path.steps) {
+            step.stack = stacks.of(step.stack);
         }
     }
     profile.strings = texts.kept;
@@ -47,6 +61,12 @@ pub(super) fn normalize(profile: &mut Profile) {
         line.function = functions.of(line.function);
     }
     profile.functions = functions.kept;
+}
+
+/// The most leaked bytes first, with what hangs on them; then by each class.
+fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
+    let [definite, _, _, _] = site.amounts;
+    (Reverse(definite.plus(site.holds).bytes), site.amounts.map(|amount| Reverse(amount.bytes)))
 }
 
 /// For each stack its place in the order of names.

@@ -1,3 +1,5 @@
+mod leaks;
+
 use super::*;
 use crate::addr::{Addr, FrameAddr, ObjAddr};
 use crate::heapmodel::SiteKey;
@@ -43,6 +45,9 @@ impl Symbolize for TestSymbols {
         });
         Resolution { frames: frames.collect(), status }
     }
+    fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
+        (module == ModuleId(0)).then(|| ("cache".to_owned(), addr.0 % 16))
+    }
     fn take_warnings(&mut self) -> Vec<String> {
         vec!["a warning".into()]
     }
@@ -72,6 +77,15 @@ fn snapshot(sites: Vec<SiteStats>) -> Snapshot {
 }
 
 fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Built {
+    run_with(snapshot, stacks, symbols, None)
+}
+
+fn run_with(
+    snapshot: &Snapshot,
+    stacks: &TestStacks,
+    symbols: &mut dyn Symbolize,
+    leaks: Option<LeakInput<'_>>,
+) -> Built {
     let meta = Meta {
         mode: Mode::Run,
         part: 1,
@@ -99,6 +113,7 @@ fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) ->
         function_name: &|id| ["malloc", "free"][usize::from(id.0)].to_owned(),
         images: vec![],
         children: Children::default(),
+        leaks,
         warnings: vec!["first".into()],
     };
     let built = build(input, symbols);
@@ -203,6 +218,7 @@ fn what_becomes_equal_is_merged() {
     let mut sites = snapshot(vec![site(1, 1, 0, 8, 3), site(2, 3, 0, 8, 2), site(2, 2, 0, 8, 1), site(2, 1, 0, 9, 1)]);
     let error = |stack, count| HeapError {
         kind: FindingKind::DoubleFree,
+        given_size: None,
         count,
         block: Addr(0x1000),
         size: None,

@@ -27,6 +27,11 @@ impl AddressSpace {
         self.wrappers.iter().any(|(range, _)| range.contains(&caller))
     }
 
+    /// Whether a wrapper begins here.
+    pub fn is_wrapper_entry(&self, addr: Addr) -> bool {
+        self.wrappers.iter().any(|(range, _)| range.start == addr)
+    }
+
     /// The family of an allocation that came through operator new or one of its kin, whose stack is `stack`. operator
     /// new[] jumps to operator new: which of them was called only the program's own call instruction tells.
     pub fn family_through_wrapper(&mut self, stack: StackId) -> Option<Family> {

@@ -1,0 +1,201 @@
+//! The options of `heaptrace check`.
+
+use super::args::{ProfileArguments, RunArguments};
+use super::{RunOptions, resolve_run, values};
+use crate::leaks::InteriorPointers;
+use crate::leaks::verdict::{Limits, Policy};
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of `heaptrace check`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckOptions {
+    /// What to start, and how to profile it; no output unless one is asked for.
+    pub run: RunOptions,
+    /// What fails the check.
+    pub policy: Policy,
+    /// Files of suppressions.
+    pub suppressions: Vec<PathBuf>,
+    /// Where to write suppressions for what was found.
+    pub gen_suppressions: Option<PathBuf>,
+    /// A report.json to compare with.
+    pub baseline: Option<PathBuf>,
+    /// End the program after this time; never zero.
+    pub timeout: Option<Duration>,
+    /// Part of the name of a function whose reachable blocks are to be explained.
+    pub explain: Option<String>,
+    /// Whether to write annotations for GitHub Actions.
+    pub github: bool,
+    /// What pointers into the inside of blocks are worth.
+    pub interior: InteriorPointers,
+}
+
+/// Which classes of leaks count, indexed by `LeakClass as usize`.
+pub type LeakKinds = [bool; 4];
+
+/// Run a program and judge its use of the heap: leaks, errors, budgets
+///
+/// When the program is about to end, its memory is read and each block that is still live is classified as Memcheck does:
+/// definite (no pointer leads to it), indirect (only lost blocks lead to it), possible (only pointers into its inside do),
+/// reachable. The report goes to stderr; no file is written unless -o asks for one.
+///
+/// Exit status: the program's own if it failed (128+N for signal N); 23 for leaks, errors and exceeded budgets; 124 if its
+/// time was up; 125 if heaptrace could not judge, as allocations were not seen or memory could not be read, and for wrong
+/// usage; 126 and 127 if the program could not be executed or was not found; else 0.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace check [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
+    after_long_help = "\
+Examples:
+  heaptrace check ./app_test
+      Exit status 23 if it leaks, or frees twice, or frees with the wrong function.
+  heaptrace check -o leaks.json --suppressions known.supp -- ./app_test --all
+      The same with known leaks hidden, and the result as a file.
+  heaptrace check --baseline main.json ./app_test
+      Fails only on what the report of an earlier run does not have.
+  heaptrace check --leak-kinds all --explain cache_insert ./app
+      Counts every live block as a leak, and tells what still points to those that cache_insert allocated."
+)]
+pub(super) struct CheckArguments {
+    /// The program and its arguments. The first word that is no option ends heaptrace's own options
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+
+    /// Classes of live blocks that count as leaks: definite, indirect, possible, reachable; or all, or none
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        default_value = "definite,indirect",
+        value_parser = values::leak_kind,
+        help_heading = "Judgement"
+    )]
+    leak_kinds: Vec<LeakKinds>,
+
+    /// Exit status for leaks, errors and exceeded budgets
+    #[arg(
+        long,
+        value_name = "STATUS",
+        default_value = "23",
+        value_parser = clap::value_parser!(u8).range(1..),
+        help_heading = "Judgement"
+    )]
+    leak_exit_code: u8,
+
+    /// Whether errors count: double frees, frees of foreign pointers, frees by the wrong function
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = values::on_off(), action = clap::ArgAction::Set, help_heading = "Judgement")]
+    errors: bool,
+
+    /// Known leaks to hide: a file of `leak:PATTERN` lines (LeakSanitizer) or of Valgrind's suppressions; repeatable
+    ///
+    /// The files that $LSAN_OPTIONS names (`suppressions=FILE`) and the program's own `__lsan_default_suppressions` are read,
+    /// too.
+    #[arg(long, value_name = "FILE", help_heading = "Judgement")]
+    suppressions: Vec<PathBuf>,
+
+    /// Write suppressions for all leaks that were found to this file
+    #[arg(long, value_name = "FILE", help_heading = "Judgement")]
+    gen_suppressions: Option<PathBuf>,
+
+    /// An earlier report (-o x.json): only leaks and errors that it does not have count
+    ///
+    /// They are compared by the names of the functions on their stacks, so that the report of an older build will do.
+    #[arg(long, value_name = "FILE", help_heading = "Judgement")]
+    baseline: Option<PathBuf>,
+
+    /// Leaks up to so many bytes are no failure
+    #[arg(long, value_name = "BYTES", value_parser = values::size, help_heading = "Judgement")]
+    max_leaked_bytes: Option<u64>,
+
+    /// Fail if more bytes than this are live at one moment: 1000000, 512k, 10MiB
+    #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Judgement")]
+    max_peak: Option<u64>,
+
+    /// Fail after more allocations than this
+    #[arg(long, value_name = "N", help_heading = "Judgement")]
+    max_allocations: Option<u64>,
+
+    /// Fail if more bytes than this are live at the end, leaked or not
+    #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Judgement")]
+    max_live: Option<u64>,
+
+    /// End the program after this time: 30, 30s, 500ms, 1m
+    ///
+    /// It is sent SIGTERM, its memory is read when it ends, and the exit status is 124, as with timeout(1). If it lives on for 5
+    /// seconds more, its memory is read as it stands and it is killed.
+    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Judgement")]
+    timeout: Option<Duration>,
+
+    /// Child processes that were not checked make the check inconclusive (exit status 125)
+    ///
+    /// Programs that the checked one starts run untraced; the report names them. (A program that replaces itself by exec is
+    /// followed.)
+    #[arg(long, help_heading = "Judgement")]
+    require_all: bool,
+
+    /// Tell why the blocks that this function allocated can still be reached
+    ///
+    /// Prints a chain of pointers from a global variable, a stack or a register to such a block. Any part of the function's
+    /// name will do.
+    #[arg(long, value_name = "FUNCTION", help_heading = "Judgement")]
+    explain: Option<String>,
+
+    /// Write annotations for GitHub Actions to stderr
+    #[arg(long, help_heading = "Judgement")]
+    github: bool,
+
+    /// What pointers into the inside of a block are worth: possible (Memcheck) or reachable (LeakSanitizer)
+    ///
+    /// Those that std::string, new[], multiple inheritance, Rust's Arc, Rc and HashMap make count as pointers to the start in
+    /// any case.
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "possible",
+        value_parser = values::interior_pointers(),
+        help_heading = "Judgement"
+    )]
+    interior_pointers: InteriorPointers,
+
+    #[command(flatten)]
+    profile: ProfileArguments,
+}
+
+pub(super) fn resolve_check(arguments: CheckArguments, debug_path: impl Iterator<Item = PathBuf>) -> CheckOptions {
+    let mut leak_kinds: LeakKinds = [false; 4];
+    for kinds in arguments.leak_kinds {
+        leak_kinds.iter_mut().zip(kinds).for_each(|(counts, kind)| *counts |= kind);
+    }
+    let policy = Policy {
+        leak_kinds,
+        errors: arguments.errors,
+        leak_exit_code: arguments.leak_exit_code,
+        limits: Limits {
+            max_leaked_bytes: arguments.max_leaked_bytes,
+            max_peak: arguments.max_peak,
+            max_allocations: arguments.max_allocations,
+            max_live: arguments.max_live,
+        },
+        require_all: arguments.require_all,
+    };
+    // The report on stderr is the result: without -o there is no file.
+    let has_output = !arguments.profile.output.is_empty();
+    let command = RunArguments { command: arguments.command, profile: arguments.profile };
+    let mut run = resolve_run(command, debug_path);
+    if !has_output {
+        run.profile.outputs.clear();
+    }
+    CheckOptions {
+        run,
+        policy,
+        suppressions: arguments.suppressions,
+        gen_suppressions: arguments.gen_suppressions,
+        baseline: arguments.baseline,
+        timeout: arguments.timeout,
+        explain: arguments.explain,
+        github: arguments.github,
+        interior: arguments.interior_pointers,
+    }
+}

@@ -1,0 +1,94 @@
+//! `heaptrace check`: run a program and judge it.
+
+mod rules;
+
+use super::conclude::{Destinations, Judging, conclude_check};
+use super::run;
+use super::settings::settings;
+use crate::cli::{CheckOptions, EXIT_OWN_FAILURE};
+use crate::export::output::write_file;
+use crate::leaks::ScanOptions;
+use crate::leaks::suppressions;
+use crate::leaks::verdict::{Circumstances, judge};
+use crate::profile::Profile;
+use crate::session::{LeakScan, Recording};
+use crate::tracer::control;
+use anyhow::{Context, bail};
+use rules::Rules;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Runs the program, judges it and tells the verdict, which is the exit status.
+///
+/// # Errors
+/// If an output can't be written, a file of the judgement can't be read, or the program can't be executed: then nothing has been
+/// started.
+pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
+    let profile = &options.run.profile;
+    if profile.start_paused || profile.delay.is_some() || profile.toggle_signal.is_some() {
+        bail!("check needs to see the program from start to end: without --start-paused, --delay and --toggle-signal");
+    }
+    if profile.duration.is_some() {
+        bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");
+    }
+    let destinations = Destinations::prepare(profile)?;
+    let mut rules = Rules::read(options, std::env::var_os("LSAN_OPTIONS"))?;
+    if let Some(path) = &options.gen_suppressions {
+        prepare_file(path)?;
+    }
+    let mut settings = settings(profile, true)?;
+    settings.table.watch_sized_deletes();
+    settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
+    let Some(mut recording) = run::trace(&options.run, settings, options.timeout)? else {
+        return Ok(EXIT_OWN_FAILURE);
+    };
+    let (pid, lives_on) = (recording.pid, recording.detached && recording.exit.is_none());
+    let circumstances = Circumstances { timed_out: recording.timed_out, not_scanned: not_scanned(&recording) };
+    if let LeakScan::Done(scan) = &recording.leaks {
+        recording.warnings.extend(rules.add_own(&scan.own_suppressions));
+    }
+    // What came while the program was traced is its own, and must not end the writing.
+    let late = control::pending_signals();
+    let mut judge = |profile: &mut Profile| {
+        rules.apply(profile);
+        judge(profile, &options.policy, &circumstances);
+    };
+    let concluded = conclude_check(recording, &destinations, &mut Judging { options, judge: &mut judge });
+    let mut has_failed = concluded.has_failed();
+    if let Some(path) = &options.gen_suppressions {
+        let text = suppressions::generate(&concluded.profile, &options.policy);
+        if let Err(error) = write_file(path, |out| out.write_all(text.as_bytes())) {
+            has_failed = true;
+            let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", path.display());
+        }
+    }
+    let verdict = concluded.profile.verdict.as_ref().map_or(EXIT_OWN_FAILURE, |verdict| verdict.exit_status);
+    if lives_on {
+        let status = run::wait_for_the_rest(pid, late.into_iter().chain(concluded.interrupted))?;
+        return Ok(if status == 0 { verdict } else { status });
+    }
+    Ok(if verdict == 0 && has_failed { EXIT_OWN_FAILURE } else { verdict })
+}
+
+/// Why what was seen is not enough to judge; None if it is.
+fn not_scanned(recording: &Recording) -> Option<String> {
+    let mut causes = recording.blind_spots.clone();
+    if let LeakScan::Missed(cause) = &recording.leaks {
+        causes.push(cause.clone());
+    }
+    (!causes.is_empty()).then(|| causes.join("; "))
+}
+
+/// Finds out whether a file can be written, as far as that goes without writing it.
+fn prepare_file(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    if path.exists() {
+        let file = std::fs::OpenOptions::new().append(true).open(path);
+        return file.map(|_| ()).with_context(|| format!("{shown}: can't be written"));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        bail!("{shown}: there is no folder {}", folder.display());
+    }
+    Ok(())
+}

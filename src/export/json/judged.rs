@@ -1,0 +1,208 @@
+//! What `check` concludes, in report.json: the verdict, leaks and errors as findings, suppressions, budgets.
+
+use super::{ReportAmount, ReportFrame, View, amount, frames};
+use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment};
+use crate::profile::{Amount, Finding, Profile};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct ReportVerdict<'a> {
+    result: &'static str,
+    reasons: &'a [String],
+    exit_status: u8,
+}
+
+#[derive(Serialize)]
+pub(super) struct ReportLeaks {
+    definite: Blocks,
+    indirect: Blocks,
+    possible: Blocks,
+    reachable: Blocks,
+    suppressed: Blocks,
+    moment: &'static str,
+    stopped_ns: u64,
+    scanned_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Blocks {
+    blocks: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ReportFinding<'a> {
+    id: String,
+    kind: &'static str,
+    count: u64,
+    block: Option<String>,
+    size: Option<u64>,
+    given_size: Option<u64>,
+    direct: Option<ReportAmount>,
+    indirect: Option<ReportAmount>,
+    stack: Vec<ReportFrame<'a>>,
+    alloc_stack: Vec<ReportFrame<'a>>,
+    free_stack: Vec<ReportFrame<'a>>,
+    thread: &'a str,
+    alloc_fn: &'a str,
+    path: Vec<ReportStep<'a>>,
+    baseline: Option<&'static str>,
+    suppressed_by: Option<usize>,
+}
+
+/// A link of the chain from a root to a block: the root first, with its words and address, then blocks.
+#[derive(Serialize)]
+struct ReportStep<'a> {
+    root: Option<&'a str>,
+    address: Option<String>,
+    size: Option<u64>,
+    target_offset: Option<u64>,
+    next_offset: Option<u64>,
+    stack: Vec<ReportFrame<'a>>,
+}
+
+#[derive(Serialize)]
+pub(super) struct ReportSuppression<'a> {
+    rule: &'a str,
+    file: &'a str,
+    line: u32,
+    blocks: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ReportBudget {
+    name: &'static str,
+    limit: u64,
+    actual: u64,
+    ok: bool,
+}
+
+pub(super) fn verdict(profile: &Profile) -> Option<ReportVerdict<'_>> {
+    let verdict = profile.verdict.as_ref()?;
+    Some(ReportVerdict { result: verdict.kind.name(), reasons: &verdict.reasons, exit_status: verdict.exit_status })
+}
+
+pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks> {
+    let leaks = profile.leaks.as_ref()?;
+    let [definite, indirect, possible, reachable] = leaks.totals().map(blocks);
+    Some(ReportLeaks {
+        definite,
+        indirect,
+        possible,
+        reachable,
+        suppressed: blocks(leaks.suppressed()),
+        moment: match leaks.moment {
+            ScanMoment::Exit => "exit",
+            ScanMoment::LastThread => "last_thread",
+            ScanMoment::Request => "request",
+        },
+        stopped_ns: leaks.stopped_ns,
+        scanned_bytes: leaks.scanned_bytes,
+    })
+}
+
+fn blocks(amount: Amount) -> Blocks {
+    Blocks { blocks: amount.objects, bytes: amount.bytes }
+}
+
+/// The errors, then the leaks: each site once for each class of which it has blocks, worst class first.
+pub(super) fn findings<'a>(view: &View<'a>) -> Vec<ReportFinding<'a>> {
+    let profile = view.profile;
+    let errors = profile.findings.iter().map(|finding| error(view, finding));
+    let leaks = profile.leaks.iter().flat_map(|leaks| {
+        let of = move |class| leaks.sites.iter().filter_map(move |site| leak(view, leaks, site, class));
+        LeakClass::ALL.into_iter().flat_map(of)
+    });
+    errors.chain(leaks).collect()
+}
+
+fn error<'a>(view: &View<'a>, finding: &'a Finding) -> ReportFinding<'a> {
+    let optional = |stack: Option<usize>| stack.map(|stack| frames(view, stack)).unwrap_or_default();
+    ReportFinding {
+        id: format!("{:016x}", view.profile.finding_id(finding)),
+        kind: finding.kind.name(),
+        count: finding.count,
+        block: Some(finding.block.to_string()),
+        size: finding.size,
+        given_size: finding.given_size,
+        direct: None,
+        indirect: None,
+        stack: frames(view, finding.stack),
+        alloc_stack: optional(finding.alloc_stack),
+        free_stack: optional(finding.free_stack),
+        thread: &finding.thread,
+        alloc_fn: &finding.function,
+        path: Vec::new(),
+        baseline: finding.baseline.map(BaselineStatus::name),
+        suppressed_by: None,
+    }
+}
+
+fn leak<'a>(view: &View<'a>, leaks: &'a Leaks, site: &'a LeakSite, class: LeakClass) -> Option<ReportFinding<'a>> {
+    let direct = site.amounts.get(class as usize).copied().filter(|amount| *amount != Amount::default())?;
+    let indirect = if class == LeakClass::Definite { site.holds } else { Amount::default() };
+    let index = class as usize;
+    let suppressed_by = site.suppressed_by.get(index).copied().flatten();
+    Some(ReportFinding {
+        id: format!("{:016x}", view.profile.leak_id(class, site.stack)),
+        kind: class.finding_kind(),
+        count: direct.objects,
+        block: None,
+        size: None,
+        given_size: None,
+        direct: Some(amount(direct)),
+        indirect: Some(amount(indirect)),
+        stack: frames(view, site.stack),
+        alloc_stack: Vec::new(),
+        free_stack: Vec::new(),
+        thread: view.string(site.thread),
+        alloc_fn: view.string(site.alloc_fn),
+        path: site.path_of(class).map(|path| steps(view, path)).unwrap_or_default(),
+        baseline: site.baseline.get(index).copied().flatten().map(BaselineStatus::name),
+        suppressed_by: suppressed_by.filter(|rule| *rule < leaks.suppressions.len()),
+    })
+}
+
+fn steps<'a>(view: &View<'a>, path: &'a RetentionPath) -> Vec<ReportStep<'a>> {
+    let root = ReportStep {
+        root: Some(&path.root),
+        address: path.root_address.map(|address| address.to_string()),
+        size: None,
+        target_offset: None,
+        next_offset: None,
+        stack: Vec::new(),
+    };
+    let block = |step: &PathStep| ReportStep {
+        root: None,
+        address: Some(step.block.to_string()),
+        size: Some(step.size),
+        target_offset: Some(step.target_offset),
+        next_offset: step.next_offset,
+        stack: frames(view, step.stack),
+    };
+    std::iter::once(root).chain(path.steps.iter().map(block)).collect()
+}
+
+pub(super) fn suppressions(profile: &Profile) -> Vec<ReportSuppression<'_>> {
+    let rules = profile.leaks.iter().flat_map(|leaks| &leaks.suppressions);
+    rules
+        .map(|rule| ReportSuppression {
+            rule: &rule.rule,
+            file: &rule.file,
+            line: rule.line,
+            blocks: rule.hidden.objects,
+            bytes: rule.hidden.bytes,
+        })
+        .collect()
+}
+
+pub(super) fn budgets(profile: &Profile) -> Vec<ReportBudget> {
+    let budget = |budget: &crate::profile::leaks::Budget| ReportBudget {
+        name: budget.name,
+        limit: budget.limit,
+        actual: budget.actual,
+        ok: budget.ok(),
+    };
+    profile.budgets.iter().map(budget).collect()
+}

@@ -1,0 +1,169 @@
+//! JUnit's XML, for Jenkins, GitLab and their like: one suite for the program; a test case each for its end, for whether
+//! everything was seen, for errors, leaks and budgets; and one for each leak and each error, by which those are followed from run to
+//! run. Only the first failure of a test case is shown by Jenkins, so that none has two.
+//!
+//! There is no schema of JUnit itself. The elements and attributes here are those that the de-facto schema of Jenkins' xUnit plugin and
+//! GitLab's documentation have.
+
+use super::problems::{Problem, Rule, best_line, problems, stack_text};
+use super::view::View;
+use crate::profile::Profile;
+use crate::profile::leaks::{BaselineStatus, VerdictKind};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Writes the file.
+pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let profile = view.profile;
+    let cases = cases(view);
+    let count = |is: fn(&Outcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
+    let tests = cases.len();
+    let failures = count(|outcome| matches!(outcome, Outcome::Failed { .. }));
+    let errors = count(|outcome| matches!(outcome, Outcome::Broken { .. }));
+    let skipped = count(|outcome| matches!(outcome, Outcome::Skipped { .. }));
+    let seconds = profile.meta.duration_ns as f64 / 1e9;
+    let suite = escape(&profile.meta.program);
+    let stamp = humantime::format_rfc3339_seconds(profile.meta.started_at).to_string();
+    let stamp = stamp.trim_end_matches('Z');
+    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    let totals = format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" time=\"{seconds:.3}\"");
+    let _ = writeln!(text, "<testsuites name=\"heaptrace\" {totals}>");
+    let _ = writeln!(text, "  <testsuite name=\"{suite}\" {totals} skipped=\"{skipped}\" timestamp=\"{stamp}\">");
+    for case in &cases {
+        case.write(&mut text, &suite);
+    }
+    text.push_str("  </testsuite>\n</testsuites>\n");
+    out.write_all(text.as_bytes())
+}
+
+struct Case {
+    name: String,
+    source: Option<(String, u32)>,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Passed,
+    Skipped {
+        message: String,
+    },
+    Failed {
+        kind: &'static str,
+        message: String,
+        text: String,
+    },
+    /// The test itself could not be made.
+    Broken {
+        message: String,
+    },
+}
+
+impl Case {
+    fn write(&self, text: &mut String, suite: &str) {
+        let source = self.source.as_ref();
+        let file = source.map(|(file, line)| format!(" file=\"{}\" line=\"{line}\"", escape(file))).unwrap_or_default();
+        let _ = write!(text, "    <testcase name=\"{}\" classname=\"heaptrace.{suite}\"{file}", escape(&self.name));
+        match &self.outcome {
+            Outcome::Passed => text.push_str("/>\n"),
+            Outcome::Skipped { message } => {
+                let _ = writeln!(text, "><skipped message=\"{}\"/></testcase>", escape(message));
+            }
+            Outcome::Failed { kind, message, text: body } => {
+                let (message, body) = (escape(message), escape(body));
+                let _ = writeln!(text, "><failure type=\"{kind}\" message=\"{message}\">{body}</failure></testcase>");
+            }
+            Outcome::Broken { message } => {
+                let _ = writeln!(text, "><error type=\"inconclusive\" message=\"{}\"/></testcase>", escape(message));
+            }
+        }
+    }
+}
+
+fn cases(view: &View<'_>) -> Vec<Case> {
+    let profile = view.profile;
+    let problems = problems(view);
+    let mut cases = vec![program(profile), seen(profile)];
+    let failing = |is: fn(&Rule) -> bool| problems.iter().any(|problem| problem.fails && is(&problem.rule));
+    for (name, fails) in [
+        ("no errors in the use of the heap", failing(|rule| matches!(rule, Rule::Error(_)))),
+        ("no leaks", failing(|rule| matches!(rule, Rule::Leak(_)))),
+    ] {
+        // what fails has test cases of its own
+        if !fails {
+            cases.push(Case { name: name.to_owned(), source: None, outcome: Outcome::Passed });
+        }
+    }
+    for budget in &profile.budgets {
+        let message = format!("{} instead of {}", budget.actual, budget.limit);
+        let outcome = if budget.ok() {
+            Outcome::Passed
+        } else {
+            Outcome::Failed { kind: "over_budget", text: message.clone(), message }
+        };
+        cases.push(Case { name: format!("--{}", budget.name), source: None, outcome });
+    }
+    cases.extend(problems.iter().map(|problem| case(view, problem)));
+    cases
+}
+
+fn case(view: &View<'_>, problem: &Problem) -> Case {
+    let source = problem.stacks.first().and_then(|(_, stack)| best_line(view, *stack));
+    let message = problem.sentence.clone();
+    let outcome = if problem.fails {
+        let stacks: String = problem.stacks.iter().map(|(title, stack)| stack_text(view, title, *stack)).collect();
+        Outcome::Failed { kind: problem.rule.name(), text: format!("{message}\n{stacks}"), message }
+    } else if let Some(rule) = &problem.suppressed_by {
+        Outcome::Skipped { message: format!("{message}; suppressed by {rule}") }
+    } else if problem.baseline == Some(BaselineStatus::Known) {
+        Outcome::Skipped { message: format!("{message}; known from the baseline") }
+    } else {
+        Outcome::Skipped { message: format!("{message}; does not count") }
+    };
+    Case {
+        name: format!("{} [{:016x}]", problem.name(), problem.id),
+        source: source.map(|s| (s.path, s.line)),
+        outcome,
+    }
+}
+
+/// Whether the program itself succeeded.
+fn program(profile: &Profile) -> Case {
+    let failed = profile.verdict.as_ref().filter(|verdict| verdict.kind == VerdictKind::ProgramFailed);
+    let outcome = match failed {
+        Some(verdict) => {
+            let message = verdict.reasons.first().cloned().unwrap_or_default();
+            Outcome::Failed { kind: "program_failed", text: message.clone(), message }
+        }
+        None => Outcome::Passed,
+    };
+    Case { name: "the program succeeds".to_owned(), source: None, outcome }
+}
+
+/// Whether the check could judge.
+fn seen(profile: &Profile) -> Case {
+    let outcome = match &profile.verdict {
+        Some(verdict) if verdict.kind == VerdictKind::Inconclusive => {
+            Outcome::Broken { message: verdict.reasons.join("; ") }
+        }
+        Some(_) => Outcome::Passed,
+        None => Outcome::Broken { message: "nothing was judged".to_owned() },
+    };
+    Case { name: "the check sees everything".to_owned(), source: None, outcome }
+}
+
+/// For texts and attributes of XML 1.0: characters that it can't hold become `?`.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' => escaped.push('\n'),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('?'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

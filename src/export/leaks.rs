@@ -1,0 +1,395 @@
+//! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the verdict.
+
+use super::output::Outcome;
+use super::problems::{leak_sentence, leak_state};
+use super::sections::{self, Layout};
+use super::summary;
+use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
+use super::view::{Frame, View};
+use crate::addr::Addr;
+use crate::leaks::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
+use crate::profile::leaks::{
+    BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Verdict, VerdictKind,
+};
+use crate::profile::{Amount, Mode, Profile};
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// So many frames of a stack are shown; of longer ones the innermost.
+const FRAMES: usize = 30;
+
+/// How the report looks, and what it explains.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckReportOptions<'a> {
+    /// How many sites of each class are shown.
+    pub top: usize,
+    /// Whether to use terminal colours.
+    pub color: bool,
+    /// The width of the terminal in columns; less than 80 counts as 80.
+    pub width: usize,
+    /// What became of the output files.
+    pub files: &'a [Outcome],
+    /// For which function to show why its blocks can still be reached (`--explain`).
+    pub explain: Option<&'a str>,
+}
+
+/// The report: leaks, totals by class, errors, what was not checked; the verdict in the last line. Ends in a line end.
+pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> String {
+    let view = View::new(profile);
+    let layout = Layout::new(Paint { color: options.color }, options.width);
+    let mut out = String::new();
+    sections::header(&mut out, layout, profile);
+    lost_blocks(&mut out, layout, &view, options.top);
+    if let (Some(leaks), Some(function)) = (&profile.leaks, options.explain) {
+        explain(&mut out, layout, &view, leaks, function);
+    }
+    errors(&mut out, layout, &view, options.top);
+    conclusions(&mut out, layout, profile);
+    sections::anomalies(&mut out, layout, profile);
+    sections::missing_symbols(&mut out, layout, &view);
+    sections::other_processes(&mut out, layout, profile);
+    sections::warnings(&mut out, layout, profile);
+    summary::files(&mut out, layout, options.files, &view);
+    verdict(&mut out, layout, profile);
+    out
+}
+
+/// The leaks site by site.
+pub(super) fn lost_blocks(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    let Some(leaks) = &view.profile.leaks else { return };
+    let kinds = view.profile.verdict.as_ref().map_or(DEFAULT_LEAK_KINDS, |verdict| verdict.leak_kinds);
+    for class in [LeakClass::Definite, LeakClass::Possible, LeakClass::Reachable] {
+        if is_shown(&kinds, class) {
+            class_of_leaks(out, layout, view, leaks, class, (&kinds, top));
+        }
+    }
+}
+
+/// The totals of the leak scan, and the budgets.
+pub(super) fn conclusions(out: &mut String, layout: Layout, profile: &Profile) {
+    if let Some(leaks) = &profile.leaks {
+        totals(out, layout, leaks);
+        moment(out, layout, leaks);
+    }
+    budgets(out, layout, profile);
+}
+
+/// Whether blocks were lost in a way that the report shows site by site: definite and possible ones always, others if they count.
+fn is_shown(kinds: &[bool; 4], class: LeakClass) -> bool {
+    matches!(class, LeakClass::Definite | LeakClass::Possible) || kinds.get(class as usize).copied().unwrap_or(false)
+}
+
+/// The sites with blocks of a class that are not suppressed, biggest first.
+fn class_of_leaks(
+    out: &mut String,
+    layout: Layout,
+    view: &View<'_>,
+    leaks: &Leaks,
+    class: LeakClass,
+    (kinds, top): (&[bool; 4], usize),
+) {
+    let mut sites: Vec<&LeakSite> = leaks.sites.iter().filter(|site| site.hidden_by(class).is_none()).collect();
+    sites.retain(|site| site.lost(class) != Amount::default());
+    sites.sort_by_key(|site| Reverse((site.lost(class).bytes, site.lost(class).objects)));
+    if sites.is_empty() {
+        return;
+    }
+    let counted = sites.iter().any(|site| site.fails(kinds, class));
+    let whole = sites.iter().fold(Amount::default(), |sum, site| sum.plus(site.lost(class)));
+    let note = if counted { "" } else { ", which the verdict does not count" };
+    let places = plural(sites.len() as u64, "place");
+    let title = format!("{} {}, in {places}{note}", text::capitalized(leak_state(class)), bytes(whole));
+    let title = if counted { layout.paint.red(&title) } else { layout.paint.yellow(&title) };
+    let _ = writeln!(out, "\n{title}");
+    let shown = sites.get(..top).unwrap_or(&sites);
+    for site in shown {
+        let _ = writeln!(out, "\n  {}", site_line(layout, site, class));
+        let _ = writeln!(out, "    {}", caller_line(layout, view, site));
+        stack(out, layout, view, site.stack, 6);
+    }
+    let rest = sites.get(shown.len()..).unwrap_or_default();
+    if !rest.is_empty() {
+        let bytes_left = rest.iter().fold(Amount::default(), |sum, site| sum.plus(site.lost(class)));
+        let places = plural(rest.len() as u64, "more place");
+        let _ = writeln!(out, "\n  and {} in {places} (--top N shows more, -o NAME.json all)", bytes(bytes_left));
+    }
+}
+
+/// `3,200 bytes in 5 blocks`
+fn bytes(amount: Amount) -> String {
+    format!("{} in {}", plural(amount.bytes, "byte"), plural(amount.objects, "block"))
+}
+
+fn site_line(layout: Layout, site: &LeakSite, class: LeakClass) -> String {
+    let direct = site.amounts.get(class as usize).copied().unwrap_or_default();
+    let indirect = if class == LeakClass::Definite { site.holds } else { Amount::default() };
+    let line = layout.paint.bold(&leak_sentence(class, direct, indirect));
+    let news = match site.compared(class) {
+        Some(BaselineStatus::New) => layout.paint.yellow("; new"),
+        Some(BaselineStatus::Grown) => layout.paint.yellow("; grown"),
+        Some(BaselineStatus::Known) => layout.paint.dim("; known from the baseline"),
+        None => String::new(),
+    };
+    format!("{line}{news}")
+}
+
+/// The function and the thread that allocated.
+fn caller_line(layout: Layout, view: &View<'_>, site: &LeakSite) -> String {
+    let (function, thread) = (printable(view.string(site.alloc_fn)), printable(view.string(site.thread)));
+    layout.paint.dim(&format!("by {function} in thread {thread}"))
+}
+
+/// The frames of a stack, names and places in columns.
+fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent: usize) {
+    let all = view.frames(stack).count();
+    let frames: Vec<Frame<'_>> = view.frames(stack).take(FRAMES).collect();
+    let room = layout.width.saturating_sub(indent);
+    let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();
+    let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    for (frame, name) in frames.iter().zip(names) {
+        let inlined = if frame.inlined { " (inlined)" } else { "" };
+        let place = place(frame, room.saturating_sub(widest + 2 + inlined.len()));
+        let place = layout.paint.dim(&format!("{place}{inlined}"));
+        let _ = writeln!(out, "{}", format!("{:indent$}{}  {place}", "", left(&name, widest)).trim_end());
+    }
+    if all > frames.len() {
+        let more = plural((all - frames.len()) as u64, "outer frame");
+        let _ = writeln!(out, "{:indent$}{}", "", layout.paint.dim(&format!("and {more}")));
+    }
+    if let Some(doubt) = sections::doubt(view, stack, view.quality(stack)) {
+        let _ = writeln!(out, "{:indent$}{}", "", layout.paint.yellow(doubt));
+    }
+}
+
+/// The errors of the run, with all their stacks.
+pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    let findings = &view.profile.findings;
+    if findings.is_empty() {
+        return;
+    }
+    let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
+    let _ = writeln!(out, "\n{}", layout.paint.red(&title));
+    for finding in findings.iter().take(top.max(1)) {
+        let known = if finding.baseline == Some(BaselineStatus::Known) { "; known from the baseline" } else { "" };
+        out.push('\n');
+        sections::prose(out, layout, &format!("{}{known}", sections::finding_sentence(finding)));
+        let stacks = [
+            ("at", Some(finding.stack)),
+            ("freed first at", finding.free_stack),
+            ("allocated at", finding.alloc_stack),
+        ];
+        for (title, index) in stacks {
+            if let Some(index) = index {
+                let _ = writeln!(out, "    {}", layout.paint.dim(title));
+                stack(out, layout, view, index, 6);
+            }
+        }
+    }
+    sections::more_findings(out, findings.len(), top.max(1));
+}
+
+/// One line for each class.
+fn totals(out: &mut String, layout: Layout, leaks: &Leaks) {
+    let [definite, indirect, possible, reachable] = leaks.totals();
+    let suppressed = leaks.suppressed();
+    let used = leaks.suppressions.iter().filter(|rule| rule.hidden != Amount::default()).count();
+    let rules = format!("by {} of {}", used, plural(leaks.suppressions.len() as u64, "rule"));
+    let mut rows = vec![
+        ("definite", definite, "lost: nothing points to them"),
+        ("indirect", indirect, "lost with them: only lost blocks point to them"),
+        ("possible", possible, "only pointers into their insides lead to them"),
+        ("reachable", reachable, "the program can still reach them"),
+    ];
+    if !leaks.suppressions.is_empty() {
+        rows.push(("suppressed", suppressed, &rules));
+    }
+    let counts = rows.iter().map(|row| grouped(row.1.objects).len()).max().unwrap_or(0).max("blocks".len());
+    let sizes = rows.iter().map(|row| grouped(row.1.bytes).len()).max().unwrap_or(0).max("bytes".len());
+    let title = if leaks.moment == ScanMoment::Request { "Live" } else { "Live at exit" };
+    let title = format!("{title:12}  {}  {:>10}  {}", right("blocks", counts), "", right("bytes", sizes));
+    let _ = writeln!(out, "\n{}", layout.paint.bold(title.trim_end()));
+    for (name, Amount { objects, bytes }, meaning) in rows {
+        let (count, exact) = (right(&grouped(objects), counts), right(&grouped(bytes), sizes));
+        let human = if bytes < 1024 { String::new() } else { human_bytes(bytes) };
+        let name = left(name, 10);
+        let bad = objects > 0 && matches!(name.trim_end(), "definite" | "indirect");
+        let name = if bad { layout.paint.red(&name) } else { name };
+        let _ = writeln!(out, "  {name}  {count}  {human:>10}  {exact}  {}", layout.paint.dim(meaning));
+    }
+}
+
+/// What it took, and what could not be seen at that moment.
+fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
+    let stopped = duration(leaks.stopped_ns);
+    let looked = format!("{} looked through in {stopped}", human_bytes(leaks.scanned_bytes));
+    let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
+    if leaks.moment == ScanMoment::LastThread {
+        sections::prose(
+            out,
+            layout,
+            "Memory was read when the last thread ended, not at exit(): the stacks of threads that had ended before were \
+             not looked at.",
+        );
+    }
+}
+
+fn budgets(out: &mut String, layout: Layout, profile: &Profile) {
+    if profile.budgets.is_empty() {
+        return;
+    }
+    sections::heading(out, layout, "Budgets");
+    let widest = profile.budgets.iter().map(|budget| budget.name.len()).max().unwrap_or(0);
+    for budget in &profile.budgets {
+        let numbers = format!("{} of {}", grouped(budget.actual), grouped(budget.limit));
+        let state = if budget.ok() { layout.paint.dim("kept") } else { layout.paint.red("exceeded") };
+        let _ = writeln!(out, "  --{}  {numbers}, {state}", left(budget.name, widest));
+    }
+}
+
+/// Why the blocks that a function allocated can still be reached.
+fn explain(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks, function: &str) {
+    sections::heading(out, layout, &format!("Blocks allocated through {}", printable(function)));
+    let mut found = false;
+    for site in leaks.sites.iter().filter(|site| view.profile.passes_through(site.stack, function)) {
+        found = true;
+        for class in LeakClass::ALL {
+            let amount = site.amounts.get(class as usize).copied().unwrap_or_default();
+            if amount == Amount::default() {
+                continue;
+            }
+            let line = format!("{} are {}", bytes(amount), leak_state(class));
+            let _ = writeln!(out, "\n  {}", layout.paint.bold(&line));
+            let _ = writeln!(out, "    {}", caller_line(layout, view, site));
+            stack(out, layout, view, site.stack, 6);
+            way(out, layout, view, site.path_of(class), class);
+        }
+    }
+    if !found {
+        sections::prose(
+            out,
+            layout,
+            "None that is still live. A function is found by any part of its name; inlined ones need debug information.",
+        );
+    }
+}
+
+/// The way from a root to a block, or why there is none.
+fn way(out: &mut String, layout: Layout, view: &View<'_>, path: Option<&RetentionPath>, class: LeakClass) {
+    match (path, class) {
+        (Some(path), _) => {
+            let at = path.root_address.map(|address| format!(", at {address}")).unwrap_or_default();
+            let _ = writeln!(out, "    {}{at}", printable(&path.root));
+            for (depth, step) in path.steps.iter().enumerate() {
+                path_step(out, layout, view, step, depth + 1 == path.steps.len());
+            }
+        }
+        (None, LeakClass::Definite) => out.push_str("    no pointer to it was found\n"),
+        (None, LeakClass::Indirect) => out.push_str("    only blocks that are lost themselves point to it\n"),
+        (None, _) => out.push_str("    the way to it was not kept\n"),
+    }
+}
+
+/// What [`living_leaks`] tells.
+#[derive(Clone, Copy, Debug)]
+pub struct LivingLeaksOptions {
+    /// How many sites of each class are shown.
+    pub top: usize,
+    /// Whether to use terminal colours.
+    pub color: bool,
+    /// The width of the terminal in columns; less than 80 counts as 80.
+    pub width: usize,
+    /// Whether the figures are what has grown since an earlier scan.
+    pub increased: bool,
+    /// The address that was asked for.
+    pub block: Option<Addr>,
+}
+
+/// What of a program that lives on is lost by now. Ends in a line end.
+pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
+    let Some(leaks) = &profile.leaks else { return String::new() };
+    let view = View::new(profile);
+    let layout = Layout::new(Paint { color: options.color }, options.width);
+    let mut out = String::new();
+    let subject = format!("{}, pid {}", printable(&profile.meta.program), profile.meta.pid);
+    let what = if options.increased { "what has grown since the last scan" } else { "its live blocks" };
+    let line = format!("{subject}: {what}; it stood still for {}", duration(leaks.stopped_ns));
+    let _ = writeln!(out, "{}", layout.paint.bold(&line));
+    if let Some(addr) = options.block {
+        asked_block(&mut out, layout, &view, leaks, addr);
+        return out;
+    }
+    for class in [LeakClass::Definite, LeakClass::Possible] {
+        class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
+    }
+    totals(&mut out, layout, leaks);
+    let _ = writeln!(out, "  {}", layout.paint.dim(&format!("{} looked through", human_bytes(leaks.scanned_bytes))));
+    if profile.meta.mode == Mode::Attach {
+        sections::prose(
+            &mut out,
+            layout,
+            "Blocks from before the attach are unknown: their memory, and that of freed blocks, counts as reachable. A leak may \
+             be missed for that, none is invented.",
+        );
+    }
+    out
+}
+
+fn asked_block(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks, addr: Addr) {
+    let Some(asked) = &leaks.asked else {
+        let _ = writeln!(out, "\nThere is no live block at {addr} that was allocated while heaptrace was watching.");
+        return;
+    };
+    let line = format!("The block of {} at {} is {}", plural(asked.size, "byte"), asked.block, leak_state(asked.class));
+    let _ = writeln!(out, "\n  {}", layout.paint.bold(&line));
+    stack(out, layout, view, asked.stack, 6);
+    way(out, layout, view, asked.path.as_ref(), asked.class);
+}
+
+/// `-> 64 bytes at 0x…, from worker_main (worker.c:12); +16`
+fn path_step(out: &mut String, layout: Layout, view: &View<'_>, step: &PathStep, is_last: bool) {
+    let inside = if step.target_offset == 0 { String::new() } else { format!(" +{}", step.target_offset) };
+    let size = plural(step.size, "byte");
+    let telling = text::telling_frames(view, step.stack, 1);
+    let from = telling.first().map(|frame| {
+        let place = place(frame, layout.width / 4);
+        let place = if place.is_empty() { place } else { format!(" ({place})") };
+        format!(", from {}{place}", short_name(frame.name, layout.width / 3))
+    });
+    let next = match step.next_offset {
+        Some(offset) => format!(", whose word at +{offset} points on"),
+        None if is_last => ", the block".to_owned(),
+        None => String::new(),
+    };
+    let line = format!("-> {}{inside}: {size}{}{next}", step.block, from.unwrap_or_default());
+    let _ = writeln!(out, "    {}", text::wrap(&line, 7, layout.width));
+}
+
+/// The verdict, if there is one, in one line behind an empty one.
+pub(super) fn verdict(out: &mut String, layout: Layout, profile: &Profile) {
+    if let Some(verdict) = &profile.verdict {
+        let _ = writeln!(out, "\n{}", verdict_line(layout, profile, verdict));
+    }
+}
+
+/// The verdict, in one line.
+fn verdict_line(layout: Layout, profile: &Profile, verdict: &Verdict) -> String {
+    let name = match verdict.kind {
+        VerdictKind::Clean => "clean",
+        VerdictKind::Leaks => "LEAKS",
+        VerdictKind::Errors => "ERRORS",
+        VerdictKind::OverBudget => "OVER BUDGET",
+        VerdictKind::Inconclusive => "INCONCLUSIVE",
+        VerdictKind::ProgramFailed => "PROGRAM FAILED",
+    };
+    let mut reasons = verdict.reasons.clone();
+    let unchecked = (profile.children.untraced > 0).then(|| unchecked_children(profile));
+    reasons.extend(unchecked.filter(|sentence| !verdict.reasons.contains(sentence)));
+    let why = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
+    let name = match verdict.kind {
+        VerdictKind::Clean => layout.paint.green(name),
+        VerdictKind::Inconclusive => layout.paint.yellow(name),
+        _ => layout.paint.red(name),
+    };
+    let status = format!("(exit status {})", verdict.exit_status);
+    format!("{} {name}{} {}", layout.paint.bold("heaptrace:"), printable(&why), layout.paint.dim(&status))
+}

@@ -1,0 +1,154 @@
+//! Baselines: an earlier report.json says which leaks and errors are known already. Findings match by their ids, which are made of
+//! function names: the same in another build, at other addresses and lines.
+
+use crate::profile::leaks::{BaselineStatus, LeakClass};
+use crate::profile::{Amount, Profile};
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+
+/// The version of report.json that is understood.
+const VERSION: u64 = 1;
+
+/// Why a file can't be a baseline.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BaselineError {
+    /// Not JSON, or not a report.
+    #[error("baseline {file}: no report of heaptrace ({reason}); make one with `heaptrace check -o NAME.json`")]
+    NoReport {
+        /// The file, as it was named.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A report in another format.
+    #[error("baseline {file}: a report of version {version}, this heaptrace reads version {VERSION}; make it anew")]
+    Version {
+        /// The file, as it was named.
+        file: String,
+        /// Its version.
+        version: u64,
+    },
+    /// A report without a leak scan: everything would look new.
+    #[error(
+        "baseline {file}: a report of `heaptrace {mode}` without a leak check; make one with `heaptrace check -o NAME.json`"
+    )]
+    NoLeaks {
+        /// The file, as it was named.
+        file: String,
+        /// The command that wrote it.
+        mode: String,
+    },
+}
+
+/// What is known.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Baseline {
+    /// Leaks by id, with all that hangs on them; errors with their counts as objects.
+    known: FxHashMap<u64, Amount>,
+}
+
+/// As much of report.json as a baseline needs.
+#[derive(Deserialize)]
+struct Report {
+    mode: String,
+    leaks: Option<serde_json::Value>,
+    findings: Vec<KnownFinding>,
+}
+
+#[derive(Deserialize)]
+struct KnownFinding {
+    id: String,
+    count: u64,
+    direct: Option<KnownAmount>,
+    indirect: Option<KnownAmount>,
+}
+
+#[derive(Deserialize, Default)]
+struct KnownAmount {
+    objects: u64,
+    bytes: u64,
+}
+
+impl From<KnownAmount> for Amount {
+    fn from(amount: KnownAmount) -> Self {
+        Self { objects: amount.objects, bytes: amount.bytes }
+    }
+}
+
+impl Baseline {
+    /// Reads a report.json of `check`; `file` is its name for messages.
+    ///
+    /// # Errors
+    /// It is no such report, or of another version.
+    pub fn from_report(bytes: &[u8], file: &str) -> Result<Self, BaselineError> {
+        let no_report = |reason: String| BaselineError::NoReport { file: file.to_owned(), reason };
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| no_report(error.to_string()))?;
+        let version = value.get("version").and_then(serde_json::Value::as_u64);
+        // other tools' reports have versions too
+        if value.get("heaptrace_version").is_none() {
+            return Err(no_report("it has no `heaptrace_version`".to_owned()));
+        }
+        match version {
+            Some(VERSION) => {}
+            Some(version) => return Err(BaselineError::Version { file: file.to_owned(), version }),
+            None => return Err(no_report("it has no `version`".to_owned())),
+        }
+        let report = Report::deserialize(value).map_err(|error| no_report(error.to_string()))?;
+        if report.leaks.is_none() {
+            return Err(BaselineError::NoLeaks { file: file.to_owned(), mode: report.mode });
+        }
+        let mut known: FxHashMap<u64, Amount> = FxHashMap::default();
+        for finding in report.findings {
+            let id = u64::from_str_radix(&finding.id, 16).map_err(|_| no_report(format!("the id `{}`", finding.id)))?;
+            let amount = match finding.direct {
+                Some(direct) => Amount::from(direct).plus(finding.indirect.unwrap_or_default().into()),
+                None => Amount { objects: finding.count, bytes: 0 },
+            };
+            let sum = known.entry(id).or_default();
+            *sum = sum.plus(amount);
+        }
+        Ok(Self { known })
+    }
+
+    /// Says of each error and of each class of each leaking site in `profile` whether the baseline knows it. A leak has grown if
+    /// it has more bytes or more blocks, with what hangs on it; sites whose functions have equal names are counted together. An
+    /// error is known however often it happens.
+    pub fn apply(&self, profile: &mut Profile) {
+        let mut findings = std::mem::take(&mut profile.findings);
+        for finding in &mut findings {
+            let known = self.known.contains_key(&profile.finding_id(finding));
+            finding.baseline = Some(if known { BaselineStatus::Known } else { BaselineStatus::New });
+        }
+        profile.findings = findings;
+
+        let Some(mut leaks) = profile.leaks.take() else { return };
+        let mut now: FxHashMap<u64, Amount> = FxHashMap::default();
+        for site in &leaks.sites {
+            for class in LeakClass::ALL {
+                let sum = now.entry(profile.leak_id(class, site.stack)).or_default();
+                *sum = sum.plus(site.lost(class));
+            }
+        }
+        for site in &mut leaks.sites {
+            let amounts = site.amounts;
+            for ((class, status), amount) in LeakClass::ALL.into_iter().zip(&mut site.baseline).zip(amounts) {
+                let id = profile.leak_id(class, site.stack);
+                let current = now.get(&id).copied().unwrap_or_default();
+                *status = (amount.objects > 0).then(|| self.compare(id, current));
+            }
+        }
+        profile.leaks = Some(leaks);
+    }
+
+    fn compare(&self, id: u64, current: Amount) -> BaselineStatus {
+        match self.known.get(&id) {
+            None => BaselineStatus::New,
+            Some(old) if current.bytes > old.bytes || current.objects > old.objects => BaselineStatus::Grown,
+            Some(_) => BaselineStatus::Known,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! The verdict of `check`: what counts, against which limits, and with which exit status.
+//!
+//! The order of what weighs most: a program that did not end in time (124); its own failure (its status); a run of which events
+//! were lost, or which was killed before memory could be read (125); errors, leaks, budgets (all `leak_exit_code`); anything
+//! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
+
+use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, Leaks, Verdict, VerdictKind};
+use crate::profile::{Amount, Exit, Profile, signal_text};
+
+/// The exit status of `check` when the program did not end in time, that of timeout(1).
+pub const TIMED_OUT: u8 = 124;
+
+/// The exit status of `check` when it could not judge.
+pub const INCONCLUSIVE: u8 = 125;
+
+/// The exit status of `check` for leaks, errors and exceeded budgets, unless another is chosen.
+pub const LEAK_EXIT_CODE: u8 = 23;
+
+/// The option whose limit takes the place of the rule that no leak is allowed.
+const MAX_LEAKED_BYTES: &str = "max-leaked-bytes";
+
+/// Which classes count unless others are chosen: definite and indirect.
+pub const DEFAULT_LEAK_KINDS: [bool; 4] = [true, true, false, false];
+
+/// Which signal can't be caught, so that the process ends before its memory can be read.
+const SIGKILL: i32 = 9;
+
+/// What `check` fails on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Which classes of leaks count, indexed by `LeakClass as usize`.
+    pub leak_kinds: [bool; 4],
+    /// Whether errors in the use of the heap count.
+    pub errors: bool,
+    /// The exit status for leaks, errors and exceeded budgets.
+    pub leak_exit_code: u8,
+    /// Budgets.
+    pub limits: Limits,
+    /// Whether children that ran untraced make the run inconclusive.
+    pub require_all: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            leak_kinds: DEFAULT_LEAK_KINDS,
+            errors: true,
+            leak_exit_code: LEAK_EXIT_CODE,
+            limits: Limits::default(),
+            require_all: false,
+        }
+    }
+}
+
+/// Budgets; None: no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Bytes leaked in the classes that count. Leaks within it are no failure.
+    pub max_leaked_bytes: Option<u64>,
+    /// Bytes live at the peak.
+    pub max_peak: Option<u64>,
+    /// Number of allocations.
+    pub max_allocations: Option<u64>,
+    /// Bytes live at the end.
+    pub max_live: Option<u64>,
+}
+
+/// What the profile itself does not say.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Circumstances {
+    /// Whether the program was ended because its time was up.
+    pub timed_out: bool,
+    /// Why memory was not read, if it was not; or why what was read can't be judged.
+    pub not_scanned: Option<String>,
+}
+
+/// Sets [`Profile::verdict`] and [`Profile::budgets`]. Suppressions and the baseline must have been applied before.
+pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstances) {
+    let leaked = profile.leaks.as_ref().map_or(Amount::default(), |leaks| {
+        leaks
+            .sum(|site, class| site.counts(&policy.leak_kinds, class))
+            .into_iter()
+            .fold(Amount::default(), Amount::plus)
+    });
+    profile.budgets = budgets(profile, &policy.limits, leaked);
+    let found = Found {
+        unreliable: unreliable(profile),
+        blind: blind(profile, policy, circumstances),
+        errors: if policy.errors { errors(profile) } else { None },
+        leaks: if policy.limits.max_leaked_bytes.is_some() { None } else { leaks(profile, policy, leaked) },
+        budgets: profile.budgets.iter().filter(|budget| !budget.ok()).map(over_budget).collect(),
+    };
+    profile.verdict = Some(found.verdict(profile, policy, circumstances));
+}
+
+/// All that speaks against the program or against the judgement, as sentences without a full stop.
+struct Found {
+    unreliable: Vec<String>,
+    blind: Vec<String>,
+    errors: Option<String>,
+    leaks: Option<String>,
+    budgets: Vec<String>,
+}
+
+impl Found {
+    fn verdict(self, profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Verdict {
+        let exit = profile.meta.exit;
+        let killed = exit == Some(Exit::Signal(SIGKILL)) && profile.leaks.is_none();
+        let failure = failure(exit);
+        let (kind, exit_status) = match failure {
+            _ if circumstances.timed_out => (VerdictKind::ProgramFailed, TIMED_OUT),
+            // by whom and why nobody knows: that is no answer of the program
+            Some(_) if killed => (VerdictKind::Inconclusive, INCONCLUSIVE),
+            Some((status, _)) => (VerdictKind::ProgramFailed, status),
+            None if !self.unreliable.is_empty() => (VerdictKind::Inconclusive, INCONCLUSIVE),
+            None if self.errors.is_some() => (VerdictKind::Errors, policy.leak_exit_code),
+            None if self.leaks.is_some() => (VerdictKind::Leaks, policy.leak_exit_code),
+            None if !self.budgets.is_empty() => (VerdictKind::OverBudget, policy.leak_exit_code),
+            None if !self.blind.is_empty() => (VerdictKind::Inconclusive, INCONCLUSIVE),
+            None => (VerdictKind::Clean, 0),
+        };
+        let mut reasons = Vec::new();
+        if circumstances.timed_out {
+            reasons.push("the program did not end in time".to_owned());
+        } else if let Some((_, sentence)) = failure {
+            reasons.push(sentence);
+        }
+        reasons.extend(self.unreliable);
+        reasons.extend(self.errors);
+        reasons.extend(self.leaks);
+        reasons.extend(self.budgets);
+        reasons.extend(self.blind);
+        let within = profile.budgets.iter().any(|budget| budget.name == MAX_LEAKED_BYTES && budget.ok());
+        let leak_kinds = if within { [false; 4] } else { policy.leak_kinds };
+        Verdict { kind, reasons, exit_status, leak_kinds, errors: policy.errors }
+    }
+}
+
+/// The program's own failure: the status to exit with, as a shell would, and a sentence.
+fn failure(exit: Option<Exit>) -> Option<(u8, String)> {
+    match exit? {
+        Exit::Code(0) => None,
+        // exit() keeps eight bits only; what does not fit must at least not become a success
+        Exit::Code(code) => {
+            let status = u8::try_from(code).unwrap_or(u8::MAX);
+            Some((status, format!("the program failed with exit status {code}")))
+        }
+        Exit::Signal(signal) => {
+            let status = u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128));
+            Some((status, format!("the program was killed by {}", signal_text(signal))))
+        }
+    }
+}
+
+/// Why not even what was found is certain.
+fn unreliable(profile: &Profile) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let lost = profile.anomalies.lost;
+    if lost > 0 {
+        let events = if lost == 1 { "event was" } else { "events were" };
+        reasons.push(format!("{lost} allocator {events} missed: blocks may have been freed, or allocated, unseen"));
+    }
+    if profile.meta.sample_interval > 0 {
+        reasons.push("allocations were sampled: most blocks were not seen".to_owned());
+    }
+    reasons
+}
+
+/// Why more may be wrong than was found.
+fn blind(profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if profile.allocators.iter().all(|allocator| allocator.functions.is_empty()) {
+        reasons.push("no allocator function was found in the program: nothing that it allocated was seen".to_owned());
+    }
+    match (&circumstances.not_scanned, &profile.leaks) {
+        (Some(cause), _) => reasons.push(format!("the memory could not be checked: {cause}")),
+        (None, None) => reasons.push("the memory could not be checked".to_owned()),
+        (None, Some(_)) => {}
+    }
+    if !profile.meta.complete && !circumstances.timed_out {
+        reasons.push("the program was not watched to its end".to_owned());
+    }
+    if policy.require_all && profile.children.untraced > 0 {
+        reasons.push(unchecked_children(profile));
+    }
+    reasons
+}
+
+/// Which children ran unseen, as a sentence without a full stop.
+pub fn unchecked_children(profile: &Profile) -> String {
+    let children = &profile.children;
+    let names = if children.untraced_names.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", children.untraced_names.join(", "))
+    };
+    let who = if children.untraced == 1 { "child process" } else { "child processes" };
+    let were = if children.untraced == 1 { "was" } else { "were" };
+    format!("{} {who}{names} {were} not checked", children.untraced)
+}
+
+fn errors(profile: &Profile) -> Option<String> {
+    let new = profile.findings.iter().filter(|finding| finding.baseline != Some(BaselineStatus::Known));
+    let count = new.count();
+    (count > 0).then(|| format!("{count} {} in the use of the heap", if count == 1 { "error" } else { "errors" }))
+}
+
+fn leaks(profile: &Profile, policy: &Policy, leaked: Amount) -> Option<String> {
+    let leaks: &Leaks = profile.leaks.as_ref()?;
+    if leaked == Amount::default() {
+        return None;
+    }
+    let parts = leaks.sum(|site, class| site.counts(&policy.leak_kinds, class));
+    let classes: Vec<&str> = LeakClass::ALL
+        .into_iter()
+        .zip(parts)
+        .filter(|(_, part)| *part != Amount::default())
+        .map(|(class, _)| class.name())
+        .collect();
+    let Amount { objects, bytes } = leaked;
+    let (noun, blocks) = (if bytes == 1 { "byte" } else { "bytes" }, if objects == 1 { "block" } else { "blocks" });
+    let all = if leaks.compared() { " that the baseline does not know" } else { "" };
+    Some(format!("{bytes} {noun} in {objects} {blocks} leaked{all} ({})", classes.join(", ")))
+}
+
+fn budgets(profile: &Profile, limits: &Limits, leaked: Amount) -> Vec<Budget> {
+    let totals = &profile.totals;
+    let all = [
+        (MAX_LEAKED_BYTES, limits.max_leaked_bytes, leaked.bytes),
+        ("max-peak", limits.max_peak, totals.peak_bytes),
+        ("max-allocations", limits.max_allocations, totals.allocations),
+        ("max-live", limits.max_live, totals.live_bytes),
+    ];
+    all.into_iter().filter_map(|(name, limit, actual)| Some(Budget { name, limit: limit?, actual })).collect()
+}
+
+fn over_budget(budget: &Budget) -> String {
+    format!("--{} is exceeded: {} instead of {}", budget.name, budget.actual, budget.limit)
+}
+
+#[cfg(test)]
+mod tests;

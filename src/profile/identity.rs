@@ -1,0 +1,98 @@
+//! What stays the same in the next build: ids of sites, findings and leaks, made of function names.
+
+use super::leaks::LeakClass;
+use super::{Finding, FindingKind, Function, Profile};
+
+/// The frame that stands for a function without any name.
+pub const UNKNOWN_FUNCTION: &str = "[unknown]";
+
+/// Where FNV-1a (64 bits) starts, as published by its authors.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Goes on hashing with FNV-1a, whose prime this is.
+fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// The name without its arguments, as pprof matches `drop_frames`.
+pub fn without_arguments(name: &str) -> &str {
+    name.split_once('(').map_or(name, |(bare, _)| bare)
+}
+
+/// Whether a function has no name but only a place: `module+0xoffset`.
+pub fn is_unresolved(name: &str) -> bool {
+    name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+impl FindingKind {
+    /// The name in report.json.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DoubleFree => "double_free",
+            Self::InvalidFree => "invalid_free",
+            Self::MismatchedFree => "mismatched_free",
+            Self::SizedDelete => "sized_delete",
+        }
+    }
+}
+
+impl LeakClass {
+    /// The kind of a finding of this class in report.json.
+    pub const fn finding_kind(self) -> &'static str {
+        match self {
+            Self::Definite => "leak_definite",
+            Self::Indirect => "leak_indirect",
+            Self::Possible => "leak_possible",
+            Self::Reachable => "leak_reachable",
+        }
+    }
+}
+
+impl Profile {
+    /// The locations of a stack, innermost (the allocator's caller) first.
+    pub fn locations_of(&self, stack: usize) -> &[usize] {
+        self.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
+    }
+
+    /// The functions of a stack, innermost first.
+    pub fn functions_of(&self, stack: usize) -> impl Iterator<Item = &Function> {
+        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index));
+        locations.flat_map(|location| &location.lines).filter_map(|line| self.functions.get(line.function))
+    }
+
+    /// Whether some function of a stack has a name that holds `text`: how `--explain FUNCTION` selects.
+    pub fn passes_through(&self, stack: usize, text: &str) -> bool {
+        self.functions_of(stack).any(|function| function.name.contains(text) || function.system_name == text)
+    }
+
+    /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero
+    /// byte.
+    pub fn site_id(&self, stack: usize) -> u64 {
+        if self.locations_of(stack).is_empty() {
+            return hash_name(FNV_OFFSET, super::build::UNKNOWN_STACK);
+        }
+        self.functions_of(stack).fold(FNV_OFFSET, |hash, function| {
+            hash_name(hash, if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name })
+        })
+    }
+
+    /// A hash of the kind of an error and of the function names of its stacks.
+    pub fn finding_id(&self, finding: &Finding) -> u64 {
+        let stacks = [Some(finding.stack), finding.alloc_stack, finding.free_stack];
+        self.id_of(finding.kind.name(), &stacks)
+    }
+
+    /// A hash of a leak's class and of the function names of its allocating stack.
+    pub fn leak_id(&self, class: LeakClass, stack: usize) -> u64 {
+        self.id_of(class.finding_kind(), &[Some(stack)])
+    }
+
+    fn id_of(&self, kind: &str, stacks: &[Option<usize>]) -> u64 {
+        let ids = stacks.iter().map(|stack| stack.map_or(0, |stack| self.site_id(stack)).to_le_bytes());
+        ids.fold(fnv1a(FNV_OFFSET, kind.as_bytes()), |hash, id| fnv1a(hash, &id))
+    }
+}
+
+fn hash_name(hash: u64, name: &str) -> u64 {
+    fnv1a(fnv1a(hash, name.as_bytes()), &[0])
+}

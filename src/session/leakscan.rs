@@ -1,0 +1,371 @@
+//! The leak scan: while the program stands still for the last time, its memory is read and its blocks are classified.
+//!
+//! The best moment is libc's `_exit`: the exit handlers have run, all threads are still there. They are made to stop, read,
+//! and let go. A program that ends otherwise (exit_group of its own, a deadly signal) is read when the last of its threads
+//! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
+
+use super::space::OwnSuppressions;
+use super::tasks::Role;
+use super::{Recording, Session, SessionError};
+use crate::addr::FunctionId;
+use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
+use crate::leaks::roots::{RootSources, ThreadState, find};
+use crate::leaks::{Graph, Scan, ScanOptions};
+use crate::profile::leaks::ScanMoment;
+use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::ptrace::{self, RawRegs, Stopped};
+use crate::tracer::status::{Event, WaitStatus};
+use crate::tracer::{Result, TracerError, control};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+/// How long threads are waited for that have been told to stop.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
+const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
+
+/// Pause between two looks at threads that have not stopped yet.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// `SYS_exit`, the end of one thread alone; of a thread that ends with its process the register holds something else.
+const SYS_EXIT: u64 = 60;
+
+/// A leak scan that was made.
+#[derive(Debug)]
+pub struct ScanRecord {
+    /// The classes.
+    pub scan: Scan,
+    /// The sites of its blocks.
+    pub sites: FxHashMap<SiteId, SiteKey>,
+    /// The heap at that moment.
+    pub snapshot: Snapshot,
+    /// When memory was read.
+    pub moment: ScanMoment,
+    /// For how long the process stood still, ns.
+    pub stopped_ns: u64,
+    /// The threads' names, by id.
+    pub thread_names: HashMap<i32, String>,
+    /// Suppressions that the program has in itself.
+    pub own_suppressions: Vec<OwnSuppressions>,
+}
+
+/// What was read while the program stood still: what a classification needs.
+#[derive(Debug)]
+struct HeapRead {
+    graph: Graph,
+    sites: FxHashMap<SiteId, SiteKey>,
+    thread_names: HashMap<i32, String>,
+}
+
+/// The heap of a program that lives on, read and not classified yet: that takes longer, and can be done while it runs.
+#[derive(Debug)]
+pub struct HeapCapture {
+    recording: Recording,
+    read: HeapRead,
+    stopped_ns: u64,
+}
+
+impl HeapCapture {
+    /// Classifies the blocks. What the session had found out by then, with the scan in it.
+    pub fn classify(self) -> Recording {
+        let Self { mut recording, read, stopped_ns } = self;
+        let HeapRead { graph, sites, thread_names } = read;
+        recording.leaks = LeakScan::Done(Box::new(ScanRecord {
+            scan: graph.classify(),
+            sites,
+            snapshot: Snapshot::default(),
+            moment: ScanMoment::Request,
+            stopped_ns,
+            thread_names,
+            own_suppressions: Vec::new(),
+        }));
+        recording
+    }
+}
+
+/// What became of the leak scan.
+#[derive(Debug)]
+pub enum LeakScan {
+    /// None was asked for.
+    NotWanted,
+    /// None could be made; the cause in words.
+    Missed(String),
+    /// It was made.
+    Done(Box<ScanRecord>),
+}
+
+/// The state of the leak scan in a session.
+#[derive(Debug, Default)]
+pub(super) struct LeakWatch {
+    /// Threads that have reported their end together with their process's.
+    ended: Vec<ThreadState>,
+    /// The names that they had.
+    names: HashMap<i32, String>,
+    done: Option<Box<ScanRecord>>,
+    failure: Option<String>,
+}
+
+impl LeakWatch {
+    /// What became of it, for a session that wanted one.
+    pub(super) fn into_scan(self, exit: Option<crate::profile::Exit>) -> LeakScan {
+        match (self.done, self.failure, exit) {
+            (Some(done), ..) => LeakScan::Done(done),
+            (None, Some(cause), _) => LeakScan::Missed(cause),
+            (None, None, Some(_)) => {
+                LeakScan::Missed("the program disappeared before its memory could be read".to_owned())
+            }
+            (None, None, None) => LeakScan::Missed("tracing was ended before the program ended".to_owned()),
+        }
+    }
+}
+
+impl Session {
+    /// A thread has arrived at libc's `_exit`.
+    pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs) -> Result<()> {
+        let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
+        // A child that borrows the memory ends alone. The scan of an earlier thread that has arrived here holds.
+        if self.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let own = ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) };
+        let mut threads = self.halt(Some(tid))?;
+        threads.push(own);
+        self.scan(tid, &threads, ScanMoment::Exit, began);
+        Ok(())
+    }
+
+    /// A thread is about to disappear.
+    pub(super) fn on_last_words(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+        let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
+        task.ending = true;
+        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() {
+            return Ok(());
+        }
+        // A thread just created may not have made its first stop, or not been served.
+        let coming =
+            self.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
+        let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
+        let raw = thread.registers()?;
+        if raw.0.orig_rax != SYS_EXIT || is_last {
+            self.leaks.names.insert(tid, procfs::comm(tid));
+            self.leaks.ended.push(ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
+        }
+        if is_last {
+            let threads = std::mem::take(&mut self.leaks.ended);
+            self.scan(tid, &threads, ScanMoment::LastThread, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
+    pub(super) fn scan_and_kill(&mut self) -> std::result::Result<(), SessionError> {
+        if self.settings.leak_scan.is_some() && self.leaks.done.is_none() {
+            let began = Instant::now();
+            let threads = self.halt(None)?;
+            match threads.iter().find(|thread| thread.regs.is_some()) {
+                Some(live) => self.scan(live.tid, &threads, ScanMoment::Request, began),
+                None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
+            }
+        }
+        match control::send(self.pid, control::KILL) {
+            Err(error) if !error.is_death() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the program stand still for a moment and reads its heap.
+    pub(super) fn capture(&mut self) -> std::result::Result<HeapCapture, String> {
+        let began = Instant::now();
+        let threads = self.halt(None).map_err(|error| error.to_string())?;
+        let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
+            return Err("no thread of the program could be stopped".to_owned());
+        };
+        let read = self.read_heap(live, &threads);
+        let recording = self.interim();
+        // The stops wait to be served: the session's loop does that next.
+        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.cost.stopped_ns += stopped_ns;
+        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
+        Ok(HeapCapture { recording, read: read?, stopped_ns })
+    }
+
+    /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is let go.
+    pub(super) fn scan_before_detach(&mut self) {
+        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.attached {
+            return;
+        }
+        match self.capture() {
+            Ok(capture) => {
+                if let LeakScan::Done(mut record) = capture.classify().leaks {
+                    record.snapshot = self.model.snapshot();
+                    self.leaks.done = Some(record);
+                }
+            }
+            Err(cause) => self.leaks.failure = Some(cause),
+        }
+    }
+
+    /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
+    /// turn with all others.
+    fn halt(&mut self, present: Option<i32>) -> Result<Vec<ThreadState>> {
+        let mut asked = BTreeSet::new();
+        let began = Instant::now();
+        loop {
+            self.collect_waiting()?;
+            let stopped: BTreeSet<i32> = self.waiting.iter().map(|(tid, ..)| *tid).collect();
+            let mut missing =
+                !self.expected.iter().all(|tid| stopped.contains(tid)) || !self.announced_are_in(&stopped);
+            for tid in self.tasks.tids() {
+                let Some(task) = self.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending) else {
+                    continue;
+                };
+                let tid = task.id.tid;
+                let passed_over = || match procfs::state(self.pid, tid) {
+                    None | Some(b'Z' | b'X') => true,
+                    Some(b'D') => began.elapsed() > PATIENCE_WITH_SLEEPERS,
+                    Some(_) => false,
+                };
+                if present == Some(tid) || stopped.contains(&tid) || passed_over() {
+                    continue;
+                }
+                missing = true;
+                if asked.insert(tid) {
+                    self.interrupt(tid)?;
+                }
+            }
+            if !missing || began.elapsed() > PATIENCE {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(self.thread_states(present))
+    }
+
+    /// Tells a thread to stop.
+    pub(super) fn interrupt(&mut self, tid: i32) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(tid) {
+            task.interrupted = true;
+        }
+        match ptrace::interrupt(tid) {
+            Err(error) if !error.is_death() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the tasks have stopped that the events which wait to be served are about to announce.
+    fn announced_are_in(&self, stopped: &BTreeSet<i32>) -> bool {
+        self.waiting.iter().all(|(_, status, parent)| match status {
+            WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
+                let new = parent.event_message().ok().and_then(|message| i32::try_from(message).ok());
+                new.is_none_or(|new| {
+                    stopped.contains(&new) || self.early.contains(&new) || self.tasks.get(new).is_some()
+                })
+            }
+            _ => true,
+        })
+    }
+
+    /// The registers of all threads but `except`.
+    fn thread_states(&self, except: Option<i32>) -> Vec<ThreadState> {
+        let mut states = Vec::new();
+        for (tid, _, stopped) in &self.waiting {
+            let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
+            // A thread that is newer than its record: its first stop waits to be served.
+            if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))
+                && let Ok(raw) = stopped.registers()
+            {
+                states.push(ThreadState { tid: *tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
+            }
+        }
+        for task in self.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
+            let tid = task.id.tid;
+            if Some(tid) == except || states.iter().any(|state| state.tid == tid) {
+                continue;
+            }
+            if let Whereabouts::Blocked { sp, .. } = procfs::whereabouts(self.pid, tid) {
+                states.push(ThreadState { tid, sp: Some(sp.0), regs: None });
+            } else if procfs::state(self.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
+                states.push(ThreadState { tid, sp: None, regs: None });
+            }
+        }
+        states
+    }
+
+    /// Reads and classifies. `live`: a thread that stands still.
+    fn scan(&mut self, live: i32, threads: &[ThreadState], moment: ScanMoment, began: Instant) {
+        match self.try_scan(live, threads, moment, began) {
+            Ok(record) => self.leaks.done = Some(Box::new(record)),
+            Err(cause) => self.leaks.failure = Some(cause),
+        }
+    }
+
+    fn try_scan(
+        &mut self,
+        live: i32,
+        threads: &[ThreadState],
+        moment: ScanMoment,
+        began: Instant,
+    ) -> std::result::Result<ScanRecord, String> {
+        let own_suppressions = self.space.own_suppressions();
+        let read = self.read_heap(live, threads)?;
+        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let snapshot = self.model.snapshot();
+        let HeapRead { graph, sites, thread_names } = read;
+        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names, own_suppressions })
+    }
+
+    /// Reads the live blocks and the roots of a program that stands still.
+    fn read_heap(&mut self, live: i32, threads: &[ThreadState]) -> std::result::Result<HeapRead, String> {
+        let options = self.settings.leak_scan.clone().unwrap_or_default();
+        let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
+        self.space.refresh_maps(live).map_err(failed)?;
+        if self.space.mappings().is_empty() {
+            return Err("the program's memory was gone already".to_owned());
+        }
+        let mut thread_names = std::mem::take(&mut self.leaks.names);
+        thread_names.extend(
+            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
+        );
+        let mut blocks: Vec<LiveBlock> = self.model.live_blocks().collect();
+        blocks.sort_unstable_by_key(|block| block.addr);
+        let sites = self.sites_of(&blocks);
+        let is_declared = |function: FunctionId| self.settings.table.is_declared(function);
+        let of_allocator = |block: &&LiveBlock| sites.get(&block.site).is_none_or(|key| !is_declared(key.function));
+        let allocators: Vec<LiveBlock> = blocks.iter().filter(of_allocator).copied().collect();
+        let options = ScanOptions { files: self.space.mapped_files(), ..options };
+
+        self.space.memory.new_stop(live);
+        let modules = self.space.module_data();
+        let layout = self.space.heap_layout(&self.settings.table);
+        let roots = {
+            let (mappings, memory) = self.space.mappings_and_memory();
+            let sources = RootSources {
+                mappings,
+                modules: &modules,
+                threads,
+                pid: self.pid,
+                blocks: &allocators,
+                layout,
+                heap_is_known: !self.model.may_have_unknown_blocks(),
+            };
+            find(&sources, memory)
+        };
+        let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
+        Ok(HeapRead { graph, sites, thread_names })
+    }
+
+    fn sites_of(&self, blocks: &[LiveBlock]) -> FxHashMap<SiteId, SiteKey> {
+        let mut sites = FxHashMap::default();
+        for block in blocks {
+            if let std::collections::hash_map::Entry::Vacant(slot) = sites.entry(block.site)
+                && let Some(stats) = self.model.site(block.site)
+            {
+                slot.insert(stats.key);
+            }
+        }
+        sites
+    }
+}

@@ -1,0 +1,173 @@
+//! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
+
+use super::{AddressSpace, Deferred, ToPlace};
+use crate::addr::{Addr, LoadBias, ModuleId};
+use crate::allocators::AllocatorTable;
+use crate::arch::constant::{self, Returned};
+use crate::elf::Elf;
+use crate::leaks::MappedFiles;
+use crate::leaks::roots::{HeapLayout, ModuleData};
+use crate::maps::Mapping;
+use crate::tracer::Result;
+use crate::tracer::memory::TargetMemory;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What glibc's malloc is told by: glibc has these, other C libraries have not.
+const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
+
+/// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
+const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
+
+pub(super) fn module_data(elf: &Elf<'_>, id: ModuleId, bias: LoadBias) -> ModuleData {
+    let writable = elf.segments().filter(|segment| segment.write && segment.mem_size > 0);
+    let ranges = writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect();
+    let is_glibc = GLIBC_SYMBOLS.iter().any(|name| elf.find_symbol(name).is_some());
+    let arena = || {
+        let symbol = elf.find_symbol("main_arena").filter(|symbol| symbol.size > 0)?;
+        let start = bias.to_process(symbol.addr);
+        Some(start..start.add(symbol.size))
+    };
+    ModuleData { id, ranges, tls_size: elf.tls_size(), glibc: is_glibc.then(arena) }
+}
+
+/// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
+/// (<sanitizer/lsan_interface.h>).
+const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
+
+/// Libraries that have an empty one of their own.
+const SANITIZERS: [&str; 3] = ["libasan", "liblsan", "libclang_rt"];
+
+/// A program's suppressions are not believed to be longer, in bytes.
+const LONGEST_TEXT: usize = 1 << 20;
+
+/// Suppressions for leaks that the program has in itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnSuppressions {
+    /// The module, by its file name.
+    pub module: String,
+    /// The text; None if that can't be told without running the program's code.
+    pub text: Option<Vec<u8>>,
+}
+
+impl AddressSpace {
+    pub(super) fn note_leak_suppressions(&mut self, elf: &Elf<'_>, bias: LoadBias, path: &Path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if SANITIZERS.iter().any(|library| name.starts_with(library)) {
+            return;
+        }
+        if let Some(function) = elf.find_symbol(LEAK_SUPPRESSIONS).filter(|symbol| symbol.is_function()) {
+            self.leak_suppressions.push((bias.to_process(function.addr), name.into_owned()));
+        }
+    }
+
+    /// The suppressions that the program's modules return.
+    pub fn own_suppressions(&self) -> Vec<OwnSuppressions> {
+        let read = |(function, module): &(Addr, String)| OwnSuppressions {
+            module: module.clone(),
+            text: self.returned_text(*function),
+        };
+        self.leak_suppressions.iter().map(read).collect()
+    }
+
+    /// The text that a function returns a pointer to, if its code tells.
+    fn returned_text(&self, function: Addr) -> Option<Vec<u8>> {
+        let mut code = [0; 64];
+        let read = self.memory.read_uncached(function, &mut code);
+        let code = code.get_mut(..read)?;
+        self.breakpoints.mask(function, code);
+        let start = match constant::returned(code, function)? {
+            Returned::Value(value) => value,
+            Returned::Word(at) => self.memory.read_word_uncached(at)?,
+        };
+        if start == 0 {
+            return Some(Vec::new());
+        }
+        let mut text = Vec::new();
+        while text.len() < LONGEST_TEXT {
+            let mut piece = [0; 256];
+            let read = self.memory.read_uncached(Addr(start).add(text.len() as u64), &mut piece);
+            let piece = piece.get(..read)?;
+            if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+                text.extend(piece.get(..end)?);
+                return Some(text);
+            }
+            if piece.is_empty() {
+                return None;
+            }
+            text.extend(piece);
+        }
+        None
+    }
+
+    /// From now on, stops threads at libc's `_exit`. To be called before the modules are loaded.
+    pub fn watch_exit(&mut self) {
+        self.exit_watched = true;
+    }
+
+    pub(super) fn watch_libc_exit(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
+        let symbols = EXIT_FUNCTIONS.iter().filter_map(|name| elf.find_symbol(name));
+        let addresses: BTreeSet<Addr> =
+            symbols.filter(|symbol| symbol.is_function()).map(|symbol| bias.to_process(symbol.addr)).collect();
+        for addr in addresses {
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::Exit }, None)?;
+        }
+        Ok(())
+    }
+
+    /// Notes what is not seen: a warning, and a reason not to judge.
+    pub(super) fn blind(&mut self, what: String) {
+        if !self.blind_spots.contains(&what) {
+            self.blind_spots.push(what.clone());
+        }
+        self.warnings.push(what);
+    }
+
+    /// What could not be watched, in words.
+    pub fn blind_spots(&self) -> Vec<String> {
+        let waiting = self.deferred.iter().filter(|probe| probe.to_place.is_needed_to_see_all());
+        let waiting = waiting.map(|probe| {
+            format!(
+                "no probe was placed at {}, as there was no room near it: calls of that function were missed",
+                probe.addr
+            )
+        });
+        self.blind_spots.iter().cloned().chain(waiting).collect()
+    }
+
+    /// Reads the maps again.
+    pub fn refresh_maps(&mut self, tid: i32) -> Result<()> {
+        self.read_maps(tid)
+    }
+
+    /// All mappings in the order of addresses, as they were when last read.
+    pub fn mappings(&self) -> &[Mapping] {
+        self.maps.mappings()
+    }
+
+    /// The mappings, and the memory to read meanwhile.
+    pub fn mappings_and_memory(&mut self) -> (&[Mapping], &mut TargetMemory) {
+        (self.maps.mappings(), &mut self.memory)
+    }
+
+    /// The files that are mapped.
+    pub fn mapped_files(&self) -> MappedFiles {
+        MappedFiles::of(self.maps.mappings())
+    }
+
+    /// The data of all modules that are loaded.
+    pub fn module_data(&self) -> Vec<ModuleData> {
+        self.loaded.iter().map(|module| module.data.clone()).collect()
+    }
+
+    /// How the heap is laid out: as glibc's, if no other allocator has taken its place.
+    pub fn heap_layout(&self, table: &AllocatorTable) -> HeapLayout {
+        let probed = |id: ModuleId| {
+            let record = self.records.get(id.0 as usize);
+            record.is_some_and(|record| record.probed.iter().any(|&function| !table.is_declared(function)))
+        };
+        let mut providers = self.loaded.iter().filter(|module| probed(module.id)).map(|module| &module.data).peekable();
+        let has_provider = providers.peek().is_some();
+        if has_provider && providers.all(|data| data.glibc.is_some()) { HeapLayout::Glibc } else { HeapLayout::Other }
+    }
+}
