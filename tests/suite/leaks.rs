@@ -50,6 +50,10 @@ const fn truer(function: &'static str, ours: Blocks, memcheck: Blocks) -> Expect
 /// thread. heaptrace knows this pointer, and takes it for what it is.
 type ByDtv<'a> = &'a [&'a str];
 
+/// dlopen keeps a pointer into a block that it aligns to 64 bytes by itself (elf/dl-find_object.c). Whether that is the
+/// block's start depends on where the allocator puts it, which is not the same in both runs.
+const CALLER_OF_DLOPEN: &str = "main";
+
 /// Runs a fixture under both, and fails unless both say what is expected, and the same of everything else.
 fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -> Checked {
     let (_, memcheck) = program.memcheck_leaks(&[]);
@@ -62,14 +66,14 @@ fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -
     let names: std::collections::BTreeSet<_> = memcheck.keys().chain(ours.keys()).collect();
     for name in names {
         let [theirs, mine] = [&memcheck, &ours].map(|found| found.get(name).copied().unwrap_or_default());
+        let lumped = |[definite, indirect, mut possible, reachable]: Amounts| {
+            possible.add(reachable);
+            [definite, indirect, possible]
+        };
         let agreed = if by_dtv.contains(&name.as_str()) {
-            let lumped = |[definite, indirect, mut possible, reachable]: Amounts| {
-                possible.add(reachable);
-                [definite, indirect, possible]
-            };
             lumped(theirs) == lumped(mine) && mine[2].blocks < theirs[2].blocks
         } else {
-            theirs == mine
+            theirs == mine || (name == CALLER_OF_DLOPEN && lumped(theirs) == lumped(mine))
         };
         if !agreed && !differing.contains(&name.as_str()) {
             wrong.push(format!("{name} ({CLASSES:?}): Memcheck {theirs:?}\n    heaptrace {mine:?}"));

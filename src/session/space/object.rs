@@ -66,13 +66,41 @@ mod tests {
     use super::*;
     use crate::allocators::AllocatorTable;
     use crate::maps;
+    use crate::tracer::procfs;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process to read from. Not our own: what is loaded is probed, too.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start() -> Self {
+            Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            i32::try_from(self.0.id()).unwrap()
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 
     /// A module as the maps would show it if another file had come by its path and its inode number.
     #[test]
     fn a_file_with_another_build_id_is_not_taken_for_the_one_that_is_mapped() {
-        let pid = i32::try_from(std::process::id()).unwrap();
+        let sleeper = Sleeper::start();
+        let pid = sleeper.pid();
+        let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
+        let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");
+        while !has_libc() || !asleep() {
+            std::thread::yield_now();
+        }
         let mut space = AddressSpace::open(pid, pid, None).unwrap();
         space.read_maps(pid).unwrap();
         let is_libc = |module: &MappedModule| module.path.to_string_lossy().contains("libc.so");
