@@ -225,7 +225,8 @@ impl Session {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
                 let is_ours = signal == SIGTRAP && self.space.breakpoints.is_or_was_there(trap);
-                if is_ours && thread.is_breakpoint_trap()? {
+                // A call that it was making for us may have been broken off.
+                if is_ours && (thread.is_breakpoint_trap()? || thread.is_at_system_call()?) {
                     pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {

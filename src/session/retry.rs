@@ -80,11 +80,13 @@ impl Session {
             self.retry = Retry::Never;
             return Ok(None);
         }
+        // Not afterwards: it may be installed although the call is broken off.
+        self.retry = Retry::Set(handler, None);
+        self.space.tell_guardian_of(Some(handler));
         match handler.install(thread)? {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
                 self.retry = Retry::Set(handler, Some(Instant::now()));
-                self.space.tell_guardian_of(Some(handler));
                 // From now on the program can do without us.
                 if self.exit_kill && self.tasks.len() == 1 && self.expected.is_empty() {
                     thread.live_on()?;
@@ -94,6 +96,7 @@ impl Session {
             RemoteCall::Done(error) => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
                 self.retry = Retry::Never;
+                self.space.tell_guardian_of(None);
             }
         }
         Ok(None)

@@ -242,6 +242,12 @@ impl Stopped {
         Ok(self.signal_code()? == SI_KERNEL)
     }
 
+    /// Whether the thread has stopped at the entry or exit of a system call that it makes for us (ptrace(2), "Syscall-stops"):
+    /// the stop that it was at before, and the signal of that, are used up.
+    pub fn is_at_system_call(&self) -> Result<bool> {
+        Ok(self.signal_code()? == libc::SIGTRAP)
+    }
+
     /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says
     /// that the fault was at `to`. Anything else is left alone.
     pub fn move_fault_address(&self, from: u64, to: u64) -> Result<()> {
