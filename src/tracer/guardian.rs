@@ -42,6 +42,8 @@ const PATIENCE: i64 = 2;
 #[derive(Debug)]
 pub struct GuardianProcess {
     child: Child,
+    /// The session that tells the guardian ends before the guardian is dismissed.
+    _link: Arc<Link>,
 }
 
 impl GuardianProcess {
@@ -70,10 +72,8 @@ impl GuardianProcess {
         }
         let child =
             command.spawn().map_err(|source| TracerError::Own { operation: "start the guardian process", source })?;
-        Ok((
-            Self { child },
-            Guardian { link: Arc::new(Link { socket: ours, lost: AtomicBool::new(false) }), spaces: Arc::default() },
-        ))
+        let link = Arc::new(Link { socket: ours, lost: AtomicBool::new(false) });
+        Ok((Self { child, _link: Arc::clone(&link) }, Guardian { link, spaces: Arc::default() }))
     }
 
     /// Ends the guardian: nothing of ours is in the target any more.

@@ -53,8 +53,7 @@ fn t05_a_lone_sleeper_is_not_woken() {
 }
 
 fn wait_until_let_go(pid: i32) {
-    procfs::wait_until("it is let go", || procfs::tracer_of(pid) == 0);
-    procfs::assert_left_as_it_was(pid);
+    procfs::wait_until_let_go(pid);
     assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
 }
 

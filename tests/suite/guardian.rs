@@ -30,9 +30,7 @@ fn kill_heaptrace(heaptrace: i32, pid: i32) {
     assert!(!procfs::group_members(heaptrace).contains(&guardian), "the terminal's signals would reach it");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
     wait_until_gone(guardian);
-    procfs::wait_until("no thread is traced any more", || {
-        procfs::threads(pid).into_iter().all(|thread| procfs::tracer_of(thread) == 0)
-    });
+    procfs::wait_until_let_go(pid);
 }
 
 /// Hears from the victim that all is well, and looks itself.
@@ -196,8 +194,7 @@ fn an_action_set_past_the_c_library_is_kept() {
         running.send("still alive?");
         assert_eq!(running.line(), "alive");
     }
-    procfs::wait_until("the tracer has detached", || procfs::tracer_of(pid) == 0);
-    procfs::assert_left_as_it_was(pid);
+    procfs::wait_until_let_go(pid);
     running.feed(b"");
     assert_eq!(running.line(), "ok");
     running.wait().success();

@@ -121,6 +121,17 @@ pub fn threads(pid: i32) -> Vec<i32> {
     }
 }
 
+/// Waits until no thread of the process is traced and its code is clean: pads are emptied last. Two looks in a row must show
+/// it: while the first is taken, a thread that is still traced can make another.
+pub fn wait_until_let_go(pid: i32) {
+    let mut in_a_row = 0;
+    wait_until("it is let go and clean", || {
+        let untraced = threads(pid).into_iter().all(|thread| tracer_of(thread) == 0);
+        in_a_row = if untraced && text_differences(pid).is_empty() { in_a_row + 1 } else { 0 };
+        in_a_row == 2
+    });
+}
+
 /// Fails unless the process, with all its threads, is untraced and its code is as in its files.
 pub fn assert_left_as_it_was(pid: i32) {
     for thread in threads(pid) {
