@@ -239,16 +239,21 @@ impl Space {
         if matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')) {
             return Look::Clear;
         }
+        // The kernel has not finished with heaptrace yet: the thread may be about to get the signal of a trap that it has been
+        // moved past.
+        if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0 && tracer != control::thread_id()) {
+            return Look::Again;
+        }
         if let Whereabouts::Blocked { pc, .. } = procfs::whereabouts(self.pid, tid)
             && self.bytes.is_clear(pc)
+            // One that sleeps elsewhere, as for a page of its stack, may be about to enter the handler.
+            && procfs::system_call(self.pid, tid).is_some()
         {
             return Look::Clear;
         }
         match seize(tid) {
             Ok(()) => {}
             Err(error) if error.is_death() => return Look::Clear,
-            // The kernel has not finished with heaptrace yet.
-            Err(_) if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0) => return Look::Again,
             Err(_) => return Look::Refused,
         }
         match self.stop_and_look(tid, deadline) {
