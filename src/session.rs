@@ -42,7 +42,7 @@ use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::waiting::Waiting;
 use crate::tracer::{TracerError, procfs};
 use leakscan::LeakWatch;
-use space::AddressSpace;
+use space::{AddressSpace, Probing};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -372,8 +372,11 @@ impl Session {
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
         self.describe_image(self.pid);
         self.note_trap_action(live);
-        self.apply_probing();
+        // The allocator's probes come last: busy threads run into them at once.
+        self.space.set_probing(Probing::None, &self.settings.table)?;
         self.refresh_modules(live);
+        self.install_retry_handler_early()?;
+        self.apply_probing();
         self.ask_for_stop_if_refused(live)
     }
 

@@ -7,9 +7,9 @@
 
 use super::tasks::{Role, Task};
 use super::trapmask::{SIGTRAP_BIT, TrapAction};
-use super::{Action, Session};
+use super::{Action, Serving, Session};
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::Stopped;
+use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::RemoteCall;
 use crate::tracer::retry::{self, Disturbance, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
@@ -41,6 +41,9 @@ impl Retry {
 
 /// How often it is looked at whether the handler is still there: a trap in a thread that blocks SIGTRAP removes it.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How long an attach waits for a thread that runs to stop.
+const EARLY: Duration = Duration::from_millis(50);
 
 /// How often a request is repeated on which the program's life depends.
 const ATTEMPTS: u32 = 3;
@@ -100,6 +103,32 @@ impl Session {
             }
         }
         Ok(None)
+    }
+
+    /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
+    /// first that hits a probe, all busy threads would stand at theirs without it. Where all threads sleep it is left so: none
+    /// is to be disturbed.
+    pub(super) fn install_retry_handler_early(&mut self) -> Result<()> {
+        let runs = |tid: &i32| retry::disturbance(self.pid, *tid) == Some(Disturbance::None);
+        let Some(tid) = self.tasks.tids().into_iter().find(runs) else { return Ok(()) };
+        self.interrupt(tid)?;
+        let deadline = Instant::now() + EARLY;
+        while matches!(self.retry, Retry::Unset) && Instant::now() < deadline {
+            match ptrace::wait(false)? {
+                Waited::Task(stopped_tid, status, Some(stopped)) => {
+                    if stopped_tid == tid && status == WaitStatus::EventStop {
+                        self.serving = Some(Serving { tid, status, answer: None });
+                        let status = self.keep_retry_handler(tid, &stopped)?.unwrap_or(status);
+                        return self.on_stop(tid, status, stopped);
+                    }
+                    self.on_stop(stopped_tid, status, stopped)?;
+                }
+                Waited::Task(ended, status, None) => self.note_end(ended, status),
+                Waited::NoTasks => return Ok(()),
+                Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
+            }
+        }
+        Ok(())
     }
 
     fn is_own_thread(&self, tid: i32) -> bool {

@@ -70,12 +70,19 @@ pub struct RetryHandler {
 }
 
 impl RetryHandler {
-    /// Lets a thread at a breakpoint install the handler.
+    /// Lets a stopped thread install the handler. It may have been interrupted in a system call, which it goes on with.
     ///
     /// # Errors
     /// As for [`remote::call`].
     pub fn install(self, thread: &Stopped) -> Result<RemoteCall> {
-        self.exchange(thread, self.at.add(INSTALLED), Addr(0))
+        let before = thread.registers()?;
+        let called = self.exchange(thread, self.at.add(INSTALLED), Addr(0))?;
+        if matches!(called, RemoteCall::Done(_))
+            && let Some(again) = before.repeating_system_call()
+        {
+            thread.set_registers(&again)?;
+        }
+        Ok(called)
     }
 
     /// Lets a stopped thread put the default action back, unless the program has set its own, past the C library. The thread
