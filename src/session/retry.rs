@@ -43,7 +43,7 @@ impl Retry {
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long an attach waits for a thread that runs to stop.
-const EARLY: Duration = Duration::from_millis(50);
+const EARLY: Duration = Duration::from_secs(1);
 
 /// How often a request is repeated on which the program's life depends.
 const ATTEMPTS: u32 = 3;

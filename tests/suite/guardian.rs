@@ -47,7 +47,7 @@ fn killed_in_attach(threads: &str, rounds: u32) {
     for round in 0..crate::suite::rounds(rounds) {
         let tracer = Program::new("/bin/true");
         let attached = tracer.start_attached(&["-v"], pid);
-        wait_until_working(&mut victim, pid, round);
+        wait_until_working(&mut victim, pid, threads != "0", round);
         kill_heaptrace(attached.pid(), pid);
         assert_untouched(&mut victim, pid);
         attached.assert_killed();
@@ -62,7 +62,7 @@ fn killed_in_run(threads: &str, rounds: u32) {
         let program = Program::fixture("victim").args([threads]);
         let mut running = program.start_traced(&[]);
         let pid: i32 = running.value("ready").parse().unwrap();
-        wait_until_working(&mut running, pid, round);
+        wait_until_working(&mut running, pid, true, round);
         kill_heaptrace(running.pid(), pid);
         assert_untouched(&mut running, pid);
         running.feed(b"");
@@ -72,8 +72,12 @@ fn killed_in_run(threads: &str, rounds: u32) {
 }
 
 /// Probes are in place and, if it works, hit; a different number of times in each round.
-fn wait_until_working(victim: &mut Running, pid: i32, round: u32) {
+fn wait_until_working(victim: &mut Running, pid: i32, hits: bool, round: u32) {
     procfs::wait_until_probed(pid);
+    // A thread that is just making the call which installs the handler can't be helped: once an order is answered, it is over.
+    let ordered = Program::new("/bin/true").start_heaptrace(["ctl", &pid.to_string(), "resume"]).wait();
+    assert_eq!(ordered.code(), 0, "{}", ordered.stderr);
+    procfs::wait_until("the handler is there", || !hits || procfs::catches(pid, Signal::SIGTRAP));
     for _ in 0..=round % 3 {
         victim.send("still alive?");
         assert_eq!(victim.line(), "alive");
