@@ -107,15 +107,11 @@ pub fn receive<M: for<'a> Deserialize<'a>>(from: &mut impl Read) -> Result<M, Pr
 }
 
 impl Request {
-    /// Why this tracer can't serve the request, if that can be told at once.
-    pub fn objection(&self, traced: i32) -> Option<String> {
-        if self.version != VERSION {
-            return Some(format!(
-                "the tracer speaks version {VERSION} of the protocol, the request has {}",
-                self.version
-            ));
-        }
-        (self.pid != traced).then(|| format!("this heaptrace traces process {traced}, not {}", self.pid))
+    /// Why this side can't understand the request, if so. Whether it traces the process, the session alone can tell.
+    pub fn objection(&self) -> Option<String> {
+        let Self { version, .. } = self;
+        (*version != VERSION)
+            .then(|| format!("the tracer speaks version {VERSION} of the protocol, the request has {version}"))
     }
 }
 
@@ -152,10 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn another_version_and_another_process_are_refused() {
-        assert_eq!(request().objection(12), None);
-        assert!(request().objection(13).unwrap().contains("not 12"));
-        assert!(Request { version: 2, ..request() }.objection(12).unwrap().contains("has 2"));
+    fn another_version_is_refused() {
+        assert_eq!(request().objection(), None);
+        assert!(Request { version: 2, ..request() }.objection().unwrap().contains("has 2"));
     }
 
     proptest! {

@@ -80,12 +80,8 @@ impl Desk {
     }
 
     fn respond(&mut self, request: &Request) -> Result<Response, String> {
-        if request.version != ctl::VERSION {
-            return Err(format!(
-                "the tracer speaks version {} of the protocol, the request has {}",
-                ctl::VERSION,
-                request.version
-            ));
+        if let Some(objection) = request.objection() {
+            return Err(objection);
         }
         let wish = match request.command {
             Command::Leaks { .. } => Wish::Capture,
