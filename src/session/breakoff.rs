@@ -1,7 +1,9 @@
 //! The way round a whole session, and the way out of it: whatever breaks in here, an error or a panic, the process gets its
 //! code back and lives on, and the user is told what became of it.
 
-use super::{Action, Recording, Serving, Session, SessionError, Settings, Target};
+use super::process::Process;
+use super::stops::Serving;
+use super::{Action, Recording, Session, SessionError, Settings, Target};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
@@ -44,6 +46,16 @@ pub enum Aftermath {
 }
 
 impl Aftermath {
+    /// What is worst for the user.
+    const fn severity(&self) -> u8 {
+        match self {
+            Self::NotStarted | Self::Untouched | Self::Ended => 0,
+            Self::Restored { .. } => 1,
+            Self::Killed { .. } => 2,
+            Self::Damaged { .. } => 3,
+        }
+    }
+
     /// The process that lives on, if one does.
     pub const fn survivor(&self) -> Option<i32> {
         match self {
@@ -113,7 +125,7 @@ pub fn trace(
         Ok(Ok(())) => {
             let aftermath = session.aftermath();
             return catch_unwind(AssertUnwindSafe(|| session.finish()))
-                .map_err(|panic| SessionError::BrokenOff { cause: words_of(&*panic), aftermath });
+                .map_err(|panic| SessionError::BrokenOff { cause: words_of(&*panic), aftermath })?;
         }
         Ok(Err(error)) => error.to_string(),
         Err(panic) => words_of(&*panic),
@@ -144,6 +156,36 @@ impl Session {
         self.aftermath()
     }
 
+    /// What has become of the target when nothing of ours is to be done any more.
+    fn aftermath(&self) -> Aftermath {
+        let mut all = self.processes.iter().map(Process::aftermath);
+        let first = all.next().unwrap_or(Aftermath::Ended);
+        all.fold(first, |worst, next| if next.severity() > worst.severity() { next } else { worst })
+    }
+
+    /// Ends the session: what it has found out.
+    fn finish(mut self) -> Result<Recording, SessionError> {
+        match self.processes.remove(self.first) {
+            Some(process) => Ok(process.finish()),
+            None => Err(SessionError::OutOfMemory),
+        }
+    }
+
+    /// Lets go of the task in whose stop the session broke off.
+    pub(super) fn let_served_go(&mut self) {
+        let Some(Serving { tid, status, answer }) = self.stops.serving else { return };
+        let stopped = Stopped::regained(tid);
+        match answer {
+            None => self.let_go(tid, status, stopped),
+            Some(Action::Instead(status)) => self.let_go(tid, status, stopped),
+            Some(Action::Gone) => self.stops.serving = None,
+            Some(Action::Resume(signal)) => self.part_with(tid, status, stopped, signal),
+            Some(Action::Listen | Action::Detach) => self.part_with(tid, status, stopped, 0),
+        }
+    }
+}
+
+impl Process {
     /// What has become of the process when nothing of ours is to be done any more.
     pub(super) fn aftermath(&self) -> Aftermath {
         let pid = self.pid;
@@ -156,18 +198,6 @@ impl Session {
             Aftermath::Damaged { pid, probes: self.unrestored, threads: self.stuck }
         } else {
             Aftermath::Restored { pid }
-        }
-    }
-
-    /// Lets go of the task in whose stop the session broke off.
-    pub(super) fn let_served_go(&mut self) {
-        let Some(Serving { tid, status, answer }) = self.serving else { return };
-        let stopped = Stopped::regained(tid);
-        match answer {
-            None => self.let_go(tid, status, stopped),
-            Some(Action::Gone) => self.serving = None,
-            Some(Action::Resume(signal)) => self.part_with(tid, status, stopped, signal),
-            Some(Action::Listen | Action::Detach) => self.part_with(tid, status, stopped, 0),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
 
-use super::{Action, Session, new_model, space};
+use super::process::{Process, new_model};
+use super::{Action, Session, space};
 use crate::addr::Addr;
 use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
@@ -16,56 +17,64 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, files, procfs};
 
 impl Session {
-    /// A task has just been given a child or thread, which will stop by itself.
-    pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
-        if let Ok(new) = i32::try_from(parent.event_message()?)
-            && self.tasks.get(new).is_none()
-            && !self.early.remove(&new)
-        {
-            self.expected.insert(new);
-        }
-        Ok(())
-    }
-
-    fn note_arrival(&mut self, tid: i32) {
-        if !self.expected.remove(&tid) {
-            self.early.insert(tid);
-        }
-    }
-
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
     pub(super) fn on_new_task(&mut self, stopped: &Stopped) -> Result<Option<Action>> {
         let tid = stopped.tid();
-        let is_thread = procfs::thread_group(tid)? == Some(self.pid);
-        let borrows = !is_thread && self.borrows_memory(tid)?;
-        self.note_arrival(tid);
-        if is_thread {
-            self.tasks.add(tid, Role::Thread);
-            self.unpin();
-            self.restore_affinity(tid);
+        let group = procfs::thread_group(tid)?;
+        let own = group.and_then(|group| self.processes.find(group));
+        let slot = own.unwrap_or(self.first);
+        let Some(process) = self.processes.get_mut(slot) else { return Ok(None) };
+        let borrows = own.is_none() && process.borrows_memory(tid)?;
+        self.stops.note_arrival(tid);
+        if own.is_some() {
+            process.unpin();
+            process.restore_affinity(tid);
+            self.add_task(slot, tid, Role::Thread);
             return Ok(None);
         }
         if borrows {
-            self.free_child_of_retry_handler(stopped, false);
-            self.tasks.add(tid, Role::Borrower);
+            process.free_child_of_retry_handler(stopped, false);
+            self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
         }
-        self.let_copy_go(stopped);
+        process.let_copy_go(stopped);
         Ok(Some(Action::Detach))
     }
 
     /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
     pub(super) fn detach_new_child(&mut self, stopped: &Stopped) -> Result<()> {
         let tid = stopped.tid();
-        let is_new = self.tasks.get(tid).is_none();
-        let has_copy = is_new && procfs::thread_group(tid)? != Some(self.pid) && !self.borrows_memory(tid)?;
-        self.note_arrival(tid);
-        if has_copy {
-            self.let_copy_go(stopped);
+        let own = procfs::thread_group(tid)?.and_then(|group| self.processes.find(group));
+        if let Some(process) = self.processes.get_mut(self.first) {
+            let has_copy = own.is_none() && !process.borrows_memory(tid)?;
+            self.stops.note_arrival(tid);
+            if has_copy {
+                process.let_copy_go(stopped);
+            }
         }
         Ok(())
     }
 
+    /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
+    pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
+        let Self { processes, stops, .. } = self;
+        let Some(slot) = stops.home(tid) else { return Ok(Action::Gone) };
+        let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
+        if tid != process.pid {
+            // A child that had borrowed the memory. Its siblings' records stay.
+            process.note_child_leaves(tid);
+            return Ok(Action::Detach);
+        }
+        let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
+        tracing::debug!("exec by task {former} of process {tid}");
+        let gone = process.forget_threads();
+        gone.into_iter().for_each(|old| stops.forget(old));
+        stops.settle(tid, slot);
+        process.on_exec(tid)
+    }
+}
+
+impl Process {
     /// Gives a forked child, which is stopped and has one thread, its original code back.
     fn let_copy_go(&mut self, child: &Stopped) {
         let tid = child.tid();
@@ -95,23 +104,19 @@ impl Session {
         })
     }
 
-    /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
-    pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
-        if tid != self.pid {
-            // A child that had borrowed the memory. Its siblings' records stay.
-            self.note_child_leaves(tid);
-            return Ok(Action::Detach);
+    /// Other threads vanish in an exec, some without any event. Borrowers live on, in the old address space. Returns who
+    /// has vanished.
+    fn forget_threads(&mut self) -> Vec<i32> {
+        let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
+        for task in &threads {
+            self.tasks.remove(task.tid);
+            self.end_calls_of(*task);
         }
-        let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
-        tracing::debug!("exec by task {former} of process {tid}");
-        for old in self.tasks.tids() {
-            // Siblings vanish, some without any event. Borrowers live on, in the old address space.
-            if self.tasks.get(old).is_some_and(|task| task.role == Role::Thread)
-                && let Some(task) = self.tasks.remove(old)
-            {
-                self.end_calls_of(task.id);
-            }
-        }
+        threads.into_iter().map(|task| task.tid).collect()
+    }
+
+    /// A new image: another address space, with nothing of ours in it.
+    fn on_exec(&mut self, tid: i32) -> Result<Action> {
         self.end_image();
         let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref()) {
             Ok(space) => space,
@@ -171,7 +176,7 @@ impl Session {
         path.is_some_and(|path| files::changes_rights(tid, &path))
     }
 
-    fn end_calls_of(&mut self, task: crate::addr::TaskId) {
+    pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
         let model = &mut self.model;
         self.calls.task_ended(task, &mut |event| model.apply(&event));
     }

@@ -5,8 +5,11 @@
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
 use super::hit::{leave_pad, pass_trap_to};
+use super::process::Process;
+use super::processes::Slot;
+use super::stops::{Serving, Stops};
 use super::tasks::Task;
-use super::{Action, Serving, Session, SessionError};
+use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -21,6 +24,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a request is repeated on which a task's life depends.
 const ATTEMPTS: u32 = 3;
 
+/// What is asked for how often and of whom, in one detach.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Sleeping threads, which need not be stopped.
+    settled: BTreeSet<i32>,
+    /// Threads that were told to stop.
+    asked: BTreeSet<i32>,
+    /// Threads that were asked to take the handler for SIGTRAP out.
+    tried: BTreeSet<i32>,
+    /// The last of them.
+    retiring: Option<i32>,
+}
+
 /// How a stopped task leaves the tracing.
 enum Parting {
     /// Detached, with this signal delivered.
@@ -33,85 +49,213 @@ impl Session {
     /// Restores the target's code and lets all its tasks go. Afterwards the tracer thread must end. May be called again if
     /// it was broken off.
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
-        self.unpin();
-        self.restore_code();
+        for process in self.processes.iter_mut() {
+            process.unpin();
+            process.restore_code();
+        }
         self.let_served_go();
-        while let Some((tid, status, stopped)) = self.waiting.pop_front() {
+        while let Some((tid, status, stopped)) = self.stops.waiting.pop_front() {
             self.let_go(tid, status, stopped);
         }
-        let mut settled = BTreeSet::new();
-        let mut asked = BTreeSet::new();
-        let mut tried = BTreeSet::new();
-        let mut retiring = None;
+        let mut asked = Asked::default();
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Err(error) = self.drain_detaching() {
                 tracing::warn!("{error}");
             }
-            let mut waiting = !self.expected.is_empty();
-            // Where only a stopped thread's code can be changed, one has to be stopped.
-            let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
-            for tid in self.tasks.tids() {
-                if settled.contains(&tid) && !needs_stop {
-                    continue;
-                }
-                let Some(task) = self.tasks.get(tid).copied() else { continue };
-                let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid);
-                match procfs::state(group, tid) {
-                    None | Some(b'Z' | b'X') => {
-                        self.tasks.remove(tid);
-                        continue;
-                    }
-                    Some(b'S' | b'D' | b'I') if !self.exit_kill && !needs_stop && self.stands_clear(group, tid) => {
-                        settled.insert(tid);
-                        continue;
-                    }
-                    Some(_)
-                        if task.listening
-                            && !self.exit_kill
-                            && !needs_stop
-                            && !procfs::has_pending(tid, SIGTRAP).unwrap_or(true) =>
-                    {
-                        // Its registers were seen, and if need be moved, when it entered the group stop.
-                        settled.insert(tid);
-                        continue;
-                    }
-                    Some(_) => {}
-                }
-                waiting = true;
-                if !asked.contains(&tid) {
-                    match self.interrupt(tid) {
-                        Err(error) => tracing::warn!("{error}"),
-                        Ok(()) => {
-                            asked.insert(tid);
-                        }
-                    }
-                }
+            let mut waiting = !self.stops.expected.is_empty();
+            for process in self.processes.iter_mut() {
+                waiting |= process.ask_to_stop(&mut asked, &mut self.stops);
             }
-            if !waiting && !self.has_handler_to_retire() {
-                break;
-            }
-            if !waiting {
-                // Everybody sleeps: one has to be woken.
-                match retiring.filter(|&tid| self.tasks.get(tid).is_some()) {
-                    Some(_) => {}
-                    None => match self.choose_who_retires(&tried) {
-                        Some(tid) => {
-                            tried.insert(tid);
-                            retiring = Some(tid);
-                            if let Err(error) = self.interrupt(tid) {
-                                tracing::warn!("{error}");
-                            }
-                        }
-                        None => break,
-                    },
-                }
-            }
-            if Instant::now() > deadline {
+            // Everybody sleeps: one of each process that still has our handler has to be woken.
+            let retiring = !waiting && self.processes.iter_mut().any(|process| process.ask_to_retire(&mut asked));
+            if (!waiting && !retiring) || Instant::now() > deadline {
                 break;
             }
             std::thread::yield_now();
         }
+        for process in self.processes.iter_mut() {
+            process.note_stuck(&asked.settled);
+        }
+        self.drain_detaching()
+    }
+
+    /// Takes all stops that are waiting and detaches from those tasks.
+    pub(super) fn drain_detaching(&mut self) -> Result<(), SessionError> {
+        while let Some((tid, status)) = self.stops.take_end() {
+            self.note_end(tid, status);
+        }
+        loop {
+            match ptrace::wait(false)? {
+                Waited::Task(tid, status, Some(stopped)) => self.let_go(tid, status, stopped),
+                Waited::Task(tid, status, None) => self.note_end(tid, status),
+                Waited::Nothing | Waited::NoTasks => return Ok(()),
+                Waited::Interrupted => {}
+            }
+        }
+    }
+
+    /// The process that a task belongs to, or is most likely to.
+    fn slot_of(&self, tid: i32) -> Slot {
+        self.stops.home(tid).unwrap_or(self.first)
+    }
+
+    /// Lets go of a stopped task: tries again what fails, as a task that stays stopped would be let go by the kernel in the
+    /// state it is in.
+    pub(super) fn let_go(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) {
+        self.stops.serving = Some(Serving { tid, status, answer: None });
+        let slot = self.slot_of(tid);
+        if let Some(process) = self.processes.get_mut(slot)
+            && !process.space.breakpoints.is_empty()
+        {
+            process.space.memory.stands_still(Some(tid));
+            process.restore_code();
+            process.space.memory.stands_still(None);
+        }
+        let mut parting = self.prepare_parting(tid, status, &stopped);
+        for _ in 1..ATTEMPTS {
+            match &parting {
+                Err(error) if !error.is_death() => parting = self.prepare_parting(tid, status, &stopped),
+                _ => break,
+            }
+        }
+        match parting {
+            Ok(Parting::Detach(signal)) => self.part_with(tid, status, stopped, signal),
+            Ok(Parting::RunOn) => {
+                let mut done = stopped.resume(0);
+                for _ in 1..ATTEMPTS {
+                    if done.is_err() {
+                        done = Stopped::regained(tid).resume(0);
+                    }
+                }
+            }
+            Err(error) if error.is_death() => {}
+            Err(error) => tracing::warn!("{error}"),
+        }
+        self.stops.serving = None;
+    }
+
+    /// Detaches from a task that has left the pads and the traps, or is in a pad at most.
+    pub(super) fn part_with(&mut self, tid: i32, status: WaitStatus, stopped: Stopped, signal: i32) {
+        let answer = Some(Action::Resume(signal));
+        self.stops.serving = Some(Serving { tid, status: WaitStatus::Signal(signal), answer });
+        let slot = self.slot_of(tid);
+        let mut left = Ok(());
+        if let Some(process) = self.processes.get_mut(slot) {
+            left = process.leave_pad(&stopped);
+            for _ in 1..ATTEMPTS {
+                if left.is_err() {
+                    left = process.leave_pad(&stopped);
+                }
+            }
+            if signal == 0 {
+                process.retire_retry_handler_by(status, &stopped);
+            }
+            process.restore_affinity(tid);
+        }
+        let mut done = stopped.detach(signal);
+        for _ in 1..ATTEMPTS {
+            match &done {
+                Err(error) if !error.is_death() => done = Stopped::regained(tid).detach(signal),
+                _ => break,
+            }
+        }
+        match left.and(done) {
+            Err(error) if !error.is_death() => tracing::warn!("{error}"),
+            _ => self.forget_task(tid),
+        }
+        self.stops.serving = None;
+    }
+
+    /// Moves a stopped thread to where it would be without us, and tells with which signal it is to be let go. Changes
+    /// nothing before the last request that can fail, so that it can be called again.
+    fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
+        match status {
+            WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
+                // The new task stops by itself, and is waited for.
+                self.stops.announce(thread)?;
+                return Ok(Parting::Detach(0));
+            }
+            // A new image, with nothing of ours in it, or the end.
+            WaitStatus::Event(_) => return Ok(Parting::Detach(0)),
+            WaitStatus::Signal(_) | WaitStatus::GroupStop(_) => {}
+            _ if self.stops.home(tid).is_none() => self.detach_new_child(thread)?,
+            _ => {}
+        }
+        let slot = self.slot_of(tid);
+        match self.processes.get_mut(slot) {
+            Some(process) => process.prepare_parting(tid, status, thread),
+            None => Ok(Parting::Detach(0)),
+        }
+    }
+}
+
+impl Process {
+    /// Tells the threads to stop that have to, and notes those that need not. Whether there are some of the former.
+    fn ask_to_stop(&mut self, asked: &mut Asked, stops: &mut Stops) -> bool {
+        let mut waiting = false;
+        // Where only a stopped thread's code can be changed, one has to be stopped.
+        let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
+        for tid in self.tasks.tids() {
+            if asked.settled.contains(&tid) && !needs_stop {
+                continue;
+            }
+            let Some(task) = self.tasks.get(tid).copied() else { continue };
+            let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid);
+            match procfs::state(group, tid) {
+                None | Some(b'Z' | b'X') => {
+                    self.tasks.remove(tid);
+                    stops.forget(tid);
+                    continue;
+                }
+                Some(b'S' | b'D' | b'I') if !self.exit_kill && !needs_stop && self.stands_clear(group, tid) => {
+                    asked.settled.insert(tid);
+                    continue;
+                }
+                Some(_)
+                    if task.listening
+                        && !self.exit_kill
+                        && !needs_stop
+                        && !procfs::has_pending(tid, SIGTRAP).unwrap_or(true) =>
+                {
+                    // Its registers were seen, and if need be moved, when it entered the group stop.
+                    asked.settled.insert(tid);
+                    continue;
+                }
+                Some(_) => {}
+            }
+            waiting = true;
+            if !asked.asked.contains(&tid) {
+                match self.interrupt(tid) {
+                    Err(error) => tracing::warn!("{error}"),
+                    Ok(()) => {
+                        asked.asked.insert(tid);
+                    }
+                }
+            }
+        }
+        waiting
+    }
+
+    /// If our handler for SIGTRAP is still there: wakes a thread that can take it out. Whether one is on its way to.
+    fn ask_to_retire(&mut self, asked: &mut Asked) -> bool {
+        if !self.has_handler_to_retire() {
+            return false;
+        }
+        if asked.retiring.is_some_and(|tid| self.tasks.get(tid).is_some()) {
+            return true;
+        }
+        let Some(tid) = self.choose_who_retires(&asked.tried) else { return false };
+        asked.tried.insert(tid);
+        asked.retiring = Some(tid);
+        if let Err(error) = self.interrupt(tid) {
+            tracing::warn!("{error}");
+        }
+        true
+    }
+
+    /// At the end of a detach: who could not be let go. If that is nobody, the pads are emptied.
+    fn note_stuck(&mut self, settled: &BTreeSet<i32>) {
         let is_settled = |task: &&Task| settled.contains(&task.id.tid);
         self.stuck = self.tasks.len() - self.tasks.iter().filter(is_settled).count();
         if self.stuck > 0 {
@@ -120,7 +264,6 @@ impl Session {
             // Every thread has now been seen outside the pads, and none can enter one any more.
             self.space.clear_pads(self.retry.handler());
         }
-        self.drain_detaching()
     }
 
     /// Writes the original code back, as far as that can be done now.
@@ -144,81 +287,6 @@ impl Session {
         }
     }
 
-    /// Takes all stops that are waiting and detaches from those tasks.
-    pub(super) fn drain_detaching(&mut self) -> Result<(), SessionError> {
-        loop {
-            match ptrace::wait(false)? {
-                Waited::Task(tid, status, Some(stopped)) => self.let_go(tid, status, stopped),
-                Waited::Task(tid, status, None) => self.note_end(tid, status),
-                Waited::Nothing | Waited::NoTasks => return Ok(()),
-                Waited::Interrupted => {}
-            }
-        }
-    }
-
-    /// Lets go of a stopped task: tries again what fails, as a task that stays stopped would be let go by the kernel in the
-    /// state it is in.
-    pub(super) fn let_go(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) {
-        self.serving = Some(Serving { tid, status, answer: None });
-        if !self.space.breakpoints.is_empty() {
-            self.space.memory.stands_still(Some(tid));
-            self.restore_code();
-            self.space.memory.stands_still(None);
-        }
-        let mut parting = self.prepare_parting(tid, status, &stopped);
-        for _ in 1..ATTEMPTS {
-            match &parting {
-                Err(error) if !error.is_death() => parting = self.prepare_parting(tid, status, &stopped),
-                _ => break,
-            }
-        }
-        match parting {
-            Ok(Parting::Detach(signal)) => self.part_with(tid, status, stopped, signal),
-            Ok(Parting::RunOn) => {
-                let mut done = stopped.resume(0);
-                for _ in 1..ATTEMPTS {
-                    if done.is_err() {
-                        done = Stopped::regained(tid).resume(0);
-                    }
-                }
-            }
-            Err(error) if error.is_death() => {}
-            Err(error) => tracing::warn!("{error}"),
-        }
-        self.serving = None;
-    }
-
-    /// Detaches from a task that has left the pads and the traps, or is in a pad at most.
-    pub(super) fn part_with(&mut self, tid: i32, status: WaitStatus, stopped: Stopped, signal: i32) {
-        self.serving = Some(Serving { tid, status: WaitStatus::Signal(signal), answer: Some(Action::Resume(signal)) });
-        let mut left = self.leave_pad(&stopped);
-        for _ in 1..ATTEMPTS {
-            if left.is_err() {
-                left = self.leave_pad(&stopped);
-            }
-        }
-        if signal == 0 {
-            self.retire_retry_handler_by(status, &stopped);
-        }
-        self.restore_affinity(tid);
-        let mut done = stopped.detach(signal);
-        for _ in 1..ATTEMPTS {
-            match &done {
-                Err(error) if !error.is_death() => done = Stopped::regained(tid).detach(signal),
-                _ => break,
-            }
-        }
-        match left.and(done) {
-            Err(error) if !error.is_death() => tracing::warn!("{error}"),
-            _ => {
-                self.tasks.remove(tid);
-            }
-        }
-        self.serving = None;
-    }
-
-    /// Moves a stopped thread to where it would be without us, and tells with which signal it is to be let go. Changes
-    /// nothing before the last request that can fail, so that it can be called again.
     fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
         let signal = match status {
             WaitStatus::Signal(signal) => {
@@ -243,18 +311,7 @@ impl Session {
                 self.leave_pad(thread)?;
                 0
             }
-            WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
-                // The new task stops by itself, and is waited for.
-                self.announce(thread)?;
-                0
-            }
-            WaitStatus::Event(Event::Exec) => {
-                // A new image: nothing of ours is in it.
-                0
-            }
-            WaitStatus::Event(_) => 0,
             _ => {
-                self.detach_new_child(thread)?;
                 self.leave_pad(thread)?;
                 if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
                     thread.restart_interrupted_call()?;

@@ -1,7 +1,9 @@
 //! A thread has hit a breakpoint: the hot path. One stop a hit, no single step: what the breakpoint replaced is emulated
 //! here, or runs from its pad.
 
-use super::{Action, Session};
+use super::Action;
+use super::process::Process;
+use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind;
 use crate::arch::Regs;
@@ -19,9 +21,9 @@ use std::ops::ControlFlow;
 const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as others share it or it is \
                               written to: such calls are counted with their sizes, but their blocks count as freed at once";
 
-impl Session {
+impl Process {
     /// A SIGTRAP is about to be delivered: ours, or the program's own.
-    pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
+    pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<Action> {
         let raw = thread.registers()?;
         let trap = Addr(raw.0.rip.wrapping_sub(1));
         let Some(breakpoint) = self.space.breakpoints.get(trap).copied() else {
@@ -34,7 +36,7 @@ impl Session {
         self.space.memory.new_stop(tid);
         let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
-        match self.serve_hit(tid, thread, &raw, trap, &breakpoint) {
+        match self.serve_hit(tid, thread, &raw, trap, &breakpoint, stops) {
             Ok(None) => {}
             Ok(Some(action)) => return Ok(action),
             Err(error) if error.is_death() => return Err(error),
@@ -44,7 +46,7 @@ impl Session {
             }
         }
         self.release_dropped_sites();
-        match self.step_past(tid, thread, &raw, trap, &breakpoint) {
+        match self.step_past(thread, &raw, trap, &breakpoint) {
             Err(error) if !error.is_death() => {
                 tracing::warn!("{error}");
                 self.anomalies.lost += 1;
@@ -68,12 +70,13 @@ impl Session {
         raw: &RawRegs,
         trap: Addr,
         breakpoint: &Breakpoint,
+        stops: &mut Stops,
     ) -> Result<Option<Action>> {
         if let Some(status) = self.repair_trap(tid, thread, raw, trap)? {
-            return self.decide(tid, status, thread).map(Some);
+            return Ok(Some(Action::Instead(status)));
         }
-        if let Some(status) = self.keep_retry_handler(tid, thread)? {
-            return self.decide(tid, status, thread).map(Some);
+        if let Some(status) = self.keep_retry_handler(tid, thread, stops)? {
+            return Ok(Some(Action::Instead(status)));
         }
         let regs = raw.regs();
         if self.counted_before_signal(tid, trap, regs.sp()) {
@@ -93,28 +96,21 @@ impl Session {
         if breakpoint.purposes.tags & SIGACTION_TAG != 0
             && let Some(status) = self.on_sigaction(thread, raw)?
         {
-            return self.decide(tid, status, thread).map(Some);
+            return Ok(Some(Action::Instead(status)));
         }
         if breakpoint.purposes.tags & EXIT_TAG != 0 {
-            self.on_libc_exit(tid, raw)?;
+            self.on_libc_exit(tid, raw, stops)?;
         }
         if self.space.has_deferred()
             && let Some(status) = self.space.place_deferred(thread, raw)?
         {
-            return self.decide(tid, status, thread).map(Some);
+            return Ok(Some(Action::Instead(status)));
         }
         Ok(None)
     }
 
     /// Gets the thread past the replaced instruction.
-    fn step_past(
-        &mut self,
-        tid: i32,
-        thread: &Stopped,
-        raw: &RawRegs,
-        at: Addr,
-        breakpoint: &Breakpoint,
-    ) -> Result<Action> {
+    fn step_past(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr, breakpoint: &Breakpoint) -> Result<Action> {
         if let Step::Emulate(instruction) = &breakpoint.site.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
@@ -134,7 +130,7 @@ impl Session {
                 }
                 pass_trap_to(thread, raw, pad)?;
             }
-            Err(Placed::Interrupted(status)) => return self.decide(tid, status, thread),
+            Err(Placed::Interrupted(status)) => return Ok(Action::Instead(status)),
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own address.
             Err(_) => {
                 self.space.lift(at)?;
@@ -203,7 +199,7 @@ impl Session {
                 self.count_event();
                 Ok(None)
             }
-            Ensured::Interrupted(status) => self.decide(tid, status, thread).map(Some),
+            Ensured::Interrupted(status) => Ok(Some(Action::Instead(status))),
         }
     }
 

@@ -4,9 +4,11 @@
 //! and let go. A program that ends otherwise (exit_group of its own, a deadly signal) is read when the last of its threads
 //! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
 
+use super::process::Process;
 use super::space::OwnSuppressions;
+use super::stops::Stops;
 use super::tasks::Role;
-use super::{Recording, Session, SessionError};
+use super::{Recording, SessionError};
 use crate::addr::FunctionId;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{RootSources, ThreadState, find};
@@ -14,7 +16,6 @@ use crate::leaks::{Graph, Scan, ScanOptions};
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, Stopped};
-use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{Result, TracerError, control};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashMap};
@@ -121,9 +122,9 @@ impl LeakWatch {
     }
 }
 
-impl Session {
+impl Process {
     /// A thread has arrived at libc's `_exit`.
-    pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs) -> Result<()> {
+    pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
         // A child that borrows the memory ends alone. The scan of an earlier thread that has arrived here holds.
         if self.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
@@ -131,14 +132,14 @@ impl Session {
         }
         let began = Instant::now();
         let own = ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) };
-        let mut threads = self.halt(Some(tid))?;
+        let mut threads = self.halt(Some(tid), stops)?;
         threads.push(own);
         self.scan(tid, &threads, ScanMoment::Exit, began);
         Ok(())
     }
 
     /// A thread is about to disappear.
-    pub(super) fn on_last_words(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+    pub(super) fn on_last_words(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
         task.ending = true;
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() {
@@ -146,7 +147,7 @@ impl Session {
         }
         // A thread just created may not have made its first stop, or not been served.
         let coming =
-            self.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
+            stops.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
         let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
@@ -161,10 +162,10 @@ impl Session {
     }
 
     /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
-    pub(super) fn scan_and_kill(&mut self) -> std::result::Result<(), SessionError> {
+    pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> std::result::Result<(), SessionError> {
         if self.settings.leak_scan.is_some() && self.leaks.done.is_none() {
             let began = Instant::now();
-            let threads = self.halt(None)?;
+            let threads = self.halt(None, stops)?;
             match threads.iter().find(|thread| thread.regs.is_some()) {
                 Some(live) => self.scan(live.tid, &threads, ScanMoment::Request, began),
                 None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
@@ -177,9 +178,9 @@ impl Session {
     }
 
     /// Lets the program stand still for a moment and reads its heap.
-    pub(super) fn capture(&mut self) -> std::result::Result<HeapCapture, String> {
+    pub(super) fn capture(&mut self, stops: &mut Stops) -> std::result::Result<HeapCapture, String> {
         let began = Instant::now();
-        let threads = self.halt(None).map_err(|error| error.to_string())?;
+        let threads = self.halt(None, stops).map_err(|error| error.to_string())?;
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
             return Err("no thread of the program could be stopped".to_owned());
         };
@@ -193,11 +194,11 @@ impl Session {
     }
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is let go.
-    pub(super) fn scan_before_detach(&mut self) {
+    pub(super) fn scan_before_detach(&mut self, stops: &mut Stops) {
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.attached {
             return;
         }
-        match self.capture() {
+        match self.capture(stops) {
             Ok(capture) => {
                 if let LeakScan::Done(mut record) = capture.classify().leaks {
                     record.snapshot = self.model.snapshot();
@@ -210,14 +211,14 @@ impl Session {
 
     /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
     /// turn with all others.
-    fn halt(&mut self, present: Option<i32>) -> Result<Vec<ThreadState>> {
+    fn halt(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
         let mut asked = BTreeSet::new();
         let began = Instant::now();
         loop {
-            self.collect_waiting()?;
-            let stopped: BTreeSet<i32> = self.waiting.iter().map(|(tid, ..)| *tid).collect();
+            stops.collect()?;
+            let stopped: BTreeSet<i32> = stops.waiting.iter().map(|(tid, ..)| *tid).collect();
             let mut missing =
-                !self.expected.iter().all(|tid| stopped.contains(tid)) || !self.announced_are_in(&stopped);
+                !stops.expected.iter().all(|tid| stopped.contains(tid)) || !stops.announced_are_in(&stopped);
             for tid in self.tasks.tids() {
                 let Some(task) = self.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending) else {
                     continue;
@@ -241,7 +242,7 @@ impl Session {
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(self.thread_states(present))
+        Ok(self.thread_states(present, stops))
     }
 
     /// Tells a thread to stop.
@@ -255,23 +256,10 @@ impl Session {
         }
     }
 
-    /// Whether the tasks have stopped that the events which wait to be served are about to announce.
-    fn announced_are_in(&self, stopped: &BTreeSet<i32>) -> bool {
-        self.waiting.iter().all(|(_, status, parent)| match status {
-            WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
-                let new = parent.event_message().ok().and_then(|message| i32::try_from(message).ok());
-                new.is_none_or(|new| {
-                    stopped.contains(&new) || self.early.contains(&new) || self.tasks.get(new).is_some()
-                })
-            }
-            _ => true,
-        })
-    }
-
     /// The registers of all threads but `except`.
-    fn thread_states(&self, except: Option<i32>) -> Vec<ThreadState> {
+    fn thread_states(&self, except: Option<i32>, stops: &Stops) -> Vec<ThreadState> {
         let mut states = Vec::new();
-        for (tid, _, stopped) in &self.waiting {
+        for (tid, _, stopped) in &stops.waiting {
             let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
             // A thread that is newer than its record: its first stop waits to be served.
             if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))

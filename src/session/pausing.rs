@@ -4,7 +4,7 @@
 //! blocks stay, so that what is live remains true; if none are known (`--start-paused`), no probe stays. Return
 //! breakpoints are taken away as they are hit.
 
-use super::Session;
+use super::process::Process;
 use crate::addr::{Addr, FunctionId};
 use crate::allocators::Kind;
 use crate::arch::Regs;
@@ -30,7 +30,7 @@ impl Pause {
     }
 }
 
-impl Session {
+impl Process {
     /// Whether nothing is being recorded at the moment.
     pub(super) const fn is_paused(&self) -> bool {
         self.pause.since.is_some()

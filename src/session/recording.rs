@@ -1,7 +1,8 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
+use super::Aftermath;
 use super::leakscan::LeakScan;
-use super::{Aftermath, Session};
+use super::process::Process;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
@@ -105,8 +106,8 @@ impl ModuleRecord {
     }
 }
 
-impl Session {
-    /// What the session has found out so far, while it goes on.
+impl Process {
+    /// What was found out so far, while the process goes on.
     pub(super) fn interim(&mut self) -> Recording {
         let snapshot = self.model.snapshot();
         let (stacks, modules) = self.space.records();
@@ -123,8 +124,8 @@ impl Session {
         }
     }
 
-    /// Ends the session: what it has found out.
-    pub fn finish(mut self) -> Recording {
+    /// What was found out, at the end.
+    pub(super) fn finish(mut self) -> Recording {
         self.note_thread_names();
         let mut leaks = match self.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.exit),

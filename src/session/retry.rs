@@ -5,9 +5,12 @@
 //! back at a breakpoint and the action is the default one; a forked child that is let go does not keep it; nor does a process
 //! that is detached from.
 
+use super::process::Process;
+use super::processes::Slot;
+use super::stops::{Serving, Stops};
 use super::tasks::{Role, Task};
 use super::trapmask::{SIGTRAP_BIT, TrapAction};
-use super::{Action, Serving, Session};
+use super::{Action, Session};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::RemoteCall;
@@ -49,9 +52,48 @@ const EARLY: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 3;
 
 impl Session {
+    /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
+    /// first that hits a probe, all busy threads would stand at theirs without it. Where all threads sleep it is left so: none
+    /// is to be disturbed.
+    pub(super) fn install_retry_handler_early(&mut self, slot: Slot) -> Result<()> {
+        let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
+        let pid = process.pid;
+        let runs = |tid: &i32| retry::disturbance(pid, *tid) == Some(Disturbance::None);
+        let Some(tid) = process.tasks.tids().into_iter().find(runs) else { return Ok(()) };
+        process.interrupt(tid)?;
+        let deadline = Instant::now() + EARLY;
+        while Instant::now() < deadline {
+            let Some(process) = self.processes.get_mut(slot).filter(|process| process.has_no_retry_handler_yet())
+            else {
+                return Ok(());
+            };
+            match ptrace::wait(false)? {
+                Waited::Task(stopped_tid, status, Some(stopped)) => {
+                    if stopped_tid == tid && status == WaitStatus::EventStop {
+                        self.stops.serving = Some(Serving { tid, status, answer: None });
+                        let status = process.keep_retry_handler(tid, &stopped, &self.stops)?.unwrap_or(status);
+                        return self.on_stop(tid, status, stopped);
+                    }
+                    self.on_stop(stopped_tid, status, stopped)?;
+                }
+                Waited::Task(ended, status, None) => self.note_end(ended, status),
+                Waited::NoTasks => return Ok(()),
+                Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Process {
     /// A thread stands at a breakpoint: installs the handler, or installs it again, or takes it out. Some: the thread's end was
     /// reported instead.
-    pub(super) fn keep_retry_handler(&mut self, tid: i32, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    pub(super) fn keep_retry_handler(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        stops: &Stops,
+    ) -> Result<Option<WaitStatus>> {
         let handler = match self.retry {
             Retry::Never => return Ok(None),
             Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK => return Ok(None),
@@ -91,7 +133,7 @@ impl Session {
             RemoteCall::Done(0) => {
                 self.retry = Retry::Set(handler, Some(Instant::now()));
                 // From now on the program can do without us.
-                if self.exit_kill && self.tasks.len() == 1 && self.expected.is_empty() {
+                if self.exit_kill && self.tasks.len() == 1 && stops.expected.is_empty() {
                     thread.live_on()?;
                     self.exit_kill = false;
                 }
@@ -105,30 +147,8 @@ impl Session {
         Ok(None)
     }
 
-    /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
-    /// first that hits a probe, all busy threads would stand at theirs without it. Where all threads sleep it is left so: none
-    /// is to be disturbed.
-    pub(super) fn install_retry_handler_early(&mut self) -> Result<()> {
-        let runs = |tid: &i32| retry::disturbance(self.pid, *tid) == Some(Disturbance::None);
-        let Some(tid) = self.tasks.tids().into_iter().find(runs) else { return Ok(()) };
-        self.interrupt(tid)?;
-        let deadline = Instant::now() + EARLY;
-        while matches!(self.retry, Retry::Unset) && Instant::now() < deadline {
-            match ptrace::wait(false)? {
-                Waited::Task(stopped_tid, status, Some(stopped)) => {
-                    if stopped_tid == tid && status == WaitStatus::EventStop {
-                        self.serving = Some(Serving { tid, status, answer: None });
-                        let status = self.keep_retry_handler(tid, &stopped)?.unwrap_or(status);
-                        return self.on_stop(tid, status, stopped);
-                    }
-                    self.on_stop(stopped_tid, status, stopped)?;
-                }
-                Waited::Task(ended, status, None) => self.note_end(ended, status),
-                Waited::NoTasks => return Ok(()),
-                Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
-            }
-        }
-        Ok(())
+    const fn has_no_retry_handler_yet(&self) -> bool {
+        matches!(self.retry, Retry::Unset)
     }
 
     fn is_own_thread(&self, tid: i32) -> bool {
@@ -177,7 +197,7 @@ impl Session {
             return Ok(Action::Resume(SIGTRAP));
         }
         if let Some(status) = self.yield_trap_action(thread)? {
-            return self.decide(tid, status, thread);
+            return Ok(Action::Instead(status));
         }
         // The remote call has used up the stop at which the signal could be delivered.
         control::send_to_thread(self.pid, tid, SIGTRAP)?;

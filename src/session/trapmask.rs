@@ -5,7 +5,7 @@
 //! posix_spawn), so the mask is repaired where it looks as if that had happened. The action is repaired, by a system call that
 //! the thread makes for us, in programs that have set one: a probe on sigaction(2) tells.
 
-use super::Session;
+use super::process::Process;
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use crate::session::space::Ensured;
@@ -63,7 +63,7 @@ const IGNORE: u64 = 1;
 /// Where on the thread's stack a [`KernelAction`] is passed: below the red zone.
 const SCRATCH: u64 = 512;
 
-impl Session {
+impl Process {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it. Some:
     /// the thread's end was reported instead.
     pub(super) fn repair_trap(

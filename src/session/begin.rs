@@ -1,0 +1,143 @@
+//! How a session begins: a program is started, or a process is attached to.
+
+use super::process::{Common, Pinned, Process};
+use super::processes::Processes;
+use super::space::{self, AddressSpace, Probing};
+use super::stops::{Serving, Stops};
+use super::tasks::Role;
+use super::{Session, SessionError, Settings, Target, exit_of};
+use crate::progress::Progress;
+use crate::tracer::control::{Control, SignalMask};
+use crate::tracer::launch::{self, Program};
+use crate::tracer::libunwind::Libunwind;
+use crate::tracer::ptrace::{self, Waited};
+use crate::tracer::status::{Event, WaitStatus};
+use crate::tracer::{procfs, seize};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Session {
+    /// Starts or attaches to the target and writes nothing to it yet. To be called on the tracer thread.
+    ///
+    /// # Errors
+    /// If the program can't be executed or the process can't be traced. A program has run no instruction of its own then.
+    pub(super) fn start(
+        target: Target,
+        settings: Settings,
+        control: Arc<Control>,
+        progress: Arc<Progress>,
+    ) -> Result<Self, SessionError> {
+        control.register_tracer()?;
+        let libunwind = if settings.libunwind { Some(Arc::new(Libunwind::open()?)) } else { None };
+        let common = Common { settings: Arc::new(settings), control, progress, libunwind, began: Instant::now() };
+        match target {
+            Target::Launch { program, mask } => Self::launch(&program, &mask, common),
+            Target::Attach { pid } => Self::attach(pid, common),
+        }
+    }
+
+    fn new(process: Process, common: Common) -> Self {
+        let mut processes = Processes::default();
+        let first = processes.insert(process);
+        let Common { settings, control, .. } = common;
+        Self { settings, control, processes, stops: Stops::new(), first, unstarted: None }
+    }
+
+    fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {
+        let settings = &common.settings;
+        let affinity = if settings.pin { Pinned::pin()? } else { None };
+        let mut child = launch::launch(program, mask, affinity.as_ref().map(Pinned::single), settings.exit_kill)?;
+        let stopped = loop {
+            match ptrace::wait(true)? {
+                Waited::Task(tid, WaitStatus::Event(Event::Exec), Some(stopped)) if tid == child.pid => break stopped,
+                Waited::Task(_, WaitStatus::Signal(signal), Some(stopped)) => stopped.resume(signal)?,
+                Waited::Task(_, WaitStatus::GroupStop(_), Some(stopped)) => stopped.listen()?,
+                Waited::Task(_, _, Some(stopped)) => stopped.resume(0)?,
+                Waited::Task(tid, status, None) if tid == child.pid => {
+                    child.begins();
+                    return Err(match child.exec_failure() {
+                        Some(error) => error.into(),
+                        None => SessionError::EndedEarly { program: program.name().to_owned(), exit: exit_of(status) },
+                    });
+                }
+                Waited::Task(..) | Waited::Interrupted => {}
+                Waited::Nothing | Waited::NoTasks => {
+                    return Err(SessionError::EndedEarly { program: program.name().to_owned(), exit: None });
+                }
+            }
+        };
+        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref())?;
+        let mut process = Process::new(child.pid, false, space, &common);
+        process.affinity = affinity;
+        let mut session = Self::new(process, common);
+        session.add_task(session.first, child.pid, Role::Thread);
+        session.unstarted = Some((child, stopped));
+        Ok(session)
+    }
+
+    fn attach(pid: i32, common: Common) -> Result<Self, SessionError> {
+        if !space::is_64_bit(pid) {
+            return Err(SessionError::Not64Bit { pid });
+        }
+        let threads = seize::seize_all(pid)?;
+        // Threads end while we look, and a leader that has ended has no memory any more.
+        let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
+        let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref());
+        let opened = threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| open(tid).ok());
+        let space = match opened {
+            Some(space) => space,
+            None => open(pid)?,
+        };
+        let process = Process::new(pid, true, space, &common);
+        let mut session = Self::new(process, common);
+        for tid in threads {
+            session.add_task(session.first, tid, Role::Thread);
+        }
+        Ok(session)
+    }
+
+    /// Places all probes that can be placed now, and lets a launched program run.
+    pub(super) fn begin(&mut self) -> crate::tracer::Result<()> {
+        let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
+        if let Some((launched, _)) = &self.unstarted {
+            let pid = launched.pid;
+            process.space.memory.stands_still(Some(pid));
+            let action = process.begin_image(pid);
+            if let Some((mut launched, stopped)) = self.unstarted.take() {
+                launched.begins();
+                let status = WaitStatus::Event(Event::Exec);
+                self.stops.serving = Some(Serving { tid: pid, status, answer: Some(action) });
+                self.carry_out(pid, stopped, action)?;
+            }
+            return Ok(());
+        }
+        let live = process.prepare()?;
+        self.install_retry_handler_early(self.first)?;
+        let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
+        process.apply_probing();
+        process.ask_for_stop_if_refused(live)
+    }
+}
+
+impl Process {
+    /// At an attach: gets to know the image, and places all probes but the allocator's. Those come last, as busy threads run
+    /// into them at once. Returns a live thread.
+    fn prepare(&mut self) -> crate::tracer::Result<i32> {
+        let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
+        let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
+        self.describe_image(self.pid);
+        self.note_trap_action(live);
+        self.space.set_probing(Probing::None, &self.settings.table)?;
+        self.refresh_modules(live);
+        Ok(live)
+    }
+
+    /// Where code can be changed only through a thread that stands still, one has to.
+    fn ask_for_stop_if_refused(&mut self, tid: i32) -> crate::tracer::Result<()> {
+        if self.space.is_refused_while_running() && !self.place_at_stop {
+            ptrace::interrupt(tid)?;
+            self.place_at_stop = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
+
+use super::leakscan::LeakWatch;
+use super::pausing::Pause;
+use super::recording::EndedImage;
+use super::retry::Retry;
+use super::space::AddressSpace;
+use super::stops::Stops;
+use super::tasks::Tasks;
+use super::trapmask::TrapMask;
+use super::{Action, Settings};
+use crate::calls::Calls;
+use crate::heapmodel::{HeapModel, Preexisting};
+use crate::profile::{Anomalies, Children, Cost, Exit};
+use crate::progress::Progress;
+use crate::tracer::affinity::CpuSet;
+use crate::tracer::control::Control;
+use crate::tracer::libunwind::Libunwind;
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
+use crate::tracer::{Result, procfs};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What all processes of a session share.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    pub(super) settings: Arc<Settings>,
+    pub(super) control: Arc<Control>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) libunwind: Option<Arc<Libunwind>>,
+    pub(super) began: Instant,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Process {
+    pub(super) settings: Arc<Settings>,
+    pub(super) control: Arc<Control>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) libunwind: Option<Arc<Libunwind>>,
+    /// When the session began.
+    pub(super) began: Instant,
+    /// When this process did, as far as we know it.
+    pub(super) started_at: SystemTime,
+    pub(super) pid: i32,
+    pub(super) attached: bool,
+    /// The kernel would kill it with us.
+    pub(super) exit_kill: bool,
+    pub(super) tasks: Tasks,
+    pub(super) space: AddressSpace,
+    pub(super) calls: Calls,
+    pub(super) model: HeapModel,
+    pub(super) anomalies: Anomalies,
+    pub(super) cost: Cost,
+    pub(super) children: Children,
+    pub(super) images: Vec<EndedImage>,
+    pub(super) thread_names: HashMap<u32, String>,
+    pub(super) warnings: Vec<String>,
+    pub(super) exit: Option<Exit>,
+    pub(super) detached: bool,
+    pub(super) affinity: Option<Pinned>,
+    pub(super) program: String,
+    pub(super) command: Vec<String>,
+    pub(super) cwd: PathBuf,
+    pub(super) unknown_stops: u64,
+    pub(super) trap_mask: TrapMask,
+    pub(super) retry: Retry,
+    /// Threads for which the handler for SIGTRAP was taken out a moment ago.
+    pub(super) yielded: HashSet<i32>,
+    pub(super) leaks: LeakWatch,
+    pub(super) pause: Pause,
+    /// Probes that could not be taken out of the code of a process that lives on.
+    pub(super) unrestored: usize,
+    /// Threads that could not be let go.
+    pub(super) stuck: usize,
+    /// Probes that could not be written while no thread stood still wait for one that does.
+    pub(super) place_at_stop: bool,
+}
+
+/// The CPUs from before pinning.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    own: CpuSet,
+    target: CpuSet,
+    single: CpuSet,
+    target_is_pinned: bool,
+}
+
+impl Pinned {
+    /// Moves heaptrace to one CPU, for the target to join it. None: there is but one.
+    pub(super) fn pin() -> Result<Option<Self>> {
+        let own = CpuSet::of(0)?;
+        let Some(single) = own.single() else { return Ok(None) };
+        single.apply(0)?;
+        Ok(Some(Self { own, target: own, single, target_is_pinned: true }))
+    }
+
+    /// The one CPU.
+    pub(super) const fn single(&self) -> &CpuSet {
+        &self.single
+    }
+}
+
+impl Process {
+    /// A process without tasks, whose memory is `space`.
+    pub(super) fn new(pid: i32, attached: bool, mut space: AddressSpace, common: &Common) -> Self {
+        let Common { settings, control, progress, libunwind, began } = common.clone();
+        if settings.leak_scan.is_some() {
+            space.watch_exit();
+        }
+        let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
+        Self {
+            exit_kill: settings.exit_kill && !attached,
+            model: new_model(preexisting, &settings),
+            pause: Pause::new(settings.start_paused),
+            settings,
+            control,
+            progress,
+            libunwind,
+            began,
+            started_at: SystemTime::now(),
+            pid,
+            attached,
+            tasks: Tasks::default(),
+            space,
+            calls: Calls::default(),
+            anomalies: Anomalies::default(),
+            cost: Cost::default(),
+            children: Children::default(),
+            images: Vec::new(),
+            thread_names: HashMap::new(),
+            warnings: Vec::new(),
+            exit: None,
+            detached: false,
+            affinity: None,
+            program: String::new(),
+            command: Vec::new(),
+            cwd: procfs::working_directory(pid).unwrap_or_default(),
+            unknown_stops: 0,
+            trap_mask: TrapMask::default(),
+            retry: Retry::default(),
+            yielded: HashSet::new(),
+            leaks: LeakWatch::default(),
+            unrestored: 0,
+            stuck: 0,
+            place_at_stop: false,
+        }
+    }
+
+    pub(super) fn elapsed_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A stop was answered; the task stood still for `time`.
+    pub(super) fn count_stop(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.cost.stops += 1;
+        self.cost.stopped_ns += ns;
+        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(ns);
+        self.progress.stop(ns);
+    }
+
+    /// What a stop of one of its tasks means; of all but exec.
+    pub(super) fn decide(
+        &mut self,
+        tid: i32,
+        status: WaitStatus,
+        stopped: &Stopped,
+        stops: &mut Stops,
+    ) -> Result<Action> {
+        let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
+        match status {
+            WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped, stops),
+            WaitStatus::Signal(signal) => {
+                self.before_signal(tid, stopped)?;
+                Ok(Action::Resume(signal))
+            }
+            WaitStatus::GroupStop(_) => {
+                self.leave_pad_for_signal(tid, stopped)?;
+                if let Some(task) = self.tasks.get_mut(tid) {
+                    task.listening = true;
+                }
+                Ok(Action::Listen)
+            }
+            WaitStatus::EventStop => {
+                if let Some(task) = self.tasks.get_mut(tid) {
+                    task.listening = false;
+                }
+                if was_interrupted {
+                    stopped.restart_interrupted_call()?;
+                }
+                if std::mem::take(&mut self.place_at_stop) {
+                    self.space.place_refused()?;
+                }
+                Ok(Action::Resume(0))
+            }
+            WaitStatus::Event(event) => self.on_event(tid, event, stopped, stops),
+            WaitStatus::Unknown(raw) => {
+                self.unknown_stops += 1;
+                tracing::warn!("unknown stop {raw:#x} of task {tid}");
+                Ok(Action::Resume(0))
+            }
+            WaitStatus::Exited(_) | WaitStatus::Signaled(_) => Ok(Action::Gone),
+        }
+    }
+
+    fn on_event(&mut self, tid: i32, event: Event, stopped: &Stopped, stops: &mut Stops) -> Result<Action> {
+        match event {
+            Event::Clone | Event::Fork | Event::Vfork => {
+                stops.announce(stopped)?;
+                if event == Event::Clone {
+                    self.unpin();
+                }
+                Ok(Action::Resume(0))
+            }
+            Event::VforkDone => Ok(Action::Resume(0)),
+            // The session's, as the process may become another one's.
+            Event::Exec => Ok(Action::Resume(0)),
+            Event::Exit => {
+                let noted = self.on_last_words(tid, stopped, stops);
+                self.on_exit(tid);
+                noted?;
+                Ok(Action::Resume(0))
+            }
+        }
+    }
+
+    /// A task is about to end: its name is still there, and what it had begun will not return.
+    fn on_exit(&mut self, tid: i32) {
+        self.forget_trap_mask(tid);
+        self.yielded.remove(&tid);
+        if let Some(task) = self.tasks.get(tid).copied() {
+            self.thread_names.insert(task.id.serial, procfs::comm(tid));
+            self.end_calls_of(task.id);
+            self.release_dropped_sites();
+        }
+    }
+
+    /// Whether it shares our CPU.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.affinity.as_ref().is_some_and(|pinned| pinned.target_is_pinned)
+    }
+
+    /// Ends the sharing of one CPU: the program has a second thread now.
+    pub(super) fn unpin(&mut self) {
+        let Some(pinned) = &mut self.affinity else { return };
+        if !pinned.target_is_pinned {
+            return;
+        }
+        pinned.target_is_pinned = false;
+        for tid in self.tasks.tids() {
+            let _ = pinned.target.apply(tid);
+        }
+        let _ = pinned.own.apply(0);
+    }
+
+    /// Gives a task the CPUs that it would have without us: new ones inherit their parent's.
+    pub(super) fn restore_affinity(&self, tid: i32) {
+        if let Some(pinned) = &self.affinity {
+            let _ = pinned.target.apply(tid);
+        }
+    }
+}
+
+pub(super) fn new_model(preexisting: Preexisting, settings: &Settings) -> HeapModel {
+    let model = HeapModel::new(preexisting);
+    if settings.free_stacks { model } else { model.without_free_stacks() }
+}

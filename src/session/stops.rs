@@ -1,0 +1,173 @@
+//! What the kernel has reported and nobody has dealt with yet: stops, ends, and the tasks that are about to appear.
+
+use super::Action;
+use super::processes::Slot;
+use crate::tracer::Result;
+use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::status::{Event, WaitStatus};
+use crate::tracer::waiting::Waiting;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+
+/// Every this many stops of a program with threads, all that wait are served in turn.
+const FAIRNESS: u32 = 16;
+
+/// A stop that is being answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serving {
+    pub(super) tid: i32,
+    pub(super) status: WaitStatus,
+    /// What was decided, once it was.
+    pub(super) answer: Option<Action>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Stops {
+    /// The process that each known task belongs to.
+    homes: FxHashMap<i32, Slot>,
+    /// Stops that were reported but not served yet, oldest first.
+    pub(super) waiting: VecDeque<(i32, WaitStatus, Stopped)>,
+    /// Ends that were reported but not noted yet.
+    ended: VecDeque<(i32, WaitStatus)>,
+    /// New tasks that their parents have announced, but that have not stopped yet.
+    pub(super) expected: HashSet<i32>,
+    /// New tasks that stopped before they were announced.
+    pub(super) early: HashSet<i32>,
+    /// The stop that is being answered: what is left of it if that goes wrong.
+    pub(super) serving: Option<Serving>,
+    wait: Waiting,
+    turn: u32,
+}
+
+/// What [`Stops::next`] has to offer.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// A task has stopped.
+    Stop(i32, WaitStatus, Stopped),
+    /// A task has ended.
+    End(i32, WaitStatus),
+    /// Nothing: heaptrace itself was interrupted.
+    Nothing,
+    /// No task is left to wait for.
+    NoTasks,
+}
+
+impl Stops {
+    pub(super) fn new() -> Self {
+        Self {
+            homes: FxHashMap::default(),
+            waiting: VecDeque::new(),
+            ended: VecDeque::new(),
+            expected: HashSet::new(),
+            early: HashSet::new(),
+            serving: None,
+            wait: Waiting::new(),
+            turn: 0,
+        }
+    }
+
+    /// The process that a task belongs to, if it is known.
+    pub(super) fn home(&self, tid: i32) -> Option<Slot> {
+        self.homes.get(&tid).copied()
+    }
+
+    /// A task belongs to the process in `slot` from now on.
+    pub(super) fn settle(&mut self, tid: i32, slot: Slot) {
+        self.homes.insert(tid, slot);
+    }
+
+    /// A task is gone, or no longer ours.
+    pub(super) fn forget(&mut self, tid: i32) {
+        self.homes.remove(&tid);
+    }
+
+    /// The next stop or end, oldest first; waits for one if there is none. `pinned`: the program shares our CPU.
+    pub(super) fn next(&mut self, pinned: bool) -> Result<Next> {
+        if let Some((tid, status)) = self.ended.pop_front() {
+            return Ok(Next::End(tid, status));
+        }
+        if let Some((tid, status, stopped)) = self.waiting.pop_front() {
+            return Ok(Next::Stop(tid, status, stopped));
+        }
+        Ok(match self.wait.next(self.homes.len(), pinned)? {
+            Waited::Task(tid, status, Some(stopped)) => Next::Stop(tid, status, stopped),
+            Waited::Task(tid, status, None) => {
+                self.note_end(tid);
+                Next::End(tid, status)
+            }
+            Waited::Interrupted | Waited::Nothing => Next::Nothing,
+            Waited::NoTasks => Next::NoTasks,
+        })
+    }
+
+    /// A stop was served. Collects from time to time all that are there, to be served in turn: the kernel reports the newest
+    /// task first, and old threads would stand still while new ones are busy.
+    pub(super) fn be_fair(&mut self) -> Result<()> {
+        self.turn = self.turn.wrapping_add(1);
+        if self.waiting.is_empty() && self.homes.len() > 1 && self.turn.is_multiple_of(FAIRNESS) {
+            self.collect()?;
+        }
+        Ok(())
+    }
+
+    /// Takes over all that there is to report.
+    pub(super) fn collect(&mut self) -> Result<()> {
+        loop {
+            match ptrace::wait(false)? {
+                Waited::Task(tid, status, Some(stopped)) => {
+                    // An older stop of the same id belonged to a leader that another thread's exec has replaced.
+                    self.waiting.retain(|(older, ..)| *older != tid);
+                    self.waiting.push_back((tid, status, stopped));
+                }
+                Waited::Task(tid, status, None) => {
+                    self.note_end(tid);
+                    self.ended.push_back((tid, status));
+                }
+                Waited::Interrupted => {}
+                Waited::Nothing | Waited::NoTasks => return Ok(()),
+            }
+        }
+    }
+
+    /// The next end that was collected.
+    pub(super) fn take_end(&mut self) -> Option<(i32, WaitStatus)> {
+        self.ended.pop_front()
+    }
+
+    fn note_end(&mut self, tid: i32) {
+        self.expected.remove(&tid);
+        self.early.remove(&tid);
+    }
+
+    /// A task has just been given a child or thread, which will stop by itself.
+    pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
+        if let Ok(new) = i32::try_from(parent.event_message()?)
+            && !self.homes.contains_key(&new)
+            && !self.early.remove(&new)
+        {
+            self.expected.insert(new);
+        }
+        Ok(())
+    }
+
+    /// A new task has made its first stop.
+    pub(super) fn note_arrival(&mut self, tid: i32) {
+        if !self.expected.remove(&tid) {
+            self.early.insert(tid);
+        }
+    }
+
+    /// Whether the tasks have stopped that the events which wait to be served are about to announce.
+    pub(super) fn announced_are_in(&self, stopped: &BTreeSet<i32>) -> bool {
+        self.waiting.iter().all(|(_, status, parent)| match status {
+            WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
+                let new = parent.event_message().ok().and_then(|message| i32::try_from(message).ok());
+                new.is_none_or(|new| {
+                    stopped.contains(&new) || self.early.contains(&new) || self.homes.contains_key(&new)
+                })
+            }
+            _ => true,
+        })
+    }
+}
