@@ -277,12 +277,11 @@ impl Calls {
         self.dropped.sites.clear();
     }
 
-    /// A thread of another process came to be as a copy of `parent`: it is in the same calls as that.
-    pub fn fork(&mut self, parent: TaskId, child: TaskId) {
-        if let Some(frames) = self.tasks.get(&parent.serial) {
-            let copy = frames.clone();
-            self.tasks.insert(child.serial, copy);
-        }
+    /// The calls of another process, whose only thread `child` came to be as a copy of `parent`: it is in the same calls.
+    #[must_use]
+    pub fn fork(&self, parent: TaskId, child: TaskId) -> Self {
+        let frames = self.tasks.get(&parent.serial).map(|frames| (child.serial, frames.clone()));
+        Self { tasks: frames.into_iter().collect(), ..Self::default() }
     }
 
     /// How many calls were dropped without a return so far.

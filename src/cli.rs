@@ -13,6 +13,7 @@ mod values;
 
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns};
+use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 
@@ -104,6 +105,10 @@ pub struct ProfileOptions {
     pub delay: Option<Duration>,
     /// The signal to heaptrace that pauses and resumes collecting.
     pub toggle_signal: Option<UserSignal>,
+    /// Whether every process of the tree is traced.
+    pub follow: bool,
+    /// Which executables of the tree are.
+    pub selection: Selection,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
     /// Frames after which a stack is cut off; at least 1.
@@ -287,6 +292,8 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         start_paused: arguments.start_paused,
         delay: arguments.delay,
         toggle_signal: arguments.toggle_signal,
+        follow: arguments.follow_forks,
+        selection: Selection { only: arguments.only, skip: arguments.skip },
         free_stacks: !arguments.no_free_stacks,
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,

@@ -8,11 +8,13 @@ pub mod conclude;
 pub mod direct;
 pub mod doctor;
 pub mod hook;
+pub mod naming;
 pub mod progress;
 pub mod run;
 pub mod service;
 pub mod settings;
 pub mod supervise;
+pub mod tree;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};
 use crate::session::SessionError;

@@ -44,6 +44,7 @@ pub struct SiteKey {
 #[allow(missing_docs, reason = "see profile::Sample")]
 pub struct SiteStats {
     pub key: SiteKey,
+    pub inherited: bool,
     pub allocated: Amount,
     pub freed: Amount,
     pub deallocated: Amount,
@@ -172,10 +173,14 @@ impl HeapModel {
     }
 
     /// The model of a forked child: it has all blocks, and has allocated none of them. Its frees of inherited blocks count
-    /// as `preexisting_frees`. `child` is the serial number of the child's thread, the copy of `parent`.
+    /// as `preexisting_frees`. `child` is the serial number of the child's thread, the copy of `parent`. `among_threads`: there
+    /// were other threads, of whose latest calls nobody knows whether they came before the fork or after it.
     #[must_use]
-    pub fn fork(&self, parent: u32, child: u32) -> Self {
+    pub fn fork(&self, parent: u32, child: u32, among_threads: bool) -> Self {
         let mut copy = self.clone();
+        if among_threads {
+            copy.expect_unknown_frees();
+        }
         copy.totals = Totals {
             live_blocks: self.totals.live_blocks,
             live_bytes: self.totals.live_bytes,
@@ -185,7 +190,7 @@ impl HeapModel {
         };
         copy.epoch += 1;
         copy.inherited_births = copy.births;
-        copy.sites.iter_mut().for_each(sites::Site::inherit);
+        copy.sites.inherit();
         copy.timeline = Timeline::new();
         (copy.sizes, copy.lifetimes) = ([0; 65], [0; 65]);
         copy.newest.clear();
@@ -245,8 +250,10 @@ impl HeapModel {
 
     /// A view of everything but the single blocks. Sites and errors are sorted; equal event streams give equal views.
     pub fn snapshot(&self) -> Snapshot {
-        let mut sites: Vec<_> = self.sites.iter().map(|site| site.stats(self.epoch)).collect();
-        sites.sort_unstable_by_key(|site| (site.key.stack, site.key.task, site.key.function, site.key.size));
+        let mut sites: Vec<_> = self.sites.stats(self.epoch).collect();
+        sites.sort_unstable_by_key(|site| {
+            (site.key.stack, site.key.task, site.key.function, site.key.size, site.inherited)
+        });
         let mut errors: Vec<_> = self.errors.values().copied().collect();
         errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
         Snapshot {
@@ -274,7 +281,7 @@ impl HeapModel {
 
     /// The figures of a site; None for an id of another model.
     pub fn site(&self, id: SiteId) -> Option<SiteStats> {
-        self.sites.get(id.0).map(|site| site.stats(self.epoch))
+        self.sites.stats_of(id.0, self.epoch)
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.

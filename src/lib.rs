@@ -11,6 +11,7 @@ pub mod ctl;
 pub mod elf;
 pub mod event;
 pub mod export;
+pub mod glob;
 pub mod heapmodel;
 pub mod leaks;
 pub mod maps;

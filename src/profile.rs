@@ -10,6 +10,7 @@ use std::time::SystemTime;
 pub mod build;
 pub mod identity;
 pub mod leaks;
+pub mod merge;
 pub mod symbolize;
 
 /// Objects and bytes, counted together.
@@ -167,6 +168,17 @@ pub struct Conditions {
     pub pinned: bool,
 }
 
+impl Cost {
+    /// Adds the cost of another process, whose stops were served by the same thread; the wall time stays.
+    fn add(&mut self, other: &Self) {
+        self.stopped_ns = self.stopped_ns.saturating_add(other.stopped_ns);
+        self.stopped_max_ns = self.stopped_max_ns.max(other.stopped_max_ns);
+        self.events += other.events;
+        self.stops += other.stops;
+        self.conditions.threads = self.conditions.threads.saturating_add(other.conditions.threads);
+    }
+}
+
 /// What could not be seen or did not fit: zero on well-behaved programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Anomalies {
@@ -186,6 +198,19 @@ pub struct Anomalies {
     pub mismatched_frees: u64,
     /// Calls whose return was never seen (longjmp, exception, dead thread).
     pub dropped_frames: u64,
+}
+
+impl Anomalies {
+    fn add(&mut self, other: &Self) {
+        self.lost += other.lost;
+        self.truncated_stacks += other.truncated_stacks;
+        self.cut_stacks += other.cut_stacks;
+        self.guessed_stacks += other.guessed_stacks;
+        self.unknown_frees += other.unknown_frees;
+        self.double_frees += other.double_frees;
+        self.mismatched_frees += other.mismatched_frees;
+        self.dropped_frames += other.dropped_frames;
+    }
 }
 
 /// A module of the target.
@@ -287,6 +312,10 @@ pub struct Sample {
     pub thread: usize,
     /// Index into [`Profile::strings`]: the allocator function called.
     pub alloc_fn: usize,
+    /// Index into [`Profile::strings`]: the program, in a profile of several processes.
+    pub program: Option<usize>,
+    /// The blocks came over a fork: they are live here, and were allocated by another process.
+    pub inherited: bool,
     /// Block size in bytes (see [`crate::heapmodel`] for when it is rounded down).
     pub size: u64,
     /// Allocated here, ever.
@@ -301,6 +330,18 @@ pub struct Sample {
     pub at_peak: Amount,
     /// Allocated here and freed before the same thread's next allocation: number of blocks.
     pub temporary: u64,
+}
+
+impl Sample {
+    /// Adds the amounts of another one, of the same key.
+    fn add(&mut self, other: &Self) {
+        self.allocated = self.allocated.plus(other.allocated);
+        self.freed = self.freed.plus(other.freed);
+        self.deallocated = self.deallocated.plus(other.deallocated);
+        self.live = self.live.plus(other.live);
+        self.at_peak = self.at_peak.plus(other.at_peak);
+        self.temporary = self.temporary.saturating_add(other.temporary);
+    }
 }
 
 /// A point of the timeline.
@@ -343,6 +384,52 @@ pub struct Children {
     pub untraced: u64,
     /// Names of the programs of untraced children, as far as known, without repeats.
     pub untraced_names: Vec<String>,
+}
+
+/// What became of a followed process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// It called the allocator, and that was recorded.
+    Recorded,
+    /// It made no call of the allocator.
+    Silent,
+    /// Its program is not one of those to be traced (`--only`, `--skip`).
+    Skipped,
+    /// It was let go before it became a program with other rights, which the kernel gives to nobody who is traced.
+    LetGo,
+}
+
+impl Seen {
+    /// The name in report.json.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recorded => "recorded",
+            Self::Silent => "silent",
+            Self::Skipped => "skipped",
+            Self::LetGo => "let_go",
+        }
+    }
+}
+
+/// One process of several.
+#[derive(Clone, Debug)]
+pub struct ProcessRow {
+    /// Process id, in heaptrace's namespace.
+    pub pid: i32,
+    /// The process that made it; None for the first.
+    pub parent: Option<i32>,
+    /// Basename of the executable of its last image.
+    pub program: String,
+    /// How it ended; None if it lives on, or was let go.
+    pub exit: Option<Exit>,
+    /// What became of it.
+    pub seen: Seen,
+    /// Its own totals; inherited blocks are live in it, too.
+    pub totals: Totals,
+    /// What is live in it at its end that came over a fork.
+    pub inherited: Amount,
+    /// What `check` says of it.
+    pub verdict: Option<leaks::Verdict>,
 }
 
 /// What is wrong with a call.
@@ -414,4 +501,6 @@ pub struct Profile {
     pub budgets: Vec<leaks::Budget>,
     /// Sentences for the user: what was not seen, and what to do about it.
     pub warnings: Vec<String>,
+    /// The processes that this is a profile of, if there are several, in the order in which they came to be.
+    pub processes: Vec<ProcessRow>,
 }

@@ -39,7 +39,7 @@ pub struct Reading {
     pub events: u64,
     /// Bytes live now.
     pub live_bytes: u64,
-    /// The most bytes that were ever live.
+    /// The most bytes that were ever live at one moment.
     pub peak_bytes: u64,
     /// Time that threads of the target stood still for us, summed over all stops.
     pub stopped: Duration,
@@ -56,11 +56,16 @@ impl Progress {
         self.stopped_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Notes the state of the heap after an event: how many events there were, and the live and peak bytes.
-    pub fn heap(&self, events: u64, live_bytes: u64, peak_bytes: u64) {
-        self.events.store(events, Ordering::Relaxed);
-        self.live_bytes.store(live_bytes, Ordering::Relaxed);
-        self.peak_bytes.store(peak_bytes, Ordering::Relaxed);
+    /// Counts a heap event.
+    pub fn event(&self) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that one process has `live` bytes instead of the `shown` ones, which are replaced.
+    pub fn live(&self, shown: &mut u64, live: u64) {
+        let change = live.wrapping_sub(std::mem::replace(shown, live));
+        let all = self.live_bytes.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
+        self.peak_bytes.fetch_max(all, Ordering::Relaxed);
     }
 
     /// The state now.
@@ -81,16 +86,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stops_and_hits_add_up_and_the_heap_is_replaced() {
+    fn stops_hits_and_heaps_add_up() {
         let progress = Progress::default();
         progress.hit();
         progress.hit();
         progress.stop(1_500);
         progress.stop(500);
-        progress.heap(1, 64, 64);
-        progress.heap(2, 0, 64);
+        let (mut one, mut other) = (0, 0);
+        progress.event();
+        progress.live(&mut one, 64);
+        progress.event();
+        progress.live(&mut other, 16);
+        progress.live(&mut one, 8);
         let reading = progress.read();
         assert_eq!((reading.hits, reading.stopped), (2, Duration::from_nanos(2_000)));
-        assert_eq!((reading.events, reading.live_bytes, reading.peak_bytes), (2, 0, 64));
+        assert_eq!((reading.events, reading.live_bytes, reading.peak_bytes), (2, 24, 80));
     }
 }

@@ -24,22 +24,24 @@ mod trapmask;
 
 pub use breakoff::{Aftermath, trace};
 pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
-pub use recording::{EndedImage, ModuleRecord, Recording};
+pub use recording::{EndedImage, ModuleRecord, Recording, Traced};
 pub use requests::{Answer, Reply, Requests, Wish};
 pub use space::OwnSuppressions;
 
 use crate::allocators::AllocatorTable;
+use crate::glob::Selection;
 use crate::leaks::ScanOptions;
 use crate::profile::{Exit, signal_text};
 use crate::tracer::TracerError;
-use crate::tracer::control::{self, Control, SignalMask};
+use crate::tracer::control::{self, SignalMask};
 use crate::tracer::guardian::Guardian;
 use crate::tracer::launch::{Launched, Program};
 use crate::tracer::limits;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
-use process::Process;
+use process::{Common, Process};
 use processes::{Processes, Slot};
+use space::SharedFiles;
 use std::sync::Arc;
 use std::time::Instant;
 use stops::{Next, Serving, Stops};
@@ -118,17 +120,25 @@ pub struct Settings {
     pub requests: Arc<Requests>,
     /// Whether, and how, to look for leaks at the program's end.
     pub leak_scan: Option<ScanOptions>,
+    /// Whether every process of the tree is traced, rather than the first one only.
+    pub follow: bool,
+    /// Which executables are.
+    pub selection: Selection,
 }
 
 /// A session in progress; see the module's head.
 #[derive(Debug)]
 pub struct Session {
-    settings: Arc<Settings>,
-    control: Arc<Control>,
+    common: Common,
     processes: Processes,
     stops: Stops,
-    /// The process that tracing began with.
+    /// The process that tracing began with. Its place may be another one's since, if others are followed.
     first: Slot,
+    /// Its id.
+    first_pid: i32,
+    /// What is left of processes that have ended while others go on.
+    finished: Vec<Recording>,
+    files: SharedFiles,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
@@ -149,6 +159,8 @@ enum Action {
     Gone,
     /// It is in another stop meanwhile: that is to be answered.
     Instead(WaitStatus),
+    /// It is a new process, whose parent has not told of it yet: it waits for that.
+    Hold,
 }
 
 impl Session {
@@ -158,7 +170,7 @@ impl Session {
     /// Only if waiting itself fails; the target's code has been restored then, as far as possible.
     fn run(&mut self) -> Result<(), SessionError> {
         while self.goes_on() {
-            if self.control.detach_requested() {
+            if self.common.control.detach_requested() {
                 break;
             }
             if limits::is_memory_short() {
@@ -183,31 +195,43 @@ impl Session {
             self.drain_detaching()?;
         }
         for process in self.processes.iter_mut() {
-            process.cost.wall_ns = process.elapsed_ns();
+            process.cost.wall_ns = process.lived_ns();
         }
         Ok(())
     }
 
     fn goes_on(&self) -> bool {
         // A child that was forked just before the end still has a copy of our breakpoints: it must be seen.
+        if !self.stops.expected.is_empty() || !self.stops.held.is_empty() {
+            return true;
+        }
         let lives = |process: &Process| !process.tasks.is_empty() && process.exit.is_none();
-        self.processes.get(self.first).is_some_and(lives) || !self.stops.expected.is_empty()
+        match self.common.settings.follow {
+            true => !self.processes.is_empty(),
+            false => self.processes.get(self.first).is_some_and(lives),
+        }
     }
 
     /// Does what others have asked for meanwhile.
     fn obey(&mut self) -> Result<(), SessionError> {
-        while let Some(request) = self.settings.requests.take() {
+        while let Some(request) = self.common.settings.requests.take() {
             self.answer(request);
         }
-        if let Some(pause) = self.control.take_pause() {
+        if let Some(pause) = self.common.control.take_pause() {
             self.processes.iter_mut().for_each(|process| process.set_paused(pause));
         }
-        if let Some(signal) = self.control.take_forward()
-            && let Some(process) = self.processes.get(self.first)
-        {
-            control::send(process.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+        if let Some(signal) = self.common.control.take_forward() {
+            // If the first one has ended, its children are what is left of the program.
+            let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot));
+            let to: Vec<i32> = match first.filter(|process| process.exit.is_none()) {
+                Some(first) => vec![first.pid],
+                None => self.processes.iter().map(|process| process.pid).collect(),
+            };
+            for pid in to {
+                control::send(pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+            }
         }
-        if self.control.take_end() {
+        if self.common.control.take_end() {
             for process in self.processes.iter_mut() {
                 process.scan_and_kill(&mut self.stops)?;
             }
@@ -221,12 +245,12 @@ impl Session {
         let reply = match process {
             Some(process) => match request.wish {
                 Wish::Detach => {
-                    self.control.request_detach();
+                    self.common.control.request_detach();
                     Ok(Answer::Detaching)
                 }
                 Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
                 Wish::Pause(pause) => {
-                    self.control.request_pause(pause);
+                    self.common.control.request_pause(pause);
                     let already = process.is_paused() == pause;
                     process.set_paused(pause);
                     Ok(Answer::Paused { already })
@@ -299,7 +323,7 @@ impl Session {
                 }
             },
         };
-        let slot = self.stops.home(tid).unwrap_or(self.first);
+        let slot = self.slot_of(tid);
         self.carry_out(tid, stopped, action)?;
         if let Some(process) = self.processes.get_mut(slot) {
             process.count_stop(noticed.elapsed());
@@ -309,8 +333,10 @@ impl Session {
 
     /// Carries out what was decided for a stop.
     fn carry_out(&mut self, tid: i32, stopped: Stopped, action: Action) -> crate::tracer::Result<()> {
+        let mut status_of_serving = WaitStatus::EventStop;
         if let Some(serving) = &mut self.stops.serving {
             serving.answer = Some(action);
+            status_of_serving = serving.status;
         }
         if let Some(process) = self.process_of(tid) {
             process.space.memory.stands_still(None);
@@ -319,8 +345,17 @@ impl Session {
             Action::Resume(signal) => stopped.resume(signal),
             Action::Listen => stopped.listen(),
             Action::Detach => {
+                let slot = self.stops.home(tid);
                 self.forget_task(tid);
-                stopped.detach(0)
+                let done = stopped.detach(0);
+                if let Some(slot) = slot {
+                    self.finish_if_over(slot);
+                }
+                done
+            }
+            Action::Hold => {
+                self.stops.held.push((tid, status_of_serving));
+                Ok(())
             }
             Action::Gone | Action::Instead(_) => Ok(()),
         };
@@ -352,13 +387,22 @@ impl Session {
         let Self { processes, stops, .. } = self;
         let Some(process) = stops.home(tid).and_then(|slot| processes.get_mut(slot)) else { return Ok(Action::Gone) };
         process.space.memory.stands_still(Some(tid));
-        if status == WaitStatus::Event(Event::Exec) {
-            return self.on_exec(tid, stopped);
+        match status {
+            WaitStatus::Event(Event::Exec) => return self.on_exec(tid, stopped),
+            WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) if self.common.settings.follow => {
+                self.follow_child(tid, stopped)?;
+            }
+            _ => {}
         }
-        process.decide(tid, status, stopped, stops)
+        let Self { processes, stops, .. } = self;
+        match stops.home(tid).and_then(|slot| processes.get_mut(slot)) {
+            Some(process) => process.decide(tid, status, stopped, stops),
+            None => Ok(Action::Gone),
+        }
     }
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
+        let slot = self.stops.home(tid);
         if let Some(process) = self.process_of(tid) {
             process.tasks.remove(tid);
             if tid == process.pid {
@@ -366,6 +410,22 @@ impl Session {
             }
         }
         self.stops.forget(tid);
+        if let Some(slot) = slot {
+            self.finish_if_over(slot);
+        }
+    }
+
+    /// Where others are followed: keeps of a process without tasks what it has found out, and nothing else.
+    fn finish_if_over(&mut self, slot: Slot) {
+        if !self.common.settings.follow || self.processes.get(slot).is_none_or(|process| !process.tasks.is_empty()) {
+            return;
+        }
+        self.release_held_children_of(slot);
+        if let Some(mut process) = self.processes.remove(slot) {
+            process.cost.wall_ns = process.lived_ns();
+            process.end(&mut self.files);
+            self.finished.push(process.finish());
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub struct ModuleSource {
     /// The build id in lower-case hex, read from the target's memory. A file with another one is not used.
     pub build_id: Option<String>,
     /// The file, if it was opened while it was certain to be the right one.
-    pub file: Option<File>,
+    pub file: Option<Arc<File>>,
     /// The module's bytes as they are in memory: for the vdso and for files that are gone.
     pub memory: Option<ModuleMemory>,
 }

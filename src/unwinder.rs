@@ -199,6 +199,20 @@ impl Unwinder {
         self.initial_sp = Some(sp);
     }
 
+    /// The unwinder of a copy of the process: it knows the same code and the same stacks.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            modules: self.modules.clone(),
+            code: self.code.clone(),
+            rules: self.rules.clone(),
+            rows: self.rows.clone(),
+            stacks: self.stacks.clone(),
+            initial_sp: self.initial_sp,
+            ..Self::default()
+        }
+    }
+
     /// Ends the unwinder and keeps the stacks.
     pub fn into_stacks(self) -> StackTable {
         self.stacks

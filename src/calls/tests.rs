@@ -502,11 +502,11 @@ fn a_forked_child_is_in_its_parents_calls_and_exec_ends_all() {
     let mut thread = Thread::new();
     thread.call("malloc", &[10]);
     let child = TaskId { tid: 78, serial: 2 };
-    thread.calls.fork(TASK, child);
-    assert!(thread.calls.pending(child) && thread.calls.pending(TASK));
+    let mut calls = thread.calls.fork(TASK, child);
+    assert!(calls.pending(child) && !calls.pending(TASK) && thread.calls.pending(TASK));
     let mut told = Vec::new();
     let at = Return { task: child, site: SITE, sp: SP + 8, result: 0x1000, time_ns: 0 };
-    assert_eq!(thread.calls.leave(&at, &mut MemoryImage::default(), &mut |event| told.push(event)), Left::Matched);
+    assert_eq!(calls.leave(&at, &mut MemoryImage::default(), &mut |event| told.push(event)), Left::Matched);
     let [HeapEvent::Allocated { by, .. }] = told[..] else { panic!() };
     assert_eq!(by.task, child);
     thread.calls.exec();

@@ -161,6 +161,35 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]
     pub(super) top: Option<u16>,
 
+    /// Trace child processes, too: none, or all of the tree. `-f` alone means all
+    ///
+    /// Every process gets a profile of its own where the name of the file has a %p (the default has), if it has called the
+    /// allocator; files with other names hold one profile of all. heaptrace then waits for all processes of the tree, and
+    /// exits with the status of the first. (A program that replaces itself by exec is followed in any case.)
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "WHICH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "all",
+        value_parser = values::follow(),
+        action = clap::ArgAction::Set,
+        help_heading = "Processes"
+    )]
+    pub(super) follow_forks: bool,
+
+    /// With -f, record only these executables: a name, or a path if it has a slash, with * and ?; repeatable
+    ///
+    /// The others of the tree run without probes of the allocator; their children are followed.
+    #[arg(long, value_name = "GLOB", help_heading = "Processes")]
+    pub(super) only: Vec<String>,
+
+    /// With -f, record all executables but these; repeatable
+    #[arg(long, value_name = "GLOB", help_heading = "Processes")]
+    pub(super) skip: Vec<String>,
+
     /// Stop tracing after this time: 30, 30s, 500ms, 1m; a number without unit is seconds
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::duration, help_heading = "Tracing")]
     pub(super) duration: Option<Duration>,

@@ -26,6 +26,11 @@ pub(super) fn pprof_columns() -> impl TypedValueParser<Value = PprofColumns> {
     one_of(&[("all", PprofColumns::All), ("sampler", PprofColumns::Sampler), ("go", PprofColumns::Go)])
 }
 
+/// `none` or `all`: whether processes are followed.
+pub(super) fn follow() -> impl TypedValueParser<Value = bool> {
+    one_of(&[("none", false), ("all", true)])
+}
+
 /// `on` or `off`.
 pub(super) fn on_off() -> impl TypedValueParser<Value = bool> {
     one_of(&[("on", true), ("off", false)])

@@ -39,12 +39,12 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let traced =
         supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, profile, &progress, tick);
     drop(line);
-    let recording = traced.map_err(|error| explain(error, pid))?;
-    let harmed = recording.harmed;
+    let traced = traced.map_err(|error| explain(error, pid))?;
+    let harmed = traced.has_harmed();
     // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
     control::pending_signals();
     control::unblock_terminal_stops()?;
-    let concluded = conclude(recording, profile, &destinations);
+    let concluded = conclude(traced, profile, &destinations);
     Ok(if harmed || concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
 }
 

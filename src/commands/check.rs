@@ -11,7 +11,7 @@ use crate::leaks::ScanOptions;
 use crate::leaks::suppressions;
 use crate::leaks::verdict::{Circumstances, judge};
 use crate::profile::Profile;
-use crate::session::{LeakScan, Recording};
+use crate::session::LeakScan;
 use crate::tracer::control;
 use anyhow::{Context, bail};
 use rules::Rules;
@@ -39,21 +39,22 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let mut settings = settings(profile, true)?;
     settings.table.watch_sized_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
-    let Some(mut recording) = run::trace(&options.run, settings, options.timeout)? else {
+    let Some(mut traced) = run::trace(&options.run, settings, options.timeout)? else {
         return Ok(EXIT_OWN_FAILURE);
     };
-    let (pid, lives_on) = (recording.pid, recording.detached && recording.exit.is_none());
-    let circumstances = Circumstances { timed_out: recording.timed_out, not_scanned: not_scanned(&recording) };
-    if let LeakScan::Done(scan) = &recording.leaks {
-        recording.warnings.extend(rules.add_own(&scan.own_suppressions));
+    let (pid, lives_on) = (traced.first.pid, traced.first.detached && traced.first.exit.is_none());
+    for recording in std::iter::once(&mut traced.first).chain(&mut traced.others) {
+        if let LeakScan::Done(scan) = &recording.leaks {
+            recording.warnings.extend(rules.add_own(&scan.own_suppressions));
+        }
     }
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
-    let mut judge = |profile: &mut Profile| {
+    let mut judge = |profile: &mut Profile, circumstances: &Circumstances| {
         rules.apply(profile);
-        judge(profile, &options.policy, &circumstances);
+        judge(profile, &options.policy, circumstances);
     };
-    let concluded = conclude_check(recording, &destinations, &mut Judging { options, judge: &mut judge });
+    let concluded = conclude_check(traced, &destinations, &mut Judging { options, judge: &mut judge });
     let mut has_failed = concluded.has_failed();
     if let Some(path) = &options.gen_suppressions {
         let text = suppressions::generate(&concluded.profile, &options.policy);
@@ -68,15 +69,6 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
         return Ok(if status == 0 { verdict } else { status });
     }
     Ok(if verdict == 0 && has_failed { EXIT_OWN_FAILURE } else { verdict })
-}
-
-/// Why what was seen is not enough to judge; None if it is.
-fn not_scanned(recording: &Recording) -> Option<String> {
-    let mut causes = recording.blind_spots.clone();
-    if let LeakScan::Missed(cause) = &recording.leaks {
-        causes.push(cause.clone());
-    }
-    (!causes.is_empty()).then(|| causes.join("; "))
 }
 
 /// Finds out whether a file can be written, as far as that goes without writing it.

@@ -3,21 +3,18 @@
 use super::binaries::{BinaryStore, SaveError};
 use super::direct::Waiter;
 use super::hook::{self, HookError};
+use super::naming::{Asked, KnownNames, profile};
 use super::use_color;
-use crate::addr::Addr;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
-use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
-use crate::profile::symbolize::{NoSymbols, Symbolize};
-use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
-use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{ModuleSource, Search, Symbolizer};
+use crate::leaks::verdict::Circumstances;
+use crate::profile::Profile;
+use crate::session::{LeakScan, ModuleRecord, Recording, Traced};
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 
 /// What a recording became.
 #[derive(Debug)]
@@ -74,7 +71,7 @@ pub struct Judging<'a> {
     /// Its options.
     pub options: &'a CheckOptions,
     /// Sets the verdict, once all has a name.
-    pub judge: &'a mut dyn FnMut(&mut Profile),
+    pub judge: &'a mut dyn FnMut(&mut Profile, &Circumstances),
 }
 
 impl std::fmt::Debug for Judging<'_> {
@@ -84,37 +81,40 @@ impl std::fmt::Debug for Judging<'_> {
 }
 
 /// Finds the names, writes the files, tells the user, and passes the files on.
-pub fn conclude(recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
-    conclude_as(recording, options, destinations, None)
+pub fn conclude(traced: Traced, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
+    conclude_as(traced, options, destinations, None)
 }
 
 /// The same for a check: its report takes the place of the summary.
-pub fn conclude_check(recording: Recording, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
+pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
     let options = judging.options;
-    conclude_as(recording, &options.run.profile, destinations, Some(judging))
+    conclude_as(traced, &options.run.profile, destinations, Some(judging))
 }
 
 fn conclude_as(
-    mut recording: Recording,
+    mut traced: Traced,
     options: &ProfileOptions,
     destinations: &Destinations,
     judging: Option<&mut Judging<'_>>,
 ) -> Concluded {
-    let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
-    recording.warnings.extend(saved.warnings);
-    let interrupted = recording.interrupted;
+    let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
+    let saved = destinations.binaries.as_ref().map(|store| store.save(&modules)).unwrap_or_default();
+    drop(modules);
+    traced.first.warnings.extend(saved.warnings);
+    let interrupted = traced.first.interrupted;
     let check = judging.as_ref().map(|judging| judging.options);
-    let asked =
-        Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
-    let mut profile = profile(recording, options, asked);
-    if let Some(judging) = judging {
-        (judging.judge)(&mut profile);
-    }
     let top = options.top;
     let defaults = ExportOptions::default();
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
     let mut waiter = Waiter::new(options.verbosity);
-    let files = destinations.outputs.write(Scope::All, &profile, &export, &mut waiter);
+    let mut work = Work { options, outputs: &destinations.outputs, export, known: KnownNames::default(), judging };
+    let (profile, files) = if traced.others.is_empty() {
+        let profile = work.name(traced.first);
+        let files = work.outputs.write(Scope::All, &profile, &work.export, &mut waiter);
+        (profile, files)
+    } else {
+        work.tree(traced, &mut waiter)
+    };
     if check.is_some_and(|check| check.github) {
         let _ = io::stderr().write_all(annotations(&profile).as_bytes());
     }
@@ -164,128 +164,41 @@ fn conclude_as(
     Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
 }
 
-/// What a profile is made for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
-    /// Whether a check will judge it.
-    pub check: bool,
-    /// Why the blocks of the functions with this in their names can still be reached.
-    pub explain: Option<&'a str>,
-    /// Why the block at this address can.
-    pub block: Option<Addr>,
+/// What making profiles of recordings needs.
+pub(super) struct Work<'a, 'b> {
+    pub(super) options: &'a ProfileOptions,
+    pub(super) outputs: &'a Outputs,
+    pub(super) export: ExportOptions,
+    pub(super) known: KnownNames,
+    pub(super) judging: Option<&'a mut Judging<'b>>,
 }
 
-/// Gives a recording its names.
-pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>) -> Profile {
-    let meta = Meta {
-        mode: match asked.check {
-            true => Mode::Check,
-            false if recording.attached => Mode::Attach,
-            false => Mode::Run,
-        },
-        part: 1,
-        program: recording.program,
-        pid: recording.pid,
-        command: recording.command,
-        cwd: recording.cwd,
-        started_at: recording.started_at,
-        duration_ns: recording.cost.wall_ns,
-        engine: "trap".to_owned(),
-        complete: !recording.detached || recording.attached,
-        exit: recording.exit,
-        session: session_id(recording.pid, recording.started_at),
-        sample_interval: 0,
-    };
-    let mut modules = recording.modules;
-    modules.sort_by_key(|module| !module.is_program);
-    let allocators = modules
-        .iter()
-        .filter(|module| !module.probed.is_empty())
-        .map(|module| {
-            let names = module.probed.iter().map(|&function| recording.table.name(function).to_owned());
-            (module.id, names.collect())
-        })
-        .collect();
-    let loaded = modules.iter().map(loaded_module).collect();
-    let names = recording.thread_names;
-    let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
-    let function_name = |id| recording.table.name(id).to_owned();
-    let images = recording.images.into_iter().map(|image| Image {
-        program: image.program,
-        totals: image.totals,
-        gone_with_exec: image.gone_with_exec,
-    });
-    let mut symbolizer: Box<dyn Symbolize> =
-        if options.symbolize { Box::new(symbolizer(modules, options, recording.pid)) } else { Box::new(NoSymbols) };
-    let scan = match &recording.leaks {
-        LeakScan::Done(scan) => Some(scan),
-        LeakScan::NotWanted | LeakScan::Missed(_) => None,
-    };
-    let site = |id| scan.and_then(|scan| scan.sites.get(&id).copied());
-    let name_of_tid = |tid: i32| scan.and_then(|scan| scan.thread_names.get(&tid).cloned());
-    let leaks = scan.map(|scan| LeakInput {
-        scan: &scan.scan,
-        site: &site,
-        thread_name: &name_of_tid,
-        moment: scan.moment,
-        stopped_ns: scan.stopped_ns,
-        explain: asked.explain,
-        block: asked.block,
-    });
-    let input = BuildInput {
-        meta,
-        anomalies: recording.anomalies,
-        cost: recording.cost,
-        snapshot: &recording.snapshot,
-        stacks: &recording.stacks,
-        modules: loaded,
-        allocators,
-        thread_name: &thread_name,
-        function_name: &function_name,
-        images: images.collect(),
-        children: recording.children,
-        warnings: recording.warnings,
-        leaks,
-    };
-    build(input, symbolizer.as_mut()).profile
-}
-
-fn loaded_module(module: &ModuleRecord) -> LoadedModule {
-    LoadedModule {
-        info: ModuleInfo {
-            id: module.id,
-            path: module.path.clone(),
-            build_id: module.build_id.clone(),
-            start: module.start,
-            end: module.end,
-            file_offset: module.file_offset,
-            symbols: SymbolStatus::default(),
-        },
-        bias: module.bias,
+impl Work<'_, '_> {
+    /// Gives a recording its names, and if it is a check's, its verdict.
+    pub(super) fn name(&mut self, recording: Recording) -> Profile {
+        let check = self.judging.as_ref().map(|judging| judging.options);
+        let explain = check.and_then(|check| check.explain.as_deref());
+        let asked = Asked { check: check.is_some(), explain, block: None };
+        let circumstances = circumstances(&recording);
+        let mut profile = profile(recording, self.options, asked, &mut self.known);
+        if let Some(judging) = &mut self.judging {
+            (judging.judge)(&mut profile, &circumstances);
+        }
+        profile
     }
 }
 
-fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, pid: i32) -> Symbolizer {
-    // The target's own root, while the target lives: it may be in a container.
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let root = if root.is_dir() { root } else { PathBuf::from("/") };
-    let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
-    let mut symbolizer = Symbolizer::new(search);
-    for module in modules {
-        let ModuleRecord { id, path, build_id, file, memory, .. } = module;
-        symbolizer.add_module(id, ModuleSource { path, build_id, file, memory });
+/// What a profile does not say of its recording, and a judge has to know.
+fn circumstances(recording: &Recording) -> Circumstances {
+    let mut causes = recording.blind_spots.clone();
+    if let LeakScan::Missed(cause) = &recording.leaks {
+        causes.push(cause.clone());
     }
-    symbolizer
-}
-
-/// An id that ties the files of one session together: 16 hex digits.
-fn session_id(pid: i32, started_at: std::time::SystemTime) -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    // The standard library's hasher is seeded from the kernel's random numbers.
-    let mut hasher = RandomState::new().build_hasher();
-    hasher.write_i32(pid);
-    hasher.write_u128(started_at.duration_since(std::time::UNIX_EPOCH).map(|t| t.as_nanos()).unwrap_or_default());
-    format!("{:016x}", hasher.finish())
+    Circumstances {
+        timed_out: recording.timed_out && recording.parent.is_none(),
+        not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
+        is_child: recording.parent.is_some(),
+    }
 }
 
 /// The terminal's width in columns, as the shell tells it.

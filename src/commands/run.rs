@@ -8,7 +8,7 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{Recording, SessionError, Settings, Target, exit_of};
+use crate::session::{SessionError, Settings, Target, Traced, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
@@ -28,12 +28,12 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let settings = settings(profile, profile.duration.is_none())?;
-    let Some(recording) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
-    let harmed = recording.harmed;
-    let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
+    let Some(traced) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
+    let harmed = traced.has_harmed();
+    let (pid, lives_on, exit) = (traced.first.pid, traced.first.detached, traced.first.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
-    let concluded = conclude(recording, profile, &destinations);
+    let concluded = conclude(traced, profile, &destinations);
     let status = match exit {
         None if lives_on => Some(wait_for_the_rest(pid, late.into_iter().chain(concluded.interrupted))?),
         _ => exit.map(code_of),
@@ -51,7 +51,7 @@ pub(super) fn trace(
     options: &RunOptions,
     settings: Settings,
     timeout: Option<Duration>,
-) -> anyhow::Result<Option<Recording>> {
+) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
@@ -63,8 +63,8 @@ pub(super) fn trace(
     let schedule = Schedule::of(profile).with_timeout(timeout);
     let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
     drop(line);
-    let mut recording = match traced {
-        Ok(recording) => recording,
+    let mut traced = match traced {
+        Ok(traced) => traced,
         Err(error) => {
             // The program lives on as a child of ours: whoever waits for us waits for it.
             if let Some(SessionError::BrokenOff { aftermath, .. }) = error.downcast_ref()
@@ -78,18 +78,18 @@ pub(super) fn trace(
         }
     };
     if privileged {
-        recording.warnings.push(
+        traced.first.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
                 .to_owned(),
         );
     }
     if sanitized {
-        recording.warnings.push(
+        traced.first.warnings.push(
             "the program's own leak check (LeakSanitizer) refuses to run under ptrace: it was switched off (detect_leaks=0)"
                 .to_owned(),
         );
     }
-    Ok(Some(recording))
+    Ok(Some(traced))
 }
 
 /// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came meanwhile.

@@ -1,6 +1,6 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
-use super::conclude::{Asked, profile};
+use super::naming::{Asked, KnownNames, profile};
 use crate::addr::Addr;
 use crate::cli::ProfileOptions;
 use crate::ctl::{self, Command, Look, Request, Response};
@@ -105,7 +105,7 @@ impl Desk {
     /// Classifies and names, while the process runs on.
     fn leaks(&mut self, capture: HeapCapture, question: &Question, look: Look) -> Result<String, String> {
         let asked = Asked { block: question.block, ..Asked::default() };
-        let mut profile = profile(capture.classify(), &self.options, asked);
+        let mut profile = profile(capture.classify(), &self.options, asked, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
             Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),
             None => FxHashMap::default(),

@@ -2,14 +2,19 @@
 
 use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
+use crate::glob::Selection;
 use crate::session::Settings;
+use anyhow::bail;
 use std::sync::Arc;
 
 /// Resolves the options. `exit_kill`: see [`Settings::exit_kill`].
 ///
 /// # Errors
-/// A declaration of an allocator function that can't be understood.
+/// Options that make no sense together, or a declaration of an allocator function that can't be understood.
 pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Settings> {
+    if !options.follow && options.selection != Selection::default() {
+        bail!("--only and --skip choose among the processes that -f follows: add -f");
+    }
     let mut table = AllocatorTable::new();
     for spec in &options.alloc_fns {
         table.declare(AllocatorTable::parse_alloc_fn(spec)?);
@@ -28,5 +33,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         guardian: None,
         requests: Arc::default(),
         leak_scan: None,
+        follow: options.follow,
+        selection: options.selection.clone(),
     })
 }

@@ -4,7 +4,7 @@
 use super::service::Service;
 use crate::cli::ProfileOptions;
 use crate::progress::Progress;
-use crate::session::{self, Recording, Settings, Target};
+use crate::session::{self, Settings, Target, Traced};
 use crate::tracer::TracerError;
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use crate::tracer::guardian::GuardianProcess;
@@ -77,7 +77,7 @@ pub fn supervise(
     profile: &ProfileOptions,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
-) -> anyhow::Result<Recording> {
+) -> anyhow::Result<Traced> {
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
     let _service = Service::start(&control, &settings.requests, profile);
@@ -168,9 +168,9 @@ pub fn supervise(
     if let Some(guardian) = guardian {
         guardian.dismiss();
     }
-    let mut recording = traced?;
-    recording.interrupted = interrupts > 0;
-    Ok(recording)
+    let mut traced = traced?;
+    traced.first.interrupted = interrupts > 0;
+    Ok(traced)
 }
 
 /// Tells the control thread that the tracer thread has finished, however it did.

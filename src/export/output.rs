@@ -44,6 +44,10 @@ pub enum Scope {
     Part,
     /// What covers the whole series.
     Lifetime,
+    /// Of several processes, the files of one: names with `%p`.
+    Process,
+    /// Of several processes, the files of all together: names without.
+    Tree,
 }
 
 /// Why an output can't be written.
@@ -233,6 +237,8 @@ impl Outputs {
             Scope::All => true,
             Scope::Part => output.target.takes_parts(),
             Scope::Lifetime => !output.target.takes_parts(),
+            Scope::Process => output.target.takes_processes(),
+            Scope::Tree => !output.target.takes_processes(),
         });
         let mut order: Vec<(usize, &Output, PathBuf, PathBuf)> = selected
             .enumerate()
@@ -266,6 +272,10 @@ impl Outputs {
 impl Target {
     fn takes_parts(&self) -> bool {
         matches!(self, Self::File { name, .. } if name.has_number())
+    }
+
+    fn takes_processes(&self) -> bool {
+        matches!(self, Self::File { name, .. } if name.has_pid())
     }
 
     /// Where to write, and how to call it.

@@ -254,10 +254,11 @@ fn mappings(tables: &mut Tables<'_>, profile: &Profile) -> Vec<proto::Mapping> {
 fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Label> {
     let view = tables.view;
     let unit = tables.string("bytes");
-    let mut labels = vec![
-        proto::Label { key: tables.string("bytes"), str: 0, num: signed(sample.size), num_unit: unit },
-        proto::Label { key: tables.string("pid"), str: 0, num: pid, num_unit: 0 },
-    ];
+    let mut labels =
+        vec![proto::Label { key: tables.string("bytes"), str: 0, num: signed(sample.size), num_unit: unit }];
+    if sample.program.is_none() {
+        labels.push(proto::Label { key: tables.string("pid"), str: 0, num: pid, num_unit: 0 });
+    }
     let quality = match view.quality(sample.stack) {
         Quality::Complete => "",
         Quality::Guessed => "guessed",
@@ -269,6 +270,8 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
         ("alloc_fn", view.alloc_fn(sample)),
         ("stack", quality),
         ("leak", leak),
+        ("program", sample.program.map_or("", |program| view.string(program))),
+        ("origin", if sample.inherited { "inherited" } else { "" }),
     ];
     for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
         labels.push(proto::Label { key: tables.string(key), str: tables.string(text), num: 0, num_unit: 0 });

@@ -314,6 +314,8 @@ fn samples() -> Vec<Sample> {
         stack: 0,
         thread: 0,
         alloc_fn: 2,
+        program: None,
+        inherited: false,
         size: 0,
         allocated: amount(0, 0),
         freed: amount(0, 0),

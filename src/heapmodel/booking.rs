@@ -101,7 +101,9 @@ impl HeapModel {
             let by = limbo.by;
             self.release(addr, block, FreedBy::Call(by));
         } else {
-            self.lost += 1;
+            // Another thread may have freed it just before the fork.
+            let is_doubtful = block.birth <= self.inherited_births && self.preexisting == Preexisting::Unknown;
+            self.lost += u64::from(!is_doubtful);
             self.release(addr, block, FreedBy::Lost);
         }
     }

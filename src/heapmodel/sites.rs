@@ -80,9 +80,11 @@ impl Site {
         }
     }
 
-    pub(super) fn stats(&self, epoch: u64) -> SiteStats {
+    /// `inherited`: the site's blocks came over a fork.
+    pub(super) fn stats(&self, epoch: u64, inherited: bool) -> SiteStats {
         SiteStats {
-            key: SiteKey { stack: self.stack, task: self.task, function: self.function, size: self.size },
+            inherited,
+            key: self.key(),
             allocated: self.allocated,
             freed: self.freed,
             deallocated: self.deallocated,
@@ -93,11 +95,15 @@ impl Site {
     }
 
     /// Forgets everything but what is live.
-    pub(super) fn inherit(&mut self) {
+    fn inherit(&mut self) {
         self.allocated = Amount::default();
         self.freed = Amount::default();
         self.deallocated = Amount::default();
         self.temporary = 0;
+    }
+
+    fn key(&self) -> SiteKey {
+        SiteKey { stack: self.stack, task: self.task, function: self.function, size: self.size }
     }
 
     fn is(&self, key: &SiteKey) -> bool {
@@ -112,6 +118,8 @@ pub(super) struct Sites {
     by_key: HashTable<u32>,
     /// The first site of each stack and thread.
     first: HashTable<u32>,
+    /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
+    inherited: u32,
 }
 
 impl Sites {
@@ -123,12 +131,27 @@ impl Sites {
         self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Site> {
-        self.chunks.iter().flatten()
+    /// The figures of all sites.
+    pub(super) fn stats(&self, epoch: u64) -> impl Iterator<Item = SiteStats> {
+        (0..).zip(self.chunks.iter().flatten()).map(move |(id, site)| site.stats(epoch, id < self.inherited))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Site> {
-        self.chunks.iter_mut().flatten()
+    /// The figures of one site.
+    pub(super) fn stats_of(&self, id: u32, epoch: u64) -> Option<SiteStats> {
+        self.get(id).map(|site| site.stats(epoch, id < self.inherited))
+    }
+
+    /// The process is a copy of another one from now on: what was allocated before is that one's.
+    pub(super) fn inherit(&mut self) {
+        self.chunks.iter_mut().flatten().for_each(Site::inherit);
+        self.by_key.clear();
+        self.first.clear();
+        self.inherited = self.len();
+    }
+
+    fn len(&self) -> u32 {
+        let before = self.chunks.len().saturating_sub(1) * CHUNK;
+        (before + self.chunks.last().map_or(0, Vec::len)) as u32
     }
 
     /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
@@ -156,7 +179,7 @@ impl Sites {
             let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&(s.stack, s.task)));
             self.first.insert_unique(first_hash, id, rehash);
         }
-        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&s.stats(0).key));
+        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&s.key()));
         self.by_key.insert_unique(hash(&key), id, rehash);
         id
     }
@@ -251,7 +274,7 @@ mod tests {
         assert_eq!(size_of_site(&mut sites, 1, 2002), 1920, "the same site");
         assert_eq!(size_of_site(&mut sites, 1, 1033), 1033, "known sizes stay exact");
         assert_eq!(size_of_site(&mut sites, 2, 2001), 2001, "another stack");
-        assert_eq!(sites.iter().count(), 66);
+        assert_eq!(sites.stats(0).count(), 66);
     }
 
     /// The worst case: every site on a stack of its own.

@@ -260,7 +260,7 @@ fn sizes_that_no_machine_has_do_no_harm() {
 #[test]
 fn a_forked_child_inherits_blocks_but_not_counts() {
     let parent = model(&[alloc(16, 100, 1, 5), alloc(32, 50, 1, 6), free(32, 1, 7), began(16, 1, 8)]);
-    let mut child = parent.fork(1, 2);
+    let mut child = parent.fork(1, 2, false);
     let totals = child.totals();
     assert_eq!((totals.allocations, totals.frees, totals.live_bytes, totals.peak_bytes), (0, 0, 100, 100));
     assert!(child.live_blocks().all(|block| block.inherited));

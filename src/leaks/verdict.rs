@@ -72,6 +72,8 @@ pub struct Circumstances {
     pub timed_out: bool,
     /// Why memory was not read, if it was not; or why what was read can't be judged.
     pub not_scanned: Option<String>,
+    /// Whether it is a child of the program. How a child ends is its parent's affair.
+    pub is_child: bool,
 }
 
 /// Sets [`Profile::verdict`] and [`Profile::budgets`]. Suppressions and the baseline must have been applied before.
@@ -93,6 +95,34 @@ pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstanc
     profile.verdict = Some(found.verdict(profile, policy, circumstances));
 }
 
+/// How many processes the reasons of a verdict on several name.
+const NAMED: usize = 10;
+
+/// Sets the verdict on several processes from those on each: the first one's own failure, else the worst. What was found in one
+/// is certain, although another may not have been seen.
+pub fn of_all(profile: &mut Profile) {
+    let severity = |verdict: &Verdict| match verdict.kind {
+        VerdictKind::ProgramFailed => 0,
+        VerdictKind::Errors => 1,
+        VerdictKind::Leaks => 2,
+        VerdictKind::OverBudget => 3,
+        VerdictKind::Inconclusive => 4,
+        VerdictKind::Clean => 5,
+    };
+    let judged = profile.processes.iter().filter_map(|process| Some((process, process.verdict.as_ref()?)));
+    let Some((_, worst)) = judged.clone().min_by_key(|(_, verdict)| severity(verdict)) else { return };
+    let against: Vec<_> = judged.filter(|(_, verdict)| !verdict.reasons.is_empty()).collect();
+    let mut reasons: Vec<String> = against
+        .iter()
+        .take(NAMED)
+        .map(|(process, verdict)| format!("{} (pid {}): {}", process.program, process.pid, verdict.reasons.join("; ")))
+        .collect();
+    if against.len() > NAMED {
+        reasons.push(format!("and {} more processes", against.len() - NAMED));
+    }
+    profile.verdict = Some(Verdict { reasons, ..worst.clone() });
+}
+
 /// All that speaks against the program or against the judgement, as sentences without a full stop.
 struct Found {
     unreliable: Vec<String>,
@@ -106,7 +136,7 @@ impl Found {
     fn verdict(self, profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Verdict {
         let exit = profile.meta.exit;
         let killed = exit == Some(Exit::Signal(SIGKILL)) && profile.leaks.is_none();
-        let failure = failure(exit);
+        let failure = failure(exit).filter(|_| killed || !circumstances.is_child);
         let (kind, exit_status) = match failure {
             _ if circumstances.timed_out => (VerdictKind::ProgramFailed, TIMED_OUT),
             // by whom and why nobody knows: that is no answer of the program

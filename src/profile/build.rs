@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 mod leaks;
 mod locations;
-mod order;
+pub(super) mod order;
 mod shims;
 
 pub use leaks::LeakInput;
@@ -176,6 +176,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         verdict: None,
         budgets: Vec::new(),
         warnings,
+        processes: Vec::new(),
     };
     let missing = missing(&profile, &locations.unnamed);
     order::normalize(&mut profile);
@@ -264,7 +265,7 @@ impl Tables {
     }
 
     fn add_samples(&mut self, sites: &[SiteStats], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
-        let mut index: FxHashMap<(usize, usize, usize, u64), usize> = FxHashMap::default();
+        let mut index: FxHashMap<(usize, usize, usize, u64, bool), usize> = FxHashMap::default();
         let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         for site in sites {
@@ -278,18 +279,20 @@ impl Tables {
                     *functions.entry(id).or_insert_with(|| self.strings.intern(&(input.function_name)(id)))
                 }
             };
-            let key = (exported.stack, thread, alloc_fn, site.key.size);
+            let key = (exported.stack, thread, alloc_fn, site.key.size, site.inherited);
             let at = *index.entry(key).or_insert(self.samples.len());
             match self.samples.get_mut(at) {
                 Some(sample) => add(sample, site),
                 None => {
-                    let SiteStats { key, allocated, freed, deallocated, live, at_peak, temporary } = *site;
+                    let SiteStats { key, inherited, allocated, freed, deallocated, live, at_peak, temporary } = *site;
                     let stack = exported.stack;
                     let size = key.size;
                     self.samples.push(Sample {
                         stack,
                         thread,
                         alloc_fn,
+                        program: None,
+                        inherited,
                         size,
                         allocated,
                         freed,

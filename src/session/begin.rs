@@ -2,10 +2,11 @@
 
 use super::process::{Common, Pinned, Process};
 use super::processes::Processes;
-use super::space::{self, AddressSpace, Probing};
+use super::space::{self, AddressSpace, Probing, SharedFiles};
 use super::stops::{Serving, Stops};
 use super::tasks::Role;
 use super::{Session, SessionError, Settings, Target, exit_of};
+use crate::heapmodel::Preexisting;
 use crate::progress::Progress;
 use crate::tracer::control::{Control, SignalMask};
 use crate::tracer::launch::{self, Program};
@@ -29,7 +30,15 @@ impl Session {
     ) -> Result<Self, SessionError> {
         control.register_tracer()?;
         let libunwind = if settings.libunwind { Some(Arc::new(Libunwind::open()?)) } else { None };
-        let common = Common { settings: Arc::new(settings), control, progress, libunwind, began: Instant::now() };
+        let common = Common {
+            settings: Arc::new(settings),
+            control,
+            progress,
+            libunwind,
+            began: Instant::now(),
+            attached: matches!(target, Target::Attach { .. }),
+            numbers: Arc::default(),
+        };
         match target {
             Target::Launch { program, mask } => Self::launch(&program, &mask, common),
             Target::Attach { pid } => Self::attach(pid, common),
@@ -37,10 +46,19 @@ impl Session {
     }
 
     fn new(process: Process, common: Common) -> Self {
+        let first_pid = process.pid;
         let mut processes = Processes::default();
         let first = processes.insert(process);
-        let Common { settings, control, .. } = common;
-        Self { settings, control, processes, stops: Stops::new(), first, unstarted: None }
+        Self {
+            common,
+            processes,
+            stops: Stops::new(),
+            first,
+            first_pid,
+            finished: Vec::new(),
+            files: SharedFiles::default(),
+            unstarted: None,
+        }
     }
 
     fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {
@@ -67,7 +85,7 @@ impl Session {
             }
         };
         let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref())?;
-        let mut process = Process::new(child.pid, false, space, &common);
+        let mut process = Process::new(child.pid, Preexisting::None, space, &common);
         process.affinity = affinity;
         let mut session = Self::new(process, common);
         session.add_task(session.first, child.pid, Role::Thread);
@@ -88,7 +106,7 @@ impl Session {
             Some(space) => space,
             None => open(pid)?,
         };
-        let process = Process::new(pid, true, space, &common);
+        let process = Process::new(pid, Preexisting::Unknown, space, &common);
         let mut session = Self::new(process, common);
         for tid in threads {
             session.add_task(session.first, tid, Role::Thread);
@@ -126,6 +144,7 @@ impl Process {
         let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
         self.describe_image(self.pid);
+        self.select_image(live);
         self.note_trap_action(live);
         self.space.set_probing(Probing::None, &self.settings.table)?;
         self.refresh_modules(live);

@@ -3,7 +3,7 @@
 
 use super::process::Process;
 use super::stops::Serving;
-use super::{Action, Recording, Session, SessionError, Settings, Target};
+use super::{Action, Session, SessionError, Settings, Target, Traced};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
@@ -96,7 +96,8 @@ impl fmt::Display for Aftermath {
     }
 }
 
-/// Traces `target` to its end, or until `control` asks for a detach. To be called on a thread of its own, which must end
+/// Traces `target` to its end, or until `control` asks for a detach. Returns what was found out of it, and of
+/// the others if they are followed. To be called on a thread of its own, which must end
 /// afterwards: with it ends what is left of the tracing.
 ///
 /// # Errors
@@ -106,7 +107,7 @@ pub fn trace(
     settings: Settings,
     control: &Arc<Control>,
     progress: Arc<Progress>,
-) -> Result<Recording, SessionError> {
+) -> Result<Traced, SessionError> {
     let launches = matches!(target, Target::Launch { .. });
     let start = || Session::start(target, settings, Arc::clone(control), progress);
     let mut session = match catch_unwind(AssertUnwindSafe(start)) {
@@ -124,8 +125,12 @@ pub fn trace(
     let cause = match traced {
         Ok(Ok(())) => {
             let aftermath = session.aftermath();
-            return catch_unwind(AssertUnwindSafe(|| session.finish()))
-                .map_err(|panic| SessionError::BrokenOff { cause: words_of(&*panic), aftermath })?;
+            let broken = |cause| SessionError::BrokenOff { cause, aftermath };
+            return match catch_unwind(AssertUnwindSafe(|| session.finish())) {
+                Ok(Some(traced)) => Ok(traced),
+                Ok(None) => Err(broken("nothing is known of the process".to_owned())),
+                Err(panic) => Err(broken(words_of(&*panic))),
+            };
         }
         Ok(Err(error)) => error.to_string(),
         Err(panic) => words_of(&*panic),
@@ -164,11 +169,15 @@ impl Session {
     }
 
     /// Ends the session: what it has found out.
-    fn finish(mut self) -> Result<Recording, SessionError> {
-        match self.processes.remove(self.first) {
-            Some(process) => Ok(process.finish()),
-            None => Err(SessionError::OutOfMemory),
+    fn finish(mut self) -> Option<Traced> {
+        let mut recordings = std::mem::take(&mut self.finished);
+        for slot in self.processes.slots() {
+            recordings.extend(self.processes.remove(slot).map(|process| process.finish()));
         }
+        recordings.sort_by_key(|recording| std::cmp::Reverse(recording.number));
+        let first = recordings.pop()?;
+        recordings.reverse();
+        Some(Traced { first, others: recordings })
     }
 
     /// Lets go of the task in whose stop the session broke off.
@@ -177,6 +186,7 @@ impl Session {
         let stopped = Stopped::regained(tid);
         match answer {
             None => self.let_go(tid, status, stopped),
+            Some(Action::Hold) => self.let_go(tid, status, stopped),
             Some(Action::Instead(status)) => self.let_go(tid, status, stopped),
             Some(Action::Gone) => self.stops.serving = None,
             Some(Action::Resume(signal)) => self.part_with(tid, status, stopped, signal),

@@ -1,6 +1,8 @@
 //! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
 
-use super::process::{Process, new_model};
+use super::hit::pass_trap_to;
+use super::process::{Common, Process, new_model};
+use super::processes::Slot;
 use super::{Action, Session, space};
 use crate::addr::Addr;
 use crate::calls::Calls;
@@ -20,61 +22,223 @@ impl Session {
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
     pub(super) fn on_new_task(&mut self, stopped: &Stopped) -> Result<Option<Action>> {
         let tid = stopped.tid();
-        let group = procfs::thread_group(tid)?;
-        let own = group.and_then(|group| self.processes.find(group));
-        let slot = own.unwrap_or(self.first);
-        let Some(process) = self.processes.get_mut(slot) else { return Ok(None) };
-        let borrows = own.is_none() && process.borrows_memory(tid)?;
-        self.stops.note_arrival(tid);
-        if own.is_some() {
-            process.unpin();
-            process.restore_affinity(tid);
+        if let Some(slot) = procfs::thread_group(tid)?.and_then(|group| self.processes.find(group)) {
+            self.stops.note_arrival(tid);
+            if let Some(process) = self.processes.get_mut(slot) {
+                process.unpin();
+                process.restore_affinity(tid);
+            }
             self.add_task(slot, tid, Role::Thread);
             return Ok(None);
         }
-        if borrows {
-            process.free_child_of_retry_handler(stopped, false);
+        if let Some(slot) = self.lender_of(tid)? {
+            self.stops.note_arrival(tid);
+            if let Some(process) = self.processes.get(slot) {
+                process.free_child_of_retry_handler(stopped, false);
+            }
             self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
         }
-        process.let_copy_go(stopped);
+        if self.common.settings.follow {
+            // Which thread is its parent, and so in which calls it is, only that one's stop tells.
+            return Ok(Some(Action::Hold));
+        }
+        self.stops.note_arrival(tid);
+        let slot = self.slot_of(tid);
+        if let Some(process) = self.processes.get_mut(slot) {
+            process.let_copy_go(stopped);
+        }
         Ok(Some(Action::Detach))
     }
 
     /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
     pub(super) fn detach_new_child(&mut self, stopped: &Stopped) -> Result<()> {
         let tid = stopped.tid();
-        let own = procfs::thread_group(tid)?.and_then(|group| self.processes.find(group));
-        if let Some(process) = self.processes.get_mut(self.first) {
-            let has_copy = own.is_none() && !process.borrows_memory(tid)?;
-            self.stops.note_arrival(tid);
-            if has_copy {
-                process.let_copy_go(stopped);
+        let is_thread = procfs::thread_group(tid)?.is_some_and(|group| self.processes.find(group).is_some());
+        let has_copy = !is_thread && self.lender_of(tid)?.is_none();
+        self.stops.note_arrival(tid);
+        let slot = self.slot_of(tid);
+        if has_copy && let Some(process) = self.processes.get_mut(slot) {
+            process.let_copy_go(stopped);
+        }
+        Ok(())
+    }
+
+    /// The process that a task belongs to, or if it is a new one, that of its parent.
+    pub(super) fn slot_of(&self, tid: i32) -> Slot {
+        let known = self.stops.home(tid);
+        known.or_else(|| self.parent_of(tid)).unwrap_or(self.first)
+    }
+
+    /// The process of a new task's parent, if that is one of ours and lives.
+    fn parent_of(&self, tid: i32) -> Option<Slot> {
+        let parent = procfs::status_number(tid, "PPid")?;
+        self.processes.find(parent).or_else(|| self.stops.home(parent))
+    }
+
+    /// The process whose memory a task of another process shares.
+    fn lender_of(&mut self, tid: i32) -> Result<Option<Slot>> {
+        let candidates = match self.parent_of(tid) {
+            Some(parent) => vec![parent],
+            // It may be a child of its grandparent (CLONE_PARENT), or an orphan.
+            None => self.processes.slots(),
+        };
+        for slot in candidates {
+            if let Some(process) = self.processes.get_mut(slot)
+                && process.borrows_memory(tid)?
+            {
+                return Ok(Some(slot));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A task tells of a child or thread that it has just made. If that is a process with a copy of its memory, it is followed
+    /// from here on.
+    pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) -> Result<()> {
+        let Ok(child) = i32::try_from(stopped.event_message()?) else { return Ok(()) };
+        if self.stops.home(child).is_some() {
+            return Ok(());
+        }
+        let is_thread = procfs::thread_group(child)?.is_some_and(|group| self.processes.find(group).is_some());
+        if is_thread || self.lender_of(child)?.is_some() {
+            return Ok(());
+        }
+        // From here on it is known, and not to be waited for.
+        self.stops.early.insert(child);
+        let Some((status, child)) = self.stops.first_stop(child)? else { return Ok(()) };
+        let tid = child.tid();
+        let Some(process) = self.stops.home(parent).and_then(|slot| self.processes.get_mut(slot)) else {
+            return Ok(());
+        };
+        match process.fork(parent, &child, &self.common) {
+            Ok(copy) => {
+                let slot = self.processes.insert(copy);
+                self.stops.early.remove(&tid);
+                self.stops.settle(tid, slot);
+                self.stops.waiting.push_front((tid, status, child));
+            }
+            Err(error) if error.is_death() => {}
+            Err(error) => {
+                process.warn_once(format!("child {tid} runs untraced, as its memory can't be read: {error}"));
+                process.let_copy_go(&child);
+                child.detach(0)?;
             }
         }
         Ok(())
     }
 
+    /// The process in `slot` is over, and has not told of children that have stopped already: they are let go.
+    pub(super) fn release_held_children_of(&mut self, slot: Slot) {
+        let held = std::mem::take(&mut self.stops.held);
+        for (tid, status) in held {
+            let is_copy = |process: &Process| process.space.is_copied_in(tid);
+            if self.parent_of(tid).is_some_and(|parent| parent != slot)
+                || !self.processes.get(slot).is_some_and(is_copy)
+            {
+                self.stops.held.push((tid, status));
+                continue;
+            }
+            let child = Stopped::regained(tid);
+            if let Some(process) = self.processes.get_mut(slot) {
+                process.let_copy_go(&child);
+            }
+            if let Err(error) = child.detach(0)
+                && !error.is_death()
+            {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
     /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
     pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
+        let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
+        tracing::debug!("exec by task {former} of process {tid}");
         let Self { processes, stops, .. } = self;
         let Some(slot) = stops.home(tid) else { return Ok(Action::Gone) };
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
         if tid != process.pid {
             // A child that had borrowed the memory. Its siblings' records stay.
+            if self.common.settings.follow {
+                return self.follow_borrower(slot, tid, former);
+            }
             process.note_child_leaves(tid);
             return Ok(Action::Detach);
         }
-        let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
-        tracing::debug!("exec by task {former} of process {tid}");
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));
         stops.settle(tid, slot);
         process.on_exec(tid)
     }
+
+    /// A child that had borrowed the memory has got its own, by exec.
+    fn follow_borrower(&mut self, lender: Slot, tid: i32, former: i32) -> Result<Action> {
+        let guardian = self.common.settings.guardian.as_ref();
+        let opened = AddressSpace::open(tid, tid, guardian);
+        let Some(process) = self.processes.get_mut(lender) else { return Ok(Action::Gone) };
+        let space = match opened {
+            Ok(space) => space,
+            Err(error) if error.is_death() => return Err(error),
+            Err(error) => {
+                process.warn_once(format!("child {tid} runs untraced, as its memory can't be read: {error}"));
+                process.note_child_leaves(tid);
+                return Ok(Action::Detach);
+            }
+        };
+        process.unpin();
+        process.restore_affinity(tid);
+        process.children.followed += 1;
+        for old in [tid, former] {
+            if let Some(task) = process.tasks.remove(old) {
+                process.end_calls_of(task.id);
+            }
+            self.stops.forget(old);
+        }
+        let parent = process.pid;
+        let mut child = Process::new(tid, Preexisting::None, space, &self.common);
+        child.parent = Some(parent);
+        let action = child.begin_image(tid);
+        let slot = self.processes.insert(child);
+        self.add_task(slot, tid, Role::Thread);
+        // The memory that it had borrowed may have been all that was left of that process.
+        self.finish_if_over(lender);
+        Ok(action)
+    }
 }
 
 impl Process {
+    /// The process of `child`, which has just come to be as a copy of the task `parent` of this one, and is stopped.
+    fn fork(&mut self, parent: i32, child: &Stopped, common: &Common) -> Result<Self> {
+        let tid = child.tid();
+        self.unpin();
+        self.restore_affinity(tid);
+        self.note_thread_names();
+        let space = self.space.fork(tid, self.settings.guardian.as_ref())?;
+        let tasks = self.tasks.fork(parent, tid);
+        let serial = |tasks: &super::tasks::Tasks, tid| tasks.get(tid).map(|task| task.id);
+        let among_threads = self.tasks.len() > 1;
+        let (calls, model) = match (serial(&self.tasks, parent), serial(&tasks, tid)) {
+            (Some(parent), Some(child)) => {
+                (self.calls.fork(parent, child), self.model.fork(parent.serial, child.serial, among_threads))
+            }
+            _ => (Calls::default(), new_model(Preexisting::Unknown, &self.settings)),
+        };
+        let mut copy = Self::new(tid, Preexisting::Unknown, space, common);
+        copy.inherited_bytes = model.totals().live_bytes;
+        (copy.tasks, copy.calls, copy.model) = (tasks, calls, model);
+        copy.parent = Some(self.pid);
+        copy.selected = self.selected;
+        copy.exit_kill = self.exit_kill;
+        copy.program.clone_from(&self.program);
+        copy.command.clone_from(&self.command);
+        copy.thread_names.clone_from(&self.thread_names);
+        copy.trap_mask.action = self.trap_mask.action;
+        copy.inherit_retry_handler(self, child)?;
+        self.children.followed += 1;
+        Ok(copy)
+    }
+
     /// Gives a forked child, which is stopped and has one thread, its original code back.
     fn let_copy_go(&mut self, child: &Stopped) {
         let tid = child.tid();
@@ -147,6 +311,7 @@ impl Process {
         self.retry = Retry::default();
         self.yielded.clear();
         self.leaks = LeakWatch::default();
+        self.inherited_bytes = 0;
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))
@@ -169,11 +334,34 @@ impl Process {
     /// those the kernel gives only to who is not traced (execve(2)). Such a child is let go before its exec. If the exec fails
     /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
     pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs) -> bool {
-        if self.tasks.get(tid).is_none_or(|task| task.role != Role::Borrower) {
+        let may_leave = |role| match role {
+            Role::Borrower => true,
+            // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
+            Role::Thread => self.parent.is_some() && self.tasks.len() == 1,
+        };
+        if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
             return false;
         }
         let path = self.space.memory.read_c_string(Addr(raw.0.rdi));
         path.is_some_and(|path| files::changes_rights(tid, &path))
+    }
+
+    /// The only thread of a followed child stands at execve(2), of a file that gives other rights: lets it go as if it had never
+    /// been traced.
+    pub(super) fn leave_before_exec(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
+        self.space.restore()?;
+        if let Some(status) = self.retire_retry_handler(thread)? {
+            return Ok(Action::Instead(status));
+        }
+        pass_trap_to(thread, raw, at)?;
+        self.space.clear_pads(None);
+        let path = self.space.memory.read_c_string(Addr(raw.0.rdi)).unwrap_or_default();
+        let name = String::from_utf8_lossy(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()).into_owned();
+        self.children.untraced += 1;
+        self.children.untraced_names.push(name);
+        (self.changed_rights, self.detached) = (true, true);
+        self.restore_affinity(tid);
+        Ok(Action::Detach)
     }
 
     pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
@@ -205,9 +393,16 @@ impl Process {
             return Action::Detach;
         }
         self.note_trap_action(tid);
+        self.select_image(tid);
         self.apply_probing();
         self.refresh_modules(tid);
         Action::Resume(0)
+    }
+
+    /// Whether the current image is one of those that are to be traced.
+    pub(super) fn select_image(&mut self, tid: i32) {
+        let executable = procfs::executable(tid).unwrap_or_default();
+        self.selected = self.settings.selection.takes(&executable, &self.program);
     }
 
     /// Notes name and command line of the current image.

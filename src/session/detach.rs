@@ -6,7 +6,6 @@
 
 use super::hit::{leave_pad, pass_trap_to};
 use super::process::Process;
-use super::processes::Slot;
 use super::stops::{Serving, Stops};
 use super::tasks::Task;
 use super::{Action, Session, SessionError};
@@ -54,6 +53,9 @@ impl Session {
             process.restore_code();
         }
         self.let_served_go();
+        for (tid, status) in std::mem::take(&mut self.stops.held) {
+            self.let_go(tid, status, Stopped::regained(tid));
+        }
         while let Some((tid, status, stopped)) = self.stops.waiting.pop_front() {
             self.let_go(tid, status, stopped);
         }
@@ -93,11 +95,6 @@ impl Session {
                 Waited::Interrupted => {}
             }
         }
-    }
-
-    /// The process that a task belongs to, or is most likely to.
-    fn slot_of(&self, tid: i32) -> Slot {
-        self.stops.home(tid).unwrap_or(self.first)
     }
 
     /// Lets go of a stopped task: tries again what fails, as a task that stays stopped would be let go by the kernel in the

@@ -4,6 +4,7 @@
 use super::Action;
 use super::process::Process;
 use super::stops::Stops;
+use super::tasks::Role;
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind;
 use crate::arch::Regs;
@@ -46,6 +47,9 @@ impl Process {
             }
         }
         self.release_dropped_sites();
+        if leaves && self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
+            return self.leave_before_exec(tid, thread, &raw, trap);
+        }
         match self.step_past(thread, &raw, trap, &breakpoint) {
             Err(error) if !error.is_death() => {
                 tracing::warn!("{error}");
@@ -259,8 +263,9 @@ impl Process {
 
     fn count_event(&mut self) {
         self.cost.events += 1;
-        let totals = self.model.totals();
-        self.progress.heap(self.cost.events, totals.live_bytes, totals.peak_bytes);
+        let own = self.model.totals().live_bytes.saturating_sub(self.inherited_bytes);
+        self.progress.event();
+        self.progress.live(&mut self.shown_bytes, own);
     }
 
     /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is marked.

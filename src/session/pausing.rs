@@ -53,6 +53,7 @@ impl Process {
     /// Gives the current address space the probes that are wanted now.
     pub(super) fn apply_probing(&mut self) {
         let probing = match (self.is_paused(), self.model.totals().live_blocks) {
+            _ if !self.selected => Probing::None,
             (false, _) => Probing::All,
             (true, 0) => Probing::None,
             (true, _) => Probing::Ends,

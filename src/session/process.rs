@@ -4,7 +4,7 @@ use super::leakscan::LeakWatch;
 use super::pausing::Pause;
 use super::recording::EndedImage;
 use super::retry::Retry;
-use super::space::AddressSpace;
+use super::space::{AddressSpace, SharedFiles};
 use super::stops::Stops;
 use super::tasks::Tasks;
 use super::trapmask::TrapMask;
@@ -22,6 +22,7 @@ use crate::tracer::{Result, procfs};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// What all processes of a session share.
@@ -32,6 +33,15 @@ pub(super) struct Common {
     pub(super) progress: Arc<Progress>,
     pub(super) libunwind: Option<Arc<Libunwind>>,
     pub(super) began: Instant,
+    pub(super) attached: bool,
+    pub(super) numbers: Arc<AtomicU64>,
+}
+
+impl Common {
+    /// The place of the next process in the order of all.
+    pub(super) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// See the module's head.
@@ -45,8 +55,17 @@ pub struct Process {
     pub(super) began: Instant,
     /// When this process did, as far as we know it.
     pub(super) started_at: SystemTime,
+    pub(super) born: Instant,
     pub(super) pid: i32,
+    /// The process that made it; None if tracing began with this one.
+    pub(super) parent: Option<i32>,
+    /// Its place in the order of all.
+    pub(super) number: u64,
     pub(super) attached: bool,
+    /// Whether its current image is one of those that are to be traced.
+    pub(super) selected: bool,
+    /// Whether it was let go before it became a program with other rights.
+    pub(super) changed_rights: bool,
     /// The kernel would kill it with us.
     pub(super) exit_kill: bool,
     pub(super) tasks: Tasks,
@@ -78,6 +97,10 @@ pub struct Process {
     pub(super) stuck: usize,
     /// Probes that could not be written while no thread stood still wait for one that does.
     pub(super) place_at_stop: bool,
+    /// What was live when it was forked.
+    pub(super) inherited_bytes: u64,
+    /// What it contributes to the live bytes that the progress line shows.
+    pub(super) shown_bytes: u64,
 }
 
 /// The CPUs from before pinning.
@@ -106,24 +129,29 @@ impl Pinned {
 
 impl Process {
     /// A process without tasks, whose memory is `space`.
-    pub(super) fn new(pid: i32, attached: bool, mut space: AddressSpace, common: &Common) -> Self {
-        let Common { settings, control, progress, libunwind, began } = common.clone();
-        if settings.leak_scan.is_some() {
+    pub(super) fn new(pid: i32, preexisting: Preexisting, mut space: AddressSpace, common: &Common) -> Self {
+        if common.settings.leak_scan.is_some() {
             space.watch_exit();
         }
-        let preexisting = if attached { Preexisting::Unknown } else { Preexisting::None };
+        let exit_kill = common.settings.exit_kill && !common.attached;
+        let model = new_model(preexisting, &common.settings);
         Self {
-            exit_kill: settings.exit_kill && !attached,
-            model: new_model(preexisting, &settings),
-            pause: Pause::new(settings.start_paused),
-            settings,
-            control,
-            progress,
-            libunwind,
-            began,
+            exit_kill,
+            model,
+            pause: Pause::new(common.control.is_paused()),
+            settings: Arc::clone(&common.settings),
+            control: Arc::clone(&common.control),
+            progress: Arc::clone(&common.progress),
+            libunwind: common.libunwind.clone(),
+            began: common.began,
             started_at: SystemTime::now(),
+            born: Instant::now(),
             pid,
-            attached,
+            parent: None,
+            number: common.next_number(),
+            attached: common.attached,
+            selected: true,
+            changed_rights: false,
             tasks: Tasks::default(),
             space,
             calls: Calls::default(),
@@ -147,11 +175,25 @@ impl Process {
             unrestored: 0,
             stuck: 0,
             place_at_stop: false,
+            inherited_bytes: 0,
+            shown_bytes: 0,
         }
     }
 
     pub(super) fn elapsed_ns(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// For how long it was traced, ns.
+    pub(super) fn lived_ns(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
+    pub(super) fn end(&mut self, files: &mut SharedFiles) {
+        self.space.end_guard();
+        self.space.share_files(files);
+        self.progress.live(&mut self.shown_bytes, 0);
     }
 
     /// A stop was answered; the task stood still for `time`.

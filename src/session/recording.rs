@@ -13,10 +13,11 @@ use crate::unwinder::StackTable;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// A module that was loaded at some time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ModuleRecord {
     /// Identity: stacks refer to it.
     pub id: ModuleId,
@@ -35,7 +36,7 @@ pub struct ModuleRecord {
     /// From object to process addresses.
     pub bias: LoadBias,
     /// The file, opened while it was certain to be the one that is mapped.
-    pub file: Option<File>,
+    pub file: Option<Arc<File>>,
     /// The bytes in memory, where no file holds them: the vdso, a deleted library.
     pub memory: Option<ModuleMemory>,
     /// Whether it is the main program.
@@ -55,7 +56,28 @@ pub struct EndedImage {
     pub gone_with_exec: Amount,
 }
 
-/// A finished session.
+/// What was found out of all processes of a session.
+#[derive(Debug)]
+pub struct Traced {
+    /// The one that tracing began with.
+    pub first: Recording,
+    /// Those that were followed, in the order in which they came to be.
+    pub others: Vec<Recording>,
+}
+
+impl Traced {
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Recording> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Whether a process was let go without having got all its code back.
+    pub fn has_harmed(&self) -> bool {
+        self.all().any(|recording| recording.harmed)
+    }
+}
+
+/// What was found out of one process.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field's type says what it is")]
 pub struct Recording {
@@ -67,6 +89,18 @@ pub struct Recording {
     /// Names by [`crate::addr::TaskId::serial`].
     pub thread_names: HashMap<u32, String>,
     pub pid: i32,
+    /// The process that made it, where others are followed; None for the first.
+    pub parent: Option<i32>,
+    /// Its place in the order in which the processes came to be.
+    pub number: u64,
+    /// Whether the last image was one of those to be traced (`--only`, `--skip`).
+    pub selected: bool,
+    /// Whether it was let go before it became a program with other rights.
+    pub changed_rights: bool,
+    /// When it began, in nanoseconds since tracing did.
+    pub start_ns: u64,
+    /// Bytes that were live in it when it was forked.
+    pub inherited_bytes: u64,
     pub attached: bool,
     /// Whether the process was let go while it lived.
     pub detached: bool,
@@ -92,33 +126,19 @@ pub struct Recording {
     pub interrupted: bool,
 }
 
-impl ModuleRecord {
-    /// A second record of the same module, with a file of its own.
-    fn duplicate(&self) -> Self {
-        Self {
-            path: self.path.clone(),
-            build_id: self.build_id.clone(),
-            file: self.file.as_ref().and_then(|file| file.try_clone().ok()),
-            memory: self.memory.clone(),
-            probed: self.probed.clone(),
-            ..*self
-        }
-    }
-}
-
 impl Process {
     /// What was found out so far, while the process goes on.
     pub(super) fn interim(&mut self) -> Recording {
         let snapshot = self.model.snapshot();
         let (stacks, modules) = self.space.records();
-        let modules = modules.iter().map(ModuleRecord::duplicate).collect();
+        let modules = modules.to_vec();
         let stacks = stacks.clone();
         self.cost.wall_ns = self.elapsed_ns();
         self.note_thread_names();
         self.record(snapshot, LeakScan::NotWanted, stacks, modules)
     }
 
-    fn note_thread_names(&mut self) {
+    pub(super) fn note_thread_names(&mut self) {
         for task in self.tasks.iter() {
             self.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
         }
@@ -135,7 +155,11 @@ impl Process {
             LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
             LeakScan::NotWanted | LeakScan::Missed(_) => self.model.snapshot(),
         };
-        let (stacks, modules) = self.space.take_records();
+        let mut snapshot = snapshot;
+        // What was inherited and is gone says nothing.
+        snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
+        let (mut stacks, modules) = self.space.take_records();
+        stacks.shrink();
         self.record(snapshot, leaks, stacks, modules)
     }
 
@@ -152,7 +176,7 @@ impl Process {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
         }
-        if !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
+        if self.selected && !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
             warnings.push(format!(
                 "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked program needs its \
                  symbol table (do not strip it), or name its functions with --alloc-fn and --free-fn, as 'module+0xoffset' \
@@ -161,7 +185,7 @@ impl Process {
             ));
         }
         for (id, function) in self.settings.table.iter() {
-            if self.settings.table.is_declared(id) && !self.space.is_probed(id) {
+            if self.selected && self.settings.table.is_declared(id) && !self.space.is_probed(id) {
                 warnings.push(format!(
                     "{}: no module defines this function, so its calls were not seen (--alloc-fn, --free-fn)",
                     function.symbol
@@ -193,6 +217,12 @@ impl Process {
             modules,
             thread_names: self.thread_names.clone(),
             pid: self.pid,
+            parent: self.parent,
+            number: self.number,
+            selected: self.selected,
+            changed_rights: self.changed_rights,
+            start_ns: u64::try_from(self.born.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX),
+            inherited_bytes: self.inherited_bytes,
             attached: self.attached,
             detached: self.detached,
             harmed,

@@ -170,6 +170,14 @@ impl Process {
         }
     }
 
+    /// Takes the handler out, if it may be there. Some: the thread's end was reported instead.
+    pub(super) fn retire_retry_handler(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        match self.retry.handler() {
+            Some(handler) => self.remove_retry_handler(thread, handler),
+            None => Ok(None),
+        }
+    }
+
     /// A thread with SIGTRAP blocked was at a breakpoint: the kernel has then taken the handler out.
     pub(super) const fn suspect_retry_handler(&mut self) {
         if let Retry::Set(handler, _) = self.retry {
@@ -184,10 +192,7 @@ impl Process {
             return Ok(None);
         }
         self.yielded.insert(thread.tid());
-        match self.retry.handler() {
-            Some(handler) => self.remove_retry_handler(thread, handler),
-            None => Ok(None),
-        }
+        self.retire_retry_handler(thread)
     }
 
     /// Lets the program have a SIGTRAP that is none of ours.
@@ -225,6 +230,26 @@ impl Process {
         {
             tracing::warn!("{error}");
         }
+    }
+
+    /// A followed child, which has just been forked and is stopped, has the handler if its parent had it at that moment.
+    pub(super) fn inherit_retry_handler(&mut self, parent: &Self, child: &Stopped) -> Result<()> {
+        if matches!(parent.retry, Retry::Never) {
+            self.retry = Retry::Never;
+            return Ok(());
+        }
+        let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
+        if let Some(handler) = self.space.known_retry_handler().filter(|_| caught)
+            && self.trap_mask.action == TrapAction::Default
+        {
+            self.retry = Retry::Set(handler, None);
+            self.space.tell_guardian_of(Some(handler));
+            if self.exit_kill {
+                child.live_on()?;
+                self.exit_kill = false;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a detach has to take the handler out.

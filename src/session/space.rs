@@ -3,10 +3,12 @@
 mod callsite;
 mod code;
 mod data;
+mod fork;
 mod object;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
+pub use fork::SharedFiles;
 
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
@@ -28,6 +30,7 @@ use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that can't be told.
 pub fn is_64_bit(tid: i32) -> bool {
@@ -52,7 +55,7 @@ pub enum Ensured {
 }
 
 /// A module that is loaded now.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Loaded {
     id: ModuleId,
     mapped: MappedModule,
@@ -330,7 +333,7 @@ impl AddressSpace {
             end: code.last().map_or(first.end, |last| last.end),
             file_offset: mapped.segments.iter().find(|s| s.start == first.start).map_or(0, |s| s.offset),
             bias,
-            file,
+            file: file.map(Arc::new),
             memory: memory.clone(),
             is_program,
             probed: Vec::new(),

@@ -34,6 +34,8 @@ pub(super) struct Stops {
     pub(super) expected: HashSet<i32>,
     /// New tasks that stopped before they were announced.
     pub(super) early: HashSet<i32>,
+    /// New processes that stopped before they were announced, where they are followed: their parents must tell first.
+    pub(super) held: Vec<(i32, WaitStatus)>,
     /// The stop that is being answered: what is left of it if that goes wrong.
     pub(super) serving: Option<Serving>,
     wait: Waiting,
@@ -61,6 +63,7 @@ impl Stops {
             ended: VecDeque::new(),
             expected: HashSet::new(),
             early: HashSet::new(),
+            held: Vec::new(),
             serving: None,
             wait: Waiting::new(),
             turn: 0,
@@ -130,6 +133,24 @@ impl Stops {
         }
     }
 
+    /// The first stop of a new process: taken from those that were reported, or waited for. None: it has died.
+    pub(super) fn first_stop(&mut self, tid: i32) -> Result<Option<(WaitStatus, Stopped)>> {
+        if let Some(at) = self.held.iter().position(|(held, _)| *held == tid) {
+            let (_, status) = self.held.remove(at);
+            return Ok(Some((status, Stopped::regained(tid))));
+        }
+        if let Some(at) = self.waiting.iter().position(|(waiting, ..)| *waiting == tid) {
+            return Ok(self.waiting.remove(at).map(|(_, status, stopped)| (status, stopped)));
+        }
+        if self.ended.iter().any(|(ended, _)| *ended == tid) {
+            return Ok(None);
+        }
+        match ptrace::wait_task(tid)? {
+            Waited::Task(_, status, Some(stopped)) => Ok(Some((status, stopped))),
+            _ => Ok(None),
+        }
+    }
+
     /// The next end that was collected.
     pub(super) fn take_end(&mut self) -> Option<(i32, WaitStatus)> {
         self.ended.pop_front()
@@ -138,6 +159,7 @@ impl Stops {
     fn note_end(&mut self, tid: i32) {
         self.expected.remove(&tid);
         self.early.remove(&tid);
+        self.held.retain(|(held, _)| *held != tid);
     }
 
     /// A task has just been given a child or thread, which will stop by itself.

@@ -90,6 +90,17 @@ impl Tasks {
         id
     }
 
+    /// The tasks of a process whose one thread came to be as a copy of `parent`, which is one of these. Its serial number is
+    /// one that no task of these has.
+    pub fn fork(&self, parent: i32, child: i32) -> Self {
+        let mut tasks = Self { last_serial: self.last_serial, ..Self::default() };
+        tasks.add(child, Role::Thread);
+        if let (Some(original), Some(copy)) = (self.get(parent), tasks.get_mut(child)) {
+            copy.counted = original.counted;
+        }
+        tasks
+    }
+
     /// The task with this thread id.
     pub fn get(&self, tid: i32) -> Option<&Task> {
         self.by_tid.get(&tid)

@@ -135,6 +135,14 @@ impl Guardian {
         guarded.link.send(Record { space, what: What::Space { pid } }, Some(memory));
         guarded
     }
+
+    /// The same for a copy of a guarded address space, made by a fork, which has all in it that `original` has.
+    pub fn guard_copy(&self, pid: i32, memory: &TargetMemory, original: &Guarded) -> Guarded {
+        let space = self.spaces.fetch_add(1, Ordering::Relaxed);
+        let guarded = Guarded { link: Arc::clone(&self.link), space };
+        guarded.link.send(Record { space, what: What::Copy { pid, of: original.space } }, Some(memory));
+        guarded
+    }
 }
 
 /// One guarded address space.

@@ -91,6 +91,10 @@ impl<T: Copy + Default> Chunked<T> {
         let index = self.len;
         if index / CHUNK == self.chunks.len() {
             self.chunks.push(vec![T::default(); CHUNK].into_boxed_slice());
+        } else if let Some(shrunk) = self.chunks.last_mut().filter(|last| last.len() < CHUNK) {
+            let mut whole = shrunk.to_vec();
+            whole.resize(CHUNK, T::default());
+            *shrunk = whole.into_boxed_slice();
         }
         if let Some(slot) = self.get_mut(index) {
             *slot = value;
@@ -98,8 +102,17 @@ impl<T: Copy + Default> Chunked<T> {
         }
     }
 
+    /// Gives back what the last chunk does not use.
+    fn shrink(&mut self) {
+        let used = self.len % CHUNK;
+        if let Some(last) = self.chunks.last_mut().filter(|_| used > 0) {
+            *last = last.get(..used).unwrap_or_default().into();
+        }
+    }
+
     fn bytes(&self) -> usize {
-        self.chunks.len() * CHUNK * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T]>>()
+        self.chunks.iter().map(|chunk| size_of_val(&**chunk)).sum::<usize>()
+            + self.chunks.capacity() * size_of::<Box<[T]>>()
     }
 }
 
@@ -172,6 +185,12 @@ impl StackTable {
         let mut frames: Vec<_> = self.path(stack).filter_map(Node::frame).collect();
         frames.reverse();
         frames
+    }
+
+    /// Gives back what is kept for more stacks.
+    pub fn shrink(&mut self) {
+        self.nodes.shrink();
+        self.buckets.shrink();
     }
 
     /// The number of frames of `stack`.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// Which modules of this crate each module may name. Parts of a module (`unwinder/…`) count as the module.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("addr", &[]),
+    ("glob", &[]),
     ("memory", &["addr"]),
     ("arch", &["addr", "memory"]),
     ("maps", &["addr", "arch"]),
@@ -18,7 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("unwinder", &["addr", "arch", "memory"]),
     ("profile", &["addr", "allocators", "event", "heapmodel", "leaks", "maps", "unwinder"]),
     ("heapmodel", &["addr", "allocators", "event", "profile"]),
-    ("leaks", &["addr", "allocators", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
+    ("leaks", &["addr", "allocators", "arch", "elf", "glob", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("ctl", &[]),
     ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
@@ -35,6 +36,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "elf",
             "event",
             "export",
+            "glob",
             "heapmodel",
             "leaks",
             "maps",
@@ -46,7 +48,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("cli", &["addr", "allocators", "export", "leaks", "profile", "tracer"]),
+    ("cli", &["addr", "allocators", "export", "glob", "leaks", "profile", "tracer"]),
     (
         "commands",
         &[
@@ -56,6 +58,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "ctl",
             "elf",
             "export",
+            "glob",
             "leaks",
             "maps",
             "profile",

@@ -7,6 +7,7 @@ use crate::profile::Profile;
 use crate::session::OwnSuppressions;
 use crate::tracer::launch::Program;
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ const OWN: &str = "__lsan_default_suppressions";
 pub(super) struct Rules {
     suppressions: Suppressions,
     baseline: Option<Baseline>,
+    own: BTreeSet<(String, Option<Vec<u8>>)>,
 }
 
 impl Rules {
@@ -53,6 +55,10 @@ impl Rules {
     pub(super) fn add_own(&mut self, own: &[OwnSuppressions]) -> Vec<String> {
         let mut warnings = Vec::new();
         for OwnSuppressions { module, text } in own {
+            // Of several processes, many have the same.
+            if !self.own.insert((module.clone(), text.clone())) {
+                continue;
+            }
             let file = format!("{OWN} of {module}");
             match text.as_deref().map(|text| Suppressions::read(text, &file)) {
                 Some(Ok(rules)) => self.suppressions.extend(rules),

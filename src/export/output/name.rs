@@ -52,6 +52,11 @@ impl Pattern {
         self.0.contains(&Piece::Number)
     }
 
+    /// Whether there is a `%p`.
+    pub fn has_pid(&self) -> bool {
+        self.0.contains(&Piece::Pid)
+    }
+
     /// The name, if it has no place to fill.
     pub fn fixed(&self) -> Option<OsString> {
         match self.0.as_slice() {

@@ -3,8 +3,9 @@
 //! Sources: the sanitizers' documentation of `suppressions`; Valgrind's manual, section 2.5 "Suppressing errors", and 4.4
 //! "Writing suppression files" of Memcheck's.
 
-use super::pattern::{Entry, Glob, Template};
+use super::pattern::{Entry, Template};
 use super::{Matcher, Rule, SuppressionError};
+use crate::glob::Glob;
 use crate::profile::leaks::LeakClass;
 
 /// What other sanitizers' files suppress: such lines are no mistake in a file that several tools share.

@@ -188,6 +188,6 @@ proptest! {
                 _ => false,
             }
         }
-        prop_assert_eq!(pattern::Glob::new(&pattern).matches(&name), slow(pattern.as_bytes(), name.as_bytes()));
+        prop_assert_eq!(crate::glob::Glob::new(&pattern).matches(&name), slow(pattern.as_bytes(), name.as_bytes()));
     }
 }

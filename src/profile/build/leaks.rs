@@ -142,6 +142,15 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
     let mut order = Vec::new();
     let mut growing: FxHashMap<usize, Growing> = FxHashMap::default();
     for (number, (block, class)) in input.scan.blocks().enumerate() {
+        // What came over a fork is another process's to free.
+        if block.inherited {
+            continue;
+        }
+        let leader = || input.scan.leader(number).and_then(|leader| input.scan.block(leader));
+        let class = match class {
+            LeakClass::Indirect if leader().is_some_and(|(block, _)| block.inherited) => LeakClass::Definite,
+            class => class,
+        };
         let Some((stack, key)) = keys.of(block.site) else { continue };
         let site = growing.entry(stack).or_insert_with(|| {
             order.push(stack);
@@ -163,7 +172,7 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
             *slot = Some((block.size, number));
         }
         if class == LeakClass::Indirect
-            && let Some(leader) = input.scan.leader(number).and_then(|leader| input.scan.block(leader))
+            && let Some(leader) = leader()
             && let Some((stack, ..)) = keys.of(leader.0.site)
         {
             let site = growing.entry(stack).or_insert_with(|| {

@@ -5,7 +5,7 @@ use crate::profile::{Finding, Line, Location, Profile};
 use std::cmp::{Ordering, Reverse};
 
 /// Sorts samples and findings, and numbers everything else in the order of its first use. What is not used is dropped.
-pub(super) fn normalize(profile: &mut Profile) {
+pub fn normalize(profile: &mut Profile) {
     let ranks = stack_ranks(profile);
     let rank = |stack: usize| ranks.get(stack).copied().unwrap_or(usize::MAX);
     let strings = std::mem::take(&mut profile.strings);
@@ -17,7 +17,8 @@ pub(super) fn normalize(profile: &mut Profile) {
             .then_with(|| rank(a.stack).cmp(&rank(b.stack)))
             .then_with(|| string(a.thread).cmp(string(b.thread)))
             .then_with(|| string(a.alloc_fn).cmp(string(b.alloc_fn)))
-            .then_with(|| a.size.cmp(&b.size))
+            .then_with(|| (a.size, a.inherited).cmp(&(b.size, b.inherited)))
+            .then_with(|| a.program.map(string).cmp(&b.program.map(string)))
     });
     profile
         .findings
@@ -34,6 +35,7 @@ pub(super) fn normalize(profile: &mut Profile) {
         sample.stack = stacks.of(sample.stack);
         sample.thread = texts.of(sample.thread);
         sample.alloc_fn = texts.of(sample.alloc_fn);
+        sample.program = sample.program.map(|program| texts.of(program));
     }
     for Finding { stack, alloc_stack, free_stack, .. } in &mut profile.findings {
         for index in [Some(stack), alloc_stack.as_mut(), free_stack.as_mut()].into_iter().flatten() {

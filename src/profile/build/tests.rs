@@ -69,7 +69,16 @@ fn site(stack: u32, task: u32, function: u16, size: u64, objects: u64) -> SiteSt
     let amount = Amount { objects, bytes: objects * size };
     let key = SiteKey { stack: StackId(stack), task, function: FunctionId(function), size };
     let zero = Amount::default();
-    SiteStats { key, allocated: amount, freed: zero, deallocated: zero, live: amount, at_peak: amount, temporary: 0 }
+    SiteStats {
+        key,
+        inherited: false,
+        allocated: amount,
+        freed: zero,
+        deallocated: zero,
+        live: amount,
+        at_peak: amount,
+        temporary: 0,
+    }
 }
 
 fn snapshot(sites: Vec<SiteStats>) -> Snapshot {

@@ -367,6 +367,16 @@ impl AddressSpace {
         (read == 1).then_some(byte == [INT3])
     }
 
+    /// Whether the memory of process `pid` is a copy of this one, by the int3s in it.
+    pub fn is_copied_in(&self, pid: i32) -> bool {
+        let Ok(memory) = TargetMemory::open(pid, pid) else { return false };
+        let holds = |addr| {
+            let mut byte = [0];
+            memory.read_uncached(addr, &mut byte) == 1 && byte == [INT3]
+        };
+        self.breakpoints.originals().any(|(addr, _)| holds(addr))
+    }
+
     /// Takes everything of ours out of a copy of this address space: the memory of a forked child that is stopped and has
     /// no other thread.
     pub fn clean_copy(&self, copy: &mut TargetMemory) -> Result<()> {

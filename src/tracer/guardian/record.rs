@@ -20,6 +20,13 @@ pub enum What {
         /// The process that it belongs to.
         pid: i32,
     },
+    /// The same, and what is known of another one holds for it, too: it is a copy, made by a fork.
+    Copy {
+        /// The process that it belongs to.
+        pid: i32,
+        /// The number of the other one.
+        of: u32,
+    },
     /// An int3 goes to `addr`.
     Placed {
         /// Where.
@@ -69,6 +76,7 @@ impl Record {
             What::Forget => (5, 0, 0),
             What::Handler(handler) => (6, handler.at.0, handler.call.0),
             What::NoHandler => (7, 0, 0),
+            What::Copy { pid, of } => (8, u64::from(pid.cast_unsigned()), u64::from(of)),
         };
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
@@ -94,6 +102,7 @@ impl Record {
             5 => What::Forget,
             6 => What::Handler(RetryHandler { at: Addr(first), call: Addr(second) }),
             7 => What::NoHandler,
+            8 => What::Copy { pid: i32::try_from(first).ok()?, of: u32::try_from(second).ok()? },
             _ => return None,
         };
         rest.is_empty().then_some(Self { space: u32::from_le_bytes(*space), what })
@@ -115,6 +124,7 @@ mod tests {
             What::Unmapped { start: addr, end },
             What::Handler(RetryHandler { at: addr, call: end }),
             What::NoHandler,
+            What::Copy { pid: 4712, of: 3 },
             What::Forget,
         ] {
             let record = Record { space: 3, what };

@@ -83,6 +83,11 @@ fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, memory: Option<OwnedF
             let memory = TargetMemory::from_descriptor(pid, memory);
             spaces.insert(record.space, Space { pid, memory, bytes: Bytes::default() });
         }
+        (What::Copy { pid, of }, Some(memory)) => {
+            let memory = TargetMemory::from_descriptor(pid, memory);
+            let bytes = spaces.get(&of).map(|original| original.bytes.clone()).unwrap_or_default();
+            spaces.insert(record.space, Space { pid, memory, bytes });
+        }
         (What::Forget, _) => {
             spaces.remove(&record.space);
         }
@@ -95,7 +100,7 @@ fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, memory: Option<OwnedF
 }
 
 /// What was written to one address space.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Bytes {
     /// Int3s, with the bytes below.
     placed: BTreeMap<Addr, u8>,
@@ -128,7 +133,7 @@ impl Bytes {
                 self.lifted.retain(|addr| !gone.contains(addr));
                 self.code.retain(|addr, _| !gone.contains(addr));
             }
-            What::Space { .. } | What::Forget => {}
+            What::Space { .. } | What::Copy { .. } | What::Forget => {}
         }
     }
 

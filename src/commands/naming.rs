@@ -1,0 +1,195 @@
+//! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that what
+//! was found once is remembered.
+
+use crate::addr::{Addr, ModuleId, ObjAddr};
+use crate::cli::ProfileOptions;
+use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
+use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
+use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
+use crate::session::{LeakScan, ModuleRecord, Recording};
+use crate::symbols::{ModuleSource, Search, Symbolizer};
+use rustc_hash::FxHashMap;
+use std::path::PathBuf;
+
+/// A module's path and build id: what makes two of one.
+type Identity = (PathBuf, Option<String>);
+
+/// The names of addresses that were asked for so far, by module.
+#[derive(Debug, Default)]
+pub struct KnownNames {
+    modules: FxHashMap<Identity, KnownModule>,
+}
+
+#[derive(Debug, Default)]
+struct KnownModule {
+    frames: FxHashMap<ObjAddr, Vec<SymFrame>>,
+    status: SymbolStatus,
+}
+
+/// Asks only for what is not known yet.
+#[derive(Debug)]
+struct Remembering<'a> {
+    inner: Symbolizer,
+    known: &'a mut KnownNames,
+    modules: FxHashMap<ModuleId, Identity>,
+}
+
+impl Symbolize for Remembering<'_> {
+    fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
+        let Some(identity) = self.modules.get(&module) else { return self.inner.resolve(module, addrs) };
+        let known = self.known.modules.entry(identity.clone()).or_default();
+        let new: Vec<ObjAddr> = addrs.iter().filter(|addr| !known.frames.contains_key(addr)).copied().collect();
+        if !new.is_empty() {
+            let Resolution { frames, status } = self.inner.resolve(module, &new);
+            known.frames.extend(new.into_iter().zip(frames));
+            known.status.functions |= status.functions;
+            known.status.files |= status.files;
+            known.status.lines |= status.lines;
+            known.status.inlines |= status.inlines;
+        }
+        let frames = addrs.iter().map(|addr| known.frames.get(addr).cloned().unwrap_or_default()).collect();
+        Resolution { frames, status: known.status }
+    }
+
+    fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
+        self.inner.variable(module, addr)
+    }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        self.inner.take_warnings()
+    }
+}
+
+/// What a module is told by; None where only its file would tell whether it is the same.
+fn identity(module: &ModuleRecord) -> Option<(ModuleId, Identity)> {
+    module.build_id.as_ref()?;
+    Some((module.id, (module.path.clone(), module.build_id.clone())))
+}
+
+/// What a profile is made for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// Whether a check will judge it.
+    pub check: bool,
+    /// Why the blocks of the functions with this in their names can still be reached.
+    pub explain: Option<&'a str>,
+    /// Why the block at this address can.
+    pub block: Option<Addr>,
+}
+
+/// Gives a recording its names.
+pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>, known: &mut KnownNames) -> Profile {
+    let meta = Meta {
+        mode: match asked.check {
+            true => Mode::Check,
+            false if recording.attached => Mode::Attach,
+            false => Mode::Run,
+        },
+        part: 1,
+        program: recording.program,
+        pid: recording.pid,
+        command: recording.command,
+        cwd: recording.cwd,
+        started_at: recording.started_at,
+        duration_ns: recording.cost.wall_ns,
+        engine: "trap".to_owned(),
+        complete: !recording.detached || recording.attached,
+        exit: recording.exit,
+        session: session_id(recording.pid, recording.started_at),
+        sample_interval: 0,
+    };
+    let mut modules = recording.modules;
+    modules.sort_by_key(|module| !module.is_program);
+    let allocators = modules
+        .iter()
+        .filter(|module| !module.probed.is_empty())
+        .map(|module| {
+            let names = module.probed.iter().map(|&function| recording.table.name(function).to_owned());
+            (module.id, names.collect())
+        })
+        .collect();
+    let loaded = modules.iter().map(loaded_module).collect();
+    let names = recording.thread_names;
+    let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
+    let function_name = |id| recording.table.name(id).to_owned();
+    let images = recording.images.into_iter().map(|image| Image {
+        program: image.program,
+        totals: image.totals,
+        gone_with_exec: image.gone_with_exec,
+    });
+    let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
+        let inner = symbolizer(&modules, options, recording.pid);
+        Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() })
+    } else {
+        Box::new(NoSymbols)
+    };
+    let scan = match &recording.leaks {
+        LeakScan::Done(scan) => Some(scan),
+        LeakScan::NotWanted | LeakScan::Missed(_) => None,
+    };
+    let site = |id| scan.and_then(|scan| scan.sites.get(&id).copied());
+    let name_of_tid = |tid: i32| scan.and_then(|scan| scan.thread_names.get(&tid).cloned());
+    let leaks = scan.map(|scan| LeakInput {
+        scan: &scan.scan,
+        site: &site,
+        thread_name: &name_of_tid,
+        moment: scan.moment,
+        stopped_ns: scan.stopped_ns,
+        explain: asked.explain,
+        block: asked.block,
+    });
+    let input = BuildInput {
+        meta,
+        anomalies: recording.anomalies,
+        cost: recording.cost,
+        snapshot: &recording.snapshot,
+        stacks: &recording.stacks,
+        modules: loaded,
+        allocators,
+        thread_name: &thread_name,
+        function_name: &function_name,
+        images: images.collect(),
+        children: recording.children,
+        warnings: recording.warnings,
+        leaks,
+    };
+    build(input, symbolizer.as_mut()).profile
+}
+
+fn loaded_module(module: &ModuleRecord) -> LoadedModule {
+    LoadedModule {
+        info: ModuleInfo {
+            id: module.id,
+            path: module.path.clone(),
+            build_id: module.build_id.clone(),
+            start: module.start,
+            end: module.end,
+            file_offset: module.file_offset,
+            symbols: SymbolStatus::default(),
+        },
+        bias: module.bias,
+    }
+}
+
+fn symbolizer(modules: &[ModuleRecord], options: &ProfileOptions, pid: i32) -> Symbolizer {
+    // The target's own root, while the target lives: it may be in a container.
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let root = if root.is_dir() { root } else { PathBuf::from("/") };
+    let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
+    let mut symbolizer = Symbolizer::new(search);
+    for ModuleRecord { id, path, build_id, file, memory, .. } in modules {
+        let (path, build_id) = (path.clone(), build_id.clone());
+        symbolizer.add_module(*id, ModuleSource { path, build_id, file: file.clone(), memory: memory.clone() });
+    }
+    symbolizer
+}
+
+/// An id that ties the files of one session together: 16 hex digits.
+fn session_id(pid: i32, started_at: std::time::SystemTime) -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The standard library's hasher is seeded from the kernel's random numbers.
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_i32(pid);
+    hasher.write_u128(started_at.duration_since(std::time::UNIX_EPOCH).map(|t| t.as_nanos()).unwrap_or_default());
+    format!("{:016x}", hasher.finish())
+}

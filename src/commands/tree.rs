@@ -1,0 +1,73 @@
+//! What is made of several processes: files of each, one profile of all, one verdict.
+
+use super::conclude::Work;
+use crate::export::output::{DirectOutputs, Outcome, Scope};
+use crate::leaks::verdict::of_all;
+use crate::profile::merge::{Merger, Span};
+use crate::profile::{Amount, ProcessRow, Profile, Seen};
+use crate::session::{Recording, Traced};
+
+impl Work<'_, '_> {
+    /// Writes the files of each process that has something to tell, then those of all. Returns the profile of all.
+    pub(super) fn tree(&mut self, traced: Traced, direct: &mut dyn DirectOutputs) -> (Profile, Vec<Outcome>) {
+        let Traced { first, others } = traced;
+        let mut files = Vec::new();
+        let mut rows = Vec::with_capacity(others.len() + 1);
+        let (profile, span) = self.one(first, &mut rows, &mut files, direct);
+        let mut merger = Merger::new(profile, span);
+        for recording in others {
+            let (profile, span) = self.one(recording, &mut rows, &mut files, direct);
+            merger.add(profile, span);
+        }
+        let mut all = merger.finish(rows);
+        of_all(&mut all);
+        files.extend(self.outputs.write(Scope::Tree, &all, &self.export, direct));
+        (all, files)
+    }
+
+    fn one(
+        &mut self,
+        recording: Recording,
+        rows: &mut Vec<ProcessRow>,
+        files: &mut Vec<Outcome>,
+        direct: &mut dyn DirectOutputs,
+    ) -> (Profile, Span) {
+        let span = Span {
+            start_ns: recording.start_ns,
+            end_ns: recording.start_ns.saturating_add(recording.cost.wall_ns),
+            inherited_bytes: recording.inherited_bytes,
+        };
+        let (parent, seen) = (recording.parent, seen(&recording));
+        let profile = self.name(recording);
+        // Files that say nothing are in the way of those that do.
+        if seen == Seen::Recorded || parent.is_none() {
+            files.extend(self.outputs.write(Scope::Process, &profile, &self.export, direct));
+        }
+        rows.push(row(&profile, parent, seen));
+        (profile, span)
+    }
+}
+
+fn seen(recording: &Recording) -> Seen {
+    let totals = recording.snapshot.totals;
+    match recording.selected {
+        false => Seen::Skipped,
+        true if recording.changed_rights => Seen::LetGo,
+        true if totals.allocations + totals.frees + totals.preexisting_frees + totals.failed == 0 => Seen::Silent,
+        true => Seen::Recorded,
+    }
+}
+
+fn row(profile: &Profile, parent: Option<i32>, seen: Seen) -> ProcessRow {
+    let inherited = profile.samples.iter().filter(|sample| sample.inherited);
+    ProcessRow {
+        pid: profile.meta.pid,
+        parent,
+        program: profile.meta.program.clone(),
+        exit: profile.meta.exit,
+        seen,
+        totals: profile.totals,
+        inherited: inherited.fold(Amount::default(), |sum, sample| sum.plus(sample.live)),
+        verdict: profile.verdict.clone().filter(|_| matches!(seen, Seen::Recorded | Seen::Silent)),
+    }
+}

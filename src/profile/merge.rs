@@ -1,0 +1,431 @@
+//! One profile of several processes. Pure.
+//!
+//! Blocks that came over a fork are their allocating process's: they count once. A process's peak is its own; the sum of all is
+//! what the merged profile calls the peak, although they need not have been at one moment.
+
+use super::build::order;
+use super::leaks::{LeakSite, Leaks, Suppression};
+use super::{
+    AllocatorUse, Amount, Anomalies, Children, Cost, Finding, Function, Histograms, Location, ModuleInfo, ProcessRow,
+    Profile, Sample, Stack, TimelinePoint, Totals,
+};
+use crate::addr::Addr;
+use rustc_hash::FxHashMap;
+use std::path::PathBuf;
+
+/// The most points that a merged timeline has.
+const POINTS: usize = 1024;
+
+/// The most sentences of warning that are taken over.
+const WARNINGS: usize = 20;
+
+/// Adds profile to profile.
+#[derive(Debug)]
+pub struct Merger {
+    merged: Profile,
+    strings: FxHashMap<String, usize>,
+    functions: FxHashMap<Function, usize>,
+    modules: FxHashMap<(PathBuf, Option<String>), usize>,
+    locations: FxHashMap<LocationKey, usize>,
+    stacks: FxHashMap<Vec<usize>, usize>,
+    samples: FxHashMap<SampleKey, usize>,
+    findings: FxHashMap<FindingKey, usize>,
+    leak_sites: FxHashMap<usize, usize>,
+    timelines: Vec<OwnTimeline>,
+}
+
+/// Module, offset in it, and names: code without a module has only those.
+type LocationKey = (Option<usize>, u64, Vec<super::Line>);
+
+/// Stack, thread, function, size, program.
+type SampleKey = (usize, usize, usize, u64, usize);
+
+/// Kind, stack, stack of the allocation, stack of the free.
+type FindingKey = (super::FindingKind, usize, Option<usize>, Option<usize>);
+
+/// What one process had live of its own, over time.
+#[derive(Debug)]
+struct OwnTimeline {
+    points: Vec<TimelinePoint>,
+    inherited_bytes: u64,
+    end_ns: Option<u64>,
+}
+
+/// When a process lived, in nanoseconds since tracing began, and what it had at its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    /// Its beginning.
+    pub start_ns: u64,
+    /// Its end.
+    pub end_ns: u64,
+    /// Bytes that were live when it was forked.
+    pub inherited_bytes: u64,
+}
+
+impl Merger {
+    /// Begins with the profile of the first process, whose names and times the whole has.
+    pub fn new(first: Profile, span: Span) -> Self {
+        let empty = Profile {
+            totals: Totals::default(),
+            cost: Cost { conditions: first.cost.conditions, ..Cost::default() },
+            anomalies: Anomalies::default(),
+            allocators: Vec::new(),
+            modules: Vec::new(),
+            children: Children::default(),
+            timeline: Vec::new(),
+            histograms: Histograms::default(),
+            strings: Vec::new(),
+            functions: Vec::new(),
+            locations: Vec::new(),
+            stacks: Vec::new(),
+            samples: Vec::new(),
+            findings: Vec::new(),
+            leaks: None,
+            warnings: Vec::new(),
+            processes: Vec::new(),
+            budgets: Vec::new(),
+            verdict: None,
+            meta: first.meta.clone(),
+            images: first.images.clone(),
+        };
+        let mut merger = Self {
+            merged: empty,
+            strings: FxHashMap::default(),
+            functions: FxHashMap::default(),
+            modules: FxHashMap::default(),
+            locations: FxHashMap::default(),
+            stacks: FxHashMap::default(),
+            samples: FxHashMap::default(),
+            findings: FxHashMap::default(),
+            leak_sites: FxHashMap::default(),
+            timelines: Vec::new(),
+        };
+        merger.add(first, span);
+        merger
+    }
+
+    /// Adds the profile of one more process.
+    pub fn add(&mut self, profile: Profile, span: Span) {
+        let Tables { strings, stacks } = self.tables(&profile);
+        let string = |index: usize| strings.get(index).copied().unwrap_or_default();
+        let stack = |index: usize| stacks.get(index).copied().unwrap_or_default();
+        let program = self.intern(&profile.meta.program);
+        let (mut inherited, mut inherited_peak) = (Amount::default(), Amount::default());
+        for sample in &profile.samples {
+            if sample.inherited {
+                inherited = inherited.plus(sample.live);
+                inherited_peak = inherited_peak.plus(sample.at_peak);
+                continue;
+            }
+            let sample = Sample {
+                stack: stack(sample.stack),
+                thread: string(sample.thread),
+                alloc_fn: string(sample.alloc_fn),
+                program: Some(program),
+                ..*sample
+            };
+            let key = (sample.stack, sample.thread, sample.alloc_fn, sample.size, program);
+            match self.samples.get(&key).and_then(|at| self.merged.samples.get_mut(*at)) {
+                Some(known) => known.add(&sample),
+                None => {
+                    self.samples.insert(key, self.merged.samples.len());
+                    self.merged.samples.push(sample);
+                }
+            }
+        }
+        self.add_totals(&profile.totals, inherited, inherited_peak);
+        for finding in profile.findings {
+            self.add_finding(Finding {
+                stack: stack(finding.stack),
+                alloc_stack: finding.alloc_stack.map(stack),
+                free_stack: finding.free_stack.map(stack),
+                ..finding
+            });
+        }
+        if let Some(leaks) = profile.leaks {
+            self.add_leaks(leaks, &string, &stack);
+        }
+        let merged = &mut self.merged;
+        merged.cost.add(&profile.cost);
+        merged.anomalies.add(&profile.anomalies);
+        merged.children.untraced += profile.children.untraced;
+        for name in profile.children.untraced_names {
+            if !merged.children.untraced_names.contains(&name) {
+                merged.children.untraced_names.push(name);
+            }
+        }
+        add_up(&mut merged.histograms.size, &profile.histograms.size);
+        add_up(&mut merged.histograms.lifetime, &profile.histograms.lifetime);
+        merged.meta.complete &= profile.meta.complete;
+        merged.meta.duration_ns = merged.meta.duration_ns.max(span.end_ns);
+        for warning in profile.warnings {
+            if merged.warnings.len() < WARNINGS && !merged.warnings.contains(&warning) {
+                merged.warnings.push(warning);
+            }
+        }
+        self.timelines.push(OwnTimeline {
+            points: profile.timeline,
+            inherited_bytes: span.inherited_bytes,
+            end_ns: profile.meta.exit.map(|_| span.end_ns),
+        });
+    }
+
+    /// Ends it: the profile of all, with a line for each process.
+    pub fn finish(mut self, processes: Vec<ProcessRow>) -> Profile {
+        self.merged.children.followed = (processes.len() as u64).saturating_sub(1);
+        self.merged.processes = processes;
+        self.merged.timeline = sum_of(&self.timelines);
+        self.merged.cost.wall_ns = self.merged.meta.duration_ns;
+        order::normalize(&mut self.merged);
+        self.merged
+    }
+
+    fn intern(&mut self, text: &str) -> usize {
+        if let Some(&known) = self.strings.get(text) {
+            return known;
+        }
+        self.merged.strings.push(text.to_owned());
+        self.strings.insert(text.to_owned(), self.merged.strings.len() - 1);
+        self.merged.strings.len() - 1
+    }
+
+    /// Enters the tables of a profile; returns the new numbers of its strings and stacks.
+    fn tables(&mut self, profile: &Profile) -> Tables {
+        let strings = profile.strings.iter().map(|text| self.intern(text)).collect();
+        let functions: Vec<usize> = profile.functions.iter().map(|function| self.function(function)).collect();
+        let modules: Vec<usize> = profile.modules.iter().map(|module| self.module(module)).collect();
+        for AllocatorUse { module, functions } in &profile.allocators {
+            self.allocator(modules.get(*module).copied().unwrap_or_default(), functions);
+        }
+        let mut locations = Vec::with_capacity(profile.locations.len());
+        for location in &profile.locations {
+            let old = location.module.and_then(|module| profile.modules.get(module));
+            let module = location.module.and_then(|module| modules.get(module)).copied();
+            let mut location = Location { module, ..location.clone() };
+            for line in &mut location.lines {
+                line.function = functions.get(line.function).copied().unwrap_or_default();
+            }
+            // Where it lies in the first process that had the module.
+            if let (Some(old), Some(new)) = (old, module.and_then(|module| self.merged.modules.get(module))) {
+                location.address = Addr(location.address.0.wrapping_sub(old.start.0).wrapping_add(new.start.0));
+            }
+            locations.push(self.location(location));
+        }
+        let stacks = profile.stacks.iter().map(|stack| {
+            let list = stack.locations.iter().map(|at| locations.get(*at).copied().unwrap_or_default()).collect();
+            Stack { locations: list, quality: stack.quality }
+        });
+        let stacks = stacks.map(|stack| self.stack(stack)).collect();
+        Tables { strings, stacks }
+    }
+
+    fn function(&mut self, function: &Function) -> usize {
+        if let Some(&known) = self.functions.get(function) {
+            return known;
+        }
+        self.merged.functions.push(function.clone());
+        self.functions.insert(function.clone(), self.merged.functions.len() - 1);
+        self.merged.functions.len() - 1
+    }
+
+    fn module(&mut self, module: &ModuleInfo) -> usize {
+        let key = (module.path.clone(), module.build_id.clone());
+        let at = *self.modules.entry(key).or_insert(self.merged.modules.len());
+        match self.merged.modules.get_mut(at) {
+            Some(known) => {
+                known.symbols.functions |= module.symbols.functions;
+                known.symbols.files |= module.symbols.files;
+                known.symbols.lines |= module.symbols.lines;
+                known.symbols.inlines |= module.symbols.inlines;
+            }
+            None => self.merged.modules.push(module.clone()),
+        }
+        at
+    }
+
+    fn allocator(&mut self, module: usize, functions: &[String]) {
+        let known = self.merged.allocators.iter_mut().find(|known| known.module == module);
+        match known {
+            Some(known) => {
+                known.functions.extend(functions.iter().cloned());
+                known.functions.sort_unstable();
+                known.functions.dedup();
+            }
+            None => self.merged.allocators.push(AllocatorUse { module, functions: functions.to_vec() }),
+        }
+    }
+
+    fn location(&mut self, location: Location) -> usize {
+        let key = (location.module, location.offset, location.lines.clone());
+        let at = *self.locations.entry(key).or_insert(self.merged.locations.len());
+        if at == self.merged.locations.len() {
+            self.merged.locations.push(location);
+        }
+        at
+    }
+
+    fn stack(&mut self, stack: Stack) -> usize {
+        if let Some(&known) = self.stacks.get(&stack.locations) {
+            if let Some(other) = self.merged.stacks.get_mut(known) {
+                other.quality = other.quality.max(stack.quality);
+            }
+            return known;
+        }
+        self.stacks.insert(stack.locations.clone(), self.merged.stacks.len());
+        self.merged.stacks.push(stack);
+        self.merged.stacks.len() - 1
+    }
+
+    fn add_totals(&mut self, totals: &Totals, inherited: Amount, inherited_peak: Amount) {
+        let sum = &mut self.merged.totals;
+        sum.allocations += totals.allocations;
+        sum.frees += totals.frees;
+        sum.reallocations += totals.reallocations;
+        sum.bytes_allocated = sum.bytes_allocated.saturating_add(totals.bytes_allocated);
+        sum.bytes_freed = sum.bytes_freed.saturating_add(totals.bytes_freed);
+        sum.live_blocks += totals.live_blocks.saturating_sub(inherited.objects);
+        sum.live_bytes = sum.live_bytes.saturating_add(totals.live_bytes.saturating_sub(inherited.bytes));
+        sum.peak_blocks += totals.peak_blocks.saturating_sub(inherited_peak.objects);
+        sum.peak_bytes = sum.peak_bytes.saturating_add(totals.peak_bytes.saturating_sub(inherited_peak.bytes));
+        sum.peak_at_ns = sum.peak_at_ns.max(totals.peak_at_ns);
+        sum.temporary += totals.temporary;
+        sum.failed += totals.failed;
+        sum.preexisting_frees += totals.preexisting_frees;
+    }
+
+    fn add_finding(&mut self, finding: Finding) {
+        let key = (finding.kind, finding.stack, finding.alloc_stack, finding.free_stack);
+        let at = *self.findings.entry(key).or_insert(self.merged.findings.len());
+        match self.merged.findings.get_mut(at) {
+            Some(known) => known.count = known.count.saturating_add(finding.count),
+            None => self.merged.findings.push(finding),
+        }
+    }
+
+    fn add_leaks(&mut self, leaks: Leaks, string: &impl Fn(usize) -> usize, stack: &impl Fn(usize) -> usize) {
+        let merged = self.merged.leaks.get_or_insert_with(|| Leaks {
+            moment: leaks.moment,
+            stopped_ns: 0,
+            scanned_bytes: 0,
+            sites: Vec::new(),
+            suppressions: Vec::new(),
+            asked: None,
+        });
+        merged.stopped_ns += leaks.stopped_ns;
+        merged.scanned_bytes += leaks.scanned_bytes;
+        let rules: Vec<usize> = leaks.suppressions.into_iter().map(|rule| add_rule(merged, rule)).collect();
+        for mut site in leaks.sites {
+            site.stack = stack(site.stack);
+            site.thread = string(site.thread);
+            site.alloc_fn = string(site.alloc_fn);
+            for rule in &mut site.suppressed_by {
+                *rule = rule.and_then(|rule| rules.get(rule).copied());
+            }
+            for step in site.path.iter_mut().flat_map(|path| &mut path.steps) {
+                step.stack = stack(step.stack);
+            }
+            match self.leak_sites.get(&site.stack).and_then(|at| merged.sites.get_mut(*at)) {
+                Some(known) => add_site(known, site),
+                None => {
+                    self.leak_sites.insert(site.stack, merged.sites.len());
+                    merged.sites.push(site);
+                }
+            }
+        }
+    }
+}
+
+/// The numbers that a profile's entries have in the merged one.
+struct Tables {
+    strings: Vec<usize>,
+    stacks: Vec<usize>,
+}
+
+/// Enters a suppression rule, or adds what it hid to the same rule of another process.
+fn add_rule(leaks: &mut Leaks, rule: Suppression) -> usize {
+    let is_same = |known: &Suppression| (&known.file, known.line, &known.rule) == (&rule.file, rule.line, &rule.rule);
+    match leaks.suppressions.iter().position(is_same) {
+        Some(at) => {
+            if let Some(known) = leaks.suppressions.get_mut(at) {
+                known.hidden = known.hidden.plus(rule.hidden);
+            }
+            at
+        }
+        None => {
+            leaks.suppressions.push(rule);
+            leaks.suppressions.len() - 1
+        }
+    }
+}
+
+fn add_site(known: &mut LeakSite, site: LeakSite) {
+    for (sum, part) in known.amounts.iter_mut().zip(site.amounts) {
+        *sum = sum.plus(part);
+    }
+    known.holds = known.holds.plus(site.holds);
+    known.path = known.path.take().or(site.path);
+    for (mine, other) in known.suppressed_by.iter_mut().zip(site.suppressed_by) {
+        *mine = mine.or(other);
+    }
+    for (mine, other) in known.baseline.iter_mut().zip(site.baseline) {
+        *mine = mine.or(other);
+    }
+}
+
+fn add_up(sum: &mut Vec<u64>, part: &[u64]) {
+    if sum.len() < part.len() {
+        sum.resize(part.len(), 0);
+    }
+    for (sum, part) in sum.iter_mut().zip(part) {
+        *sum += part;
+    }
+}
+
+/// What all processes together had live over time.
+fn sum_of(timelines: &[OwnTimeline]) -> Vec<TimelinePoint> {
+    let mut changes: Vec<(u64, usize, u64, Option<u64>)> = Vec::new();
+    for (index, timeline) in timelines.iter().enumerate() {
+        for point in &timeline.points {
+            let own = point.live_bytes.saturating_sub(timeline.inherited_bytes);
+            changes.push((point.t_ns, index, own, Some(point.allocations)));
+        }
+        changes.extend(timeline.end_ns.map(|end| (end, index, 0, None)));
+    }
+    // A process's last point goes before its end.
+    changes.sort_by_key(|(t_ns, index, _, allocations)| (*t_ns, *index, allocations.is_none()));
+    let mut now = vec![(0u64, 0u64); timelines.len()];
+    let mut sum = TimelinePoint { t_ns: 0, live_bytes: 0, allocations: 0 };
+    let mut points: Vec<TimelinePoint> = Vec::new();
+    for (t_ns, index, live, allocations) in changes {
+        let Some(state) = now.get_mut(index) else { continue };
+        let allocations = allocations.unwrap_or(state.1);
+        sum.t_ns = t_ns;
+        sum.live_bytes = sum.live_bytes.saturating_sub(state.0).saturating_add(live);
+        sum.allocations = sum.allocations.saturating_sub(state.1).saturating_add(allocations);
+        *state = (live, allocations);
+        points.push(sum);
+    }
+    thin_out(points)
+}
+
+/// Keeps of each stretch of points the highest and the last.
+fn thin_out(points: Vec<TimelinePoint>) -> Vec<TimelinePoint> {
+    if points.len() <= POINTS {
+        return points;
+    }
+    let stretch = points.len().div_ceil(POINTS / 2);
+    let mut kept: Vec<TimelinePoint> = Vec::new();
+    for stretch in points.chunks(stretch) {
+        let highest = stretch.iter().rev().max_by_key(|point| point.live_bytes);
+        let last = stretch.last();
+        for point in [highest, last].into_iter().flatten() {
+            if kept.last() != Some(point) {
+                kept.push(*point);
+            }
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! The address space of a forked child: a copy, with everything of ours in it.
+
+use super::AddressSpace;
+use crate::addr::Addr;
+use crate::arch::INT3;
+use crate::tracer::Result;
+use crate::tracer::guardian::Guardian;
+use crate::tracer::memory::TargetMemory;
+use std::sync::Arc;
+
+/// Bytes that are compared at once.
+const PIECE: usize = 4096;
+
+impl AddressSpace {
+    /// The address space of the process `child`, whose one task has just come to be as a copy, and is stopped. Other threads
+    /// may have gone on since the fork: what has changed meanwhile is changed in the copy, too.
+    pub fn fork(&self, child: i32, guardian: Option<&Guardian>) -> Result<Self> {
+        let mut memory = TargetMemory::open(child, child)?;
+        memory.stands_still(Some(child));
+        let guarded = match (guardian, &self.guarded) {
+            (Some(guardian), Some(original)) => Some(guardian.guard_copy(child, &memory, original)),
+            _ => None,
+        };
+        let mut copy = Self {
+            pid: child,
+            memory,
+            guarded,
+            breakpoints: self.breakpoints.clone(),
+            unwinder: self.unwinder.fork(),
+            pads: self.pads.clone(),
+            maps: self.maps.clone(),
+            loaded: self.loaded.clone(),
+            records: self.records.clone(),
+            allocator_code: self.allocator_code.clone(),
+            loader_state: self.loader_state,
+            deferred: self.deferred.clone(),
+            demoted: self.demoted.clone(),
+            remote_code: self.remote_code,
+            retry_handler: self.retry_handler,
+            no_remote_calls: self.no_remote_calls,
+            mapped_pads: self.mapped_pads,
+            shadow_stack: self.shadow_stack,
+            entry_families: self.entry_families.clone(),
+            wrappers: self.wrappers.clone(),
+            call_families: self.call_families.clone(),
+            stack_families: self.stack_families.clone(),
+            probing: self.probing,
+            warnings: Vec::new(),
+            exit_watched: self.exit_watched,
+            leak_suppressions: self.leak_suppressions.clone(),
+            blind_spots: self.blind_spots.clone(),
+        };
+        if let Err(error) = copy.catch_up_with(self) {
+            // Its caller lets the child go with its own code.
+            copy.breakpoints = crate::breakpoints::BreakpointTable::default();
+            copy.end_guard();
+            return Err(error);
+        }
+        Ok(copy)
+    }
+
+    /// Makes what is written to this copy the same as what is written to `original` now.
+    fn catch_up_with(&mut self, original: &Self) -> Result<()> {
+        let regions: Vec<_> = original.pads.regions().collect();
+        for (start, len) in regions {
+            self.copy_code(original, start, usize::try_from(len).unwrap_or(0))?;
+        }
+        let placed: Vec<_> = self.breakpoints.originals().map(|(addr, _)| (addr, INT3)).collect();
+        let removed: Vec<_> = self.breakpoints.removed().filter(|(addr, _)| self.holds_int3(*addr)).collect();
+        for (addr, byte) in placed.into_iter().chain(removed) {
+            let mut found = [0];
+            if self.memory.read_uncached(addr, &mut found) == 1 && found != [byte] {
+                self.memory.write_code(addr, &[byte])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_code(&mut self, original: &Self, start: Addr, len: usize) -> Result<()> {
+        let (mut theirs, mut ours) = ([0; PIECE], [0; PIECE]);
+        for offset in (0..len).step_by(PIECE) {
+            let at = start.add(offset as u64);
+            let size = PIECE.min(len - offset);
+            let (Some(theirs), Some(ours)) = (theirs.get_mut(..size), ours.get_mut(..size)) else { continue };
+            let read = original.memory.read_uncached(at, theirs);
+            if read == size && self.memory.read_uncached(at, ours) == size && theirs != ours {
+                self.memory.write_code(at, theirs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shares the descriptors of files that other processes have open, too: `known` by device and inode.
+    pub fn share_files(&mut self, known: &mut SharedFiles) {
+        for record in &mut self.records {
+            if let Some(file) = &mut record.file {
+                known.share(file);
+            }
+        }
+    }
+}
+
+/// Files that are open, by device and inode.
+#[derive(Debug, Default)]
+pub struct SharedFiles {
+    known: rustc_hash::FxHashMap<(u64, u64), Arc<std::fs::File>>,
+}
+
+impl SharedFiles {
+    /// Replaces a descriptor by that of the same file which is known, if one is; else makes it known.
+    fn share(&mut self, file: &mut Arc<std::fs::File>) {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(metadata) = file.metadata() else { return };
+        let known = self.known.entry((metadata.dev(), metadata.ino())).or_insert_with(|| Arc::clone(file));
+        *file = Arc::clone(known);
+    }
+}
