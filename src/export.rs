@@ -12,6 +12,7 @@ mod markdown;
 pub mod output;
 mod pprof;
 mod problems;
+mod processes;
 pub mod proto;
 mod sarif;
 mod sections;

@@ -63,6 +63,8 @@ Examples:
       Three files at once. Options behind the program's name are the program's.
   heaptrace run --duration 1m -o first-minute.svg ./server
       Traces one minute, then lets the server run on at full speed and waits for it.
+  heaptrace run -f --only 'cc1*' -o make.svg -- make
+      All runs of the compiler under make, in one flame graph.
   heaptrace run --pin ./app
       Several times faster in virtual machines, if the program has one thread."
 )]

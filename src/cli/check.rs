@@ -130,8 +130,8 @@ pub(super) struct CheckArguments {
 
     /// Child processes that were not checked make the check inconclusive (exit status 125)
     ///
-    /// Programs that the checked one starts run untraced; the report names them. (A program that replaces itself by exec is
-    /// followed.)
+    /// Without -f, programs that the checked one starts run untraced, and the report names them; with -f, those with other
+    /// rights. (A program that replaces itself by exec is followed in any case.)
     #[arg(long, help_heading = "Judgement")]
     require_all: bool,
 

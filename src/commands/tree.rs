@@ -43,7 +43,10 @@ impl Work<'_, '_> {
         if seen == Seen::Recorded || parent.is_none() {
             files.extend(self.outputs.write(Scope::Process, &profile, &self.export, direct));
         }
-        rows.push(row(&profile, parent, seen));
+        let require_all = self.judging.as_ref().is_some_and(|judging| judging.options.policy.require_all);
+        let is_judged = matches!(seen, Seen::Recorded | Seen::Silent) || require_all && seen == Seen::LetGo;
+        let row = row(&profile, parent, seen);
+        rows.push(if is_judged { row } else { ProcessRow { verdict: None, ..row } });
         (profile, span)
     }
 }
@@ -68,6 +71,6 @@ fn row(profile: &Profile, parent: Option<i32>, seen: Seen) -> ProcessRow {
         seen,
         totals: profile.totals,
         inherited: inherited.fold(Amount::default(), |sum, sample| sum.plus(sample.live)),
-        verdict: profile.verdict.clone().filter(|_| matches!(seen, Seen::Recorded | Seen::Silent)),
+        verdict: profile.verdict.clone(),
     }
 }

@@ -5,7 +5,7 @@
 mod judged;
 
 use super::view::{Frame, Site, View, weight};
-use crate::profile::{Amount, Exit, Histograms, Mode, Totals};
+use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Totals};
 use crate::unwinder::Quality;
 use judged::{ReportBudget, ReportFinding, ReportLeaks, ReportSuppression, ReportVerdict};
 use serde::Serialize;
@@ -42,6 +42,7 @@ struct Report<'a> {
     modules: Vec<Module<'a>>,
     images: Vec<Image<'a>>,
     children: Children<'a>,
+    processes: Vec<ReportProcess<'a>>,
     timeline: Vec<Point>,
     histograms: ReportHistograms<'a>,
     sites: Vec<ReportSite<'a>>,
@@ -132,6 +133,18 @@ struct Children<'a> {
 }
 
 #[derive(Serialize)]
+struct ReportProcess<'a> {
+    pid: i32,
+    parent: Option<i32>,
+    program: &'a str,
+    exit: Option<ReportExit>,
+    seen: &'static str,
+    totals: ReportTotals,
+    inherited: ReportAmount,
+    verdict: Option<ReportVerdict<'a>>,
+}
+
+#[derive(Serialize)]
 struct Point {
     t_ns: u64,
     live_bytes: u64,
@@ -172,6 +185,26 @@ struct ReportFrame<'a> {
     inlined: bool,
 }
 
+const fn report_exit(exit: Exit) -> ReportExit {
+    match exit {
+        Exit::Code(code) => ReportExit::Code(code),
+        Exit::Signal(signal) => ReportExit::Signal(signal),
+    }
+}
+
+fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
+    ReportProcess {
+        pid: row.pid,
+        parent: row.parent,
+        program: &row.program,
+        exit: row.exit.map(report_exit),
+        seen: row.seen.name(),
+        totals: totals(&row.totals),
+        inherited: amount(row.inherited),
+        verdict: row.verdict.as_ref().map(judged::report_verdict),
+    }
+}
+
 fn report<'a>(view: &View<'a>) -> Report<'a> {
     let profile = view.profile;
     let meta = &profile.meta;
@@ -194,10 +227,7 @@ fn report<'a>(view: &View<'a>) -> Report<'a> {
         duration_ns: meta.duration_ns,
         engine: &meta.engine,
         complete: meta.complete,
-        exit: meta.exit.map(|exit| match exit {
-            Exit::Code(code) => ReportExit::Code(code),
-            Exit::Signal(signal) => ReportExit::Signal(signal),
-        }),
+        exit: meta.exit.map(report_exit),
         verdict: judged::verdict(profile),
         totals: totals(&profile.totals),
         cost: ReportCost {
@@ -225,6 +255,7 @@ fn report<'a>(view: &View<'a>) -> Report<'a> {
             untraced: profile.children.untraced,
             untraced_names: &profile.children.untraced_names,
         },
+        processes: profile.processes.iter().map(report_process).collect(),
         timeline: profile
             .timeline
             .iter()

@@ -1,5 +1,5 @@
 //! JUnit's XML, for Jenkins, GitLab and their like: one suite for the program; a test case each for its end, for whether
-//! everything was seen, for errors, leaks and budgets; and one for each leak and each error, by which those are followed from run to
+//! everything was seen, for errors, leaks and budgets; one for each process, if there are several; and one for each leak and each error, by which those are followed from run to
 //! run. Only the first failure of a test case is shown by Jenkins, so that none has two.
 //!
 //! There is no schema of JUnit itself. The elements and attributes here are those that the de-facto schema of Jenkins' xUnit plugin and
@@ -7,8 +7,8 @@
 
 use super::problems::{Problem, Rule, best_line, problems, stack_text};
 use super::view::View;
-use crate::profile::Profile;
-use crate::profile::leaks::{BaselineStatus, VerdictKind};
+use crate::profile::leaks::{BaselineStatus, Verdict, VerdictKind};
+use crate::profile::{ProcessRow, Profile};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -83,6 +83,8 @@ fn cases(view: &View<'_>) -> Vec<Case> {
     let profile = view.profile;
     let problems = problems(view);
     let mut cases = vec![program(profile), seen(profile)];
+    let processes = (1..).zip(&profile.processes);
+    cases.extend(processes.filter_map(|(number, row)| Some(process(number, row, row.verdict.as_ref()?))));
     let failing = |is: fn(&Rule) -> bool| problems.iter().any(|problem| problem.fails && is(&problem.rule));
     for (name, fails) in [
         ("no errors in the use of the heap", failing(|rule| matches!(rule, Rule::Error(_)))),
@@ -137,6 +139,17 @@ fn program(profile: &Profile) -> Case {
         None => Outcome::Passed,
     };
     Case { name: "the program succeeds".to_owned(), source: None, outcome }
+}
+
+/// One of several processes. Its number is the same in the next run, its process id is not.
+fn process(number: u64, row: &ProcessRow, verdict: &Verdict) -> Case {
+    let message = || format!("pid {}: {}", row.pid, verdict.reasons.join("; "));
+    let outcome = match verdict.kind {
+        VerdictKind::Clean => Outcome::Passed,
+        VerdictKind::Inconclusive => Outcome::Broken { message: message() },
+        kind => Outcome::Failed { kind: kind.name(), text: message(), message: message() },
+    };
+    Case { name: format!("process {number}: {}", row.program), source: None, outcome }
 }
 
 /// Whether the check could judge.

@@ -2,6 +2,7 @@
 
 use super::output::Outcome;
 use super::problems::{leak_sentence, leak_state};
+use super::processes;
 use super::sections::{self, Layout};
 use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
@@ -45,6 +46,7 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     }
     errors(&mut out, layout, &view, options.top);
     conclusions(&mut out, layout, profile);
+    processes::table(&mut out, layout, profile, options.top);
     sections::anomalies(&mut out, layout, profile);
     sections::missing_symbols(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);

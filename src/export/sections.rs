@@ -56,9 +56,14 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
         Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
         None => "let go".to_owned(),
     };
+    let children = match profile.processes.len() {
+        0 | 1 => String::new(),
+        2 => ", and 1 more process".to_owned(),
+        all => format!(", and {} more processes", grouped(all as u64 - 1)),
+    };
     let _ = writeln!(
         out,
-        "{} {}, pid {}: {end} after {}",
+        "{} {}, pid {}{children}: {end} after {}",
         layout.paint.bold("heaptrace:"),
         layout.paint.bold(&printable(&meta.program)),
         meta.pid,
@@ -391,7 +396,8 @@ fn weight(view: &View<'_>, site: &Site) -> u64 {
 /// Earlier images of the process, and children.
 pub(crate) fn other_processes(out: &mut String, layout: Layout, profile: &Profile) {
     let children = &profile.children;
-    if profile.images.is_empty() && children.followed == 0 && children.untraced == 0 {
+    let followed = if profile.processes.is_empty() { children.followed } else { 0 };
+    if profile.images.is_empty() && followed == 0 && children.untraced == 0 {
         return;
     }
     heading(out, layout, "Other images and processes");
@@ -409,8 +415,8 @@ pub(crate) fn other_processes(out: &mut String, layout: Layout, profile: &Profil
         );
     }
     let noun = |count: u64| if count == 1 { "child" } else { "children" };
-    if children.followed > 0 {
-        prose(out, layout, &format!("{} {} traced too", grouped(children.followed), noun(children.followed)));
+    if followed > 0 {
+        prose(out, layout, &format!("{} {} traced too", grouped(followed), noun(followed)));
     }
     if children.untraced > 0 {
         let names = &children.untraced_names;

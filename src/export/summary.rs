@@ -1,6 +1,7 @@
 //! The summary of one screen that `run` and `attach` print at the end.
 
 use super::output::Outcome;
+use super::processes;
 use super::sections::{self, Layout};
 use super::text::{self, Paint};
 use super::view::{Headline, View};
@@ -34,6 +35,7 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     let mut out = String::new();
     sections::header(&mut out, layout, profile);
     sections::totals(&mut out, layout, profile);
+    processes::table(&mut out, layout, profile, options.top);
     sections::top_stacks(&mut out, layout, &view, options.top);
     sections::findings(&mut out, layout, &view, options.top);
     sections::anomalies(&mut out, layout, profile);

@@ -85,6 +85,7 @@ pub(crate) fn sample_profile() -> Profile {
         verdict: None,
         budgets: Vec::new(),
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
+        processes: Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::ExportOptions;
 use super::leaks;
+use super::processes;
 use super::sections::{self, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
 use super::view::{Frame, Site, TRUNCATED_STACK, View};
@@ -22,6 +23,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     let _ = writeln!(text, "command: {}", text::shell_words(&profile.meta.command));
     let _ = writeln!(text, "in {}, started {}", printable(&profile.meta.cwd.to_string_lossy()), started(view));
     sections::totals(&mut text, layout, profile);
+    processes::table(&mut text, layout, profile, usize::MAX);
     let sites = view.sites();
     stacks(&mut text, layout, view, &Table::live(view), &sites, options.top);
     stacks(&mut text, layout, view, &Table::PEAK, &sites, options.top);

@@ -198,3 +198,16 @@ fn an_action_set_past_the_c_library_is_kept() {
     assert_eq!(running.line(), "ok");
     running.wait().success();
 }
+
+/// T42: a tree of processes: none of them dies of it.
+#[test]
+fn t42_killed_in_run_of_a_tree() {
+    let program = Program::fixture("tree").args(["inherit"]);
+    let mut running = program.start_traced(&["-f"]);
+    let child: i32 = running.value("child").parse().unwrap();
+    kill_heaptrace(running.pid(), child);
+    procfs::assert_left_as_it_was(child);
+    running.send("go on");
+    assert_eq!(running.line(), "parent done");
+    running.assert_killed();
+}

@@ -75,9 +75,17 @@ fn t31_vfork_child_allocates() {
 /// make such a helper and to be somebody else.
 #[test]
 fn t32_set_user_id_helper_keeps_its_rights() {
+    if let Some(report) = set_user_id_helper(&[]) {
+        assert_eq!(children(&report, "untraced"), 3);
+        report.assert_no_anomaly();
+    }
+}
+
+/// Runs a program that starts such a helper three times, with `options` for heaptrace. None: not without root.
+pub fn set_user_id_helper(options: &[&str]) -> Option<Report> {
     let own = i32::try_from(std::process::id()).unwrap();
     if procfs::status_field(own, "Uid").is_none_or(|uids| uids.split_whitespace().nth(1) != Some("0")) {
-        return;
+        return None;
     }
     const NOBODY: u32 = 65534;
     const SOMEBODY: &str = "12345";
@@ -108,18 +116,13 @@ fn t32_set_user_id_helper_keeps_its_rights() {
     let plain = start(&[main.as_os_str()]).success();
     let expected = "effective user 65534\n".repeat(3) + "done\n";
     assert_eq!(plain.text(), expected, "file systems mounted nosuid can't show this");
-    let traced = start(&[
-        heaptrace.as_os_str(),
-        "run".as_ref(),
-        "-o".as_ref(),
-        report.as_os_str(),
-        "--".as_ref(),
-        main.as_os_str(),
-    ]);
+    let mut command: Vec<&std::ffi::OsStr> =
+        vec![heaptrace.as_os_str(), "run".as_ref(), "-o".as_ref(), report.as_os_str()];
+    command.extend(options.iter().map(|option| -> &std::ffi::OsStr { option.as_ref() }));
+    command.extend(["--".as_ref(), main.as_os_str()]);
+    let traced = start(&command);
     assert_eq!(traced.text(), expected, "{}", traced.stderr);
-    let report = Report::read(&report, &traced.success());
-    assert_eq!(children(&report, "untraced"), 3);
-    report.assert_no_anomaly();
+    Some(Report::read(&report, &traced.success()))
 }
 
 /// exec in the same process is followed: totals are the last image's, the earlier ones stand in the list of images.

@@ -1,7 +1,7 @@
 //! What `check` concludes, in report.json: the verdict, leaks and errors as findings, suppressions, budgets.
 
 use super::{ReportAmount, ReportFrame, View, amount, frames};
-use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment};
+use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Verdict};
 use crate::profile::{Amount, Finding, Profile};
 use serde::Serialize;
 
@@ -79,8 +79,11 @@ pub(super) struct ReportBudget {
 }
 
 pub(super) fn verdict(profile: &Profile) -> Option<ReportVerdict<'_>> {
-    let verdict = profile.verdict.as_ref()?;
-    Some(ReportVerdict { result: verdict.kind.name(), reasons: &verdict.reasons, exit_status: verdict.exit_status })
+    profile.verdict.as_ref().map(report_verdict)
+}
+
+pub(super) fn report_verdict(verdict: &Verdict) -> ReportVerdict<'_> {
+    ReportVerdict { result: verdict.kind.name(), reasons: &verdict.reasons, exit_status: verdict.exit_status }
 }
 
 pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks> {

@@ -1,0 +1,282 @@
+//! Trees of processes under `-f`.
+
+use super::counts::assert_sites;
+use crate::support::ledger::Ledger;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::report::Report;
+use crate::support::running::{Ended, Running};
+use serde_json::Value;
+use std::path::Path;
+
+/// Runs the fixture `tree` with `-f`, one report for each process and one for all.
+struct Tree {
+    program: Program,
+    ended: Ended,
+    all: Report,
+}
+
+impl Tree {
+    fn fixture(args: &[&str]) -> Program {
+        Program::fixture("tree").args(args)
+    }
+
+    fn run(program: Program, options: &[&str], talk: impl FnOnce(&mut Running)) -> Self {
+        let each = program.outside("each.%p.json");
+        let options: Vec<&str> =
+            ["-f", "-o", each.to_str().unwrap()].into_iter().chain(options.iter().copied()).collect();
+        let mut running = program.start_traced(&options);
+        talk(&mut running);
+        let ended = running.wait();
+        let traced = program.collect(ended);
+        Self { program, ended: traced.ended, all: traced.report }
+    }
+
+    fn of(args: &[&str]) -> Self {
+        Self::run(Self::fixture(args), &[], |_| {})
+    }
+
+    /// The reports of single processes, by their ids.
+    fn each(&self) -> Vec<Report> {
+        let folder = self.program.outside("x");
+        let mut files: Vec<_> = std::fs::read_dir(folder.parent().unwrap())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("each.")))
+            .collect();
+        files.sort();
+        files.iter().map(|path| Report::read(path, &self.ended)).collect()
+    }
+
+    fn process(&self, pid: i64) -> Report {
+        self.each().into_iter().find(|report| report.0["pid"] == pid).expect("a report of the process")
+    }
+
+    fn rows(&self) -> &[Value] {
+        self.all.list("/processes")
+    }
+
+    fn ledger(&self, suffix: &str) -> Ledger {
+        Ledger::read(Path::new(&format!("{}{suffix}", self.program.outside("ledger").display())))
+    }
+}
+
+const FIGURES: [&str; 5] = ["allocations", "frees", "reallocations", "bytes_allocated", "bytes_freed"];
+
+fn assert_totals(report: &Report, ledger: &Ledger) {
+    for name in FIGURES {
+        assert_eq!(report.total(name), ledger.total(name), "{name}");
+    }
+}
+
+/// T28: a followed child begins with its parent's blocks, which it has not allocated; each process's own calls are its own, and
+/// in the profile of all each block stands once.
+#[test]
+fn t28_followed_child_inherits_blocks() {
+    let mut child = 0;
+    let tree = Tree::run(Tree::fixture(&["inherit"]), &[], |running| {
+        child = running.value("child").parse().unwrap();
+        assert_ne!(procfs::tracer_of(child), 0, "the child is traced");
+        running.send("go on");
+    });
+    let (parent, childs) = (tree.ledger(""), tree.ledger(".child"));
+    let report = tree.process(i64::from(child));
+    assert_totals(&report, &childs);
+    assert_eq!(report.total("preexisting_frees"), 40);
+    assert_eq!(report.total("live_blocks"), 60 + 10);
+    assert_eq!(report.total("live_bytes"), 60 * 50 + 10 * 70);
+    assert_eq!(report.site_sum(&["parent_allocate"], "/live/objects"), 60);
+    assert_eq!(report.site_sum(&["parent_allocate"], "/allocated/objects"), 0);
+    assert_eq!(report.site_sum(&["child_allocate"], "/allocated/objects"), 30);
+    assert_eq!(report.0["exit"]["code"], 3);
+    report.assert_no_anomaly();
+    for name in FIGURES {
+        assert_eq!(tree.all.total(name), parent.total(name) + childs.total(name), "{name} of all");
+    }
+    assert_eq!((tree.all.total("live_blocks"), tree.all.total("live_bytes")), (10, 700));
+    tree.all.assert_consistent();
+    tree.all.assert_no_anomaly();
+    let [first, second] = tree.rows() else { panic!("two processes: {:?}", tree.rows()) };
+    assert_eq!((&first["pid"], &second["pid"]), (&second["parent"], &Value::from(child)));
+    assert_eq!(second["inherited"]["objects"], 60);
+}
+
+/// T28: the code of a followed child is as it was after a detach, and it goes on.
+#[test]
+fn t28_followed_child_is_left_as_it_was() {
+    let program = Tree::fixture(&["inherit"]);
+    let mut running = program.start_traced(&["-f", "--duration", "1s"]);
+    let child: i32 = running.value("child").parse().unwrap();
+    procfs::wait_until_let_go(child);
+    procfs::assert_left_as_it_was(child);
+    running.send("go on");
+    assert_eq!(running.line(), "parent done");
+    program.collect(running.wait().success());
+}
+
+/// T29: a thousand followed children, each with figures of its own; few descriptors are held for them.
+#[test]
+fn t29_thousand_followed_children() {
+    let count = 1000;
+    let program = Tree::fixture(&["many", &count.to_string()]);
+    let traced = program.traced_with(&["-f"]);
+    assert_eq!(traced.ended.text(), format!("children {count}\n"));
+    let ledger = program.ledger();
+    assert_eq!(traced.report.total("allocations"), ledger.total("allocations") + count);
+    assert_eq!(traced.report.total("frees"), ledger.total("frees") + count);
+    assert_eq!(traced.report.total("preexisting_frees"), count);
+    assert_eq!(traced.report.number("/children/followed"), count);
+    let rows = traced.report.list("/processes");
+    let own = rows.iter().filter(|row| row["totals"]["allocations"] == 1 && row["totals"]["frees"] == 1).count();
+    assert_eq!(own as u64, count);
+    assert_eq!(traced.report.site_sum(&["child_allocate"], "/allocated/objects"), count);
+    traced.report.assert_no_anomaly();
+}
+
+/// T30: a fork among threads that allocate: nobody's error, and nobody's loss.
+#[test]
+fn t30_followed_forks_among_allocating_threads() {
+    let tree = Tree::of(&["threads", "40"]);
+    assert_eq!(tree.ended.clone().success().text(), "children 40\n");
+    let ledger = tree.ledger("");
+    assert_sites(&tree.process(tree.rows()[0]["pid"].as_i64().unwrap()), &ledger);
+    for row in &tree.rows()[1..] {
+        assert_eq!((&row["totals"]["allocations"], &row["totals"]["bytes_allocated"]), (&10.into(), &5000.into()));
+    }
+    tree.all.assert_no_anomaly();
+}
+
+/// T30, T31: whichever way a program is started, it is a process of its own from its exec on.
+#[test]
+fn t31_followed_programs_by_fork_vfork_and_spawn() {
+    for how in ["fork", "vfork", "spawn"] {
+        let tree = Tree::of(&[how]);
+        assert_eq!(tree.ended.clone().success().text(), format!("{how} done\n"));
+        let [first, second] = tree.rows() else { panic!("two processes: {:?}", tree.rows()) };
+        let leaf = tree.process(second["pid"].as_i64().unwrap());
+        assert_totals(&leaf, &tree.ledger(".leaf"));
+        leaf.assert_consistent();
+        leaf.assert_no_anomaly();
+        assert_eq!(leaf.total("live_blocks"), 4, "{how}");
+        assert_eq!(second["exit"]["code"], 4);
+        let parent = tree.process(first["pid"].as_i64().unwrap());
+        assert_sites(&parent, &tree.ledger(""));
+        tree.all.assert_consistent();
+    }
+}
+
+/// T31: a process that shares the memory allocates on its parent's heap, followed or not.
+#[test]
+fn t31_followed_process_in_the_same_memory() {
+    let tree = Tree::of(&["shared"]);
+    assert_eq!(tree.ended.clone().success().text(), "done\n");
+    // there is but one heap
+    assert!(tree.rows().is_empty());
+    assert_totals(&tree.all, &tree.ledger(""));
+    tree.all.assert_no_anomaly();
+}
+
+/// A daemon is traced to its end, which is later than its maker's; the status is that of the first program.
+#[test]
+fn a_daemon_is_followed_to_its_end() {
+    let mut daemon = 0;
+    let tree = Tree::run(Tree::fixture(&["daemon"]), &[], |running| {
+        daemon = running.value("daemon").parse().unwrap();
+        running.send("go on");
+        assert_eq!(running.line(), "daemon done");
+    });
+    assert_eq!(tree.ended.code(), 5);
+    let report = tree.process(i64::from(daemon));
+    assert_totals(&report, &tree.ledger(".daemon"));
+    assert_eq!(report.0["exit"]["code"], 0);
+    assert_eq!(report.total("live_bytes"), 1000, "what it has inherited");
+    assert_eq!(tree.all.total("live_bytes"), 1000);
+    assert_eq!(tree.rows().len(), 3);
+}
+
+/// A child that is killed in the middle takes nobody with it.
+#[test]
+fn a_followed_child_may_be_killed() {
+    let tree = Tree::run(Tree::fixture(&["killed"]), &[], |running| {
+        let _pid: i32 = running.value("child").parse().unwrap();
+        running.send("kill it");
+        assert_eq!(running.line(), "parent done");
+    });
+    assert_eq!(tree.ended.clone().success().code(), 0);
+    assert_eq!(tree.rows()[1]["exit"]["signal"], 9);
+}
+
+/// A pipeline of the shell: each program has its own report.
+#[test]
+fn a_pipeline_has_a_report_for_each_program() {
+    let program = Program::new("sh").args(["-c", "printf 'b\\na\\n' | sort | cat -n"]);
+    let tree = Tree::run(program, &[], |_| {});
+    assert_eq!(tree.ended.clone().success().text(), "     1\ta\n     2\tb\n");
+    let names: Vec<_> = tree.each().iter().map(|report| report.text("/program").to_owned()).collect();
+    for name in ["sh", "sort", "cat"] {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+    tree.all.assert_consistent();
+    tree.all.assert_no_anomaly();
+}
+
+/// `--only` and `--skip` choose by the executable; what is not chosen runs without probes, and its children are followed.
+#[test]
+fn only_chosen_programs_are_recorded() {
+    for options in [["--only", "sort"], ["--skip", "*[!x]"]] {
+        let program = Program::new("sh").args(["-c", "printf 'b\\na\\n' | sort | cat -n"]);
+        let tree = Tree::run(program, &options, |_| {});
+        assert_eq!(tree.ended.clone().success().text(), "     1\ta\n     2\tb\n");
+        let recorded: Vec<_> = tree.rows().iter().filter(|row| row["seen"] == "recorded").collect();
+        if options[0] == "--only" {
+            assert_eq!(recorded.len(), 1, "{recorded:?}");
+            assert_eq!(recorded[0]["program"], "sort");
+            assert!(recorded[0]["totals"]["allocations"].as_u64().unwrap() > 0);
+            assert_eq!(tree.all.total("allocations"), recorded[0]["totals"]["allocations"].as_u64().unwrap());
+        }
+    }
+}
+
+/// make: one report for each run of the compiler proper.
+#[test]
+fn make_gives_a_profile_for_each_compiler() {
+    let program = Program::new("make").args(["-s"]);
+    std::fs::write(program.folder().join("Makefile"), "all: a.o b.o\n%.o: %.c\n\tgcc -c -o $@ $<\n").unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(program.folder().join(format!("{name}.c")), format!("int {name}(void) {{ return 1; }}\n"))
+            .unwrap();
+    }
+    let tree = Tree::run(program, &[], |_| {});
+    assert!(tree.ended.status.success(), "{}", tree.ended.stderr);
+    let folder = tree.program.folder();
+    assert!(folder.join("a.o").exists() && folder.join("b.o").exists());
+    let count = |name: &str| tree.each().iter().filter(|report| report.text("/program") == name).count();
+    assert_eq!((count("cc1"), count("make")), (2, 1));
+    tree.all.assert_no_anomaly();
+}
+
+/// A leak of the child's is the child's; what it has inherited and lost is not, nor is its parent's.
+#[test]
+fn check_judges_each_process() {
+    let program = Tree::fixture(&["leaks"]);
+    let junit = program.outside("check.junit.xml");
+    let checked = program.checked(&["-f", "-o", junit.to_str().unwrap()]);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+    let [parent, child] = checked.report.list("/processes") else { panic!("{}", checked.ended.stderr) };
+    assert_eq!((&parent["verdict"]["result"], &child["verdict"]["result"]), (&"clean".into(), &"leaks".into()));
+    assert_eq!(checked.report.number("/leaks/definite/blocks"), 1);
+    assert_eq!(checked.report.number("/leaks/definite/bytes"), 1234);
+    assert_eq!(checked.report.text("/verdict/result"), "leaks");
+    let text = std::fs::read_to_string(junit).unwrap();
+    assert!(text.contains("process 1: tree\" classname=\"heaptrace.tree\"/>"), "{text}");
+    assert!(text.contains("process 2: tree") && text.contains("leaked"), "{text}");
+}
+
+/// A set-user-ID helper keeps its rights although its parents are traced. Needs root, to make such a helper.
+#[test]
+fn t32_followed_set_user_id_helper_keeps_its_rights() {
+    if let Some(report) = super::processes::set_user_id_helper(&["-f"]) {
+        assert_eq!(report.number("/children/untraced"), 3);
+        report.assert_no_anomaly();
+    }
+}
