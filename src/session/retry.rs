@@ -71,6 +71,7 @@ impl Session {
                 Waited::Task(stopped_tid, status, Some(stopped)) => {
                     if stopped_tid == tid && status == WaitStatus::EventStop {
                         self.stops.serving = Some(Serving { tid, status, answer: None });
+                        process.space.memory.stands_still(Some(tid));
                         let status = process.keep_retry_handler(tid, &stopped, &self.stops)?.unwrap_or(status);
                         return self.on_stop(tid, status, stopped);
                     }
