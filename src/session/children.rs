@@ -19,8 +19,10 @@ impl Session {
     /// A task has just been given a child or thread, which will stop by itself.
     pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
         if let Ok(new) = i32::try_from(parent.event_message()?)
-            && self.tasks.get(new).is_none()
             && !self.early.remove(&new)
+            && self.tasks.get(new).is_none()
+            // The parent's stop may be reported when the new task has come and gone.
+            && procfs::state(new, new).is_some()
         {
             self.expected.insert(new);
         }
@@ -59,7 +61,9 @@ impl Session {
         let tid = stopped.tid();
         let is_new = self.tasks.get(tid).is_none();
         let has_copy = is_new && procfs::thread_group(tid)? != Some(self.pid) && !self.borrows_memory(tid)?;
-        self.note_arrival(tid);
+        if is_new {
+            self.note_arrival(tid);
+        }
         if has_copy {
             self.let_copy_go(stopped);
         }

@@ -25,8 +25,8 @@ const ATTEMPTS: u32 = 3;
 enum Parting {
     /// Detached, with this signal delivered.
     Detach(i32),
-    /// Not yet: it runs on into a stop that is about to be reported.
-    RunOn,
+    /// Not yet: it runs on, with this signal delivered, into a stop that is about to be reported.
+    RunOn(i32),
 }
 
 impl Session {
@@ -174,11 +174,11 @@ impl Session {
         }
         match parting {
             Ok(Parting::Detach(signal)) => self.part_with(tid, status, stopped, signal),
-            Ok(Parting::RunOn) => {
-                let mut done = stopped.resume(0);
+            Ok(Parting::RunOn(signal)) => {
+                let mut done = stopped.resume(signal);
                 for _ in 1..ATTEMPTS {
                     if done.is_err() {
-                        done = Stopped::regained(tid).resume(0);
+                        done = Stopped::regained(tid).resume(signal);
                     }
                 }
             }
@@ -231,12 +231,16 @@ impl Session {
                     0
                 } else {
                     self.leave_pad(thread)?;
+                    if self.is_to_retire_handler(tid)? {
+                        self.interrupt(tid)?;
+                        return Ok(Parting::RunOn(signal));
+                    }
                     signal
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
             WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(thread)? => {
-                return Ok(Parting::RunOn);
+                return Ok(Parting::RunOn(0));
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.
@@ -244,8 +248,16 @@ impl Session {
                 0
             }
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
+                // A parent in vfork can't stop before its child lets it.
+                let retires = status != WaitStatus::Event(Event::Vfork) && self.is_to_retire_handler(tid)?;
+                if retires {
+                    self.interrupt(tid)?;
+                }
                 // The new task stops by itself, and is waited for.
                 self.announce(thread)?;
+                if retires {
+                    return Ok(Parting::RunOn(0));
+                }
                 0
             }
             WaitStatus::Event(Event::Exec) => {
