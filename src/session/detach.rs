@@ -40,8 +40,8 @@ struct Asked {
 enum Parting {
     /// Detached, with this signal delivered.
     Detach(i32),
-    /// Not yet: it runs on into a stop that is about to be reported.
-    RunOn,
+    /// Not yet: it runs on, with this signal delivered, into a stop that is about to be reported.
+    RunOn(i32),
 }
 
 impl Session {
@@ -118,11 +118,11 @@ impl Session {
         }
         match parting {
             Ok(Parting::Detach(signal)) => self.part_with(tid, status, stopped, signal),
-            Ok(Parting::RunOn) => {
-                let mut done = stopped.resume(0);
+            Ok(Parting::RunOn(signal)) => {
+                let mut done = stopped.resume(signal);
                 for _ in 1..ATTEMPTS {
                     if done.is_err() {
-                        done = Stopped::regained(tid).resume(0);
+                        done = Stopped::regained(tid).resume(signal);
                     }
                 }
             }
@@ -169,9 +169,18 @@ impl Session {
     fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
         match status {
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
+                // A parent in vfork can't stop before its child lets it.
+                let mut retires = false;
+                if status != WaitStatus::Event(Event::Vfork)
+                    && let Some(process) = self.process_of(tid)
+                    && process.is_to_retire_handler(tid)?
+                {
+                    process.interrupt(tid)?;
+                    retires = true;
+                }
                 // The new task stops by itself, and is waited for.
                 self.stops.announce(thread)?;
-                return Ok(Parting::Detach(0));
+                return Ok(if retires { Parting::RunOn(0) } else { Parting::Detach(0) });
             }
             // A new image, with nothing of ours in it, or the end.
             WaitStatus::Event(_) => return Ok(Parting::Detach(0)),
@@ -296,12 +305,16 @@ impl Process {
                     0
                 } else {
                     self.leave_pad(thread)?;
+                    if self.is_to_retire_handler(tid)? {
+                        self.interrupt(tid)?;
+                        return Ok(Parting::RunOn(signal));
+                    }
                     signal
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
             WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(thread)? => {
-                return Ok(Parting::RunOn);
+                return Ok(Parting::RunOn(0));
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.

@@ -259,11 +259,16 @@ impl Process {
         self.retry.handler().is_some() && self.exit.is_none() && !procfs::has_seccomp(self.pid)
     }
 
+    /// Whether a detach has to take the handler out, and this thread can do it. It may have been seen for the first time just now.
+    pub(super) fn is_to_retire_handler(&self, tid: i32) -> Result<bool> {
+        Ok(self.has_handler_to_retire() && procfs::thread_group(tid)? == Some(self.pid))
+    }
+
     /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
     /// system call, it takes the handler out.
     pub(super) fn retire_retry_handler_by(&mut self, status: WaitStatus, thread: &Stopped) {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
-        if !fits || !self.is_own_thread(thread.tid()) {
+        if !fits || !self.is_to_retire_handler(thread.tid()).unwrap_or(false) {
             return;
         }
         for _ in 0..ATTEMPTS {

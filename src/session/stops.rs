@@ -2,10 +2,10 @@
 
 use super::Action;
 use super::processes::Slot;
-use crate::tracer::Result;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::waiting::Waiting;
+use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -165,8 +165,10 @@ impl Stops {
     /// A task has just been given a child or thread, which will stop by itself.
     pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
         if let Ok(new) = i32::try_from(parent.event_message()?)
-            && !self.homes.contains_key(&new)
             && !self.early.remove(&new)
+            && !self.homes.contains_key(&new)
+            // The parent's stop may be reported when the new task has come and gone.
+            && procfs::state(new, new).is_some()
         {
             self.expected.insert(new);
         }

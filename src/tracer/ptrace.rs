@@ -25,6 +25,36 @@ pub struct Stopped {
     tid: i32,
 }
 
+/// io_pgetevents(2), which libc does not name.
+const SYS_IO_PGETEVENTS: libc::c_long = 333;
+
+/// System calls that end early, with EINTR, when their thread is stopped (signal(7), "Interruption of system calls and library
+/// functions by stop signals"), and those that may. They have done nothing yet then, and can be made once more.
+pub const ENDING_EARLY: [libc::c_long; 22] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_msgrcv,
+    libc::SYS_msgsnd,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_io_getevents,
+    SYS_IO_PGETEVENTS,
+    libc::SYS_io_uring_enter,
+];
+
 /// Attaches to `tid` without stopping it (PTRACE_SEIZE). Its future children and threads are seized with it.
 /// `exit_kill`: the kernel kills the task if the calling thread ends while still attached.
 pub fn seize(tid: i32, exit_kill: bool) -> Result<()> {
@@ -149,37 +179,11 @@ impl Stopped {
     /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
     /// the task call once more. A timeout begins anew with it.
     pub fn restart_interrupted_call(&self) -> Result<()> {
-        /// Calls that wait, and have done nothing yet when they fail with EINTR.
-        const CALLS: [libc::c_long; 19] = [
-            libc::SYS_epoll_wait,
-            libc::SYS_epoll_pwait,
-            libc::SYS_epoll_pwait2,
-            libc::SYS_rt_sigtimedwait,
-            libc::SYS_semop,
-            libc::SYS_semtimedop,
-            libc::SYS_msgrcv,
-            libc::SYS_msgsnd,
-            libc::SYS_recvfrom,
-            libc::SYS_recvmsg,
-            libc::SYS_recvmmsg,
-            libc::SYS_sendto,
-            libc::SYS_sendmsg,
-            libc::SYS_accept,
-            libc::SYS_accept4,
-            libc::SYS_read,
-            libc::SYS_write,
-            libc::SYS_io_getevents,
-            libc::SYS_io_uring_enter,
-        ];
-        let mut raw = self.registers()?;
-        let call = raw.0.orig_rax.cast_signed();
-        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) || !CALLS.contains(&call) {
+        let raw = self.registers()?;
+        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) {
             return Ok(());
         }
-        raw.0.rax = raw.0.orig_rax;
-        // `syscall` has two bytes.
-        raw.0.rip = raw.0.rip.wrapping_sub(2);
-        self.set_registers(&raw)
+        raw.repeating_system_call().map_or(Ok(()), |again| self.set_registers(&again))
     }
 
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
@@ -328,7 +332,8 @@ impl RawRegs {
         let mut again = *self;
         again.0.rax = match -self.0.rax.cast_signed() {
             ERESTART_RESTARTBLOCK => libc::SYS_restart_syscall.cast_unsigned(),
-            error if error == i64::from(libc::EINTR) || (ERESTARTSYS..ERESTART_RESTARTBLOCK).contains(&error) => {
+            error if (ERESTARTSYS..ERESTART_RESTARTBLOCK).contains(&error) => self.0.orig_rax,
+            error if error == i64::from(libc::EINTR) && ENDING_EARLY.contains(&self.0.orig_rax.cast_signed()) => {
                 self.0.orig_rax
             }
             _ => return None,

@@ -10,7 +10,7 @@
 
 use super::memory::TargetMemory;
 use super::procfs;
-use super::ptrace::Stopped;
+use super::ptrace::{self, Stopped};
 use super::remote::{self, KernelAction, RemoteCall};
 use super::{Result, status::SIGTRAP};
 use crate::addr::Addr;
@@ -133,35 +133,6 @@ pub enum Disturbance {
     Longer,
 }
 
-/// io_pgetevents(2), which libc does not name.
-const SYS_IO_PGETEVENTS: libc::c_long = 333;
-
-/// System calls that end early when their thread is stopped (signal(7), "Interruption of system calls and library functions by
-/// stop signals"), and those that may.
-const ENDING_EARLY: [libc::c_long; 21] = [
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_connect,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_io_getevents,
-    SYS_IO_PGETEVENTS,
-    libc::SYS_io_uring_enter,
-    libc::SYS_msgsnd,
-    libc::SYS_msgrcv,
-    libc::SYS_write,
-];
-
 /// What it would mean to a thread of process `pid` to be interrupted now. None if it must not be: it is gone, can't be
 /// stopped, or has a signal to deal with first.
 pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
@@ -170,7 +141,7 @@ pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
         b'T' => Some(Disturbance::Stopped),
         b'S' if procfs::has_deliverable_signal(tid) => None,
         b'S' => match procfs::system_call(pid, tid) {
-            Some(number) if !ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
+            Some(number) if !ptrace::ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
             _ => Some(Disturbance::Longer),
         },
         _ => None,

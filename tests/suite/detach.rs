@@ -149,3 +149,19 @@ fn attach_twice_in_a_row() {
     }
     assert_victim_well(victim, pid);
 }
+
+/// Threads that have come and gone before their parents' events were served are not waited for.
+#[test]
+fn a_detach_waits_for_no_thread_that_has_ended() {
+    for _ in 0..crate::suite::rounds(4) {
+        let program = Program::fixture("victim").args(["3", "churn"]);
+        let mut running = program.start_traced(&["--duration", "150ms"]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        procfs::wait_until_let_go(pid);
+        running.feed(b"");
+        assert_eq!(running.line(), "ok");
+        let traced = program.collect(running.wait().success());
+        // a detach gives up on a thread after 5 s
+        assert!(traced.report.number("/cost/wall_ns") < 4_000_000_000);
+    }
+}

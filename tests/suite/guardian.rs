@@ -199,6 +199,23 @@ fn an_action_set_past_the_c_library_is_kept() {
     running.wait().success();
 }
 
+/// The only thread that could take the handler out is met in the middle of a fork.
+#[test]
+fn a_forking_program_is_left_without_the_handler() {
+    let program = Program::fixture("fork_many").args(["1000000"]);
+    let forking = program.start();
+    let pid = forking.pid();
+    for _ in 0..crate::suite::rounds(10) {
+        let tracer = Program::new("/bin/true");
+        tracer.start_attached(&["--duration", "40ms"], pid).wait().success();
+        procfs::assert_left_as_it_was(pid);
+        assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+    }
+    assert!(forking.is_alive());
+    forking.signal(Signal::SIGKILL);
+    forking.assert_killed();
+}
+
 /// T42: a tree of processes: none of them dies of it.
 #[test]
 fn t42_killed_in_run_of_a_tree() {
