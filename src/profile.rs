@@ -428,6 +428,8 @@ pub struct ProcessRow {
     pub totals: Totals,
     /// What is live in it at its end that came over a fork.
     pub inherited: Amount,
+    /// What of its peak did.
+    pub inherited_at_peak: Amount,
     /// What `check` says of it.
     pub verdict: Option<leaks::Verdict>,
 }

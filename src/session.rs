@@ -75,8 +75,10 @@ pub enum SessionError {
     BrokenOff {
         /// What went wrong.
         cause: String,
-        /// What became of the process.
+        /// What became of the process; of several, of the one that it is worst for.
         aftermath: Aftermath,
+        /// The program that was started, if it lives on: it is a child of ours.
+        child: Option<i32>,
     },
 }
 
@@ -101,7 +103,7 @@ pub enum Target {
 #[derive(Debug)]
 pub struct Settings {
     /// The allocator functions to probe.
-    pub table: AllocatorTable,
+    pub table: Arc<AllocatorTable>,
     /// Frames after which a stack is cut off.
     pub max_depth: u32,
     /// Whether to unwind at frees too.
@@ -390,7 +392,7 @@ impl Session {
         match status {
             WaitStatus::Event(Event::Exec) => return self.on_exec(tid, stopped),
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) if self.common.settings.follow => {
-                self.follow_child(tid, stopped)?;
+                self.follow_child(tid, stopped);
             }
             _ => {}
         }
@@ -402,22 +404,23 @@ impl Session {
     }
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
-        let slot = self.stops.home(tid);
-        if let Some(process) = self.process_of(tid) {
+        // The program that was started is our child, also when it has been let go.
+        let Some(slot) = self.stops.home(tid).or_else(|| self.processes.find(tid)) else { return };
+        if let Some(process) = self.processes.get_mut(slot) {
             process.tasks.remove(tid);
             if tid == process.pid {
                 process.exit = exit_of(status);
             }
         }
         self.stops.forget(tid);
-        if let Some(slot) = slot {
-            self.finish_if_over(slot);
-        }
+        self.finish_if_over(slot);
     }
 
     /// Where others are followed: keeps of a process without tasks what it has found out, and nothing else.
     fn finish_if_over(&mut self, slot: Slot) {
-        if !self.common.settings.follow || self.processes.get(slot).is_none_or(|process| !process.tasks.is_empty()) {
+        let Some(process) = self.processes.get(slot) else { return };
+        let is_awaited = process.pid == self.first_pid && process.exit.is_none() && !self.common.attached;
+        if !self.common.settings.follow || !process.tasks.is_empty() || is_awaited {
             return;
         }
         self.release_held_children_of(slot);

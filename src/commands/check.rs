@@ -17,6 +17,7 @@ use anyhow::{Context, bail};
 use rules::Rules;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Runs the program, judges it and tells the verdict, which is the exit status.
 ///
@@ -37,7 +38,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
         prepare_file(path)?;
     }
     let mut settings = settings(profile, true)?;
-    settings.table.watch_sized_deletes();
+    Arc::make_mut(&mut settings.table).watch_sized_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
     let Some(mut traced) = run::trace(&options.run, settings, options.timeout)? else {
         return Ok(EXIT_OWN_FAILURE);

@@ -67,9 +67,7 @@ pub(super) fn trace(
         Ok(traced) => traced,
         Err(error) => {
             // The program lives on as a child of ours: whoever waits for us waits for it.
-            if let Some(SessionError::BrokenOff { aftermath, .. }) = error.downcast_ref()
-                && let Some(pid) = aftermath.survivor()
-            {
+            if let Some(&SessionError::BrokenOff { child: Some(pid), .. }) = error.downcast_ref() {
                 let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
                 wait_as_parent(pid)?;
                 return Ok(None);

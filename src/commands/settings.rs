@@ -23,7 +23,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         table.declare(AllocatorTable::parse_free_fn(spec)?);
     }
     Ok(Settings {
-        table,
+        table: Arc::new(table),
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
         libunwind: options.unwinder == Unwinder::Libunwind,

@@ -4,7 +4,7 @@ use super::conclude::Work;
 use crate::export::output::{DirectOutputs, Outcome, Scope};
 use crate::leaks::verdict::of_all;
 use crate::profile::merge::{Merger, Span};
-use crate::profile::{Amount, ProcessRow, Profile, Seen};
+use crate::profile::{Amount, ProcessRow, Profile, Sample, Seen};
 use crate::session::{Recording, Traced};
 
 impl Work<'_, '_> {
@@ -62,7 +62,10 @@ fn seen(recording: &Recording) -> Seen {
 }
 
 fn row(profile: &Profile, parent: Option<i32>, seen: Seen) -> ProcessRow {
-    let inherited = profile.samples.iter().filter(|sample| sample.inherited);
+    let inherited = |amount: fn(&Sample) -> Amount| {
+        let samples = profile.samples.iter().filter(|sample| sample.inherited);
+        samples.map(amount).fold(Amount::default(), Amount::plus)
+    };
     ProcessRow {
         pid: profile.meta.pid,
         parent,
@@ -70,7 +73,8 @@ fn row(profile: &Profile, parent: Option<i32>, seen: Seen) -> ProcessRow {
         exit: profile.meta.exit,
         seen,
         totals: profile.totals,
-        inherited: inherited.fold(Amount::default(), |sum, sample| sum.plus(sample.live)),
+        inherited: inherited(|sample| sample.live),
+        inherited_at_peak: inherited(|sample| sample.at_peak),
         verdict: profile.verdict.clone(),
     }
 }

@@ -141,6 +141,7 @@ struct ReportProcess<'a> {
     seen: &'static str,
     totals: ReportTotals,
     inherited: ReportAmount,
+    inherited_at_peak: ReportAmount,
     verdict: Option<ReportVerdict<'a>>,
 }
 
@@ -201,6 +202,7 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
         seen: row.seen.name(),
         totals: totals(&row.totals),
         inherited: amount(row.inherited),
+        inherited_at_peak: amount(row.inherited_at_peak),
         verdict: row.verdict.as_ref().map(judged::report_verdict),
     }
 }

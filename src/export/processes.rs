@@ -12,7 +12,7 @@ use std::fmt::Write;
 const SHOWN: usize = 10;
 
 /// Columns for a program's name.
-const NAME: usize = 24;
+const NAME: usize = 20;
 
 /// The processes with the highest peaks, and how many more there are. Nothing if there is but one.
 pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: usize) {
@@ -23,7 +23,7 @@ pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: us
     let mut rows: Vec<&ProcessRow> = profile.processes.iter().filter(|row| row.seen == Seen::Recorded).collect();
     let others = profile.processes.len() - rows.len();
     // What failed comes first, then what is big.
-    rows.sort_by_key(|row| (!fails(row), Reverse(row.totals.peak_bytes)));
+    rows.sort_by_key(|row| (!fails(row), Reverse(own_peak(row))));
     let shown = rows.get(..top.max(SHOWN)).unwrap_or(&rows);
     if !shown.is_empty() {
         lines(out, layout, shown);
@@ -53,23 +53,25 @@ fn lines(out: &mut String, layout: Layout, rows: &[&ProcessRow]) {
     let judged = rows.iter().any(|row| row.verdict.is_some());
     let verdict = if judged { "verdict" } else { "" };
     let title = format!(
-        "  {:>7}  {}  {:>11}  {:>10}  {:>10}  {:22}  {verdict}",
+        "  {:>7}  {}  {:>11}  {:>10}  {:>10}  {:>10}  {:22}  {verdict}",
         "pid",
         left("program", NAME),
         "allocations",
         "peak",
         "live",
+        "inherited",
         "end"
     );
     let _ = writeln!(out, "{}", layout.paint.dim(title.trim_end()));
     for row in rows {
         let line = format!(
-            "  {:>7}  {}  {}  {:>10}  {:>10}  {:22}  ",
+            "  {:>7}  {}  {}  {:>10}  {:>10}  {:>10}  {:22}  ",
             row.pid,
             left(&short_name(&printable(&row.program), NAME), NAME),
             right(&grouped(row.totals.allocations), 11),
-            human_bytes(row.totals.peak_bytes),
-            human_bytes(row.totals.live_bytes),
+            human_bytes(own_peak(row)),
+            human_bytes(row.totals.live_bytes.saturating_sub(row.inherited.bytes)),
+            if row.inherited.bytes > 0 { human_bytes(row.inherited.bytes) } else { String::new() },
             exit_text(row.exit),
         );
         let verdict = match &row.verdict {
@@ -79,6 +81,11 @@ fn lines(out: &mut String, layout: Layout, rows: &[&ProcessRow]) {
         };
         let _ = writeln!(out, "{}", format!("{line}{verdict}").trim_end());
     }
+}
+
+/// The peak of its own blocks.
+const fn own_peak(row: &ProcessRow) -> u64 {
+    row.totals.peak_bytes.saturating_sub(row.inherited_at_peak.bytes)
 }
 
 fn fails(row: &ProcessRow) -> bool {

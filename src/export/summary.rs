@@ -47,18 +47,31 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     out
 }
 
+/// Above so many files not all are listed.
+const MANY: usize = 15;
+
+/// So many are then.
+const SHOWN: usize = 10;
+
 /// The output files.
 pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &View<'_>) {
     if files.is_empty() {
         return;
     }
     sections::heading(out, layout, "Files");
-    for outcome in files {
+    // Of many processes' files, some stand for all; what went wrong is told in any case.
+    let many = files.len() > MANY;
+    let shown = files.iter().enumerate().filter(|(at, outcome)| !many || *at < SHOWN || outcome.result.is_err());
+    for (_, outcome) in shown.clone() {
         let path = text::printable(&outcome.path.to_string_lossy());
         let _ = match &outcome.result {
             Ok(bytes) => writeln!(out, "  {path}  {}", layout.paint.dim(&text::human_bytes(*bytes))),
             Err(error) => writeln!(out, "  {path}  {}", layout.paint.red(&format!("not written: {error}"))),
         };
+    }
+    let hidden = files.len() - shown.count();
+    if hidden > 0 {
+        let _ = writeln!(out, "  {}", layout.paint.dim(&format!("and {} more", text::grouped(hidden as u64))));
     }
     let pprof = files.iter().find(|outcome| outcome.result.is_ok() && outcome.format.is_pprof());
     // an empty profile is no use to look at

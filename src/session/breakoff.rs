@@ -114,7 +114,7 @@ pub fn trace(
         Ok(started) => started?,
         Err(panic) => {
             let aftermath = if launches { Aftermath::NotStarted } else { Aftermath::Untouched };
-            return Err(SessionError::BrokenOff { cause: words_of(&*panic), aftermath });
+            return Err(SessionError::BrokenOff { cause: words_of(&*panic), aftermath, child: None });
         }
     };
     let traced = catch_unwind(AssertUnwindSafe(|| {
@@ -125,7 +125,8 @@ pub fn trace(
     let cause = match traced {
         Ok(Ok(())) => {
             let aftermath = session.aftermath();
-            let broken = |cause| SessionError::BrokenOff { cause, aftermath };
+            let child = session.child_that_lives_on();
+            let broken = |cause| SessionError::BrokenOff { cause, aftermath, child };
             return match catch_unwind(AssertUnwindSafe(|| session.finish())) {
                 Ok(Some(traced)) => Ok(traced),
                 Ok(None) => Err(broken("nothing is known of the process".to_owned())),
@@ -135,7 +136,9 @@ pub fn trace(
         Ok(Err(error)) => error.to_string(),
         Err(panic) => words_of(&*panic),
     };
-    Err(SessionError::BrokenOff { cause, aftermath: session.break_off() })
+    let aftermath = session.break_off();
+    let child = if aftermath == Aftermath::NotStarted { None } else { session.child_that_lives_on() };
+    Err(SessionError::BrokenOff { cause, aftermath, child })
 }
 
 /// What a panic said, which has been printed with its place already.
@@ -161,11 +164,18 @@ impl Session {
         self.aftermath()
     }
 
-    /// What has become of the target when nothing of ours is to be done any more.
+    /// What has become of the target when nothing of ours is to be done any more: of several processes, of the one that it is
+    /// worst for.
     fn aftermath(&self) -> Aftermath {
         let mut all = self.processes.iter().map(Process::aftermath);
         let first = all.next().unwrap_or(Aftermath::Ended);
         all.fold(first, |worst, next| if next.severity() > worst.severity() { next } else { worst })
+    }
+
+    /// The program that was started, if it runs on.
+    fn child_that_lives_on(&self) -> Option<i32> {
+        let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot))?;
+        (!self.common.attached && first.aftermath().survivor().is_some()).then_some(first.pid)
     }
 
     /// Ends the session: what it has found out.

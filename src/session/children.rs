@@ -39,7 +39,7 @@ impl Session {
             self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
         }
-        if self.common.settings.follow {
+        if self.common.settings.follow && !self.stops.announcement_lost {
             // Which thread is its parent, and so in which calls it is, only that one's stop tells.
             return Ok(Some(Action::Hold));
         }
@@ -95,7 +95,22 @@ impl Session {
 
     /// A task tells of a child or thread that it has just made. If that is a process with a copy of its memory, it is followed
     /// from here on.
-    pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) -> Result<()> {
+    pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) {
+        match self.try_to_follow_child(parent, stopped) {
+            Err(error) if !error.is_death() => {
+                self.stops.announcement_lost = true;
+                if let Some(process) = self.process_of(parent) {
+                    process.warn_once(format!("children run untraced from here on: {error}"));
+                }
+                for (tid, _) in self.stops.held.clone() {
+                    self.stops.release(tid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn try_to_follow_child(&mut self, parent: i32, stopped: &Stopped) -> Result<()> {
         let Ok(child) = i32::try_from(stopped.event_message()?) else { return Ok(()) };
         if self.stops.home(child).is_some() {
             return Ok(());
@@ -106,25 +121,17 @@ impl Session {
         }
         // From here on it is known, and not to be waited for.
         self.stops.early.insert(child);
-        let Some((status, child)) = self.stops.first_stop(child)? else { return Ok(()) };
-        let tid = child.tid();
+        if !self.stops.hold(child)? {
+            return Ok(());
+        }
         let Some(process) = self.stops.home(parent).and_then(|slot| self.processes.get_mut(slot)) else {
             return Ok(());
         };
-        match process.fork(parent, &child, &self.common) {
-            Ok(copy) => {
-                let slot = self.processes.insert(copy);
-                self.stops.early.remove(&tid);
-                self.stops.settle(tid, slot);
-                self.stops.waiting.push_front((tid, status, child));
-            }
-            Err(error) if error.is_death() => {}
-            Err(error) => {
-                process.warn_once(format!("child {tid} runs untraced, as its memory can't be read: {error}"));
-                process.let_copy_go(&child);
-                child.detach(0)?;
-            }
-        }
+        let copy = process.fork(parent, &Stopped::regained(child), &self.common)?;
+        let slot = self.processes.insert(copy);
+        self.stops.early.remove(&child);
+        self.stops.settle(child, slot);
+        self.stops.release(child);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::Aftermath;
 use super::leakscan::LeakScan;
 use super::process::Process;
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
 use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
@@ -83,7 +83,7 @@ impl Traced {
 pub struct Recording {
     pub snapshot: Snapshot,
     pub stacks: StackTable,
-    pub table: AllocatorTable,
+    pub table: Arc<AllocatorTable>,
     /// All modules of the last image, also those unloaded since.
     pub modules: Vec<ModuleRecord>,
     /// Names by [`crate::addr::TaskId::serial`].
@@ -126,6 +126,29 @@ pub struct Recording {
     pub interrupted: bool,
 }
 
+impl Recording {
+    /// Keeps only those stacks that something refers to: a forked child has all of its parent's.
+    fn compact(&mut self) {
+        let Snapshot { sites, errors, .. } = &mut self.snapshot;
+        let scanned = match &mut self.leaks {
+            LeakScan::Done(scan) => Some(&mut scan.sites),
+            LeakScan::NotWanted | LeakScan::Missed(_) => None,
+        };
+        let of_errors = errors.iter_mut().flat_map(|error| {
+            [Some(&mut error.stack), error.alloc_stack.as_mut(), error.free_stack.as_mut()].into_iter().flatten()
+        });
+        let of_scan = scanned.into_iter().flat_map(|sites| sites.values_mut()).map(|key| &mut key.stack);
+        let mut used: Vec<&mut StackId> =
+            sites.iter_mut().map(|site| &mut site.key.stack).chain(of_errors).chain(of_scan).collect();
+        let (mut kept, ids) = self.stacks.keep(used.iter().map(|stack| **stack));
+        for stack in &mut used {
+            **stack = ids.get(*stack).copied().unwrap_or(StackId::EMPTY);
+        }
+        kept.shrink();
+        self.stacks = kept;
+    }
+}
+
 impl Process {
     /// What was found out so far, while the process goes on.
     pub(super) fn interim(&mut self) -> Recording {
@@ -158,9 +181,12 @@ impl Process {
         let mut snapshot = snapshot;
         // What was inherited and is gone says nothing.
         snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
-        let (mut stacks, modules) = self.space.take_records();
-        stacks.shrink();
-        self.record(snapshot, leaks, stacks, modules)
+        let (stacks, modules) = self.space.take_records();
+        let mut recording = self.record(snapshot, leaks, stacks, modules);
+        if self.settings.follow {
+            recording.compact();
+        }
+        recording
     }
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
@@ -213,7 +239,7 @@ impl Process {
         Recording {
             snapshot,
             stacks,
-            table: self.settings.table.clone(),
+            table: Arc::clone(&self.settings.table),
             modules,
             thread_names: self.thread_names.clone(),
             pid: self.pid,

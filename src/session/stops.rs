@@ -36,6 +36,8 @@ pub(super) struct Stops {
     pub(super) early: HashSet<i32>,
     /// New processes that stopped before they were announced, where they are followed: their parents must tell first.
     pub(super) held: Vec<(i32, WaitStatus)>,
+    /// Whether a parent could not be understood: those that wait for it can't be followed.
+    pub(super) announcement_lost: bool,
     /// The stop that is being answered: what is left of it if that goes wrong.
     pub(super) serving: Option<Serving>,
     wait: Waiting,
@@ -64,6 +66,7 @@ impl Stops {
             expected: HashSet::new(),
             early: HashSet::new(),
             held: Vec::new(),
+            announcement_lost: false,
             serving: None,
             wait: Waiting::new(),
             turn: 0,
@@ -133,21 +136,32 @@ impl Stops {
         }
     }
 
-    /// The first stop of a new process: taken from those that were reported, or waited for. None: it has died.
-    pub(super) fn first_stop(&mut self, tid: i32) -> Result<Option<(WaitStatus, Stopped)>> {
-        if let Some(at) = self.held.iter().position(|(held, _)| *held == tid) {
-            let (_, status) = self.held.remove(at);
-            return Ok(Some((status, Stopped::regained(tid))));
+    /// Sees to it that a new process makes its first stop, and is held there. False: it has died.
+    pub(super) fn hold(&mut self, tid: i32) -> Result<bool> {
+        if self.held.iter().any(|(held, _)| *held == tid) {
+            return Ok(true);
         }
         if let Some(at) = self.waiting.iter().position(|(waiting, ..)| *waiting == tid) {
-            return Ok(self.waiting.remove(at).map(|(_, status, stopped)| (status, stopped)));
+            self.held.extend(self.waiting.remove(at).map(|(_, status, _)| (tid, status)));
+            return Ok(true);
         }
         if self.ended.iter().any(|(ended, _)| *ended == tid) {
-            return Ok(None);
+            return Ok(false);
         }
         match ptrace::wait_task(tid)? {
-            Waited::Task(_, status, Some(stopped)) => Ok(Some((status, stopped))),
-            _ => Ok(None),
+            Waited::Task(_, status, Some(_)) => {
+                self.held.push((tid, status));
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// A held process goes on: its first stop is the next to be served.
+    pub(super) fn release(&mut self, tid: i32) {
+        if let Some(at) = self.held.iter().position(|(held, _)| *held == tid) {
+            let (_, status) = self.held.remove(at);
+            self.waiting.push_front((tid, status, Stopped::regained(tid)));
         }
     }
 

@@ -9,7 +9,7 @@
 
 use super::{Frame, Quality};
 use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
-use rustc_hash::FxHasher;
+use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
 /// Entries per chunk of the node and bucket stores.
@@ -187,6 +187,29 @@ impl StackTable {
         frames
     }
 
+    /// A table of these stacks only, and which id each has in it.
+    pub fn keep(&self, stacks: impl IntoIterator<Item = StackId>) -> (Self, FxHashMap<StackId, StackId>) {
+        let mut kept = Self::new();
+        let mut ids = FxHashMap::from_iter([(StackId::EMPTY, StackId::EMPTY)]);
+        for stack in stacks {
+            let mut missing = Vec::new();
+            let mut at = stack;
+            let mut parent = loop {
+                if let Some(&known) = ids.get(&at) {
+                    break known;
+                }
+                missing.push(at);
+                at = StackId(self.node(at).parent);
+            };
+            for old in missing.into_iter().rev() {
+                let node = self.node(old);
+                parent = kept.intern(parent, node.word(), ModuleId(node.module));
+                ids.insert(old, parent);
+            }
+        }
+        (kept, ids)
+    }
+
     /// Gives back what is kept for more stacks.
     pub fn shrink(&mut self) {
         self.nodes.shrink();
@@ -306,6 +329,29 @@ mod tests {
 
     fn frame(addr: u64) -> Frame {
         Frame { addr: FrameAddr::Return(Addr(addr)), module: ModuleId(3) }
+    }
+
+    #[test]
+    fn a_part_is_kept_with_its_frames_and_qualities_and_grows_on() {
+        let mut table = StackTable::new();
+        let mut all = Vec::new();
+        for outer in 0..200u64 {
+            let mut stack = StackId::EMPTY;
+            for depth in 0..20 {
+                stack = table.child(stack, frame(0x400000 + depth * outer), depth == 7 && outer % 3 == 0);
+            }
+            all.push(if outer % 5 == 0 { table.truncated(stack) } else { stack });
+        }
+        let some: Vec<StackId> = all.iter().copied().step_by(10).collect();
+        let (mut kept, ids) = table.keep(some.iter().copied());
+        kept.shrink();
+        assert!(kept.len() <= 20 * 21 + 1 && kept.memory() < table.memory() / 4, "{} nodes", kept.len());
+        for old in some {
+            let new = ids[&old];
+            assert_eq!((kept.frames(new), kept.quality(new)), (table.frames(old), table.quality(old)));
+            let grown = kept.child(new, frame(0x1234), false);
+            assert_eq!(kept.parent(grown), Some(new));
+        }
     }
 
     #[test]

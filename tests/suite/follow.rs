@@ -280,3 +280,73 @@ fn t32_followed_set_user_id_helper_keeps_its_rights() {
         report.assert_no_anomaly();
     }
 }
+
+/// An attached shell's children are followed from then on; the shell and they are left as they were.
+#[test]
+fn attach_follows_what_is_started_from_then_on() {
+    let program = Program::new("sh");
+    let mut shell = program.start();
+    shell.send("echo $$");
+    let pid: i32 = shell.line().parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&["-f"], pid);
+    procfs::wait_until_probed(pid);
+    shell.send("sort /dev/null; ls -d /");
+    assert_eq!(shell.line(), "/");
+    shell.send("(read line; echo $line)");
+    let ended = tracer.start_heaptrace(["ctl", &pid.to_string(), "detach"]).wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let traced = tracer.collect(attached.wait().success());
+    procfs::assert_left_as_it_was(pid);
+    shell.send("still here");
+    assert_eq!(shell.line(), "still here");
+    shell.send("exit 3");
+    assert_eq!(shell.wait().code(), 3);
+    let rows = traced.report.list("/processes");
+    for name in ["sort", "ls"] {
+        let row = rows.iter().find(|row| row["program"] == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+        assert_eq!((&row["seen"], &row["exit"]["code"]), (&"recorded".into(), &0.into()));
+    }
+    traced.report.assert_no_anomaly();
+}
+
+/// Each process of the tree can be asked about by its own id.
+#[test]
+fn leaks_finds_each_process_of_the_tree() {
+    let program = Tree::fixture(&["inherit"]);
+    let mut running = program.start_traced(&["-f"]);
+    let child: i32 = running.value("child").parse().unwrap();
+    let asker = Program::new("/bin/true");
+    let answered = asker.start_heaptrace(["leaks", &child.to_string(), "--json"]).wait().success();
+    let report: Value = serde_json::from_str(&answered.text()).unwrap();
+    assert_eq!(report["pid"], child);
+    assert_eq!(report["totals"]["live_blocks"], 100);
+    // what it has inherited is not its own to lose
+    assert!(report["findings"].as_array().unwrap().is_empty(), "{}", report["findings"]);
+    let refused = asker.start_heaptrace(["leaks", "1"]).wait();
+    assert_ne!(refused.code(), 0);
+    running.send("go on");
+    assert_eq!(running.line(), "parent done");
+    program.collect(running.wait().success());
+}
+
+/// When the time of a check is up, all processes of the tree are judged and ended.
+#[test]
+fn a_timeout_ends_the_whole_tree() {
+    let program = Tree::fixture(&["killed"]);
+    let mut running = program.start_checked(&["-f", "--timeout", "500ms"]);
+    let child: i32 = running.value("child").parse().unwrap();
+    let checked = program.collect_checked(running.wait());
+    assert_eq!(checked.ended.code(), 124, "{}", checked.ended.stderr);
+    assert!(procfs::state(child).is_none());
+    assert_eq!(checked.report.list("/processes").len(), 2);
+}
+
+/// A program that can't be traced is waited for all the same, and its status is the program's.
+#[test]
+fn a_tree_ends_with_the_status_of_the_first() {
+    for (script, code) in [("(exit 3) & wait $!; exit 7", 7), ("kill -9 $$", 128 + 9), ("sort /dev/null & exit 5", 5)] {
+        let program = Program::new("sh").args(["-c", script]);
+        assert_eq!(program.start_traced(&["-f"]).wait().code(), code, "{script}");
+    }
+}

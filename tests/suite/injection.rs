@@ -75,6 +75,39 @@ fn t43_errors_under_run() {
     run_with("error");
 }
 
+/// `run -f`: a program that forks comes to its own end, and so do its children.
+fn run_tree_with(kind: &str) {
+    let (mut broken, mut finished) = (0, 0);
+    for call in calls(4, 12_000) {
+        let what = order(kind, call);
+        let program = Program::fixture("tree").args(["many", "4"]).env("HEAPTRACE_INJECT", &what);
+        let ended = program.start_traced(&["-f"]).wait();
+        if ended.text().is_empty() {
+            assert!(!program.outside("ledger").exists(), "{what}");
+            assert_ne!(ended.code(), 0, "{what}");
+            continue;
+        }
+        assert_eq!(ended.text(), "children 4\n", "{what}: {}", ended.stderr);
+        if ended.code() == 0 {
+            finished += 1;
+        } else {
+            broken += 1;
+            assert_broken_off(&ended, &what, &[RUNS_ON, "the process has ended"]);
+        }
+    }
+    assert!(broken > 2 && finished > 0, "{broken} {finished}");
+}
+
+#[test]
+fn t43_panics_under_run_of_a_tree() {
+    run_tree_with("panic");
+}
+
+#[test]
+fn t43_errors_under_run_of_a_tree() {
+    run_tree_with("error");
+}
+
 /// `run --duration` with threads that check themselves, let go in the middle: they work on, untraced, on intact code.
 fn run_for_a_while_with(kind: &str) {
     let mut broken = 0;
