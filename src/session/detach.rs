@@ -5,6 +5,7 @@
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
 use super::hit::{leave_pad, pass_trap_to};
+use super::retry::NobodyLeft;
 use super::tasks::Task;
 use super::{Action, Serving, Session, SessionError};
 use crate::addr::Addr;
@@ -96,14 +97,15 @@ impl Session {
                 match retiring.filter(|&tid| self.tasks.get(tid).is_some()) {
                     Some(_) => {}
                     None => match self.choose_who_retires(&tried) {
-                        Some(tid) => {
+                        Ok(None) => {}
+                        Ok(Some(tid)) => {
                             tried.insert(tid);
                             retiring = Some(tid);
                             if let Err(error) = self.interrupt(tid) {
                                 tracing::warn!("{error}");
                             }
                         }
-                        None => break,
+                        Err(NobodyLeft) => break,
                     },
                 }
             }
