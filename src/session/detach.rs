@@ -6,6 +6,7 @@
 
 use super::hit::{leave_pad, pass_trap_to};
 use super::process::Process;
+use super::retry::NobodyLeft;
 use super::stops::{Serving, Stops};
 use super::tasks::Task;
 use super::{Action, Session, SessionError};
@@ -13,7 +14,7 @@ use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long threads that run are waited for before the detach goes on without them. They only fail to stop in an
@@ -32,8 +33,8 @@ struct Asked {
     asked: BTreeSet<i32>,
     /// Threads that were asked to take the handler for SIGTRAP out.
     tried: BTreeSet<i32>,
-    /// The last of them.
-    retiring: Option<i32>,
+    /// The last of them, by process.
+    retiring: BTreeMap<i32, i32>,
 }
 
 /// How a stopped task leaves the tracing.
@@ -70,8 +71,12 @@ impl Session {
                 waiting |= process.ask_to_stop(&mut asked, &mut self.stops);
             }
             // Everybody sleeps: one of each process that still has our handler has to be woken.
-            let retiring = !waiting && self.processes.iter_mut().any(|process| process.ask_to_retire(&mut asked));
-            if (!waiting && !retiring) || Instant::now() > deadline {
+            if !waiting {
+                for process in self.processes.iter_mut() {
+                    waiting |= process.ask_to_retire(&mut asked);
+                }
+            }
+            if !waiting || Instant::now() > deadline {
                 break;
             }
             std::thread::yield_now();
@@ -248,12 +253,16 @@ impl Process {
         if !self.has_handler_to_retire() {
             return false;
         }
-        if asked.retiring.is_some_and(|tid| self.tasks.get(tid).is_some()) {
+        if asked.retiring.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
             return true;
         }
-        let Some(tid) = self.choose_who_retires(&asked.tried) else { return false };
+        let tid = match self.choose_who_retires(&asked.tried) {
+            Ok(Some(tid)) => tid,
+            Ok(None) => return true,
+            Err(NobodyLeft) => return false,
+        };
         asked.tried.insert(tid);
-        asked.retiring = Some(tid);
+        asked.retiring.insert(self.pid, tid);
         if let Err(error) = self.interrupt(tid) {
             tracing::warn!("{error}");
         }

@@ -42,6 +42,10 @@ impl Retry {
     }
 }
 
+/// There is no thread that could take the handler out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NobodyLeft;
+
 /// How often it is looked at whether the handler is still there: a trap in a thread that blocks SIGTRAP removes it.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -280,14 +284,18 @@ impl Process {
         }
     }
 
-    /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. None if there
-    /// is none that could.
-    pub(super) fn choose_who_retires(&self, tried: &BTreeSet<i32>) -> Option<i32> {
-        let candidates = self.tasks.iter().filter(|task| task.role == Role::Thread && !tried.contains(&task.id.tid));
+    /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An error if
+    /// there is none that could; None if there is none at this moment.
+    pub(super) fn choose_who_retires(&self, tried: &BTreeSet<i32>) -> std::result::Result<Option<i32>, NobodyLeft> {
+        let is_candidate = |task: &&Task| task.role == Role::Thread && !tried.contains(&task.id.tid);
+        let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
         let rank = |task: &Task| match task.listening {
             true => Some(Disturbance::Stopped),
             false => retry::disturbance(self.pid, task.id.tid),
         };
-        candidates.filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid)
+        let best = candidates.iter().filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid);
+        // A parent in vfork waits uninterruptibly.
+        let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'D' | b'Z' | b'X'));
+        if best.is_none() && !candidates.into_iter().any(may_come) { Err(NobodyLeft) } else { Ok(best) }
     }
 }

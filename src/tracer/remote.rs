@@ -42,6 +42,7 @@ pub fn call(thread: &Stopped, regs: &RawRegs, code: Addr, number: i64, arguments
         left: false,
         stop_again: 0,
         in_group_stop: false,
+        faulted: false,
         over: false,
     };
     thread.set_signal_mask(u64::MAX)?;
@@ -76,6 +77,8 @@ struct Errand<'a> {
     /// A stop signal that was swallowed meanwhile.
     stop_again: i32,
     in_group_stop: bool,
+    /// It did not get as far as the system call.
+    faulted: bool,
     /// Nothing is to be given back any more.
     over: bool,
 }
@@ -100,6 +103,12 @@ impl Errand<'_> {
                 // Without PTRACE_O_TRACESYSGOOD the stops at a system call's entry and exit look like this.
                 WaitStatus::Signal(libc::SIGTRAP) if !self.entered => self.entered = true,
                 WaitStatus::Signal(libc::SIGTRAP) => self.left = true,
+                // Of the code that stands there, and it would be so again: it is not what was written.
+                WaitStatus::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE) => {
+                    self.faulted = true;
+                    let source = std::io::Error::from_raw_os_error(libc::EFAULT);
+                    return Err(TracerError::Task { operation: "make a system call in", tid, source });
+                }
                 // SIGSTOP can't be blocked; it is delivered afterwards.
                 WaitStatus::Signal(signal) => self.stop_again = signal,
                 WaitStatus::GroupStop(_) => self.in_group_stop = true,
@@ -129,7 +138,7 @@ impl Errand<'_> {
 
 impl Drop for Errand<'_> {
     fn drop(&mut self) {
-        if self.over || (self.sent && !matches!(self.complete(), Ok(None))) {
+        if self.over || (self.sent && !self.faulted && !matches!(self.complete(), Ok(None))) {
             return;
         }
         if let Err(error) = self.give_back() {

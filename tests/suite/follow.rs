@@ -333,13 +333,15 @@ fn leaks_finds_each_process_of_the_tree() {
 /// When the time of a check is up, all processes of the tree are judged and ended.
 #[test]
 fn a_timeout_ends_the_whole_tree() {
-    let program = Tree::fixture(&["killed"]);
-    let mut running = program.start_checked(&["-f", "--timeout", "500ms"]);
-    let child: i32 = running.value("child").parse().unwrap();
-    let checked = program.collect_checked(running.wait());
+    let program = Program::new("sh").args(["-c", "sleep 1000 & sleep 1000; :"]);
+    let checked = program.checked(&["-f", "--timeout", "500ms"]);
     assert_eq!(checked.ended.code(), 124, "{}", checked.ended.stderr);
-    assert!(procfs::state(child).is_none());
-    assert_eq!(checked.report.list("/processes").len(), 2);
+    let rows = checked.report.list("/processes");
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in rows {
+        assert!(procfs::state(row["pid"].as_i64().unwrap().try_into().unwrap()).is_none(), "{row}");
+        assert_eq!(row["verdict"]["result"] == "program_failed", row["parent"].is_null(), "{row}");
+    }
 }
 
 /// A program that can't be traced is waited for all the same, and its status is the program's.

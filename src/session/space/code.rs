@@ -335,13 +335,15 @@ impl AddressSpace {
         let used: Vec<_> = self.pads.regions().collect();
         for (start, len) in used {
             let mut zeros = vec![0; usize::try_from(len).unwrap_or(0)];
-            if let Some(handler) = kept
-                && let Some(offset) = handler.at.0.checked_sub(start.0).filter(|offset| *offset < len)
-            {
-                let offset = usize::try_from(offset).unwrap_or(0);
-                for (byte, kept) in zeros.iter_mut().skip(offset).zip(retry::image(handler.at)) {
-                    *byte = kept;
-                }
+            if let Some(handler) = kept {
+                let mut keep = |at: Addr, code: &[u8]| {
+                    let Some(offset) = at.0.checked_sub(start.0).filter(|offset| *offset < len) else { return };
+                    for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(code) {
+                        *byte = *kept;
+                    }
+                };
+                keep(handler.at, &retry::image(handler.at));
+                keep(handler.call, &remote::CALL_CODE);
             }
             if let Err(error) = self.memory.write_code(start, &zeros) {
                 tracing::debug!("{error}");
