@@ -126,6 +126,8 @@ pub struct Settings {
     pub follow: bool,
     /// Which executables are.
     pub selection: Selection,
+    /// Whether a profile of each process is wanted, rather than only one of all.
+    pub profile_each: bool,
 }
 
 /// A session in progress; see the module's head.

@@ -30,6 +30,7 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
         bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
     }
     let mut settings = settings(profile, false)?;
+    settings.profile_each = destinations.take_processes();
     settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
     take_signals(profile)?;
     control::block_terminal_stops()?;

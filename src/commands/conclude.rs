@@ -49,6 +49,11 @@ impl Destinations {
         Ok(Self { outputs, binaries })
     }
 
+    /// Whether there is an output for each of several processes.
+    pub fn take_processes(&self) -> bool {
+        self.outputs.takes_processes()
+    }
+
     /// Refuses files that only `check` can fill.
     ///
     /// # Errors

@@ -27,7 +27,8 @@ use std::time::Duration;
 pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
-    let settings = settings(profile, profile.duration.is_none())?;
+    let mut settings = settings(profile, profile.duration.is_none())?;
+    settings.profile_each = destinations.take_processes();
     let Some(traced) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
     let harmed = traced.has_harmed();
     let (pid, lives_on, exit) = (traced.first.pid, traced.first.detached, traced.first.exit);

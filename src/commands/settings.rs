@@ -35,5 +35,6 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         leak_scan: None,
         follow: options.follow,
         selection: options.selection.clone(),
+        profile_each: true,
     })
 }

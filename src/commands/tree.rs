@@ -3,8 +3,8 @@
 use super::conclude::Work;
 use crate::export::output::{DirectOutputs, Outcome, Scope};
 use crate::leaks::verdict::of_all;
-use crate::profile::merge::{Merger, Span};
-use crate::profile::{Amount, ProcessRow, Profile, Sample, Seen};
+use crate::profile::merge::{Merger, Origin};
+use crate::profile::{ProcessRow, Profile, Seen};
 use crate::session::{Recording, Traced};
 
 impl Work<'_, '_> {
@@ -13,11 +13,11 @@ impl Work<'_, '_> {
         let Traced { first, others } = traced;
         let mut files = Vec::new();
         let mut rows = Vec::with_capacity(others.len() + 1);
-        let (profile, span) = self.one(first, &mut rows, &mut files, direct);
-        let mut merger = Merger::new(profile, span);
+        let (profile, origin) = self.one(first, &mut rows, &mut files, direct);
+        let mut merger = Merger::new(profile, &origin);
         for recording in others {
-            let (profile, span) = self.one(recording, &mut rows, &mut files, direct);
-            merger.add(profile, span);
+            let (profile, origin) = self.one(recording, &mut rows, &mut files, direct);
+            merger.add(profile, &origin);
         }
         let mut all = merger.finish(rows);
         of_all(&mut all);
@@ -31,11 +31,12 @@ impl Work<'_, '_> {
         rows: &mut Vec<ProcessRow>,
         files: &mut Vec<Outcome>,
         direct: &mut dyn DirectOutputs,
-    ) -> (Profile, Span) {
-        let span = Span {
-            start_ns: recording.start_ns,
+    ) -> (Profile, Origin) {
+        let origin = Origin {
             end_ns: recording.start_ns.saturating_add(recording.cost.wall_ns),
             inherited_bytes: recording.inherited_bytes,
+            inherited: recording.inherited,
+            inherited_at_peak: recording.inherited_at_peak,
         };
         let (parent, seen) = (recording.parent, seen(&recording));
         let profile = self.name(recording);
@@ -45,9 +46,9 @@ impl Work<'_, '_> {
         }
         let require_all = self.judging.as_ref().is_some_and(|judging| judging.options.policy.require_all);
         let is_judged = matches!(seen, Seen::Recorded | Seen::Silent) || require_all && seen == Seen::LetGo;
-        let row = row(&profile, parent, seen);
+        let row = row(&profile, parent, seen, &origin);
         rows.push(if is_judged { row } else { ProcessRow { verdict: None, ..row } });
-        (profile, span)
+        (profile, origin)
     }
 }
 
@@ -61,11 +62,7 @@ fn seen(recording: &Recording) -> Seen {
     }
 }
 
-fn row(profile: &Profile, parent: Option<i32>, seen: Seen) -> ProcessRow {
-    let inherited = |amount: fn(&Sample) -> Amount| {
-        let samples = profile.samples.iter().filter(|sample| sample.inherited);
-        samples.map(amount).fold(Amount::default(), Amount::plus)
-    };
+fn row(profile: &Profile, parent: Option<i32>, seen: Seen, origin: &Origin) -> ProcessRow {
     ProcessRow {
         pid: profile.meta.pid,
         parent,
@@ -73,8 +70,8 @@ fn row(profile: &Profile, parent: Option<i32>, seen: Seen) -> ProcessRow {
         exit: profile.meta.exit,
         seen,
         totals: profile.totals,
-        inherited: inherited(|sample| sample.live),
-        inherited_at_peak: inherited(|sample| sample.at_peak),
+        inherited: origin.inherited,
+        inherited_at_peak: origin.inherited_at_peak,
         verdict: profile.verdict.clone(),
     }
 }

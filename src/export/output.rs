@@ -223,6 +223,11 @@ impl Outputs {
         self.outputs.iter().any(|output| output.target.takes_parts())
     }
 
+    /// Whether some name has a `%p`, that is, takes the single processes of several.
+    pub fn takes_processes(&self) -> bool {
+        self.outputs.iter().any(|output| output.target.takes_processes())
+    }
+
     /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says. Pipes and
     /// devices come last, whatever their place in the answer: what has to be waited for must not delay or lose the others.
     pub fn write(

@@ -51,20 +51,22 @@ struct OwnTimeline {
     end_ns: Option<u64>,
 }
 
-/// When a process lived, in nanoseconds since tracing began, and what it had at its beginning.
+/// What a process's profile does not say of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Span {
-    /// Its beginning.
-    pub start_ns: u64,
-    /// Its end.
+pub struct Origin {
+    /// Its end, in nanoseconds since tracing began.
     pub end_ns: u64,
     /// Bytes that were live when it was forked.
     pub inherited_bytes: u64,
+    /// What came over the fork and is live at its end.
+    pub inherited: Amount,
+    /// What came over the fork and was live at its peak.
+    pub inherited_at_peak: Amount,
 }
 
 impl Merger {
     /// Begins with the profile of the first process, whose names and times the whole has.
-    pub fn new(first: Profile, span: Span) -> Self {
+    pub fn new(first: Profile, origin: &Origin) -> Self {
         let empty = Profile {
             totals: Totals::default(),
             cost: Cost { conditions: first.cost.conditions, ..Cost::default() },
@@ -100,23 +102,17 @@ impl Merger {
             leak_sites: FxHashMap::default(),
             timelines: Vec::new(),
         };
-        merger.add(first, span);
+        merger.add(first, origin);
         merger
     }
 
     /// Adds the profile of one more process.
-    pub fn add(&mut self, profile: Profile, span: Span) {
+    pub fn add(&mut self, profile: Profile, origin: &Origin) {
         let Tables { strings, stacks } = self.tables(&profile);
         let string = |index: usize| strings.get(index).copied().unwrap_or_default();
         let stack = |index: usize| stacks.get(index).copied().unwrap_or_default();
         let program = self.intern(&profile.meta.program);
-        let (mut inherited, mut inherited_peak) = (Amount::default(), Amount::default());
-        for sample in &profile.samples {
-            if sample.inherited {
-                inherited = inherited.plus(sample.live);
-                inherited_peak = inherited_peak.plus(sample.at_peak);
-                continue;
-            }
+        for sample in profile.samples.iter().filter(|sample| !sample.inherited) {
             let sample = Sample {
                 stack: stack(sample.stack),
                 thread: string(sample.thread),
@@ -133,7 +129,7 @@ impl Merger {
                 }
             }
         }
-        self.add_totals(&profile.totals, inherited, inherited_peak);
+        self.add_totals(&profile.totals, origin);
         for finding in profile.findings {
             self.add_finding(Finding {
                 stack: stack(finding.stack),
@@ -157,7 +153,7 @@ impl Merger {
         add_up(&mut merged.histograms.size, &profile.histograms.size);
         add_up(&mut merged.histograms.lifetime, &profile.histograms.lifetime);
         merged.meta.complete &= profile.meta.complete;
-        merged.meta.duration_ns = merged.meta.duration_ns.max(span.end_ns);
+        merged.meta.duration_ns = merged.meta.duration_ns.max(origin.end_ns);
         for warning in profile.warnings {
             if merged.warnings.len() < WARNINGS && !merged.warnings.contains(&warning) {
                 merged.warnings.push(warning);
@@ -165,8 +161,8 @@ impl Merger {
         }
         self.timelines.push(OwnTimeline {
             points: profile.timeline,
-            inherited_bytes: span.inherited_bytes,
-            end_ns: profile.meta.exit.map(|_| span.end_ns),
+            inherited_bytes: origin.inherited_bytes,
+            end_ns: profile.meta.exit.map(|_| origin.end_ns),
         });
     }
 
@@ -276,7 +272,8 @@ impl Merger {
         self.merged.stacks.len() - 1
     }
 
-    fn add_totals(&mut self, totals: &Totals, inherited: Amount, inherited_peak: Amount) {
+    fn add_totals(&mut self, totals: &Totals, origin: &Origin) {
+        let Origin { inherited, inherited_at_peak, .. } = origin;
         let sum = &mut self.merged.totals;
         sum.allocations += totals.allocations;
         sum.frees += totals.frees;
@@ -285,8 +282,8 @@ impl Merger {
         sum.bytes_freed = sum.bytes_freed.saturating_add(totals.bytes_freed);
         sum.live_blocks += totals.live_blocks.saturating_sub(inherited.objects);
         sum.live_bytes = sum.live_bytes.saturating_add(totals.live_bytes.saturating_sub(inherited.bytes));
-        sum.peak_blocks += totals.peak_blocks.saturating_sub(inherited_peak.objects);
-        sum.peak_bytes = sum.peak_bytes.saturating_add(totals.peak_bytes.saturating_sub(inherited_peak.bytes));
+        sum.peak_blocks += totals.peak_blocks.saturating_sub(inherited_at_peak.objects);
+        sum.peak_bytes = sum.peak_bytes.saturating_add(totals.peak_bytes.saturating_sub(inherited_at_peak.bytes));
         sum.peak_at_ns = sum.peak_at_ns.max(totals.peak_at_ns);
         sum.temporary += totals.temporary;
         sum.failed += totals.failed;

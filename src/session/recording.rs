@@ -5,7 +5,7 @@ use super::leakscan::LeakScan;
 use super::process::Process;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
-use crate::heapmodel::Snapshot;
+use crate::heapmodel::{SiteStats, Snapshot};
 use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
 use crate::symbols::ModuleMemory;
 use crate::tracer::procfs;
@@ -101,6 +101,10 @@ pub struct Recording {
     pub start_ns: u64,
     /// Bytes that were live in it when it was forked.
     pub inherited_bytes: u64,
+    /// What came over the fork and is live at its end.
+    pub inherited: Amount,
+    /// What came over the fork and was live at its peak.
+    pub inherited_at_peak: Amount,
     pub attached: bool,
     /// Whether the process was let go while it lived.
     pub detached: bool,
@@ -184,6 +188,10 @@ impl Process {
         let (stacks, modules) = self.space.take_records();
         let mut recording = self.record(snapshot, leaks, stacks, modules);
         if self.settings.follow {
+            // In the profile of all they are another process's. (Ways to a leak may lead over them.)
+            if !self.settings.profile_each && self.settings.leak_scan.is_none() {
+                recording.snapshot.sites.retain(|site| !site.inherited);
+            }
             recording.compact();
         }
         recording
@@ -191,6 +199,11 @@ impl Process {
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
         let blind_spots = self.space.blind_spots();
+        let inherited = |amount: fn(&SiteStats) -> Amount| {
+            let sites = snapshot.sites.iter().filter(|site| site.inherited);
+            sites.map(amount).fold(Amount::default(), Amount::plus)
+        };
+        let (inherited, inherited_at_peak) = (inherited(|site| site.live), inherited(|site| site.at_peak));
         let mut anomalies = self.anomalies;
         let mut warnings = self.warnings.clone();
         anomalies.dropped_frames += self.calls.dropped_frames();
@@ -249,6 +262,8 @@ impl Process {
             changed_rights: self.changed_rights,
             start_ns: u64::try_from(self.born.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX),
             inherited_bytes: self.inherited_bytes,
+            inherited,
+            inherited_at_peak,
             attached: self.attached,
             detached: self.detached,
             harmed,
