@@ -261,8 +261,11 @@ impl Session {
                 }
             },
             None => {
-                let traced: Vec<String> = self.processes.iter().map(|process| process.pid.to_string()).collect();
-                Err(format!("this heaptrace traces process {}", traced.join(", ")))
+                let others = match self.processes.iter().filter(|process| process.pid != self.first_pid).count() {
+                    0 => String::new(),
+                    count => format!(" and {count} of its children"),
+                };
+                Err(format!("this heaptrace traces process {}{others}", self.first_pid))
             }
         };
         // The one who asked may have gone.

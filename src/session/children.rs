@@ -96,8 +96,12 @@ impl Session {
     /// A task tells of a child or thread that it has just made. If that is a process with a copy of its memory, it is followed
     /// from here on.
     pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) {
+        let has_gone = || {
+            let child = stopped.event_message().ok().and_then(|child| i32::try_from(child).ok());
+            child.is_some_and(|child| matches!(procfs::state(child, child), None | Some(b'Z' | b'X')))
+        };
         match self.try_to_follow_child(parent, stopped) {
-            Err(error) if !error.is_death() => {
+            Err(error) if !error.is_death() && !has_gone() => {
                 self.stops.announcement_lost = true;
                 if let Some(process) = self.process_of(parent) {
                     process.warn_once(format!("children run untraced from here on: {error}"));
