@@ -31,6 +31,10 @@ impl Session {
             self.add_task(slot, tid, Role::Thread);
             return Ok(None);
         }
+        if self.common.settings.follow && !self.stops.announcement_lost {
+            // Which thread is its parent, and so in which calls it is, only that one's stop tells.
+            return Ok(Some(Action::Hold));
+        }
         if let Some(slot) = self.lender_of(tid)? {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get(slot) {
@@ -38,10 +42,6 @@ impl Session {
             }
             self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
-        }
-        if self.common.settings.follow && !self.stops.announcement_lost {
-            // Which thread is its parent, and so in which calls it is, only that one's stop tells.
-            return Ok(Some(Action::Hold));
         }
         self.stops.note_arrival(tid);
         let slot = self.slot_of(tid);
@@ -93,8 +93,8 @@ impl Session {
         Ok(None)
     }
 
-    /// A task tells of a child or thread that it has just made. If that is a process with a copy of its memory, it is followed
-    /// from here on.
+    /// A task tells of a child or thread that it has just made. A process is followed from here on, from its first stop, for
+    /// which the parent waits: with a copy of what is known of its parent, or as one who borrows that one's memory.
     pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) {
         let has_gone = || {
             let child = stopped.event_message().ok().and_then(|child| i32::try_from(child).ok());
@@ -119,8 +119,7 @@ impl Session {
         if self.stops.home(child).is_some() {
             return Ok(());
         }
-        let is_thread = procfs::thread_group(child)?.is_some_and(|group| self.processes.find(group).is_some());
-        if is_thread || self.lender_of(child)?.is_some() {
+        if procfs::thread_group(child)?.is_some_and(|group| self.processes.find(group).is_some()) {
             return Ok(());
         }
         // From here on it is known, and not to be waited for.
@@ -128,13 +127,18 @@ impl Session {
         if !self.stops.hold(child)? {
             return Ok(());
         }
-        let Some(process) = self.stops.home(parent).and_then(|slot| self.processes.get_mut(slot)) else {
-            return Ok(());
-        };
-        let copy = process.fork(parent, &Stopped::regained(child), &self.common)?;
-        let slot = self.processes.insert(copy);
+        let Some(slot) = self.stops.home(parent) else { return Ok(()) };
+        let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
+        let stopped = Stopped::regained(child);
+        if process.borrows_memory(child)? {
+            process.free_child_of_retry_handler(&stopped, false);
+            self.add_task(slot, child, Role::Borrower);
+        } else {
+            let copy = process.fork(parent, &stopped, &self.common)?;
+            let slot = self.processes.insert(copy);
+            self.stops.settle(child, slot);
+        }
         self.stops.early.remove(&child);
-        self.stops.settle(child, slot);
         self.stops.release(child);
         Ok(())
     }
