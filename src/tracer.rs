@@ -6,6 +6,7 @@
 
 pub mod affinity;
 pub mod control;
+pub mod execevents;
 pub mod files;
 mod injection;
 pub mod launch;

@@ -37,6 +37,7 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod fleet;
     mod harness;
     mod hook;
     mod injection;

@@ -97,6 +97,7 @@ pub fn supervise(
     let mut kill_at = None;
     let mut grace_ends = None;
     let mut interrupts = 0u32;
+    let mut dismissed = false;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -133,6 +134,7 @@ pub fn supervise(
             }
             Some(signal) if signals == Signals::ForUs => {
                 interrupts += u32::from(signal == control::INTERRUPT);
+                dismissed = true;
                 control.request_detach();
             }
             Some(control::INTERRUPT | control::QUIT) => {
@@ -153,6 +155,7 @@ pub fn supervise(
     }
     let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
     recording.interrupted = interrupts > 0;
+    recording.dismissed = dismissed;
     Ok(recording)
 }
 

@@ -89,6 +89,8 @@ pub struct Recording {
     pub timed_out: bool,
     /// Whether Ctrl-C was pressed while it was traced.
     pub interrupted: bool,
+    /// Whether a signal to heaptrace asked for the end of the tracing.
+    pub dismissed: bool,
 }
 
 impl ModuleRecord {
@@ -212,6 +214,7 @@ impl Session {
             blind_spots,
             timed_out: self.control.has_timed_out(),
             interrupted: false,
+            dismissed: false,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::{Result, TracerError, injection};
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -216,6 +217,18 @@ fn own_signals() -> libc::sigset_t {
     let toggle = TOGGLE.load(Ordering::Acquire);
     let signals: Vec<i32> = OWN_SIGNALS.into_iter().chain((toggle != 0).then_some(toggle)).collect();
     set_of(&signals)
+}
+
+/// A descriptor that can be read while one of heaptrace's own signals waits to be taken. It takes none.
+pub(super) fn own_signals_fd() -> Result<OwnedFd> {
+    let signals = own_signals();
+    // SAFETY: the set is valid; the result is a new descriptor or -1.
+    let fd = unsafe { libc::signalfd(-1, &raw const signals, libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(TracerError::own("watch for signals"));
+    }
+    // SAFETY: a new descriptor that is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether `signal` asks heaptrace to end, unlike the one that pauses.

@@ -72,6 +72,12 @@ impl Program {
         self
     }
 
+    /// Keeps the folder of another program, from which this one was copied.
+    pub fn keeping(mut self, other: Self) -> Self {
+        self.folder = other.folder;
+        self
+    }
+
     /// What it reads from standard input.
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = bytes.into();
