@@ -333,15 +333,24 @@ impl Session {
         let threads = seize::seize_all(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
-        let opened =
-            threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| Some((tid, AddressSpace::open(pid, tid).ok()?)));
-        let space = match opened {
-            Some((_, space)) => space,
-            None => AddressSpace::open(pid, pid)?,
+        let opened = threads
+            .iter()
+            .map(|thread| thread.tid)
+            .filter(|&tid| lives(tid))
+            .find_map(|tid| Some((tid, AddressSpace::open(pid, tid).ok()?)));
+        let (live, space) = match opened {
+            Some(opened) => opened,
+            None => (pid, AddressSpace::open(pid, pid)?),
         };
+        let borrowers = seize::seize_sharers(pid, live)?;
         let mut session = Self::new(pid, true, space, settings, control, progress)?;
-        for tid in threads {
-            session.tasks.add(tid, Role::Thread);
+        for (seized, role) in [(threads, Role::Thread), (borrowers, Role::Borrower)] {
+            for task in seized {
+                session.tasks.add(task.tid, role);
+                if task.unannounced {
+                    session.early.insert(task.tid);
+                }
+            }
         }
         Ok(session)
     }
@@ -616,7 +625,6 @@ impl Session {
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
         self.tasks.remove(tid);
         self.expected.remove(&tid);
-        self.early.remove(&tid);
         if tid == self.pid {
             self.exit = exit_of(status);
         }

@@ -17,10 +17,10 @@ use crate::tracer::{Result, files, procfs};
 impl Session {
     /// A task has just been given a child or thread, which will stop by itself.
     pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
-        if let Ok(new) = i32::try_from(parent.event_message()?)
-            && self.tasks.get(new).is_none()
-            && !self.early.remove(&new)
-        {
+        let Ok(new) = i32::try_from(parent.event_message()?) else { return Ok(()) };
+        // It may have been here, and gone, before the stop of the one that created it was served.
+        let was_early = self.early.remove(&new);
+        if !was_early && self.tasks.get(new).is_none() {
             self.expected.insert(new);
         }
         Ok(())

@@ -42,6 +42,15 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// The ids of all processes that can be seen.
+pub fn processes() -> Result<Vec<i32>> {
+    let path = "/proc".to_owned();
+    let entries = injection::point(Call::Other)
+        .and_then(|()| std::fs::read_dir(&path))
+        .map_err(|source| TracerError::ProcFile { path, source })?;
+    Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
 /// The value of `key` in `/proc/TID/status`, without white space around it. None if the task is gone.
 pub fn status_field(tid: i32, key: &str) -> Option<String> {
     field_of(&read(tid, "status").ok()?, key)

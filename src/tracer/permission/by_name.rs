@@ -83,9 +83,9 @@ pub fn find_by_name(name: &str) -> Result<i32, ByNameError> {
 /// If /proc can't be read.
 pub fn all_processes() -> Result<Vec<i32>, ByNameError> {
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let entries = std::fs::read_dir("/proc").map_err(|error| ByNameError::Proc(error.to_string()))?;
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    Ok(pids.filter(|&pid| pid != own).collect())
+    let mut pids = procfs::processes().map_err(|error| ByNameError::Proc(error.to_string()))?;
+    pids.retain(|&pid| pid != own);
+    Ok(pids)
 }
 
 /// Process `pid`, if it is an instance of the program `name` that nobody traces. The copy of itself that an instance makes by
