@@ -17,7 +17,7 @@ mod space;
 mod tasks;
 mod trapmask;
 
-pub use breakoff::{Aftermath, trace};
+pub use breakoff::{Aftermath, BreakOff, trace};
 pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
 pub use requests::{Answer, Reply, Requests, Wish};
@@ -70,13 +70,8 @@ pub enum SessionError {
     #[error("out of memory (a limit, such as `ulimit -v`?)")]
     OutOfMemory,
     /// Tracing ended in the middle, by an error or a panic, and the process was let go.
-    #[error("tracing broke off: {cause}; {aftermath}")]
-    BrokenOff {
-        /// What went wrong.
-        cause: String,
-        /// What became of the process.
-        aftermath: Aftermath,
-    },
+    #[error(transparent)]
+    BrokenOff(#[from] BreakOff),
 }
 
 /// What to trace.

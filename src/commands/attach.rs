@@ -64,15 +64,18 @@ fn trace(pid: i32, options: &AttachOptions, shows_progress: bool) -> anyhow::Res
     let late = control::pending_signals().into_iter().any(control::is_request_to_end);
     control::unblock_terminal_stops()?;
     let mut recording = traced.map_err(|error| explain(error, pid))?;
+    if let Some(broken) = &recording.broken_off {
+        let _ = writeln!(io::stderr(), "heaptrace: {broken}");
+    }
     recording.dismissed |= late;
     Ok(recording)
 }
 
 /// Whether all went well.
 fn conclude_it(recording: Recording, profile: &ProfileOptions, destinations: &Destinations) -> bool {
-    let harmed = recording.harmed;
+    let went_well = !recording.harmed && recording.broken_off.is_none();
     let concluded = conclude(recording, profile, destinations);
-    !harmed && !concluded.has_failed()
+    went_well && !concluded.has_failed()
 }
 
 const fn status(well: bool) -> u8 {
@@ -110,9 +113,9 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
         let writer = scope.spawn(|| {
             let mut well = true;
             for (number, recording) in to_write {
-                let harmed = recording.harmed;
+                let went_well = !recording.harmed && recording.broken_off.is_none();
                 let concluded = conclude_one_of(recording, number, profile, destinations);
-                well &= !harmed && !concluded.has_failed();
+                well &= went_well && !concluded.has_failed();
                 if concluded.interrupted.is_some() {
                     enough.store(true, Ordering::Release);
                 }

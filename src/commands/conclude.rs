@@ -214,7 +214,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
         started_at: recording.started_at,
         duration_ns: recording.cost.wall_ns,
         engine: "trap".to_owned(),
-        complete: !recording.detached || recording.attached,
+        complete: recording.broken_off.is_none() && (!recording.detached || recording.attached),
         exit: recording.exit,
         session: session_id(recording.pid, recording.started_at),
         sample_interval: 0,

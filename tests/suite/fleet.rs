@@ -64,7 +64,13 @@ impl Service {
 
 /// Lets an attached process work for a while, and end by itself.
 fn work_and_end(mut victim: Running, pid: i32) {
-    procfs::wait_until_probed(pid);
+    // a breakpoint in its own code is where a call returns to
+    let own = |path: &Path| {
+        path.file_name().is_some_and(|name| {
+            procfs::status_field(pid, "Name").is_some_and(|comm| name.to_string_lossy().starts_with(&comm))
+        })
+    };
+    procfs::wait_until("a call was seen", || procfs::text_differences(pid).iter().any(|(path, _)| own(path)));
     victim.send("work");
     assert_eq!(victim.line(), "alive");
     victim.feed(b"");
@@ -75,7 +81,7 @@ fn work_and_end(mut victim: Running, pid: i32) {
 fn assert_profiled(report: &Report, pid: i32) {
     assert_eq!(report.number("/pid"), u64::try_from(pid).unwrap());
     assert_eq!(report.0["exit"]["code"], 0);
-    assert!(report.site_sum(&["victim_allocate", "work"], "/allocated/objects") > 100);
+    assert!(report.site_sum(&["victim_allocate", "work"], "/allocated/objects") > 50);
     report.assert_no_anomaly();
 }
 
