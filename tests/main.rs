@@ -43,6 +43,7 @@ mod suite {
     mod injection;
     mod launch;
     mod leaks;
+    mod limits;
     mod modules;
     mod outputs;
     mod pairing;

@@ -98,6 +98,7 @@ pub fn supervise(
     let mut grace_ends = None;
     let mut interrupts = 0u32;
     let mut dismissed = false;
+    let mut out_of_time = false;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -132,6 +133,10 @@ pub fn supervise(
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());
             }
+            Some(control::CPU_TIME) => {
+                out_of_time = true;
+                control.request_detach();
+            }
             Some(signal) if signals == Signals::ForUs => {
                 interrupts += u32::from(signal == control::INTERRUPT);
                 dismissed = true;
@@ -155,7 +160,12 @@ pub fn supervise(
     }
     let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
     recording.interrupted = interrupts > 0;
-    recording.dismissed = dismissed;
+    recording.dismissed = dismissed || out_of_time;
+    if out_of_time {
+        recording
+            .warnings
+            .push("tracing ended early, as heaptrace's own CPU time was nearly up (`ulimit -t`)".to_owned());
+    }
     Ok(recording)
 }
 

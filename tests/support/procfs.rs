@@ -101,6 +101,13 @@ pub fn threads(pid: i32) -> Vec<i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Ids of the processes that its threads have started and not reaped.
+pub fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+    let lists: String = threads(pid).into_iter().map(|thread| of_thread(thread) + " ").collect();
+    lists.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
 /// Fails unless the process, with all its threads, is untraced and its code is as in its files.
 pub fn assert_left_as_it_was(pid: i32) {
     for thread in threads(pid) {
