@@ -38,6 +38,7 @@ mod suite {
     mod failures;
     mod findshlibs;
     mod fleet;
+    mod guardian;
     mod harness;
     mod hook;
     mod injection;
