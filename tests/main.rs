@@ -10,7 +10,11 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+#[global_allocator]
+static ALLOCATOR: support::allocations::Counting = support::allocations::Counting;
+
 mod support {
+    pub mod allocations;
     pub mod checks;
     pub mod counter;
     pub mod fixtures;
@@ -37,6 +41,7 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod fuzz;
     mod harness;
     mod hook;
     mod injection;
