@@ -34,6 +34,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod builds;
     mod check;
     mod control;
     mod counts;

@@ -58,6 +58,8 @@ struct Loaded {
     symbols: ModuleSymbols,
     /// Whether it is the main program.
     is_program: bool,
+    /// Where the program begins, if no dynamic linker runs before it.
+    start: Option<Addr>,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     internal_code: Vec<Range<Addr>>,
     /// What the leak scan looks through.
@@ -177,6 +179,9 @@ pub const SIGACTION_TAG: u8 = 1;
 /// Marks the probe on libc's `_exit`.
 pub const EXIT_TAG: u8 = 2;
 
+/// Marks the probe on a static program's first instruction.
+const START_TAG: u8 = 4;
+
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
 
@@ -231,6 +236,7 @@ impl AddressSpace {
             }
         }
         self.place_probes(table)?;
+        self.watch_start()?;
         Ok(std::mem::take(&mut self.warnings))
     }
 
@@ -329,7 +335,8 @@ impl AddressSpace {
         let data = data::module_data(&elf, id, bias);
         let internal_code =
             if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
-        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code, data });
+        let start = Some(bias.to_process(elf.entry())).filter(|_| is_program && elf.is_static());
+        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, start, internal_code, data });
     }
 }
 
@@ -481,6 +488,16 @@ impl AddressSpace {
                 let addr = bias.to_process(execve.addr);
                 self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction
+    /// is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
+    fn watch_start(&mut self) -> Result<()> {
+        let start = self.loaded.iter().find_map(|module| module.start).filter(|_| self.has_deferred());
+        if let Some(start) = start {
+            self.place(start, Purpose::Tag(START_TAG), None)?;
         }
         Ok(())
     }

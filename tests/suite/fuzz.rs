@@ -365,7 +365,8 @@ proptest! {
     ) {
         let cfi = cfi();
         let changed = |section: &Section, edits: &Edits, present: bool| {
-            let bytes = change(&section.bytes, &[0..section.bytes.len().min(256)], edits);
+            let size = section.bytes.len();
+            let bytes = change(&section.bytes, &[0..size.min(256), 0..size], edits);
             present.then(|| Section { addr: section.addr, bytes: Arc::from(bytes) })
         };
         let elf_bytes = std::fs::read(&cfi.program).unwrap();
