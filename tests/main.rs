@@ -43,6 +43,7 @@ mod suite {
     mod failures;
     mod findshlibs;
     mod fuzz;
+    mod guardian;
     mod harness;
     mod hook;
     mod injection;
