@@ -13,6 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod companions;
 mod demangle;
 mod dwarf;
 mod files;
@@ -21,6 +22,7 @@ mod split;
 mod table;
 mod variables;
 
+pub use companions::Companion;
 pub use demangle::function_name;
 pub use files::{Bytes, Search};
 pub use hints::hint;

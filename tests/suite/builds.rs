@@ -187,6 +187,80 @@ fn debug_files_are_found() {
     assert!(traced.ended.stderr.contains("checksum"), "{}", traced.ended.stderr);
 }
 
+/// Code without `.eh_frame` has its unwind tables in `.debug_frame`, which strip moves to the debug file.
+#[test]
+fn debug_frame_in_a_debug_file() {
+    let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"];
+    for more in [&["-Wl,--build-id=0xabcdef0199"][..], &["-Wl,--build-id=0xabcdef0199", "-gz=zlib", "-no-pie"]] {
+        let copied = Copied::built(&[&flags, more].concat());
+        let tree = copied.join("tree");
+        copied.separate(&tree.join(".build-id/ab/cdef0199.debug"));
+        copied.traced(&["--debug-dir", text(&tree)], Known::All);
+        let without = Program::new(&copied.program).traced();
+        let whole = without.report.sites().iter().filter(|site| site["quality"] == "complete").count();
+        assert_eq!(whole, 0, "the tables are in the debug file only: {:?}", without.report.sites());
+    }
+}
+
+/// A stripped static program: its allocator is found by the symbols of its debug file, and by those that are packed in it.
+#[test]
+fn stripped_static_programs_with_symbols_elsewhere() {
+    let copied = Copied::built(&["-static", "-Wl,--build-id=0xabcdef01aa"]);
+    let tree = copied.join("tree");
+    let debug = tree.join(".build-id/ab/cdef01aa.debug");
+    copied.separate(&debug);
+    copied.traced(&["--debug-dir", text(&tree)], Known::All);
+
+    let mini = copied.join("mini");
+    std::fs::copy(&debug, &mini).unwrap();
+    tool("strip", &["--strip-debug", text(&mini)]);
+    tool("xz", &[text(&mini)]);
+    let section = format!("--add-section=.gnu_debugdata={}", text(&copied.join("mini.xz")));
+    tool("objcopy", &[&section, text(&copied.program)]);
+    let program = Program::new(&copied.program);
+    let traced = program.traced();
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+    let stack = functions_of(traced.report.sites_at(&["allocate"]).next().unwrap());
+    assert_eq!(stack[..6], ["allocate", "outer", "outer", "outer", "outer", "main"]);
+}
+
+/// Without any symbol nothing can be seen: this is said, with the way out, which is to name the functions by their addresses.
+#[test]
+fn stripped_static_programs_without_symbols() {
+    let copied = Copied::built(&["-static"]);
+    let named = Program::new(&copied.program).traced().report;
+    let symbols = Command::new("nm").arg(&copied.program).output().unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let place = |name: &str| {
+        let line = symbols.lines().find(|line| line.ends_with(&format!(" {name}"))).unwrap();
+        format!("layers+0x{}", line.split(' ').next().unwrap())
+    };
+    tool("strip", &[text(&copied.program)]);
+    let program = Program::new(&copied.program);
+
+    let unseen = program.traced();
+    assert_eq!((unseen.ended.code(), unseen.report.total("allocations")), (0, 0));
+    for part in ["no allocator function", "layers", "--alloc-fn", "module+0xoffset", "--debug-dir"] {
+        assert!(unseen.report.list("/warnings").iter().any(|w| w.as_str().unwrap().contains(part)), "{part}");
+    }
+    let checked = program.checked(&[]);
+    assert_eq!(checked.ended.code(), 125, "nothing was seen: {}", checked.ended.stderr);
+
+    let mut options = vec!["--free-fn".to_owned(), place("free")];
+    for (name, arguments) in [("malloc", ""), ("calloc", ":count=arg1,size=arg2"), ("realloc", ":old=arg1,size=arg2")] {
+        options.extend(["--alloc-fn".to_owned(), place(name) + arguments]);
+    }
+    let options: Vec<_> = options.iter().map(String::as_str).collect();
+    let placed = program.traced_with(&options);
+    assert_eq!(placed.ended.code(), 0, "{}", placed.ended.stderr);
+    for total in ["allocations", "frees", "reallocations", "bytes_allocated", "bytes_freed", "live_bytes", "peak_bytes"]
+    {
+        assert_eq!(placed.report.total(total), named.total(total), "{total}");
+    }
+    placed.report.assert_no_anomaly();
+}
+
 /// A debug file of 600 MB is mapped, and only what is needed of it comes into memory.
 #[test]
 fn a_huge_debug_file_is_mapped() {
