@@ -30,6 +30,7 @@ use crate::heapmodel::{HeapModel, Preexisting};
 use crate::leaks::ScanOptions;
 use crate::profile::{Anomalies, Children, Cost, Exit, signal_text};
 use crate::progress::Progress;
+use crate::symbols::Search;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::guardian::Guardian;
@@ -98,6 +99,8 @@ pub enum Target {
 pub struct Settings {
     /// The allocator functions to probe.
     pub table: AllocatorTable,
+    /// Where debug files are looked for, as heaptrace itself sees them.
+    pub search: Search,
     /// Frames after which a stack is cut off.
     pub max_depth: u32,
     /// Whether to unwind at frees too.
