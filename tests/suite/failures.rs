@@ -2,6 +2,7 @@
 
 use super::attach::{assert_victim_well, start_victim};
 use super::counts::assert_sites;
+use super::guardian::guardian_of;
 use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -235,11 +236,10 @@ fn t11_killed_while_tracing_begins() {
         let looks = round * 53 % 600;
         let program = Program::fixture("forever").args(["3"]);
         let running = program.start_traced(&[]);
-        let children = format!("/proc/{0}/task/{0}/children", running.pid());
+        let guardian = guardian_of(running.pid());
         let mut child = None;
         procfs::wait_until("the child is there", || {
-            child =
-                std::fs::read_to_string(&children).ok().and_then(|list| list.split_whitespace().next()?.parse().ok());
+            child = procfs::children(running.pid()).into_iter().find(|&child| child != guardian);
             child.is_some()
         });
         kill_after(child.unwrap(), looks);
