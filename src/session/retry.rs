@@ -123,6 +123,7 @@ impl Session {
                     if stopped_tid == tid && status == WaitStatus::EventStop {
                         self.serving = Some(Serving { tid, status, answer: None });
                         self.space.memory.stands_still(Some(tid));
+
                         let status = match self.keep_retry_handler(tid, &stopped) {
                             Ok(other) => other.unwrap_or(status),
                             Err(error) if error.is_death() => status,
