@@ -1,6 +1,6 @@
 //! What goes wrong is named, with its cause; the program is never harmed; the profile is saved where possible.
 
-use super::attach::{assert_victim_well, start_victim};
+use super::attach::{assert_victim_well, start_victim, wait_until_served};
 use super::counts::assert_sites;
 use super::guardian::guardian_of;
 use crate::support::fixtures;
@@ -304,15 +304,14 @@ fn t38_attach_below_a_filter() {
     let pid: i32 = running.value("ready").parse().unwrap();
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], pid);
-    procfs::wait_until_probed(pid);
-    // the first lines may come before all probes are there
+    wait_until_served(pid);
     for _ in 0..3 {
         running.send("allocate");
         assert_eq!(running.line(), "done");
     }
     attached.signal(Signal::SIGINT);
     let traced = tracer.collect(attached.wait().success());
-    assert!(traced.report.site_sum(&["one_allocate"], "/allocated/objects") >= 200);
+    assert_eq!(traced.report.site_sum(&["one_allocate"], "/allocated/objects"), 600, "{}", traced.ended.stderr);
     procfs::assert_left_as_it_was(pid);
     running.feed(b"");
     running.wait().success();
