@@ -22,7 +22,7 @@ mod stops;
 mod tasks;
 mod trapmask;
 
-pub use breakoff::{Aftermath, trace};
+pub use breakoff::{Aftermath, BreakOff, trace};
 pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording, Traced};
 pub use requests::{Answer, Reply, Requests, Wish};
@@ -31,7 +31,8 @@ pub use space::OwnSuppressions;
 use crate::allocators::AllocatorTable;
 use crate::glob::Selection;
 use crate::leaks::ScanOptions;
-use crate::profile::{Exit, signal_text};
+use crate::profile::Exit;
+use crate::symbols::Search;
 use crate::tracer::TracerError;
 use crate::tracer::control::{self, SignalMask};
 use crate::tracer::guardian::Guardian;
@@ -54,7 +55,7 @@ pub enum SessionError {
     #[error(transparent)]
     Tracer(#[from] TracerError),
     /// The program ended before it became the program asked for.
-    #[error("{program} ended before its first instruction: {}", describe_early_end(*exit))]
+    #[error("{program} ended before its first instruction: {}", breakoff::describe_early_end(*exit))]
     EndedEarly {
         /// The program as the user named it.
         program: String,
@@ -71,15 +72,8 @@ pub enum SessionError {
     #[error("out of memory (a limit, such as `ulimit -v`?)")]
     OutOfMemory,
     /// Tracing ended in the middle, by an error or a panic, and the process was let go.
-    #[error("tracing broke off: {cause}; {aftermath}")]
-    BrokenOff {
-        /// What went wrong.
-        cause: String,
-        /// What became of the process; of several, of the one that it is worst for.
-        aftermath: Aftermath,
-        /// The program that was started, if it lives on: it is a child of ours.
-        child: Option<i32>,
-    },
+    #[error(transparent)]
+    BrokenOff(#[from] BreakOff),
 }
 
 /// What to trace.
@@ -104,6 +98,8 @@ pub enum Target {
 pub struct Settings {
     /// The allocator functions to probe.
     pub table: Arc<AllocatorTable>,
+    /// Where debug files are looked for, as heaptrace itself sees them.
+    pub search: Search,
     /// Frames after which a stack is cut off.
     pub max_depth: u32,
     /// Whether to unwind at frees too.
@@ -146,9 +142,6 @@ pub struct Session {
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
-
-/// What `kill -9` sends.
-const SIGKILL: i32 = 9;
 
 /// What to do with a stopped task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,6 +190,9 @@ impl Session {
             self.detach()?;
         } else {
             self.drain_detaching()?;
+            for process in self.processes.iter_mut() {
+                process.exit = process.exit.or(process.killed_by);
+            }
         }
         for process in self.processes.iter_mut() {
             process.cost.wall_ns = process.lived_ns();
@@ -396,6 +392,11 @@ impl Session {
         process.space.memory.stands_still(Some(tid));
         match status {
             WaitStatus::Event(Event::Exec) => return self.on_exec(tid, stopped),
+            // Reported while the task made a call for us.
+            WaitStatus::Exited(_) | WaitStatus::Signaled(_) => {
+                self.note_end(tid, status);
+                return Ok(Action::Gone);
+            }
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) if self.common.settings.follow => {
                 self.follow_child(tid, stopped);
             }
@@ -412,9 +413,12 @@ impl Session {
         // The program that was started is our child, also when it has been let go.
         let Some(slot) = self.stops.home(tid).or_else(|| self.processes.find(tid)) else { return };
         if let Some(process) = self.processes.get_mut(slot) {
-            process.tasks.remove(tid);
+            let task = process.tasks.remove(tid);
             if tid == process.pid {
                 process.exit = exit_of(status);
+            } else if matches!(status, WaitStatus::Signaled(_)) && task.is_some_and(|task| task.role == Role::Thread) {
+                // A signal ends all threads of a process. A leader that was ending already could not be attached to.
+                process.killed_by = exit_of(status);
             }
         }
         self.stops.forget(tid);
@@ -431,8 +435,9 @@ impl Session {
         self.release_held_children_of(slot);
         if let Some(mut process) = self.processes.remove(slot) {
             process.cost.wall_ns = process.lived_ns();
+            process.exit = process.exit.or(process.killed_by);
             process.end(&mut self.files);
-            self.finished.push(process.finish());
+            self.finished.push(process.finish(None));
         }
     }
 }
@@ -443,17 +448,5 @@ pub fn exit_of(status: WaitStatus) -> Option<Exit> {
         WaitStatus::Exited(code) => Some(Exit::Code(code)),
         WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
         _ => None,
-    }
-}
-
-/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
-fn describe_early_end(exit: Option<Exit>) -> String {
-    match exit {
-        Some(Exit::Signal(signal)) if signal != SIGKILL => {
-            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
-        }
-        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
-        Some(Exit::Code(code)) => format!("exit status {code}"),
-        None => "nothing is known of its end".to_owned(),
     }
 }

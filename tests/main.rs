@@ -10,7 +10,11 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+#[global_allocator]
+static ALLOCATOR: support::allocations::Counting = support::allocations::Counting;
+
 mod support {
+    pub mod allocations;
     pub mod checks;
     pub mod counter;
     pub mod fixtures;
@@ -30,6 +34,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod builds;
     mod check;
     mod control;
     mod counts;
@@ -37,13 +42,16 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod fleet;
     mod follow;
+    mod fuzz;
     mod guardian;
     mod harness;
     mod hook;
     mod injection;
     mod launch;
     mod leaks;
+    mod limits;
     mod modules;
     mod outputs;
     mod pairing;

@@ -3,7 +3,7 @@
 use super::binaries::{BinaryStore, SaveError};
 use super::direct::Waiter;
 use super::hook::{self, HookError};
-use super::naming::{Asked, KnownNames, profile};
+use super::naming::{Asked, FIRST, KnownNames, profile};
 use super::use_color;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
@@ -54,6 +54,14 @@ impl Destinations {
         self.outputs.takes_processes()
     }
 
+    /// Refuses files that would be the same for each process of a series.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn one_for_each_process(self) -> anyhow::Result<Self> {
+        Ok(Self { outputs: self.outputs.one_for_each_process()?, ..self })
+    }
+
     /// Refuses files that only `check` can fill.
     ///
     /// # Errors
@@ -87,17 +95,28 @@ impl std::fmt::Debug for Judging<'_> {
 
 /// Finds the names, writes the files, tells the user, and passes the files on.
 pub fn conclude(traced: Traced, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
-    conclude_as(traced, options, destinations, None)
+    conclude_as(traced, FIRST, options, destinations, None)
+}
+
+/// The same for the process with this number in a series of processes.
+pub fn conclude_one_of(
+    traced: Traced,
+    number: u32,
+    options: &ProfileOptions,
+    destinations: &Destinations,
+) -> Concluded {
+    conclude_as(traced, number, options, destinations, None)
 }
 
 /// The same for a check: its report takes the place of the summary.
 pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
     let options = judging.options;
-    conclude_as(traced, &options.run.profile, destinations, Some(judging))
+    conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging))
 }
 
 fn conclude_as(
     mut traced: Traced,
+    number: u32,
     options: &ProfileOptions,
     destinations: &Destinations,
     judging: Option<&mut Judging<'_>>,
@@ -112,7 +131,8 @@ fn conclude_as(
     let defaults = ExportOptions::default();
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
     let mut waiter = Waiter::new(options.verbosity);
-    let mut work = Work { options, outputs: &destinations.outputs, export, known: KnownNames::default(), judging };
+    let outputs = &destinations.outputs;
+    let mut work = Work { options, outputs, export, number, known: KnownNames::default(), judging };
     let (profile, files) = if traced.others.is_empty() {
         let profile = work.name(traced.first);
         let files = work.outputs.write(Scope::All, &profile, &work.export, &mut waiter);
@@ -174,6 +194,8 @@ pub(super) struct Work<'a, 'b> {
     pub(super) options: &'a ProfileOptions,
     pub(super) outputs: &'a Outputs,
     pub(super) export: ExportOptions,
+    /// In a series of processes.
+    pub(super) number: u32,
     pub(super) known: KnownNames,
     pub(super) judging: Option<&'a mut Judging<'b>>,
 }
@@ -186,6 +208,7 @@ impl Work<'_, '_> {
         let asked = Asked { check: check.is_some(), explain, block: None };
         let circumstances = circumstances(&recording);
         let mut profile = profile(recording, self.options, asked, &mut self.known);
+        profile.meta.part = self.number;
         if let Some(judging) = &mut self.judging {
             (judging.judge)(&mut profile, &circumstances);
         }

@@ -11,6 +11,9 @@ use crate::symbols::{ModuleSource, Search, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 
+/// The number of a profile that belongs to no series, and of the first of a series.
+pub(super) const FIRST: u32 = 1;
+
 /// A module's path and build id: what makes two of one.
 type Identity = (PathBuf, Option<String>);
 
@@ -85,7 +88,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
             false if recording.attached => Mode::Attach,
             false => Mode::Run,
         },
-        part: 1,
+        part: FIRST,
         program: recording.program,
         pid: recording.pid,
         command: recording.command,
@@ -93,7 +96,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         started_at: recording.started_at,
         duration_ns: recording.cost.wall_ns,
         engine: "trap".to_owned(),
-        complete: !recording.detached || recording.attached,
+        complete: recording.broken_off.is_none() && (!recording.detached || recording.attached),
         exit: recording.exit,
         session: session_id(recording.pid, recording.started_at),
         sample_interval: 0,

@@ -8,11 +8,11 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{SessionError, Settings, Target, Traced, exit_of};
+use crate::session::{BreakOff, SessionError, Settings, Target, Traced, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{TracerError, control, permission};
+use crate::tracer::{TracerError, control, limits, permission};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
     let Some(traced) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
-    let harmed = traced.has_harmed();
+    let has_failed = !traced.went_well();
     let (pid, lives_on, exit) = (traced.first.pid, traced.first.detached, traced.first.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
@@ -40,11 +40,11 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
         _ => exit.map(code_of),
     };
     let status = status.unwrap_or(EXIT_OWN_FAILURE);
-    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
+    Ok(if status == 0 && (has_failed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
-/// Starts the program and traces it, to its end as a rule. None: tracing broke off, the user was told so, and the program,
-/// which had lived on, has ended.
+/// Starts the program and traces it, to its end as a rule. If tracing broke off, the user was told so. None: nothing is left of
+/// it then, and the program, which had lived on, has ended.
 ///
 /// # Errors
 /// If it can't be executed or traced, or if tracing broke off.
@@ -68,7 +68,7 @@ pub(super) fn trace(
         Ok(traced) => traced,
         Err(error) => {
             // The program lives on as a child of ours: whoever waits for us waits for it.
-            if let Some(&SessionError::BrokenOff { child: Some(pid), .. }) = error.downcast_ref() {
+            if let Some(&SessionError::BrokenOff(BreakOff { child: Some(pid), .. })) = error.downcast_ref() {
                 let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
                 wait_as_parent(pid)?;
                 return Ok(None);
@@ -76,6 +76,16 @@ pub(super) fn trace(
             return Err(refused(error));
         }
     };
+    if let Some(broken) = &traced.first.broken_off {
+        let _ = writeln!(io::stderr(), "heaptrace: {broken}");
+        // Writing takes memory, of which there may not be enough: whoever waits for us waits for the program, too.
+        if limits::is_memory_short()
+            && let Some(pid) = broken.child
+        {
+            wait_as_parent(pid)?;
+            traced.first.detached = false;
+        }
+    }
     if privileged {
         traced.first.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"

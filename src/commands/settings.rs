@@ -4,7 +4,9 @@ use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
 use crate::glob::Selection;
 use crate::session::Settings;
+use crate::symbols::Search;
 use anyhow::bail;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Resolves the options. `exit_kill`: see [`Settings::exit_kill`].
@@ -24,6 +26,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     }
     Ok(Settings {
         table: Arc::new(table),
+        search: Search::new(&options.debug_dirs, None, options.sysroot.clone(), PathBuf::from("/")),
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
         libunwind: options.unwinder == Unwinder::Libunwind,

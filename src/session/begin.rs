@@ -101,15 +101,25 @@ impl Session {
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
         let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref());
-        let opened = threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| open(tid).ok());
-        let space = match opened {
-            Some(space) => space,
-            None => open(pid)?,
+        let opened = threads
+            .iter()
+            .map(|thread| thread.tid)
+            .filter(|&tid| lives(tid))
+            .find_map(|tid| Some((tid, open(tid).ok()?)));
+        let (live, space) = match opened {
+            Some(opened) => opened,
+            None => (pid, open(pid)?),
         };
+        let borrowers = seize::seize_sharers(pid, live)?;
         let process = Process::new(pid, Preexisting::Unknown, space, &common);
         let mut session = Self::new(process, common);
-        for tid in threads {
-            session.add_task(session.first, tid, Role::Thread);
+        for (seized, role) in [(threads, Role::Thread), (borrowers, Role::Borrower)] {
+            for task in seized {
+                session.add_task(session.first, task.tid, role);
+                if task.unannounced {
+                    session.stops.early.insert(task.tid);
+                }
+            }
         }
         Ok(session)
     }

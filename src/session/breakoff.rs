@@ -4,6 +4,7 @@
 use super::process::Process;
 use super::stops::Serving;
 use super::{Action, Session, SessionError, Settings, Target, Traced};
+use crate::profile::{Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
@@ -12,6 +13,9 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+/// What `kill -9` sends.
+const SIGKILL: i32 = 9;
 
 /// What became of the process when tracing broke off.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,12 +100,32 @@ impl fmt::Display for Aftermath {
     }
 }
 
-/// Traces `target` to its end, or until `control` asks for a detach. Returns what was found out of it, and of
-/// the others if they are followed. To be called on a thread of its own, which must end
-/// afterwards: with it ends what is left of the tracing.
+/// An end of the tracing that nobody wanted: an error or a panic of heaptrace's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BreakOff {
+    /// What went wrong.
+    pub cause: String,
+    /// What became of the process; of several, of the one that it is worst for.
+    pub aftermath: Aftermath,
+    /// The program that was started, if it lives on: it is a child of ours.
+    pub child: Option<i32>,
+}
+
+impl fmt::Display for BreakOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)
+    }
+}
+
+impl std::error::Error for BreakOff {}
+
+/// Traces `target` to its end, or until `control` asks for a detach. Returns what was found out of it, and of the others if they
+/// are followed. What was recorded until it broke off is a recording, too: [`super::Recording::broken_off`] tells. To be called
+/// on a thread of its own, which must end afterwards: with it ends what is left of the tracing.
 ///
 /// # Errors
-/// If tracing could not begin, or broke off: [`SessionError::BrokenOff`] tells what became of the process.
+/// If tracing could not begin, or if nothing is left of what it has found: [`SessionError::BrokenOff`] tells what became of the
+/// process.
 pub fn trace(
     target: Target,
     settings: Settings,
@@ -114,7 +138,7 @@ pub fn trace(
         Ok(started) => started?,
         Err(panic) => {
             let aftermath = if launches { Aftermath::NotStarted } else { Aftermath::Untouched };
-            return Err(SessionError::BrokenOff { cause: words_of(&*panic), aftermath, child: None });
+            return Err(BreakOff { cause: words_of(&*panic), aftermath, child: None }.into());
         }
     };
     let traced = catch_unwind(AssertUnwindSafe(|| {
@@ -124,10 +148,9 @@ pub fn trace(
     }));
     let cause = match traced {
         Ok(Ok(())) => {
-            let aftermath = session.aftermath();
-            let child = session.child_that_lives_on();
-            let broken = |cause| SessionError::BrokenOff { cause, aftermath, child };
-            return match catch_unwind(AssertUnwindSafe(|| session.finish())) {
+            let (aftermath, child) = (session.aftermath(), session.child_that_lives_on());
+            let broken = |cause| SessionError::from(BreakOff { cause, aftermath, child });
+            return match catch_unwind(AssertUnwindSafe(|| session.finish(None))) {
                 Ok(Some(traced)) => Ok(traced),
                 Ok(None) => Err(broken("nothing is known of the process".to_owned())),
                 Err(panic) => Err(broken(words_of(&*panic))),
@@ -138,13 +161,32 @@ pub fn trace(
     };
     let aftermath = session.break_off();
     let child = if aftermath == Aftermath::NotStarted { None } else { session.child_that_lives_on() };
-    Err(SessionError::BrokenOff { cause, aftermath, child })
+    let broken = BreakOff { cause, aftermath, child };
+    if !control.is_started() {
+        return Err(broken.into());
+    }
+    match catch_unwind(AssertUnwindSafe(|| session.finish(Some(&broken)))) {
+        Ok(Some(traced)) => Ok(traced),
+        Ok(None) | Err(_) => Err(broken.into()),
+    }
 }
 
 /// What a panic said, which has been printed with its place already.
 fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("internal error: {}", text.unwrap_or("of an unknown kind"))
+}
+
+/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
+pub(super) fn describe_early_end(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Signal(signal)) if signal != SIGKILL => {
+            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
+        }
+        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
+        Some(Exit::Code(code)) => format!("exit status {code}"),
+        None => "nothing is known of its end".to_owned(),
+    }
 }
 
 impl Session {
@@ -178,11 +220,11 @@ impl Session {
         (!self.common.attached && first.aftermath().survivor().is_some()).then_some(first.pid)
     }
 
-    /// Ends the session: what it has found out.
-    fn finish(mut self) -> Option<Traced> {
+    /// Ends the session: what it has found out, until it was broken off if it was.
+    fn finish(mut self, broken_off: Option<&BreakOff>) -> Option<Traced> {
         let mut recordings = std::mem::take(&mut self.finished);
         for slot in self.processes.slots() {
-            recordings.extend(self.processes.remove(slot).map(|process| process.finish()));
+            recordings.extend(self.processes.remove(slot).map(|process| process.finish(broken_off)));
         }
         recordings.sort_by_key(|recording| std::cmp::Reverse(recording.number));
         let first = recordings.pop()?;

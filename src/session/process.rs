@@ -79,6 +79,8 @@ pub struct Process {
     pub(super) thread_names: HashMap<u32, String>,
     pub(super) warnings: Vec<String>,
     pub(super) exit: Option<Exit>,
+    /// How a thread ended that a signal has ended.
+    pub(super) killed_by: Option<Exit>,
     pub(super) detached: bool,
     pub(super) affinity: Option<Pinned>,
     pub(super) program: String,
@@ -162,6 +164,7 @@ impl Process {
             thread_names: HashMap::new(),
             warnings: Vec::new(),
             exit: None,
+            killed_by: None,
             detached: false,
             affinity: None,
             program: String::new(),

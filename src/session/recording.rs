@@ -1,8 +1,8 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
-use super::Aftermath;
 use super::leakscan::LeakScan;
 use super::process::Process;
+use super::{Aftermath, BreakOff};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::{SiteStats, Snapshot};
@@ -71,6 +71,11 @@ impl Traced {
         std::iter::once(&self.first).chain(&self.others)
     }
 
+    /// Whether the tracing ended as it should, and harmed nobody.
+    pub fn went_well(&self) -> bool {
+        !self.has_harmed() && self.first.broken_off.is_none()
+    }
+
     /// Whether a process was let go without having got all its code back.
     pub fn has_harmed(&self) -> bool {
         self.all().any(|recording| recording.harmed)
@@ -126,8 +131,12 @@ pub struct Recording {
     pub blind_spots: Vec<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
+    /// Why, if the tracing ended in the middle.
+    pub broken_off: Option<BreakOff>,
     /// Whether Ctrl-C was pressed while it was traced.
     pub interrupted: bool,
+    /// Whether a signal to heaptrace asked for the end of the tracing.
+    pub dismissed: bool,
 }
 
 impl Recording {
@@ -171,8 +180,12 @@ impl Process {
         }
     }
 
-    /// What was found out, at the end.
-    pub(super) fn finish(mut self) -> Recording {
+    /// What was found out, at the end, or until the tracing was broken off if it was.
+    pub(super) fn finish(mut self, broken_off: Option<&BreakOff>) -> Recording {
+        if broken_off.is_some() {
+            self.detached = self.exit.is_none();
+            self.cost.wall_ns = self.lived_ns();
+        }
         self.note_thread_names();
         let mut leaks = match self.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.exit),
@@ -194,6 +207,10 @@ impl Process {
             }
             recording.compact();
         }
+        if let Some(broken) = broken_off {
+            recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));
+        }
+        recording.broken_off = broken_off.cloned();
         recording
     }
 
@@ -217,9 +234,9 @@ impl Process {
         }
         if self.selected && !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
             warnings.push(format!(
-                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked program needs its \
-                 symbol table (do not strip it), or name its functions with --alloc-fn and --free-fn, as 'module+0xoffset' \
-                 if there is no symbol",
+                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked \
+                 program needs its symbol table, in itself or in a debug file (--debug-dir). Or name its functions with \
+                 --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
                 self.program
             ));
         }
@@ -283,7 +300,9 @@ impl Process {
             leaks,
             blind_spots,
             timed_out: self.control.has_timed_out(),
+            broken_off: None,
             interrupted: false,
+            dismissed: false,
         }
     }
 }

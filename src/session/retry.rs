@@ -76,7 +76,11 @@ impl Session {
                     if stopped_tid == tid && status == WaitStatus::EventStop {
                         self.stops.serving = Some(Serving { tid, status, answer: None });
                         process.space.memory.stands_still(Some(tid));
-                        let status = process.keep_retry_handler(tid, &stopped, &self.stops)?.unwrap_or(status);
+                        let status = match process.keep_retry_handler(tid, &stopped, &self.stops) {
+                            Ok(other) => other.unwrap_or(status),
+                            Err(error) if error.is_death() => status,
+                            Err(error) => return Err(error),
+                        };
                         return self.on_stop(tid, status, stopped);
                     }
                     self.on_stop(stopped_tid, status, stopped)?;

@@ -172,18 +172,15 @@ impl Stops {
 
     fn note_end(&mut self, tid: i32) {
         self.expected.remove(&tid);
-        self.early.remove(&tid);
         self.held.retain(|(held, _)| *held != tid);
     }
 
     /// A task has just been given a child or thread, which will stop by itself.
     pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
-        if let Ok(new) = i32::try_from(parent.event_message()?)
-            && !self.early.remove(&new)
-            && !self.homes.contains_key(&new)
-            // The parent's stop may be reported when the new task has come and gone.
-            && procfs::state(new, new).is_some()
-        {
+        let Ok(new) = i32::try_from(parent.event_message()?) else { return Ok(()) };
+        // The parent's stop may be reported when the new task has come and gone.
+        let was_early = self.early.remove(&new);
+        if !was_early && !self.homes.contains_key(&new) && procfs::state(new, new).is_some() {
             self.expected.insert(new);
         }
         Ok(())
