@@ -27,6 +27,7 @@ mod support {
 
 mod suite {
     mod allocators;
+    mod anomalies;
     mod architecture;
     mod attach;
     mod binaries;
