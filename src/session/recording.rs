@@ -214,7 +214,11 @@ impl Session {
             started_at: self.started_at,
             exit: self.exit,
             cost: Cost {
-                conditions: Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin },
+                conditions: Conditions {
+                    threads: self.tasks.threads_ever(),
+                    pinned: self.settings.pin,
+                    free_stacks: self.settings.free_stacks,
+                },
                 ..self.cost
             },
             anomalies,
