@@ -10,7 +10,11 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+#[global_allocator]
+static ALLOCATOR: support::allocations::Counting = support::allocations::Counting;
+
 mod support {
+    pub mod allocations;
     pub mod checks;
     pub mod counter;
     pub mod fixtures;
@@ -31,6 +35,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod builds;
     mod check;
     mod control;
     mod counts;
@@ -39,6 +44,7 @@ mod suite {
     mod failures;
     mod findshlibs;
     mod fleet;
+    mod fuzz;
     mod guardian;
     mod harness;
     mod hook;

@@ -2,6 +2,7 @@
 //! code back and lives on, and the user is told what became of it.
 
 use super::{Action, Recording, Serving, Session, SessionError, Settings, Target};
+use crate::profile::{Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
@@ -10,6 +11,9 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+/// What `kill -9` sends.
+const SIGKILL: i32 = 9;
 
 /// What became of the process when tracing broke off.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -148,6 +152,18 @@ pub fn trace(
 fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("internal error: {}", text.unwrap_or("of an unknown kind"))
+}
+
+/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
+pub(super) fn describe_early_end(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Signal(signal)) if signal != SIGKILL => {
+            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
+        }
+        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
+        Some(Exit::Code(code)) => format!("exit status {code}"),
+        None => "nothing is known of its end".to_owned(),
+    }
 }
 
 impl Session {

@@ -215,7 +215,7 @@ impl Session {
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.
     pub(super) fn refresh_modules(&mut self, tid: i32) {
-        match self.space.refresh(tid, &self.settings.table) {
+        match self.space.refresh(tid, &self.settings.table, &self.settings.search) {
             Ok(warnings) => {
                 for warning in warnings {
                     self.warn_once(warning);

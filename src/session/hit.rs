@@ -212,7 +212,7 @@ impl Session {
         let space = &mut self.space;
         let max_depth = self.settings.max_depth;
         let unwound = match &self.libunwind {
-            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut space.memory, max_depth),
+            None => space.unwind_at_entry(&raw.regs(), max_depth),
             Some(libunwind) => {
                 let callers = libunwind.callers_of(thread, raw, at.0, max_depth)?;
                 space.unwinder.intern(&callers.frames, callers.truncated)

@@ -166,9 +166,9 @@ impl Session {
         }
         if !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
             warnings.push(format!(
-                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked program needs its \
-                 symbol table (do not strip it), or name its functions with --alloc-fn and --free-fn, as 'module+0xoffset' \
-                 if there is no symbol",
+                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked \
+                 program needs its symbol table, in itself or in a debug file (--debug-dir). Or name its functions with \
+                 --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
                 self.program
             ));
         }

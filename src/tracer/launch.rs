@@ -191,6 +191,10 @@ impl Launched {
 /// What the kernel says of a file that it can't execute is often true of another one: the interpreter that a script names
 /// in its first line, or the loader that a program asks for.
 fn explain_exec(path: &Path, error: io::Error) -> io::Error {
+    // Somebody has it open for writing: that is the file itself.
+    if error.kind() == io::ErrorKind::ExecutableFileBusy {
+        return error;
+    }
     let Ok(bytes) = std::fs::read(path) else { return error };
     let script = bytes.strip_prefix(b"#!").map(|rest| {
         let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();

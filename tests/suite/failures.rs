@@ -1,7 +1,8 @@
 //! What goes wrong is named, with its cause; the program is never harmed; the profile is saved where possible.
 
-use super::attach::{assert_victim_well, start_victim};
+use super::attach::{assert_victim_well, start_victim, wait_until_served};
 use super::counts::assert_sites;
+use super::guardian::guardian_of;
 use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -235,10 +236,10 @@ fn t11_killed_while_tracing_begins() {
         let looks = round * 53 % 600;
         let program = Program::fixture("forever").args(["3"]);
         let running = program.start_traced(&[]);
+        let guardian = guardian_of(running.pid());
         let mut child = None;
         procfs::wait_until("the child is there", || {
-            // the other child is heaptrace's guardian
-            child = procfs::children(running.pid()).into_iter().find(|&pid| procfs::tracer_of(pid) != 0);
+            child = procfs::children(running.pid()).into_iter().find(|&child| child != guardian);
             child.is_some()
         });
         kill_after(child.unwrap(), looks);
@@ -305,15 +306,14 @@ fn t38_attach_below_a_filter() {
     let pid: i32 = running.value("ready").parse().unwrap();
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], pid);
-    procfs::wait_until_probed(pid);
-    // the first lines may come before all probes are there
+    wait_until_served(pid);
     for _ in 0..3 {
         running.send("allocate");
         assert_eq!(running.line(), "done");
     }
     attached.signal(Signal::SIGINT);
     let traced = tracer.collect(attached.wait().success());
-    assert!(traced.report.site_sum(&["one_allocate"], "/allocated/objects") >= 200);
+    assert_eq!(traced.report.site_sum(&["one_allocate"], "/allocated/objects"), 600, "{}", traced.ended.stderr);
     procfs::assert_left_as_it_was(pid);
     running.feed(b"");
     running.wait().success();
