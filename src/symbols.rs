@@ -18,6 +18,7 @@ mod demangle;
 mod dwarf;
 mod files;
 mod hints;
+mod similar;
 mod split;
 mod table;
 mod variables;
@@ -26,6 +27,7 @@ pub use companions::Companion;
 pub use demangle::function_name;
 pub use files::{Bytes, Search};
 pub use hints::hint;
+pub use similar::Similar;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use split::{Owner, SplitFiles, SplitLoader, SplitSections};

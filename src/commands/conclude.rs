@@ -30,6 +30,8 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
+    /// Functions that the user has declared and that do not exist, in words.
+    pub unknown_functions: Vec<String>,
     /// The signal that ended the waiting for an output, if one did.
     pub interrupted: Option<i32>,
 }
@@ -62,10 +64,10 @@ impl Destinations {
 }
 
 impl Concluded {
-    /// Whether something could not be written or passed on.
+    /// Whether something could not be written or passed on, or does not exist that the user has named.
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
-        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty()
+        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty() || !self.unknown_functions.is_empty()
     }
 }
 
@@ -103,6 +105,7 @@ fn conclude_as(
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
     let interrupted = recording.interrupted;
+    let unknown_functions = std::mem::take(&mut recording.unknown_functions);
     let check = judging.as_ref().map(|judging| judging.options);
     let asked =
         Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
@@ -145,6 +148,9 @@ fn conclude_as(
         for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
             let _ = writeln!(io::stderr(), "heaptrace: {reason}");
         }
+        for unknown in &unknown_functions {
+            let _ = writeln!(io::stderr(), "heaptrace: {unknown}");
+        }
         for file in &files {
             if let Err(error) = &file.result {
                 let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
@@ -161,7 +167,14 @@ fn conclude_as(
     for error in &not_passed_on {
         let _ = writeln!(io::stderr(), "heaptrace: {error}");
     }
-    Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
+    Concluded {
+        profile,
+        files,
+        unsaved: saved.failures,
+        not_passed_on,
+        unknown_functions,
+        interrupted: waiter.interrupted(),
+    }
 }
 
 /// What a profile is made for.
