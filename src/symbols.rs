@@ -25,7 +25,7 @@ mod variables;
 
 pub use companions::Companion;
 pub use demangle::function_name;
-pub use files::{Bytes, Search};
+pub use files::{Bytes, DebugServers, Search};
 pub use hints::hint;
 pub use similar::Similar;
 

@@ -38,6 +38,7 @@ mod suite {
     mod check;
     mod control;
     mod counts;
+    mod debuginfod;
     mod detach;
     mod emulator;
     mod failures;
