@@ -9,6 +9,7 @@ mod debuginfod;
 pub mod direct;
 pub mod doctor;
 pub mod hook;
+pub mod instances;
 pub mod progress;
 pub mod run;
 pub mod service;

@@ -43,6 +43,7 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod fleet;
     mod fuzz;
     mod guardian;
     mod harness;
@@ -50,6 +51,7 @@ mod suite {
     mod injection;
     mod launch;
     mod leaks;
+    mod limits;
     mod modules;
     mod outputs;
     mod pairing;

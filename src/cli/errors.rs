@@ -9,8 +9,7 @@ use std::ffi::OsStr;
 const PLANNED_COMMANDS: [&str; 8] = ["heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 7] =
-    ["-f", "--follow-forks", "--only", "--skip", "--sample-interval", "--wait", "--again"];
+const PLANNED_OPTIONS: [&str; 5] = ["-f", "--follow-forks", "--only", "--skip", "--sample-interval"];
 
 /// Turns clap's error into ours.
 pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 mod by_name;
-pub use by_name::{ByNameError, find_by_name};
+pub use by_name::{ByNameError, Instance, all_processes, find_by_name, instance};
 
 /// Bit of CAP_SYS_PTRACE in a capability set (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -302,7 +302,7 @@ fn read_target(pid: i32) -> Visibility {
     Visibility::Visible(TargetFacts {
         name: procfs::comm(pid),
         state: procfs::state(thread_group, pid).map_or('?', char::from),
-        kernel_thread: task_flags(pid).is_some_and(|flags| flags & KERNEL_THREAD != 0),
+        kernel_thread: procfs::task_flags(pid).is_some_and(|flags| flags & KERNEL_THREAD != 0),
         thread_group,
         tracer,
         uids,
@@ -355,13 +355,6 @@ fn dumpable(pid: i32, effective_uid: u32) -> Option<bool> {
 fn user_namespace(pid: i32) -> Option<u64> {
     let link = std::fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
     link.to_str()?.strip_prefix("user:[")?.strip_suffix(']')?.parse().ok()
-}
-
-fn task_flags(pid: i32) -> Option<u64> {
-    let text = procfs::read(pid, "stat").ok()?;
-    let text = String::from_utf8_lossy(&text);
-    // Behind the name in parentheses: state, ppid, pgrp, session, tty_nr, tpgid, flags (proc(5)).
-    text.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
 /// The class byte of the executable's ELF header: 2 is 64-bit. Other files (none are executed without one) tell nothing.

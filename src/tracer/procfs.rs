@@ -42,6 +42,15 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// The ids of all processes that can be seen.
+pub fn processes() -> Result<Vec<i32>> {
+    let path = "/proc".to_owned();
+    let entries = injection::point(Call::Other)
+        .and_then(|()| std::fs::read_dir(&path))
+        .map_err(|source| TracerError::ProcFile { path, source })?;
+    Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
 /// The child processes of `pid` at this moment; none where the kernel does not tell (CONFIG_PROC_CHILDREN).
 pub fn children(pid: i32) -> Vec<i32> {
     let of_thread = |tid: i32| read(pid, &format!("task/{tid}/children")).unwrap_or_default();
@@ -101,16 +110,41 @@ pub fn state(pid: i32, tid: i32) -> Option<u8> {
     text.get(close + 2).copied()
 }
 
+/// A number in /proc/TID/stat, by its place in proc(5): 3 is the state, which is none. None if the task is gone.
+pub fn stat_number(tid: i32, field: usize) -> Option<u64> {
+    let text = read(tid, "stat").ok()?;
+    // The command name stands in parentheses and may itself hold any byte: search from the end.
+    let close = text.iter().rposition(|&b| b == b')')?;
+    let mut fields = text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    // the third field comes behind the command name
+    std::str::from_utf8(fields.nth(field.checked_sub(3)?)?).ok()?.parse().ok()
+}
+
 /// The stack pointer with which the program of task `tid` began: the field `startstack` of /proc/TID/stat (proc(5)), which
 /// the kernel shows to who may trace it. None if it does not tell.
 pub fn initial_stack(tid: i32) -> Option<Addr> {
-    let text = read(tid, "stat").ok()?;
-    let close = text.iter().rposition(|&b| b == b')')?;
-    // the third field comes behind the command name; startstack is the 28th
-    let field =
-        text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty()).nth(28 - 3)?;
-    let sp = std::str::from_utf8(field).ok()?.parse().ok().filter(|&sp| sp != 0)?;
-    Some(Addr(sp))
+    stat_number(tid, 28).filter(|&sp| sp != 0).map(Addr)
+}
+
+/// When a process began, in clock ticks since the machine did. With its id, this names it for ever.
+pub fn start_time(pid: i32) -> Option<u64> {
+    stat_number(pid, 22)
+}
+
+/// The kernel's flags of a task, `PF_…` of linux/sched.h.
+pub fn task_flags(tid: i32) -> Option<u64> {
+    stat_number(tid, 9)
+}
+
+/// `PF_FORKNOEXEC`: the process runs its parent's program since it was forked.
+const FORKED_WITHOUT_EXEC: u64 = 0x40;
+
+/// The parent of a process that has not executed a program of its own since it was forked.
+pub fn forked_from(pid: i32) -> Option<i32> {
+    if task_flags(pid)? & FORKED_WITHOUT_EXEC == 0 {
+        return None;
+    }
+    stat_number(pid, 4)?.try_into().ok()
 }
 
 /// Where a task is, as far as can be told without stopping it.

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why the tracer of a process can't be asked.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +49,12 @@ pub enum AskError {
     },
 }
 
-/// A bound control socket. Its name vanishes with it.
+/// A bound control socket. Its name vanishes when it is closed, at the latest with it.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
+    closed: AtomicBool,
 }
 
 impl ControlSocket {
@@ -92,7 +94,7 @@ impl ControlSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other?,
         }
-        Ok(Self { listener: UnixListener::bind(&path)?, path })
+        Ok(Self { listener: UnixListener::bind(&path)?, path, closed: AtomicBool::new(false) })
     }
 
     /// Waits for somebody who may ask. Others are turned away without a word.
@@ -110,6 +112,17 @@ impl ControlSocket {
                 _ => {}
             }
         }
+    }
+
+    /// Turns everybody away from now on: [`Self::accept`] fails, in whatever thread it waits.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            // The name may be that of our next socket by now.
+            return;
+        }
+        let _ = std::fs::remove_file(&self.path);
+        // SAFETY: shutdown takes numbers only.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// Where it is bound.
@@ -178,7 +191,7 @@ fn remove_abandoned(folder: &Path) {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        self.close();
     }
 }
 

@@ -72,6 +72,19 @@ fn t04_attach_during_thread_churn() {
     assert_victim_well(victim, pid);
 }
 
+/// T04: attach, and detach, again and again, while children are started in every way. One that borrows the memory, as vfork and
+/// posix_spawn have it, runs into its parent's breakpoints; one that is forked has a copy of them.
+#[test]
+fn t04_attach_while_children_are_started() {
+    let program = Program::fixture("victim").args(["2", "spawn"]);
+    let (mut victim, pid) = start_victim(&program);
+    for round in 0..crate::suite::rounds(12) {
+        attach_for(pid, &["--duration", &format!("{}ms", 5 + round * 17 % 60)]);
+        victim.assert_alive();
+    }
+    assert_victim_well(victim, pid);
+}
+
 /// `--by-name` finds the process by its executable's name, longer than the kernel's fifteen characters.
 #[test]
 fn attach_by_name() {

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
 
 /// The guardian process of a running heaptrace.
-fn guardian_of(heaptrace: i32) -> i32 {
+pub fn guardian_of(heaptrace: i32) -> i32 {
     let mut found = Vec::new();
     procfs::wait_until("there is a guardian", || {
         found = procfs::children(heaptrace)
