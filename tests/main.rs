@@ -39,6 +39,7 @@ mod suite {
     mod check;
     mod control;
     mod counts;
+    mod debuginfod;
     mod detach;
     mod emulator;
     mod failures;

@@ -211,10 +211,6 @@ fn debug_path(facts: &Facts) -> Option<Finding> {
 
 fn debuginfod(facts: &Facts) -> Option<Finding> {
     facts.debuginfod.then(|| {
-        Finding::new(
-            Level::Ok,
-            "debuginfod",
-            "$DEBUGINFOD_URLS is set, but this version does not fetch debug files yet",
-        )
+        Finding::new(Level::Ok, "debuginfod", "$DEBUGINFOD_URLS is set: --debuginfod fetches debug files from there")
     })
 }
