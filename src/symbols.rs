@@ -18,14 +18,16 @@ mod demangle;
 mod dwarf;
 mod files;
 mod hints;
+mod similar;
 mod split;
 mod table;
 mod variables;
 
 pub use companions::Companion;
 pub use demangle::function_name;
-pub use files::{Bytes, Search};
+pub use files::{Bytes, DebugServers, Search};
 pub use hints::hint;
+pub use similar::Similar;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use split::{Owner, SplitFiles, SplitLoader, SplitSections};

@@ -31,6 +31,7 @@ mod support {
 
 mod suite {
     mod allocators;
+    mod anomalies;
     mod architecture;
     mod attach;
     mod binaries;
@@ -38,6 +39,7 @@ mod suite {
     mod check;
     mod control;
     mod counts;
+    mod debuginfod;
     mod detach;
     mod emulator;
     mod failures;

@@ -1,6 +1,7 @@
 //! From a finished recording to files and a summary: names are found now, when the target waits for nothing any more.
 
 use super::binaries::{BinaryStore, SaveError};
+use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::naming::{Asked, FIRST, KnownNames, profile};
@@ -14,7 +15,9 @@ use crate::export::summary::{SummaryOptions, summary};
 use crate::leaks::verdict::Circumstances;
 use crate::profile::Profile;
 use crate::session::{LeakScan, ModuleRecord, Recording, Traced};
+use crate::symbols::DebugServers;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 
 /// What a recording became.
 #[derive(Debug)]
@@ -27,14 +30,17 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
+    /// Functions that the user has declared and that do not exist, in words.
+    pub unknown_functions: Vec<String>,
     /// The signal that ended the waiting for an output, if one did.
     pub interrupted: Option<i32>,
 }
 
-/// Where a command writes to, checked before the target starts.
+/// Where a command writes to, and whom it asks for debug files; checked before the target starts.
 #[derive(Debug)]
 pub struct Destinations {
     outputs: Outputs,
+    servers: Option<Arc<dyn DebugServers>>,
     binaries: Option<BinaryStore>,
 }
 
@@ -42,11 +48,13 @@ impl Destinations {
     /// Checks all that `options` name.
     ///
     /// # Errors
-    /// The first that could not be written to.
+    /// The first that could not be written to; nobody to ask.
     pub fn prepare(options: &ProfileOptions) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused)?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
-        Ok(Self { outputs, binaries })
+        let quiet = options.verbosity == Verbosity::Quiet;
+        let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
+        Ok(Self { outputs, servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>), binaries })
     }
 
     /// Whether there is an output for each of several processes.
@@ -72,10 +80,10 @@ impl Destinations {
 }
 
 impl Concluded {
-    /// Whether something could not be written or passed on.
+    /// Whether something could not be written or passed on, or does not exist that the user has named.
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
-        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty()
+        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty() || !self.unknown_functions.is_empty()
     }
 }
 
@@ -126,13 +134,15 @@ fn conclude_as(
     drop(modules);
     traced.first.warnings.extend(saved.warnings);
     let interrupted = traced.first.interrupted;
+    let unknown_functions = traced.take_unknown_functions();
     let check = judging.as_ref().map(|judging| judging.options);
     let top = options.top;
     let defaults = ExportOptions::default();
     let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
     let mut waiter = Waiter::new(options.verbosity);
     let outputs = &destinations.outputs;
-    let mut work = Work { options, outputs, export, number, known: KnownNames::default(), judging };
+    let servers = destinations.servers.as_ref();
+    let mut work = Work { options, outputs, servers, export, number, known: KnownNames::default(), judging };
     let (profile, files) = if traced.others.is_empty() {
         let profile = work.name(traced.first);
         let files = work.outputs.write(Scope::All, &profile, &work.export, &mut waiter);
@@ -170,6 +180,9 @@ fn conclude_as(
         for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
             let _ = writeln!(io::stderr(), "heaptrace: {reason}");
         }
+        for unknown in &unknown_functions {
+            let _ = writeln!(io::stderr(), "heaptrace: {unknown}");
+        }
         for file in &files {
             if let Err(error) = &file.result {
                 let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
@@ -186,13 +199,22 @@ fn conclude_as(
     for error in &not_passed_on {
         let _ = writeln!(io::stderr(), "heaptrace: {error}");
     }
-    Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
+    Concluded {
+        profile,
+        files,
+        unsaved: saved.failures,
+        not_passed_on,
+        unknown_functions,
+        interrupted: waiter.interrupted(),
+    }
 }
 
 /// What making profiles of recordings needs.
 pub(super) struct Work<'a, 'b> {
     pub(super) options: &'a ProfileOptions,
     pub(super) outputs: &'a Outputs,
+    /// Who is asked for debug files.
+    pub(super) servers: Option<&'a Arc<dyn DebugServers>>,
     pub(super) export: ExportOptions,
     /// In a series of processes.
     pub(super) number: u32,
@@ -205,7 +227,7 @@ impl Work<'_, '_> {
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
-        let asked = Asked { check: check.is_some(), explain, block: None };
+        let asked = Asked { check: check.is_some(), explain, block: None, servers: self.servers };
         let circumstances = circumstances(&recording);
         let mut profile = profile(recording, self.options, asked, &mut self.known);
         profile.meta.part = self.number;

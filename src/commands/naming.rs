@@ -7,9 +7,10 @@ use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{ModuleSource, Search, Symbolizer};
+use crate::symbols::{DebugServers, ModuleSource, Search, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The number of a profile that belongs to no series, and of the first of a series.
 pub(super) const FIRST: u32 = 1;
@@ -78,6 +79,8 @@ pub struct Asked<'a> {
     pub explain: Option<&'a str>,
     /// Why the block at this address can.
     pub block: Option<Addr>,
+    /// Who is asked for debug files that are not there.
+    pub servers: Option<&'a Arc<dyn DebugServers>>,
 }
 
 /// Gives a recording its names.
@@ -121,7 +124,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         gone_with_exec: image.gone_with_exec,
     });
     let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
-        let inner = symbolizer(&modules, options, recording.pid);
+        let inner = symbolizer(&modules, options, recording.pid, asked.servers.cloned());
         Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() })
     } else {
         Box::new(NoSymbols)
@@ -174,11 +177,16 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
     }
 }
 
-fn symbolizer(modules: &[ModuleRecord], options: &ProfileOptions, pid: i32) -> Symbolizer {
+fn symbolizer(
+    modules: &[ModuleRecord],
+    options: &ProfileOptions,
+    pid: i32,
+    servers: Option<Arc<dyn DebugServers>>,
+) -> Symbolizer {
     // The target's own root, while the target lives: it may be in a container.
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let root = if root.is_dir() { root } else { PathBuf::from("/") };
-    let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
+    let search = Search { servers, ..Search::new(&options.debug_dirs, None, options.sysroot.clone(), root) };
     let mut symbolizer = Symbolizer::new(search);
     for ModuleRecord { id, path, build_id, file, memory, .. } in modules {
         let (path, build_id) = (path.clone(), build_id.clone());

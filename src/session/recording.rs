@@ -5,9 +5,10 @@ use super::process::Process;
 use super::{Aftermath, BreakOff};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
+use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::{SiteStats, Snapshot};
 use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
-use crate::symbols::ModuleMemory;
+use crate::symbols::{Bytes, ModuleMemory, Similar};
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
 use std::collections::HashMap;
@@ -71,6 +72,26 @@ impl Traced {
         std::iter::once(&self.first).chain(&self.others)
     }
 
+    /// The functions that the user has declared and no program has, in words: taken out of the recordings.
+    pub fn take_unknown_functions(&mut self) -> Vec<String> {
+        let symbol = |unknown: &str| unknown.split(':').next().unwrap_or_default().to_owned();
+        let mut unknown = std::mem::take(&mut self.first.unknown_functions);
+        if !self.first.selected {
+            unknown = self
+                .others
+                .iter()
+                .find(|other| other.selected)
+                .map_or(unknown, |other| other.unknown_functions.clone());
+        }
+        for other in self.others.iter().filter(|other| other.selected) {
+            unknown.retain(|mine| other.unknown_functions.iter().any(|theirs| symbol(theirs) == symbol(mine)));
+        }
+        if !self.others.is_empty() {
+            self.first.warnings.extend(unknown.iter().cloned());
+        }
+        unknown
+    }
+
     /// Whether the tracing ended as it should, and harmed nobody.
     pub fn went_well(&self) -> bool {
         !self.has_harmed() && self.first.broken_off.is_none()
@@ -129,6 +150,8 @@ pub struct Recording {
     pub leaks: LeakScan,
     /// What could not be watched, in words: reasons not to judge the program.
     pub blind_spots: Vec<String>,
+    /// Functions that the user has declared and no module has, in words.
+    pub unknown_functions: Vec<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
     /// Why, if the tracing ended in the middle.
@@ -215,7 +238,7 @@ impl Process {
     }
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
-        let blind_spots = self.space.blind_spots();
+        let mut blind_spots = self.space.blind_spots();
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
             sites.map(amount).fold(Amount::default(), Amount::plus)
@@ -240,13 +263,12 @@ impl Process {
                 self.program
             ));
         }
-        for (id, function) in self.settings.table.iter() {
-            if self.selected && self.settings.table.is_declared(id) && !self.space.is_probed(id) {
-                warnings.push(format!(
-                    "{}: no module defines this function, so its calls were not seen (--alloc-fn, --free-fn)",
-                    function.symbol
-                ));
-            }
+        let unknown_functions =
+            if self.selected { unknown_functions(&self.settings.table, &modules) } else { Vec::new() };
+        // Of several programs, one may have what another has not.
+        if !self.settings.follow {
+            warnings.extend(unknown_functions.iter().cloned());
+            blind_spots.extend(unknown_functions.iter().cloned());
         }
         let paused = self.pause.total();
         if !paused.is_zero() {
@@ -290,7 +312,11 @@ impl Process {
             started_at: self.started_at,
             exit: self.exit,
             cost: Cost {
-                conditions: Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin },
+                conditions: Conditions {
+                    threads: self.tasks.threads_ever(),
+                    pinned: self.settings.pin,
+                    free_stacks: self.settings.free_stacks,
+                },
                 ..self.cost
             },
             anomalies,
@@ -299,10 +325,49 @@ impl Process {
             warnings,
             leaks,
             blind_spots,
+            unknown_functions,
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,
             dismissed: false,
         }
     }
+}
+
+/// What was declared with --alloc-fn and --free-fn and is in none of the modules, with what may have been meant.
+fn unknown_functions(table: &AllocatorTable, modules: &[ModuleRecord]) -> Vec<String> {
+    let is_probed = |id| modules.iter().any(|module| module.probed.contains(&id));
+    let mut unknown = Vec::new();
+    for (_, function) in table.iter().filter(|(id, _)| table.is_declared(*id) && !is_probed(*id)) {
+        let wanted = &function.symbol;
+        if !table.declared_symbols().any(|symbol| symbol == wanted) {
+            unknown
+                .push(format!("{wanted}: no such module was loaded, or it has no code there (--alloc-fn, --free-fn)"));
+            continue;
+        }
+        let mut similar = Similar::to(wanted);
+        let mut defined = None;
+        for file in modules.iter().filter_map(|module| module.file.as_ref()) {
+            let Ok(bytes) = Bytes::of_file(file) else { continue };
+            let Ok(elf) = Elf::parse(&bytes) else { continue };
+            defined = defined.or_else(|| elf.find_symbol(wanted).map(|symbol| symbol.kind));
+            similar.look_through(&elf);
+        }
+        let similar = similar.into_names();
+        match defined {
+            // Another name of a function that has a probe.
+            Some(SymbolKind::Function) => {}
+            Some(_) => unknown.push(format!(
+                "{wanted}: this symbol is no function whose place is known, so its calls were not seen (--alloc-fn, --free-fn)"
+            )),
+            None if similar.is_empty() => {
+                unknown.push(format!("{wanted}: no module defines this function (--alloc-fn, --free-fn)"));
+            }
+            None => unknown.push(format!(
+                "{wanted}: no module defines this function (--alloc-fn, --free-fn); similar: {}",
+                similar.join(", ")
+            )),
+        }
+    }
+    unknown
 }
