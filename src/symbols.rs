@@ -21,7 +21,7 @@ mod table;
 mod variables;
 
 pub use demangle::function_name;
-pub use files::{Bytes, Search};
+pub use files::{Bytes, FileVersion, Search};
 pub use hints::hint;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
@@ -37,8 +37,21 @@ pub struct ModuleSource {
     pub build_id: Option<String>,
     /// The file, if it was opened while it was certain to be the right one.
     pub file: Option<File>,
+    /// What it was then, to know it again at its path.
+    pub version: Option<FileVersion>,
     /// The module's bytes as they are in memory: for the vdso and for files that are gone.
     pub memory: Option<ModuleMemory>,
+}
+
+impl ModuleSource {
+    /// Whether the file at `place` may be the module's, as far as can be told without its build id.
+    fn may_be_at(&self, place: &Path) -> bool {
+        match self.version {
+            Some(version) => FileVersion::at(place) == Some(version),
+            // Where memory stands in for the file, the file was not there.
+            None => self.memory.is_none(),
+        }
+    }
 }
 
 /// A module's bytes in memory, see [`Elf::parse_memory`].
@@ -156,13 +169,14 @@ fn resolve_module(
 
 /// The module's own file, where it is certain to be the one that was mapped.
 fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(String)) -> Option<(PathBuf, Bytes)> {
-    let opened = source.file.as_ref().map(|file| (source.path.clone(), Bytes::of_file(file)));
+    let opened = source.file.as_ref().map(|file| (source.path.clone(), Bytes::of_file(file), true));
     let places = if source.path.is_absolute() { search.places(&source.path) } else { Vec::new() };
     let found = places.into_iter().map(|place| {
         let bytes = Bytes::open(&place);
-        (place, bytes)
+        let is_proven = source.build_id.is_some() || search.is_in_sysroot(&place) || source.may_be_at(&place);
+        (place, bytes, is_proven)
     });
-    for (place, bytes) in opened.into_iter().chain(found) {
+    for (place, bytes, is_proven) in opened.into_iter().chain(found) {
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -174,6 +188,13 @@ fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(Stri
             }
         };
         let Some(elf) = parse(&place, &bytes, warn) else { continue };
+        if !is_proven {
+            warn(format!(
+                "{} is not for certain the file that the program has mapped (it changed, and has no build id): ignored",
+                place.display()
+            ));
+            continue;
+        }
         if let Some(wanted) = &source.build_id
             && elf.build_id().map(hex).as_deref() != Some(wanted)
         {

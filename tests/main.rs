@@ -12,6 +12,7 @@
 
 mod support {
     pub mod checks;
+    pub mod container;
     pub mod counter;
     pub mod fixtures;
     pub mod leakcheck;
@@ -31,6 +32,7 @@ mod suite {
     mod attach;
     mod binaries;
     mod check;
+    mod containers;
     mod control;
     mod counts;
     mod detach;

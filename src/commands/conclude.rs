@@ -16,6 +16,7 @@ use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{ModuleSource, Search, Symbolizer};
+use crate::tracer::root::TargetRoot;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
@@ -215,8 +216,9 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
         totals: image.totals,
         gone_with_exec: image.gone_with_exec,
     });
+    let root = recording.root.as_deref();
     let mut symbolizer: Box<dyn Symbolize> =
-        if options.symbolize { Box::new(symbolizer(modules, options, recording.pid)) } else { Box::new(NoSymbols) };
+        if options.symbolize { Box::new(symbolizer(modules, options, root)) } else { Box::new(NoSymbols) };
     let scan = match &recording.leaks {
         LeakScan::Done(scan) => Some(scan),
         LeakScan::NotWanted | LeakScan::Missed(_) => None,
@@ -265,15 +267,13 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
     }
 }
 
-fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, pid: i32) -> Symbolizer {
-    // The target's own root, while the target lives: it may be in a container.
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let root = if root.is_dir() { root } else { PathBuf::from("/") };
+fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, root: Option<&TargetRoot>) -> Symbolizer {
+    let root = root.map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
     let mut symbolizer = Symbolizer::new(search);
     for module in modules {
-        let ModuleRecord { id, path, build_id, file, memory, .. } = module;
-        symbolizer.add_module(id, ModuleSource { path, build_id, file, memory });
+        let ModuleRecord { id, path, build_id, file, version, memory, .. } = module;
+        symbolizer.add_module(id, ModuleSource { path, build_id, file, version, memory });
     }
     symbolizer
 }

@@ -6,12 +6,14 @@ use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
 use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
-use crate::symbols::ModuleMemory;
+use crate::symbols::{FileVersion, ModuleMemory};
 use crate::tracer::procfs;
+use crate::tracer::root::TargetRoot;
 use crate::unwinder::StackTable;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// A module that was loaded at some time.
@@ -35,6 +37,8 @@ pub struct ModuleRecord {
     pub bias: LoadBias,
     /// The file, opened while it was certain to be the one that is mapped.
     pub file: Option<File>,
+    /// What it was then.
+    pub version: Option<FileVersion>,
     /// The bytes in memory, where no file holds them: the vdso, a deleted library.
     pub memory: Option<ModuleMemory>,
     /// Whether it is the main program.
@@ -66,6 +70,10 @@ pub struct Recording {
     /// Names by [`crate::addr::TaskId::serial`].
     pub thread_names: HashMap<u32, String>,
     pub pid: i32,
+    /// The id that the process has in its own pid namespace, if that is another one than ours.
+    pub pid_inside: Option<i32>,
+    /// Its root folder, if it is not ours.
+    pub root: Option<Arc<TargetRoot>>,
     pub attached: bool,
     /// Whether the process was let go while it lived.
     pub detached: bool,
@@ -140,6 +148,7 @@ impl Session {
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
         let blind_spots = self.space.blind_spots();
+        let (root, pid_inside) = self.space.whereabouts();
         let mut anomalies = self.anomalies;
         let mut warnings = self.warnings.clone();
         anomalies.dropped_frames += self.calls.dropped_frames();
@@ -192,6 +201,8 @@ impl Session {
             modules,
             thread_names: self.thread_names.clone(),
             pid: self.pid,
+            pid_inside,
+            root,
             attached: self.attached,
             detached: self.detached,
             harmed,

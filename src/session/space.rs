@@ -18,14 +18,17 @@ use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
-use crate::symbols::ModuleMemory;
+use crate::symbols::{FileVersion, ModuleMemory};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::root::TargetRoot;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that can't be told.
 pub fn is_64_bit(tid: i32) -> bool {
@@ -110,6 +113,10 @@ struct EntryProbe {
 #[derive(Debug)]
 pub struct AddressSpace {
     pid: i32,
+    /// The id that the process has in its own pid namespace, if that is another one.
+    pid_inside: Option<i32>,
+    /// The process's root folder, if it is not ours.
+    root: Option<Arc<TargetRoot>>,
     /// The bytes.
     pub memory: TargetMemory,
     /// The breakpoints that are in it.
@@ -192,6 +199,8 @@ impl AddressSpace {
         }
         Ok(Self {
             pid,
+            pid_inside: procfs::pid_inside(pid),
+            root: TargetRoot::of(tid).map(Arc::new),
             memory: TargetMemory::open(pid, tid)?,
             breakpoints: BreakpointTable::default(),
             unwinder,
@@ -222,6 +231,8 @@ impl AddressSpace {
     /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and
     /// places their probes. Returns warnings for the user.
     pub fn refresh(&mut self, tid: i32, table: &AllocatorTable) -> Result<Vec<String>> {
+        // it may have entered a container, or called chroot(2)
+        self.root = TargetRoot::of(tid).map(Arc::new).or(self.root.take());
         self.read_maps(tid)?;
         let current = maps::modules(self.maps.mappings());
         self.drop_vanished(&current);
@@ -237,7 +248,15 @@ impl AddressSpace {
     fn read_maps(&mut self, tid: i32) -> Result<()> {
         let text = procfs::read(tid, "maps")?;
         match maps::parse(&text) {
-            Ok(mappings) => self.maps = MapIndex::new(mappings),
+            Ok(mut mappings) => {
+                for mapping in &mut mappings {
+                    let inside = |path: &PathBuf| self.root.as_ref()?.inside(path);
+                    if let Some(path) = mapping.path.as_ref().and_then(inside) {
+                        mapping.path = Some(path);
+                    }
+                }
+                self.maps = MapIndex::new(mappings);
+            }
             Err(error) => self.blind(format!("process {}: {error}", self.pid)),
         }
         Ok(())
@@ -298,7 +317,7 @@ impl AddressSpace {
         for slack in elf.executable_slack() {
             self.add_slack(bias.to_process(slack.addr), slack.size, id);
         }
-        let is_program = files::is_program(tid, &mapped);
+        let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
         let first = code.first().cloned().unwrap_or_default();
         self.records.push(ModuleRecord {
             id,
@@ -309,6 +328,7 @@ impl AddressSpace {
             end: code.last().map_or(first.end, |last| last.end),
             file_offset: mapped.segments.iter().find(|s| s.start == first.start).map_or(0, |s| s.offset),
             bias,
+            version: file.as_ref().and_then(FileVersion::of),
             file,
             memory: memory.clone(),
             is_program,
@@ -533,6 +553,11 @@ impl AddressSpace {
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
     pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
         (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+    }
+
+    /// The process's root folder, if it is not ours, and the id that it has in its own pid namespace, if it has one.
+    pub fn whereabouts(&self) -> (Option<Arc<TargetRoot>>, Option<i32>) {
+        (self.root.clone(), self.pid_inside)
     }
 
     /// The stacks so far, and all modules that they may refer to.

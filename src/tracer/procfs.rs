@@ -14,6 +14,24 @@ pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
         .map_err(|source| TracerError::ProcFile { path, source })
 }
 
+/// Makes sure that ids under /proc mean the processes that system calls mean by them. In a pid namespace of its own, with
+/// its parent's /proc, heaptrace would write to the memory of somebody else.
+///
+/// # Errors
+/// [`TracerError::ForeignProc`]
+pub fn require_own() -> Result<()> {
+    match std::fs::read_link("/proc/self") {
+        Ok(own) if own == Path::new(&std::process::id().to_string()) => Ok(()),
+        found => Err(TracerError::ForeignProc { mounted: found.is_ok() || Path::new("/proc/version").exists() }),
+    }
+}
+
+/// The id that process `pid` has in its own pid namespace. None if it is gone, or has no other than `pid`.
+pub fn pid_inside(pid: i32) -> Option<i32> {
+    let ids = status_field(pid, "NSpid")?;
+    ids.split_whitespace().next_back()?.parse().ok().filter(|&inside| inside != pid)
+}
+
 /// Whether a file under /proc could not be read because its task is gone, not because something else was missing.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))

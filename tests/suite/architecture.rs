@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("addr", &[]),
     ("memory", &["addr"]),
+    ("paths", &[]),
     ("arch", &["addr", "memory"]),
     ("maps", &["addr", "arch"]),
     ("allocators", &["addr"]),
@@ -21,9 +22,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("leaks", &["addr", "allocators", "arch", "elf", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("ctl", &[]),
-    ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
+    ("symbols", &["addr", "elf", "maps", "memory", "paths", "profile", "unwinder"]),
     ("export", &["addr", "leaks", "profile", "unwinder"]),
-    ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "unwinder"]),
+    ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "paths", "unwinder"]),
     (
         "session",
         &[

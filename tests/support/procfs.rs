@@ -50,7 +50,9 @@ pub fn text_differences(pid: i32) -> Vec<(PathBuf, u64)> {
         if memory.read_exact_at(&mut in_memory, mapping.start).is_err() {
             continue;
         }
-        let mut file = std::fs::File::open(&mapping.path).unwrap();
+        // the file itself, wherever it lies and whatever has come to its path; this takes privileges
+        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let mut file = std::fs::File::open(link).or_else(|_| std::fs::File::open(&mapping.path)).unwrap();
         file.seek(SeekFrom::Start(mapping.offset)).unwrap();
         file.take(length as u64).read_to_end(&mut in_file).unwrap();
         // beyond the end of the file a mapped page reads as zero
@@ -93,6 +95,12 @@ pub fn tracer_of(pid: i32) -> i32 {
 /// The one-letter state.
 pub fn state(pid: i32) -> Option<char> {
     status_field(pid, "State")?.chars().next()
+}
+
+/// The processes that it has started and that live.
+pub fn children(pid: i32) -> Vec<i32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 /// Ids of all threads.
