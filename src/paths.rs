@@ -64,7 +64,6 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-
     #[test]
     fn links_lead_where_they_lead_one_who_lives_there() {
         let dir = TempDir::new("paths");

@@ -61,11 +61,8 @@ mod tests {
 
     #[test]
     fn names_of_files_below_another_root() {
-        let seen_as = |path: &str| TargetRoot {
-            folder: File::open("/").unwrap(),
-            _mounts: None,
-            seen_as: PathBuf::from(path),
-        };
+        let seen_as =
+            |path: &str| TargetRoot { folder: File::open("/").unwrap(), _mounts: None, seen_as: PathBuf::from(path) };
         let jail = seen_as("/srv/jail");
         assert_eq!(jail.inside(Path::new("/srv/jail/lib/x.so")), Some(PathBuf::from("/lib/x.so")));
         assert_eq!(jail.inside(Path::new("/srv/jailer/x.so")), None);

@@ -16,10 +16,6 @@ fn heaptrace(arguments: &[&str]) -> Output {
     Command::new(HEAPTRACE).args(arguments).output().unwrap()
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// Attaches, and returns when all probes stand: only then the tracer answers.
 fn attach(tracer: &Program, pid: i32) -> Running {
     let attached = tracer.start_attached(&[], pid);
@@ -36,7 +32,8 @@ fn work(target: &mut Running) {
 /// What `rounds` rounds of work must look like: every block on the function that is inside, on its line.
 fn assert_stacks(report: &Report, rounds: u64) {
     let line = fixtures::site_line("contained", "allocate");
-    for stack in [&["inside_allocate", "main"][..], &["inside_plugin", "plugin", "main"], &["inside_late", "plugin", "main"]]
+    for stack in
+        [&["inside_allocate", "main"][..], &["inside_plugin", "plugin", "main"], &["inside_late", "plugin", "main"]]
     {
         assert_eq!(report.site_sum(stack, "/allocated/objects"), 10 * rounds, "{stack:?} {:#?}", report.sites());
         for site in report.sites_at(stack) {

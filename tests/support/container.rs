@@ -44,9 +44,15 @@ const OVERMOUNT: &str = r#"mount --bind "$H/inside" "$H"; exec "$@""#;
 impl Apart {
     fn unshare(self) -> &'static [&'static str] {
         match self {
-            Self::Container => {
-                &["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--propagation=private"]
-            }
+            Self::Container => &[
+                "--user",
+                "--map-root-user",
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child=KILL",
+                "--propagation=private",
+            ],
             Self::Chroot | Self::Overmount => &["--mount", "--propagation=private"],
         }
     }
