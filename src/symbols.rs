@@ -7,7 +7,7 @@
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::elf::{Elf, hex};
 use crate::profile::SymbolStatus;
-use crate::profile::symbolize::{Resolution, SymFrame, Symbolize};
+use crate::profile::symbolize::{FunctionName, Resolution, SymFrame, Symbolize};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,14 @@ mod demangle;
 mod dwarf;
 mod files;
 mod hints;
+mod perfmap;
 mod table;
 mod variables;
 
 pub use demangle::function_name;
 pub use files::{Bytes, FileVersion, Search};
 pub use hints::hint;
+pub use perfmap::PerfMap;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use table::FunctionTable;
@@ -36,7 +38,7 @@ pub struct ModuleSource {
     /// The build id in lower-case hex, read from the target's memory. A file with another one is not used.
     pub build_id: Option<String>,
     /// The file, if it was opened while it was certain to be the right one.
-    pub file: Option<File>,
+    pub file: Option<Arc<File>>,
     /// What it was then, to know it again at its path.
     pub version: Option<FileVersion>,
     /// The module's bytes as they are in memory: for the vdso and for files that are gone.
@@ -68,6 +70,7 @@ pub struct ModuleMemory {
 pub struct Symbolizer {
     modules: FxHashMap<ModuleId, ModuleSource>,
     search: Search,
+    perf_map: Option<PerfMap>,
     warnings: Vec<String>,
     variables: FxHashMap<ModuleId, Variables>,
 }
@@ -76,6 +79,12 @@ impl Symbolizer {
     /// A symbolizer that looks for files as `search` says.
     pub fn new(search: Search) -> Self {
         Self { search, ..Self::default() }
+    }
+
+    /// Makes it name code outside of modules, too.
+    #[must_use]
+    pub fn with_perf_map(self, perf_map: PerfMap) -> Self {
+        Self { perf_map: Some(perf_map), ..self }
     }
 
     /// Makes a module known.
@@ -93,6 +102,9 @@ impl Symbolizer {
 impl Symbolize for Symbolizer {
     fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
         let unknown = || Resolution { frames: vec![Vec::new(); addrs.len()], status: SymbolStatus::default() };
+        if let Some(perf_map) = self.perf_map.as_ref().filter(|_| module == ModuleId::NONE) {
+            return perf_map.resolve(addrs);
+        }
         let Some(source) = self.modules.get(&module) else { return unknown() };
         let mut warnings = Vec::new();
         let resolution = resolve_module(source, &self.search, addrs, &mut |w| warnings.push(w));
@@ -169,7 +181,11 @@ fn resolve_module(
 
 /// The module's own file, where it is certain to be the one that was mapped.
 fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(String)) -> Option<(PathBuf, Bytes)> {
-    let opened = source.file.as_ref().map(|file| (source.path.clone(), Bytes::of_file(file), true));
+    let opened = source.file.as_ref().map(|file| {
+        // it may have been written to since
+        let is_proven = source.build_id.is_some() || source.version.is_none_or(|v| FileVersion::of(file) == Some(v));
+        (source.path.clone(), Bytes::of_file(file), is_proven)
+    });
     let places = if source.path.is_absolute() { search.places(&source.path) } else { Vec::new() };
     let found = places.into_iter().map(|place| {
         let bytes = Bytes::open(&place);
@@ -180,7 +196,7 @@ fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(Stri
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
-                // The vdso and memory files have no file; of others it matters.
+                // Where memory stands in for the file, it was told that there is none.
                 if source.memory.is_none() {
                     warn(format!("{}: {error}", place.display()));
                 }
@@ -188,23 +204,14 @@ fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(Stri
             }
         };
         let Some(elf) = parse(&place, &bytes, warn) else { continue };
-        if !is_proven {
-            warn(format!(
-                "{} is not for certain the file that the program has mapped (it changed, and has no build id): ignored",
-                place.display()
-            ));
-            continue;
+        let why = match &source.build_id {
+            _ if !is_proven => "it has changed since, and has no build id",
+            Some(wanted) if elf.build_id().map(hex).as_ref() != Some(wanted) => "build id differs",
+            _ => return Some((place, bytes)),
+        };
+        if source.memory.is_none() || search.is_in_sysroot(&place) {
+            warn(format!("{} is not the file that the program has mapped ({why}): ignored", place.display()));
         }
-        if let Some(wanted) = &source.build_id
-            && elf.build_id().map(hex).as_deref() != Some(wanted)
-        {
-            warn(format!(
-                "{} is not the file that the program has mapped (build id differs): ignored",
-                place.display()
-            ));
-            continue;
-        }
-        return Some((place, bytes));
     }
     None
 }

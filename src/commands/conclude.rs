@@ -11,14 +11,21 @@ use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
+use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{ModuleSource, Search, Symbolizer};
+use crate::symbols::{ModuleSource, PerfMap, Search, Symbolizer};
 use crate::tracer::root::TargetRoot;
+use rustc_hash::FxHashMap;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// File systems may be so much behind the clock, which they look at once a tick (and some keep full seconds only).
+const CLOCK_TICK: Duration = Duration::from_secs(1);
 
 /// What a recording became.
 #[derive(Debug)]
@@ -187,6 +194,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
         part: 1,
         program: recording.program,
         pid: recording.pid,
+        pid_inside: recording.pid_inside,
         command: recording.command,
         cwd: recording.cwd,
         started_at: recording.started_at,
@@ -216,9 +224,17 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
         totals: image.totals,
         gone_with_exec: image.gone_with_exec,
     });
-    let root = recording.root.as_deref();
-    let mut symbolizer: Box<dyn Symbolize> =
-        if options.symbolize { Box::new(symbolizer(modules, options, root)) } else { Box::new(NoSymbols) };
+    let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    let map_name = format!("/tmp/perf-{}.map", recording.pid_inside.unwrap_or(recording.pid));
+    let perf_map = PerfMap {
+        path: below(&root, Path::new(&map_name)),
+        not_before: recording.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
+    };
+    let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
+        Box::new(symbolizer(modules, options, root).with_perf_map(perf_map))
+    } else {
+        Box::new(NoSymbols)
+    };
     let scan = match &recording.leaks {
         LeakScan::Done(scan) => Some(scan),
         LeakScan::NotWanted | LeakScan::Missed(_) => None,
@@ -267,13 +283,21 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
     }
 }
 
-fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, root: Option<&TargetRoot>) -> Symbolizer {
-    let root = root.map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, root: PathBuf) -> Symbolizer {
     let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
     let mut symbolizer = Symbolizer::new(search);
+    let mut opened = FxHashMap::default();
+    let mut sources = Vec::new();
     for module in modules {
         let ModuleRecord { id, path, build_id, file, version, memory, .. } = module;
-        symbolizer.add_module(id, ModuleSource { path, build_id, file, version, memory });
+        let file = file.map(Arc::new);
+        opened.extend(version.zip(file.clone()));
+        sources.push((id, ModuleSource { path, build_id, file, version, memory }));
+    }
+    for (id, mut source) in sources {
+        // of a library that was loaded a thousand times one file is open
+        source.file = source.file.or_else(|| opened.get(&source.version?).cloned());
+        symbolizer.add_module(id, source);
     }
     symbolizer
 }

@@ -56,9 +56,10 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
         Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
         None => "let go".to_owned(),
     };
+    let inside = meta.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
     let _ = writeln!(
         out,
-        "{} {}, pid {}: {end} after {}",
+        "{} {}, pid {}{inside}: {end} after {}",
         layout.paint.bold("heaptrace:"),
         layout.paint.bold(&printable(&meta.program)),
         meta.pid,

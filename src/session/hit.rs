@@ -10,7 +10,7 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, Placed, SIGACTION_TAG};
+use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, OriginalMemory, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::status::SIGTRAP;
@@ -117,7 +117,7 @@ impl Session {
         if let Step::Emulate(instruction) = &breakpoint.site.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.space.memory) == Outcome::Done {
+            if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {
                 if instruction.changes_only_rip() {
                     thread.set_instruction_pointer(regs.rip)?;
                 } else {
@@ -215,8 +215,9 @@ impl Session {
     fn unwind(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<StackId> {
         let space = &mut self.space;
         let max_depth = self.settings.max_depth;
+        let mut memory = OriginalMemory { memory: &mut space.memory, breakpoints: &space.breakpoints };
         let unwound = match &self.libunwind {
-            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut space.memory, max_depth),
+            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut memory, max_depth),
             Some(libunwind) => {
                 let callers = libunwind.callers_of(thread, raw, at.0, max_depth)?;
                 space.unwinder.intern(&callers.frames, callers.truncated)
@@ -237,7 +238,7 @@ impl Session {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
         let model = &mut self.model;
-        let left = self.calls.leave(&at, &mut self.space.memory, &mut |event| model.apply(&event));
+        let left = self.calls.leave(&at, &mut self.space.original_memory(), &mut |event| model.apply(&event));
         let matched = left == Left::Matched;
         if matched {
             self.count_event();
@@ -324,7 +325,8 @@ impl CallContext for StackQuestions<'_> {
     fn signal_frame_between(&mut self, outer_sp: u64) -> bool {
         let space = &mut *self.space;
         let mut found = false;
-        space.unwinder.walk(self.regs, &mut space.memory, true, &mut |frame| {
+        let mut memory = OriginalMemory { memory: &mut space.memory, breakpoints: &space.breakpoints };
+        space.unwinder.walk(self.regs, &mut memory, true, &mut |frame| {
             if frame.cfa.is_some_and(|cfa| cfa.0 > outer_sp) && !frame.is_signal_frame {
                 return ControlFlow::Break(());
             }

@@ -4,9 +4,11 @@ mod callsite;
 mod code;
 mod data;
 mod object;
+mod original;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
+pub use original::OriginalMemory;
 
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
@@ -26,6 +28,7 @@ use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -127,6 +130,8 @@ pub struct AddressSpace {
     maps: MapIndex,
     loaded: Vec<Loaded>,
     records: Vec<ModuleRecord>,
+    /// Modules that are gone and whose files are still open, the last one at the end.
+    retired: VecDeque<ModuleId>,
     allocator_code: Vec<Range<Addr>>,
     loader_state: Option<Addr>,
     deferred: Vec<Deferred>,
@@ -208,6 +213,7 @@ impl AddressSpace {
             maps: MapIndex::new(Vec::new()),
             loaded: Vec::new(),
             records: Vec::new(),
+            retired: VecDeque::new(),
             allocator_code: Vec::new(),
             loader_state: None,
             deferred: Vec::new(),
@@ -268,10 +274,7 @@ impl AddressSpace {
             .partition(|known| current.iter().any(|mapped| same_module(&known.mapped, mapped)));
         self.loaded = kept;
         for module in vanished {
-            // Thousands of libraries may come and go; the file is found again by its path and build id.
-            if let Some(record) = self.records.get_mut(module.id.0 as usize) {
-                record.file = None;
-            }
+            self.retire_file(module.id);
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
             self.breakpoints.remove_range(range.start, range.end);

@@ -207,7 +207,7 @@ fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
 }
 
 /// What tells a file from others that come to its path, and from what is written to it later.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileVersion {
     device: u64,
     inode: u64,

@@ -63,7 +63,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// From the device number that stat(2) tells.
-const fn device(number: u64) -> Device {
+pub const fn device(number: u64) -> Device {
     Device { major: libc::major(number), minor: libc::minor(number) }
 }
 

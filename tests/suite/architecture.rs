@@ -59,6 +59,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "export",
             "leaks",
             "maps",
+            "paths",
             "profile",
             "progress",
             "session",

@@ -17,6 +17,8 @@ pub enum Apart {
     Chroot,
     /// A mount namespace of its own, in which something is mounted over the program's folder.
     Overmount,
+    /// The same with an overlayfs, as container engines have it.
+    Overlay,
 }
 
 /// Makes a root file system in $R with the system's /usr, and with the folder $H.
@@ -41,7 +43,15 @@ const CHROOT: &str = r#"exec chroot "$R" "$@""#;
 
 const OVERMOUNT: &str = r#"mount --bind "$H/inside" "$H"; exec "$@""#;
 
+const OVERLAY: &str = r#"
+    mount -t overlay overlay -o "lowerdir=$H/inside:$H/root" "$H"
+    exec "$@"
+"#;
+
 impl Apart {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Container, Self::Chroot, Self::Overmount, Self::Overlay];
+
     fn unshare(self) -> &'static [&'static str] {
         match self {
             Self::Container => &[
@@ -53,7 +63,7 @@ impl Apart {
                 "--kill-child=KILL",
                 "--propagation=private",
             ],
-            Self::Chroot | Self::Overmount => &["--mount", "--propagation=private"],
+            Self::Chroot | Self::Overmount | Self::Overlay => &["--mount", "--propagation=private"],
         }
     }
 
@@ -62,9 +72,26 @@ impl Apart {
             Self::Container => &[MAKE_ROOT, PIVOT],
             Self::Chroot => &[MAKE_ROOT, CHROOT],
             Self::Overmount => &[OVERMOUNT],
+            Self::Overlay => &[OVERLAY],
         };
         format!("H=$1; R=$H/root; shift; {}", steps.concat())
     }
+}
+
+/// A command that runs `program` apart, with the files that `finish` puts into the folder that it is given. They are in the
+/// folder of the program of the result then.
+pub fn apart(apart: Apart, finish: &dyn Fn(&Path), command: &[&str]) -> Program {
+    let program = Program::new("unshare");
+    let folder = program.folder().to_owned();
+    for name in ["root", "inside"] {
+        std::fs::create_dir(folder.join(name)).unwrap();
+    }
+    finish(&folder.join("inside"));
+    let inside = command.iter().map(|word| match word.strip_prefix("./") {
+        Some(name) => folder.join(name).into_os_string(),
+        None => word.into(),
+    });
+    program.args(apart.unshare()).args(["sh", "-ec", &apart.script(), "sh"]).args([&folder]).args(inside)
 }
 
 /// The fixture `contained` with a library that is loaded at once and one that is loaded later, to be run apart.
@@ -83,23 +110,21 @@ impl Contained {
 
     /// The same; `finish` may change the files that are to be inside, in the folder that it is given.
     pub fn of(apart: Apart, flags: &[&str], finish: &dyn Fn(&Path)) -> Self {
-        let program = Program::new("unshare");
-        let folder = program.folder().to_owned();
-        std::fs::create_dir(folder.join("root")).unwrap();
-        let inside = folder.join("inside");
-        std::fs::create_dir(&inside).unwrap();
-        for (to, place) in [(&inside, "inside"), (&folder, "outside")] {
+        let build = |to: &Path, place: &str| {
             let site = |name: &str| format!("-DSITE={place}_{name}");
             let copy = |from: PathBuf, name: &str| std::fs::copy(from, to.join(name)).unwrap();
             copy(fixtures::program_with("contained", &[&[site("allocate").as_str()], flags].concat()), "app");
             copy(Self::library(&[&[site("plugin").as_str()], flags].concat()), "plugin.so");
             copy(Self::library(&[&[site("late").as_str()], flags].concat()), "late.so");
-        }
+        };
+        let inside = |folder: &Path| {
+            build(folder, "inside");
+            finish(folder);
+        };
+        let program = self::apart(apart, &inside, &["./app", "./plugin.so", "./late.so"]);
+        build(program.folder(), "outside");
         // one that exists inside only
-        std::fs::remove_file(folder.join("late.so")).unwrap();
-        finish(&inside);
-        let program = program.args(apart.unshare()).args(["sh", "-ec", &apart.script(), "sh"]).args([&folder]);
-        let program = program.args(["app", "plugin.so", "late.so"].map(|name| folder.join(name)));
+        std::fs::remove_file(program.folder().join("late.so")).unwrap();
         Self { program, apart }
     }
 
@@ -109,12 +134,17 @@ impl Contained {
 
     /// Starts it; returns its process id outside and the one inside.
     pub fn start(&self) -> (Running, i32, i32) {
-        let mut running = self.program.start();
-        let inner = running.value("ready").parse().unwrap();
-        let pid = match self.apart {
-            Apart::Container => *procfs::children(running.pid()).first().expect("unshare has a child"),
-            Apart::Chroot | Apart::Overmount => running.pid(),
-        };
-        (running, pid, inner)
+        start(&self.program, self.apart)
     }
+}
+
+/// Starts a program apart, which says `ready ID`; returns its process id outside and the one inside.
+pub fn start(program: &Program, apart: Apart) -> (Running, i32, i32) {
+    let mut running = program.start();
+    let inner = running.value("ready").parse().unwrap();
+    let pid = match apart {
+        Apart::Container => *procfs::children(running.pid()).first().expect("unshare has a child"),
+        Apart::Chroot | Apart::Overmount | Apart::Overlay => running.pid(),
+    };
+    (running, pid, inner)
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// An executable mapping of a file.
@@ -80,6 +81,12 @@ pub fn wait_until_probed(pid: i32) {
     wait_until("a probe is written", || !text_differences(pid).is_empty());
 }
 
+/// Waits until the process's tracer answers: all probes stand then.
+pub fn wait_until_answered(pid: i32) {
+    let asked = || Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["leaks", &pid.to_string()]).output().unwrap();
+    wait_until("the tracer answers", || asked().status.success());
+}
+
 /// One line of /proc/PID/status.
 pub fn status_field(pid: i32, name: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -99,8 +106,10 @@ pub fn state(pid: i32) -> Option<char> {
 
 /// The processes that it has started and that live.
 pub fn children(pid: i32) -> Vec<i32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    // each is the child of the thread that has started it
+    let of_thread = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+    let lists: Vec<_> = threads(pid).into_iter().map(of_thread).collect();
+    lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|word| word.parse().ok()).collect()
 }
 
 /// Ids of all threads.

@@ -1,7 +1,7 @@
 //! The object file of a module: found and verified, or read from the process's memory.
 
 use super::AddressSpace;
-use crate::addr::Addr;
+use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::elf::Elf;
 use crate::maps::{Kind, MappedModule};
@@ -79,6 +79,24 @@ impl AddressSpace {
         bytes
     }
 
+    /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may come
+    /// and go, but they are seldom of so many files.
+    pub(super) fn retire_file(&mut self, id: ModuleId) {
+        const MOST_KEPT: usize = 64;
+        let opened = |id: ModuleId| self.records.get(id.0 as usize).filter(|record| record.file.is_some());
+        let Some(version) = opened(id).map(|record| record.version) else { return };
+        let mut others = self.retired.iter().copied().chain(self.loaded.iter().map(|module| module.id));
+        let closed = if version.is_some() && others.any(|other| opened(other).is_some_and(|o| o.version == version)) {
+            Some(id)
+        } else {
+            self.retired.push_back(id);
+            if self.retired.len() > MOST_KEPT { self.retired.pop_front() } else { None }
+        };
+        if let Some(record) = closed.and_then(|id| self.records.get_mut(id.0 as usize)) {
+            record.file = None;
+        }
+    }
+
     /// The module's memory from its first to its last byte, unreadable pages as zeros.
     pub(super) fn memory_image(&self, mapped: &MappedModule) -> Vec<u8> {
         let (start, end) = (mapped.start(), mapped.end());
@@ -152,7 +170,10 @@ mod tests {
 
         let other = Path::new("/bin/ls").canonicalize().unwrap();
         libc.inode = other.metadata().unwrap().ino();
+        libc.dev = files::device(other.metadata().unwrap().dev());
         libc.path = other;
+        // no link of the kernel's leads to the right one
+        libc.segments[0].end = libc.segments[0].start.add(2 * PAGE_SIZE);
         let (file, bytes) = space.open_file(pid, &libc);
         assert!(file.is_none() && bytes.is_none());
         assert!(space.warnings[0].contains("its contents differ"), "{:?}", space.warnings);

@@ -57,6 +57,7 @@ struct Candidate {
 /// # Errors
 /// [`ByNameError`] unless exactly one process other than ourselves matches.
 pub fn find_by_name(name: &str) -> Result<i32, ByNameError> {
+    procfs::require_own().map_err(|error| ByNameError::Proc(error.to_string()))?;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let entries = std::fs::read_dir("/proc").map_err(|error| ByNameError::Proc(error.to_string()))?;
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
