@@ -240,9 +240,8 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
     match cause {
         Cause::NoSuchProcess => "there is no such process, or it has just ended. List processes with `ps -e`".to_owned(),
         Cause::IdInside { outside } => format!(
-            "there is no such process here, but in its container process {} has this id. Use the id from outside: {}",
-            one_of(outside),
-            outside.first().copied().unwrap_or_default()
+            "there is no such process here, but in its container process {0} has this id. Attach to {0}",
+            one_of(outside)
         ),
         Cause::Hidden => "it belongs to another user and /proc hides it (hidepid). Run heaptrace as that user or as root"
             .to_owned(),
