@@ -43,6 +43,8 @@ pub enum Command {
     Ctl(CtlOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
+    /// Be the guardian of another heaptrace's target.
+    StandGuard,
 }
 
 /// Options of `heaptrace run`.
@@ -221,6 +223,7 @@ pub fn parse(
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
+        Subcommand::StandGuard => Command::StandGuard,
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }

@@ -16,7 +16,7 @@ pub mod supervise;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};
 use crate::session::SessionError;
-use crate::tracer::TracerError;
+use crate::tracer::{TracerError, guardian};
 use std::io::{self, IsTerminal, Write};
 use tracing::level_filters::LevelFilter;
 
@@ -48,6 +48,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             check::execute(options)
         }
         Command::Doctor(options) => doctor::execute(options),
+        Command::StandGuard => Ok(guardian::stand_by().map(|()| 0)?),
     }
 }
 

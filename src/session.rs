@@ -13,6 +13,7 @@ mod leakscan;
 mod pausing;
 mod recording;
 mod requests;
+mod retry;
 mod space;
 mod tasks;
 mod trapmask;
@@ -31,6 +32,7 @@ use crate::profile::{Anomalies, Children, Cost, Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
+use crate::tracer::guardian::Guardian;
 use crate::tracer::launch::{self, Launched, Program};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::limits;
@@ -40,7 +42,7 @@ use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::waiting::Waiting;
 use crate::tracer::{TracerError, procfs};
 use leakscan::LeakWatch;
-use space::AddressSpace;
+use space::{AddressSpace, Probing};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -113,6 +115,8 @@ pub struct Settings {
     pub exit_kill: bool,
     /// Place no probes until collecting is asked for.
     pub start_paused: bool,
+    /// Who cleans up if heaptrace is killed.
+    pub guardian: Option<Guardian>,
     /// What others ask while it traces.
     pub requests: Arc<Requests>,
     /// Whether, and how, to look for leaks at the program's end.
@@ -156,6 +160,9 @@ pub struct Session {
     early: HashSet<i32>,
     wait: Waiting,
     trap_mask: trapmask::TrapMask,
+    retry: retry::Retry,
+    /// Threads for which the handler for SIGTRAP was taken out a moment ago.
+    yielded: HashSet<i32>,
     leaks: LeakWatch,
     pause: pausing::Pause,
     /// The stop that is being answered: what is left of it if that goes wrong.
@@ -274,6 +281,8 @@ impl Session {
             early: HashSet::new(),
             wait: Waiting::new(),
             trap_mask: trapmask::TrapMask::default(),
+            retry: retry::Retry::default(),
+            yielded: HashSet::new(),
             leaks: LeakWatch::default(),
             pause,
             serving: None,
@@ -313,7 +322,7 @@ impl Session {
                 }
             }
         };
-        let space = AddressSpace::open(child.pid, child.pid)?;
+        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref())?;
         let mut session = Self::new(child.pid, false, space, settings, control, progress)?;
         session.affinity = affinity;
         session.tasks.add(child.pid, Role::Thread);
@@ -333,11 +342,11 @@ impl Session {
         let threads = seize::seize_all(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
-        let opened =
-            threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| Some((tid, AddressSpace::open(pid, tid).ok()?)));
+        let open = |tid| AddressSpace::open(pid, tid, settings.guardian.as_ref());
+        let opened = threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| open(tid).ok());
         let space = match opened {
-            Some((_, space)) => space,
-            None => AddressSpace::open(pid, pid)?,
+            Some(space) => space,
+            None => open(pid)?,
         };
         let mut session = Self::new(pid, true, space, settings, control, progress)?;
         for tid in threads {
@@ -363,8 +372,11 @@ impl Session {
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
         self.describe_image(self.pid);
         self.note_trap_action(live);
-        self.apply_probing();
+        // The allocator's probes come last: busy threads run into them at once.
+        self.space.set_probing(Probing::None, &self.settings.table)?;
         self.refresh_modules(live);
+        self.install_retry_handler_early()?;
+        self.apply_probing();
         self.ask_for_stop_if_refused(live)
     }
 
@@ -542,7 +554,7 @@ impl Session {
         self.serving = Some(Serving { tid, status, answer: None });
         self.space.memory.stands_still(Some(tid));
         if self.tasks.get(tid).is_none()
-            && let Some(action) = self.on_new_task(tid)?
+            && let Some(action) = self.on_new_task(stopped)?
         {
             return Ok(action);
         }
@@ -605,6 +617,7 @@ impl Session {
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
         self.forget_trap_mask(tid);
+        self.yielded.remove(&tid);
         if let Some(task) = self.tasks.get(tid).copied() {
             self.thread_names.insert(task.id.serial, procfs::comm(tid));
             let model = &mut self.model;

@@ -7,6 +7,7 @@
 pub mod affinity;
 pub mod control;
 pub mod files;
+pub mod guardian;
 mod injection;
 pub mod launch;
 pub mod libunwind;
@@ -18,6 +19,7 @@ pub mod probe;
 pub mod procfs;
 pub mod ptrace;
 pub mod remote;
+pub mod retry;
 pub mod root;
 pub mod seize;
 pub mod socket;

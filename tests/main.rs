@@ -39,6 +39,7 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod guardian;
     mod harness;
     mod hook;
     mod injection;

@@ -199,11 +199,6 @@ impl Emulated {
         }
     }
 
-    /// Whether no register but `rip` can change: a tracer may then write that one alone.
-    pub const fn changes_only_rip(&self) -> bool {
-        matches!(self.op, Op::Nop | Op::Jump { .. } | Op::JumpIf { .. })
-    }
-
     /// Changes `regs` only if it returns `Some`.
     fn try_run(&self, regs: &mut Regs, mem: &mut dyn ReadMemory) -> Option<()> {
         let next = regs.rip.wrapping_add(u64::from(self.len));

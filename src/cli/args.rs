@@ -3,6 +3,7 @@
 use super::{Engine, Unwinder, When, values};
 use crate::export::{Format, PprofColumns};
 use crate::tracer::control::UserSignal;
+use crate::tracer::guardian;
 use clap::{Args, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,6 +40,9 @@ pub(super) enum Subcommand {
     Leaks(super::ask::LeaksArguments),
     Ctl(super::ask::CtlArguments),
     Doctor(DoctorArguments),
+    /// Started by heaptrace itself
+    #[command(name = guardian::COMMAND, hide = true)]
+    StandGuard,
 }
 
 /// Profile a program from its first instruction to its end

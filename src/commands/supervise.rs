@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::session::{self, Recording, Settings, Target};
 use crate::tracer::TracerError;
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
+use crate::tracer::guardian::GuardianProcess;
 use anyhow::{Context, anyhow};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ pub fn take_signals(options: &ProfileOptions) -> Result<SignalMask, TracerError>
 /// If tracing could not begin, or broke off: see [`session::trace`].
 pub fn supervise(
     target: Target,
-    settings: Settings,
+    mut settings: Settings,
     schedule: Schedule,
     signals: Signals,
     profile: &ProfileOptions,
@@ -80,6 +81,17 @@ pub fn supervise(
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
     let _service = Service::start(&control, &settings.requests, profile);
+    // On this thread: the tracer thread's waits must not find another child.
+    let guardian = match GuardianProcess::start() {
+        Ok((process, guardian)) => {
+            settings.guardian = Some(guardian);
+            Some(process)
+        }
+        Err(error) => {
+            tracing::warn!("{error}: if heaptrace is killed, the target may die with it");
+            None
+        }
+    };
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
@@ -151,7 +163,12 @@ pub fn supervise(
         }
         tick();
     }
-    let mut recording = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))??;
+    // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
+    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))?;
+    if let Some(guardian) = guardian {
+        guardian.dismiss();
+    }
+    let mut recording = traced?;
     recording.interrupted = interrupts > 0;
     Ok(recording)
 }

@@ -166,8 +166,8 @@ impl Session {
         match answer {
             None => self.let_go(tid, status, stopped),
             Some(Action::Gone) => self.serving = None,
-            Some(Action::Resume(signal)) => self.part_with(tid, stopped, signal),
-            Some(Action::Listen | Action::Detach) => self.part_with(tid, stopped, 0),
+            Some(Action::Resume(signal)) => self.part_with(tid, status, stopped, signal),
+            Some(Action::Listen | Action::Detach) => self.part_with(tid, status, stopped, 0),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::heapmodel::Preexisting;
 use crate::profile::Amount;
 use crate::session::leakscan::LeakWatch;
 use crate::session::recording::EndedImage;
+use crate::session::retry::Retry;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::session::trapmask::TrapMask;
@@ -18,8 +19,10 @@ impl Session {
     /// A task has just been given a child or thread, which will stop by itself.
     pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
         if let Ok(new) = i32::try_from(parent.event_message()?)
-            && self.tasks.get(new).is_none()
             && !self.early.remove(&new)
+            && self.tasks.get(new).is_none()
+            // The parent's stop may be reported when the new task has come and gone.
+            && procfs::state(new, new).is_some()
         {
             self.expected.insert(new);
         }
@@ -33,7 +36,8 @@ impl Session {
     }
 
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
-    pub(super) fn on_new_task(&mut self, tid: i32) -> Result<Option<Action>> {
+    pub(super) fn on_new_task(&mut self, stopped: &Stopped) -> Result<Option<Action>> {
+        let tid = stopped.tid();
         let is_thread = procfs::thread_group(tid)? == Some(self.pid);
         let borrows = !is_thread && self.borrows_memory(tid)?;
         self.note_arrival(tid);
@@ -44,26 +48,32 @@ impl Session {
             return Ok(None);
         }
         if borrows {
+            self.free_child_of_retry_handler(stopped, false);
             self.tasks.add(tid, Role::Borrower);
             return Ok(None);
         }
-        self.let_copy_go(tid);
+        self.let_copy_go(stopped);
         Ok(Some(Action::Detach))
     }
 
     /// As [`Self::on_new_task`], during a detach: a child with a copy of our breakpoints must not keep them.
-    pub(super) fn detach_new_child(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn detach_new_child(&mut self, stopped: &Stopped) -> Result<()> {
+        let tid = stopped.tid();
         let is_new = self.tasks.get(tid).is_none();
         let has_copy = is_new && procfs::thread_group(tid)? != Some(self.pid) && !self.borrows_memory(tid)?;
-        self.note_arrival(tid);
+        if is_new {
+            self.note_arrival(tid);
+        }
         if has_copy {
-            self.let_copy_go(tid);
+            self.let_copy_go(stopped);
         }
         Ok(())
     }
 
     /// Gives a forked child, which is stopped and has one thread, its original code back.
-    fn let_copy_go(&mut self, tid: i32) {
+    fn let_copy_go(&mut self, child: &Stopped) {
+        let tid = child.tid();
+        self.free_child_of_retry_handler(child, true);
         self.children.untraced += 1;
         let clean = || {
             let mut memory = TargetMemory::open(tid, tid)?;
@@ -107,7 +117,7 @@ impl Session {
             }
         }
         self.end_image();
-        let mut space = match AddressSpace::open(self.pid, tid) {
+        let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref()) {
             Ok(space) => space,
             Err(error) if error.is_death() => return Err(error),
             Err(error) => {
@@ -128,10 +138,13 @@ impl Session {
         {
             self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }
+        space.end_guard();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
         self.trap_mask = TrapMask::default();
+        self.retry = Retry::default();
+        self.yielded.clear();
         self.leaks = LeakWatch::default();
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();

@@ -4,7 +4,8 @@
 //! standing in a breakpoint's trap or in a pad is moved to the original code; sleeping threads are left alone, because a
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
-use super::hit::{is_own_trap, leave_pad};
+use super::hit::{leave_pad, pass_trap_to};
+use super::retry::NobodyLeft;
 use super::tasks::Task;
 use super::{Action, Serving, Session, SessionError};
 use crate::addr::Addr;
@@ -25,8 +26,8 @@ const ATTEMPTS: u32 = 3;
 enum Parting {
     /// Detached, with this signal delivered.
     Detach(i32),
-    /// Not yet: it runs on into a stop that is about to be reported.
-    RunOn,
+    /// Not yet: it runs on, with this signal delivered, into a stop that is about to be reported.
+    RunOn(i32),
 }
 
 impl Session {
@@ -41,6 +42,8 @@ impl Session {
         }
         let mut settled = BTreeSet::new();
         let mut asked = BTreeSet::new();
+        let mut tried = BTreeSet::new();
+        let mut retiring = None;
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Err(error) = self.drain_detaching() {
@@ -86,8 +89,25 @@ impl Session {
                     }
                 }
             }
-            if !waiting {
+            if !waiting && !self.has_handler_to_retire() {
                 break;
+            }
+            if !waiting {
+                // Everybody sleeps: one has to be woken.
+                match retiring.filter(|&tid| self.tasks.get(tid).is_some()) {
+                    Some(_) => {}
+                    None => match self.choose_who_retires(&tried) {
+                        Ok(None) => {}
+                        Ok(Some(tid)) => {
+                            tried.insert(tid);
+                            retiring = Some(tid);
+                            if let Err(error) = self.interrupt(tid) {
+                                tracing::warn!("{error}");
+                            }
+                        }
+                        Err(NobodyLeft) => break,
+                    },
+                }
             }
             if Instant::now() > deadline {
                 break;
@@ -100,7 +120,7 @@ impl Session {
             tracing::warn!("{} threads could not be stopped for the detach", self.stuck);
         } else {
             // Every thread has now been seen outside the pads, and none can enter one any more.
-            self.space.clear_pads();
+            self.space.clear_pads(self.retry.handler());
         }
         self.drain_detaching()
     }
@@ -155,12 +175,12 @@ impl Session {
             }
         }
         match parting {
-            Ok(Parting::Detach(signal)) => self.part_with(tid, stopped, signal),
-            Ok(Parting::RunOn) => {
-                let mut done = stopped.resume(0);
+            Ok(Parting::Detach(signal)) => self.part_with(tid, status, stopped, signal),
+            Ok(Parting::RunOn(signal)) => {
+                let mut done = stopped.resume(signal);
                 for _ in 1..ATTEMPTS {
                     if done.is_err() {
-                        done = Stopped::regained(tid).resume(0);
+                        done = Stopped::regained(tid).resume(signal);
                     }
                 }
             }
@@ -171,13 +191,16 @@ impl Session {
     }
 
     /// Detaches from a task that has left the pads and the traps, or is in a pad at most.
-    pub(super) fn part_with(&mut self, tid: i32, stopped: Stopped, signal: i32) {
+    pub(super) fn part_with(&mut self, tid: i32, status: WaitStatus, stopped: Stopped, signal: i32) {
         self.serving = Some(Serving { tid, status: WaitStatus::Signal(signal), answer: Some(Action::Resume(signal)) });
         let mut left = self.leave_pad(&stopped);
         for _ in 1..ATTEMPTS {
             if left.is_err() {
                 left = self.leave_pad(&stopped);
             }
+        }
+        if signal == 0 {
+            self.retire_retry_handler_by(status, &stopped);
         }
         self.restore_affinity(tid);
         let mut done = stopped.detach(signal);
@@ -204,17 +227,22 @@ impl Session {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
                 let is_ours = signal == SIGTRAP && self.space.breakpoints.is_or_was_there(trap);
-                if is_ours && is_own_trap(thread)? {
-                    thread.set_instruction_pointer(trap.0)?;
+                // A call that it was making for us may have been broken off.
+                if is_ours && (thread.is_breakpoint_trap()? || thread.is_at_system_call()?) {
+                    pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {
                     self.leave_pad(thread)?;
+                    if self.is_to_retire_handler(tid)? {
+                        self.interrupt(tid)?;
+                        return Ok(Parting::RunOn(signal));
+                    }
                     signal
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
             WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(thread)? => {
-                return Ok(Parting::RunOn);
+                return Ok(Parting::RunOn(0));
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.
@@ -222,8 +250,16 @@ impl Session {
                 0
             }
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
+                // A parent in vfork can't stop before its child lets it.
+                let retires = status != WaitStatus::Event(Event::Vfork) && self.is_to_retire_handler(tid)?;
+                if retires {
+                    self.interrupt(tid)?;
+                }
                 // The new task stops by itself, and is waited for.
                 self.announce(thread)?;
+                if retires {
+                    return Ok(Parting::RunOn(0));
+                }
                 0
             }
             WaitStatus::Event(Event::Exec) => {
@@ -232,7 +268,7 @@ impl Session {
             }
             WaitStatus::Event(_) => 0,
             _ => {
-                self.detach_new_child(tid)?;
+                self.detach_new_child(thread)?;
                 self.leave_pad(thread)?;
                 if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
                     thread.restart_interrupted_call()?;

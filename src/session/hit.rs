@@ -13,7 +13,6 @@ use crate::memory::ReadMemory;
 use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, OriginalMemory, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::status::SIGTRAP;
 use crate::unwinder::Quality;
 use std::ops::ControlFlow;
 
@@ -23,15 +22,14 @@ const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold
 impl Session {
     /// A SIGTRAP is about to be delivered: ours, or the program's own.
     pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
-        let mut raw = thread.registers()?;
+        let raw = thread.registers()?;
         let trap = Addr(raw.0.rip.wrapping_sub(1));
         let Some(breakpoint) = self.space.breakpoints.get(trap).copied() else {
-            return self.on_foreign_trap(tid, thread, trap);
+            return self.on_foreign_trap(tid, thread, &raw, trap);
         };
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.
-        if !breakpoint.hit_is_certain() && !is_own_trap(thread)? {
-            self.before_signal(tid, thread)?;
-            return Ok(Action::Resume(SIGTRAP));
+        if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
+            return self.deliver_trap(tid, thread);
         }
         self.space.memory.new_stop(tid);
         let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw);
@@ -46,12 +44,12 @@ impl Session {
             }
         }
         self.release_dropped_sites();
-        match self.step_past(tid, thread, &mut raw, trap, &breakpoint) {
+        match self.step_past(tid, thread, &raw, trap, &breakpoint) {
             Err(error) if !error.is_death() => {
                 tracing::warn!("{error}");
                 self.anomalies.lost += 1;
                 self.space.lift(trap)?;
-                thread.set_instruction_pointer(trap.0)?;
+                pass_trap_to(thread, &raw, trap)?;
                 Ok(Action::Resume(0))
             }
             Ok(Action::Resume(0)) if leaves => {
@@ -72,6 +70,9 @@ impl Session {
         breakpoint: &Breakpoint,
     ) -> Result<Option<Action>> {
         if let Some(status) = self.repair_trap(tid, thread, raw, trap)? {
+            return self.decide(tid, status, thread).map(Some);
+        }
+        if let Some(status) = self.keep_retry_handler(tid, thread)? {
             return self.decide(tid, status, thread).map(Some);
         }
         let regs = raw.regs();
@@ -110,7 +111,7 @@ impl Session {
         &mut self,
         tid: i32,
         thread: &Stopped,
-        raw: &mut RawRegs,
+        raw: &RawRegs,
         at: Addr,
         breakpoint: &Breakpoint,
     ) -> Result<Action> {
@@ -118,12 +119,7 @@ impl Session {
             let mut regs = raw.regs();
             regs.rip = at.0;
             if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {
-                if instruction.changes_only_rip() {
-                    thread.set_instruction_pointer(regs.rip)?;
-                } else {
-                    raw.set_regs(&regs);
-                    thread.set_registers(raw)?;
-                }
+                thread.pass_trap(raw, &regs)?;
                 return Ok(Action::Resume(0));
             }
         }
@@ -136,14 +132,14 @@ impl Session {
                 if let Some(breakpoint) = self.space.breakpoints.get_mut(at) {
                     breakpoint.pad = Some(pad);
                 }
-                thread.set_instruction_pointer(pad.0)?;
+                pass_trap_to(thread, raw, pad)?;
             }
             Err(Placed::Interrupted(status)) => return self.decide(tid, status, thread),
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own address.
             Err(_) => {
                 self.space.lift(at)?;
                 self.anomalies.lost += 1;
-                thread.set_instruction_pointer(at.0)?;
+                pass_trap_to(thread, raw, at)?;
             }
         }
         Ok(Action::Resume(0))
@@ -300,13 +296,12 @@ impl Session {
     }
 
     /// A SIGTRAP whose address is none of our breakpoints.
-    fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, trap: Addr) -> Result<Action> {
-        if self.space.breakpoints.was_removed(trap) && is_own_trap(thread)? && self.space.is_clean(trap)? {
-            thread.set_instruction_pointer(trap.0)?;
+    fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
+        if self.space.breakpoints.was_removed(trap) && thread.is_breakpoint_trap()? && self.space.is_clean(trap)? {
+            pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
         }
-        self.before_signal(tid, thread)?;
-        Ok(Action::Resume(SIGTRAP))
+        self.deliver_trap(tid, thread)
     }
 }
 
@@ -346,9 +341,9 @@ pub(super) fn leave_pad(thread: &Stopped, raw: &RawRegs, resume: Resume) -> Resu
     thread.set_registers(&moved)
 }
 
-/// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
-/// program can send bears that.
-pub(super) fn is_own_trap(thread: &Stopped) -> Result<bool> {
-    const SI_KERNEL: i32 = 0x80;
-    Ok(thread.signal_code()? == SI_KERNEL)
+/// Moves a thread that has hit a breakpoint on to `pc`.
+pub(super) fn pass_trap_to(thread: &Stopped, raw: &RawRegs, pc: Addr) -> Result<()> {
+    let mut regs = raw.regs();
+    regs.rip = pc.0;
+    thread.pass_trap(raw, &regs)
 }

@@ -21,8 +21,10 @@ use crate::elf::{Elf, SymbolKind, base_name};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{FileVersion, ModuleMemory};
+use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::retry::RetryHandler;
 use crate::tracer::root::TargetRoot;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
@@ -122,6 +124,8 @@ pub struct AddressSpace {
     root: Option<Arc<TargetRoot>>,
     /// The bytes.
     pub memory: TargetMemory,
+    /// Who undoes what is written if we are killed.
+    guarded: Option<Guarded>,
     /// The breakpoints that are in it.
     pub breakpoints: BreakpointTable,
     /// Walks its stacks.
@@ -138,6 +142,7 @@ pub struct AddressSpace {
     /// Return sites in modules that have a breakpoint only while a call is in progress.
     demoted: FxHashSet<Addr>,
     remote_code: Option<Addr>,
+    retry_handler: Option<RetryHandler>,
     no_remote_calls: bool,
     mapped_pads: u64,
     shadow_stack: ShadowStack,
@@ -197,7 +202,8 @@ const R_STATE: u64 = 24;
 
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
-    pub fn open(pid: i32, tid: i32) -> Result<Self> {
+    pub fn open(pid: i32, tid: i32, guardian: Option<&Guardian>) -> Result<Self> {
+        let memory = TargetMemory::open(pid, tid)?;
         let mut unwinder = Unwinder::default();
         if let Some(sp) = procfs::initial_stack(tid) {
             unwinder.set_initial_stack(sp);
@@ -206,7 +212,8 @@ impl AddressSpace {
             pid,
             pid_inside: procfs::pid_inside(pid),
             root: TargetRoot::of(tid).map(Arc::new),
-            memory: TargetMemory::open(pid, tid)?,
+            guarded: guardian.map(|guardian| guardian.guard(pid, &memory)),
+            memory,
             breakpoints: BreakpointTable::default(),
             unwinder,
             pads: PadAllocator::default(),
@@ -219,6 +226,7 @@ impl AddressSpace {
             deferred: Vec::new(),
             demoted: FxHashSet::default(),
             remote_code: None,
+            retry_handler: None,
             no_remote_calls: false,
             mapped_pads: 0,
             shadow_stack: code::NO_SHADOW_STACK,
@@ -232,6 +240,13 @@ impl AddressSpace {
             leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
         })
+    }
+
+    /// Ends the guard: nothing of ours is in it any more, or it is gone.
+    pub fn end_guard(&mut self) {
+        if let Some(guarded) = self.guarded.take() {
+            guarded.forget();
+        }
     }
 
     /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and
@@ -278,7 +293,13 @@ impl AddressSpace {
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
             self.breakpoints.remove_range(range.start, range.end);
+            if let Some(guarded) = &self.guarded {
+                guarded.unmapped(range.start, range.end);
+            }
             self.pads.remove_range(range.start, range.end);
+            self.remote_code = self.remote_code.filter(|at| !range.contains(at));
+            self.retry_handler =
+                self.retry_handler.filter(|handler| !range.contains(&handler.at) && !range.contains(&handler.call));
             self.unwinder.remove_module(module.id);
             self.call_families.retain(|addr, _| !range.contains(addr));
             self.entry_families.retain(|addr, _| !range.contains(addr));

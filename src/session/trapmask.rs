@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 /// Which breakpoints were hit with all signals blocked: the same ones will be again.
 #[derive(Debug, Default)]
 pub struct TrapMask {
-    action: TrapAction,
+    pub(super) action: TrapAction,
     by_breakpoint: FxHashMap<(i32, Addr), Seen>,
 }
 
@@ -35,7 +35,7 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-const SIGTRAP_BIT: u64 = bit(SIGTRAP);
+pub(super) const SIGTRAP_BIT: u64 = bit(SIGTRAP);
 
 /// SIGKILL and SIGSTOP can't be blocked; glibc keeps 32 and 33 for itself and leaves them open.
 const UNTOLD: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
@@ -84,6 +84,7 @@ impl Session {
                 forced_open = true;
                 seen.blocked = true;
                 thread.set_signal_mask(mask | SIGTRAP_BIT)?;
+                self.suspect_retry_handler();
             }
         }
         match self.trap_mask.action {
@@ -119,7 +120,13 @@ impl Session {
     /// or taken from the arguments where a stop itself would undo it.
     pub(super) fn on_sigaction(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<Option<WaitStatus>> {
         let (signal, action) = (raw.0.rdi, raw.0.rsi);
-        if signal != SIGTRAP as u64 || action == 0 {
+        if signal != SIGTRAP as u64 {
+            return Ok(None);
+        }
+        if let Some(status) = self.yield_trap_action(thread)? {
+            return Ok(Some(status));
+        }
+        if action == 0 {
             return Ok(None);
         }
         let handler = self.space.memory.read_u64(Addr(action));

@@ -343,3 +343,13 @@ pub fn send(pid: i32, signal: i32) -> Result<()> {
     // SAFETY: kill has no memory effects.
     if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(TracerError::last("signal", pid)) }
 }
+
+/// Sends `signal` to thread `tid` of process `pid`.
+pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> Result<()> {
+    // SAFETY: tgkill has no memory effects.
+    if unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) } == 0 {
+        Ok(())
+    } else {
+        Err(TracerError::last("signal", tid))
+    }
+}

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// Bytes fetched at once around the stack pointer: one page costs 2.4 µs, and holds a stack of 20 ordinary frames.
@@ -45,7 +46,16 @@ impl TargetMemory {
         let file = injection::point(Call::Other)
             .and_then(|()| OpenOptions::new().read(true).write(true).open(&path))
             .map_err(|source| TracerError::ProcFile { path, source })?;
-        Ok(Self {
+        Ok(Self::new(pid, tid, file))
+    }
+
+    /// The memory that a descriptor of `/proc/TID/mem` leads to, where `pid` is its process.
+    pub fn from_descriptor(pid: i32, descriptor: OwnedFd) -> Self {
+        Self::new(pid, pid, descriptor.into())
+    }
+
+    fn new(pid: i32, tid: i32, file: File) -> Self {
+        Self {
             pid,
             file,
             reader: tid,
@@ -54,7 +64,12 @@ impl TargetMemory {
             window_start: 0,
             window: Vec::with_capacity(WINDOW),
             pages: None,
-        })
+        }
+    }
+
+    /// The descriptor of `/proc/TID/mem`, which leads to this memory in any process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Forgets what was cached: to be called at each stop, before the first read. `tid` is the stopped task.

@@ -121,6 +121,15 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// The child processes of `pid` at this moment; none where the kernel does not tell (CONFIG_PROC_CHILDREN).
+pub fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |tid: i32| read(pid, &format!("task/{tid}/children")).unwrap_or_default();
+    let threads = tasks(pid).unwrap_or_default();
+    let text: Vec<String> =
+        threads.into_iter().map(|tid| String::from_utf8_lossy(&of_thread(tid)).into_owned()).collect();
+    text.iter().flat_map(|line| line.split_whitespace()).filter_map(|word| word.parse().ok()).collect()
+}
+
 /// The value of `key` in `/proc/TID/status`, without white space around it. None if the task is gone.
 pub fn status_field(tid: i32, key: &str) -> Option<String> {
     field_of(&read(tid, "status").ok()?, key)
@@ -216,6 +225,18 @@ pub fn whereabouts(pid: i32, tid: i32) -> Whereabouts {
     }
 }
 
+/// The number of the system call that a task sleeps in. None if it runs, or sleeps outside of system calls.
+pub fn system_call(pid: i32, tid: i32) -> Option<i64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    text.split_whitespace().next()?.parse().ok().filter(|number| *number >= 0)
+}
+
+/// Whether a signal waits that the task will get as soon as it looks.
+pub fn has_deliverable_signal(tid: i32) -> bool {
+    let of = |key| status_signals(tid, key).unwrap_or(u64::MAX);
+    (of("SigPnd") | of("ShdPnd")) & !of("SigBlk") != 0
+}
+
 /// A thread's name (at most 15 bytes), or an empty one if it is gone.
 pub fn comm(tid: i32) -> String {
     read(tid, "comm").map(|name| String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()).unwrap_or_default()
@@ -305,9 +326,19 @@ pub fn kernel_release() -> String {
 /// Whether two tasks share one address space (kcmp(2)). None if the kernel does not tell.
 pub fn same_memory(a: i32, b: i32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
+    same(a, b, KCMP_VM)
+}
+
+/// Whether two tasks share their signal actions (CLONE_SIGHAND). None if the kernel does not tell.
+pub fn same_signal_actions(a: i32, b: i32) -> Option<bool> {
+    const KCMP_SIGHAND: i32 = 4;
+    same(a, b, KCMP_SIGHAND)
+}
+
+fn same(a: i32, b: i32, what: i32) -> Option<bool> {
     injection::point(Call::Other).ok()?;
-    // SAFETY: kcmp with KCMP_VM takes numbers only.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) };
+    // SAFETY: kcmp takes numbers only where it compares what tasks have but one of.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) };
     (order >= 0).then_some(order == 0)
 }
 

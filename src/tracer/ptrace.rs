@@ -25,11 +25,46 @@ pub struct Stopped {
     tid: i32,
 }
 
+/// io_pgetevents(2), which libc does not name.
+const SYS_IO_PGETEVENTS: libc::c_long = 333;
+
+/// System calls that end early, with EINTR, when their thread is stopped (signal(7), "Interruption of system calls and library
+/// functions by stop signals"), and those that may. They have done nothing yet then, and can be made once more.
+pub const ENDING_EARLY: [libc::c_long; 22] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_msgrcv,
+    libc::SYS_msgsnd,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_io_getevents,
+    SYS_IO_PGETEVENTS,
+    libc::SYS_io_uring_enter,
+];
+
 /// Attaches to `tid` without stopping it (PTRACE_SEIZE). Its future children and threads are seized with it.
 /// `exit_kill`: the kernel kills the task if the calling thread ends while still attached.
 pub fn seize(tid: i32, exit_kill: bool) -> Result<()> {
     let options = if exit_kill { OPTIONS | libc::PTRACE_O_EXITKILL } else { OPTIONS };
     request(libc::PTRACE_SEIZE, tid, 0, as_word(options), "seize")
+}
+
+/// Attaches to `tid` alone, without stopping it: children and threads of its own are not attached to.
+pub fn seize_only(tid: i32) -> Result<()> {
+    request(libc::PTRACE_SEIZE, tid, 0, 0, "seize")
 }
 
 /// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
@@ -65,6 +100,11 @@ pub fn wait_task(tid: i32) -> Result<Waited> {
             other => return Ok(other),
         }
     }
+}
+
+/// Whether there is something to report of one task.
+pub fn poll_task(tid: i32) -> Result<Waited> {
+    wait_for(tid, libc::__WALL | libc::WNOHANG)
 }
 
 fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
@@ -124,6 +164,11 @@ impl Stopped {
         request(libc::PTRACE_CONT, self.tid, 0, as_word(signal), "resume")
     }
 
+    /// The task is no longer to be killed if the calling thread ends; see [`seize`].
+    pub fn live_on(&self) -> Result<()> {
+        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(OPTIONS), "set the options of")
+    }
+
     /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
     /// ends in another stop of the same task.
     pub(super) fn run_to_system_call(&self) -> Result<()> {
@@ -134,37 +179,11 @@ impl Stopped {
     /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
     /// the task call once more. A timeout begins anew with it.
     pub fn restart_interrupted_call(&self) -> Result<()> {
-        /// Calls that wait, and have done nothing yet when they fail with EINTR.
-        const CALLS: [libc::c_long; 19] = [
-            libc::SYS_epoll_wait,
-            libc::SYS_epoll_pwait,
-            libc::SYS_epoll_pwait2,
-            libc::SYS_rt_sigtimedwait,
-            libc::SYS_semop,
-            libc::SYS_semtimedop,
-            libc::SYS_msgrcv,
-            libc::SYS_msgsnd,
-            libc::SYS_recvfrom,
-            libc::SYS_recvmsg,
-            libc::SYS_recvmmsg,
-            libc::SYS_sendto,
-            libc::SYS_sendmsg,
-            libc::SYS_accept,
-            libc::SYS_accept4,
-            libc::SYS_read,
-            libc::SYS_write,
-            libc::SYS_io_getevents,
-            libc::SYS_io_uring_enter,
-        ];
-        let mut raw = self.registers()?;
-        let call = raw.0.orig_rax.cast_signed();
-        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) || !CALLS.contains(&call) {
+        let raw = self.registers()?;
+        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) {
             return Ok(());
         }
-        raw.0.rax = raw.0.orig_rax;
-        // `syscall` has two bytes.
-        raw.0.rip = raw.0.rip.wrapping_sub(2);
-        self.set_registers(&raw)
+        raw.repeating_system_call().map_or(Ok(()), |again| self.set_registers(&again))
     }
 
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
@@ -196,6 +215,15 @@ impl Stopped {
         request(libc::PTRACE_POKEUSER, self.tid, offset as u64, rip, "write the instruction pointer of")
     }
 
+    /// Moves a thread that has hit a breakpoint on to `regs`, of which `raw` holds the rest, in such a way that the
+    /// [retry handler](super::retry) leaves it there.
+    pub fn pass_trap(&self, raw: &RawRegs, regs: &Regs) -> Result<()> {
+        let mut passed = *raw;
+        passed.set_regs(regs);
+        passed.0.eflags |= super::retry::RESUME_FLAG;
+        self.set_registers(&passed)
+    }
+
     /// The message of a ptrace event: the new task's id, the exit status, or the former id at an exec.
     pub fn event_message(&self) -> Result<u64> {
         let mut message = 0u64;
@@ -209,6 +237,19 @@ impl Stopped {
         request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")?;
         // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid.
         Ok(unsafe { info.assume_init() }.si_code)
+    }
+
+    /// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
+    /// program can send bears that.
+    pub fn is_breakpoint_trap(&self) -> Result<bool> {
+        const SI_KERNEL: i32 = 0x80;
+        Ok(self.signal_code()? == SI_KERNEL)
+    }
+
+    /// Whether the thread has stopped at the entry or exit of a system call that it makes for us (ptrace(2), "Syscall-stops"):
+    /// the stop that it was at before, and the signal of that, are used up.
+    pub fn is_at_system_call(&self) -> Result<bool> {
+        Ok(self.signal_code()? == libc::SIGTRAP)
     }
 
     /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says
@@ -276,6 +317,30 @@ impl RawRegs {
         gpr[reg::R14] = r.r14;
         gpr[reg::R15] = r.r15;
         Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+    }
+
+    /// If the thread was interrupted in a system call that has to be made once more: how it makes it. What the kernel itself
+    /// would do, were it not that the thread has made another call since (and makes of an early end, as epoll_wait has it).
+    pub fn repeating_system_call(&self) -> Option<Self> {
+        // Not among the numbers that programs get to see: include/linux/errno.h.
+        const ERESTARTSYS: i64 = 512;
+        const ERESTART_RESTARTBLOCK: i64 = 516;
+        const SYSCALL_LEN: u64 = 2;
+        if self.0.orig_rax.cast_signed() < 0 {
+            return None;
+        }
+        let mut again = *self;
+        again.0.rax = match -self.0.rax.cast_signed() {
+            ERESTART_RESTARTBLOCK => libc::SYS_restart_syscall.cast_unsigned(),
+            error if (ERESTARTSYS..ERESTART_RESTARTBLOCK).contains(&error) => self.0.orig_rax,
+            error if error == i64::from(libc::EINTR) && ENDING_EARLY.contains(&self.0.orig_rax.cast_signed()) => {
+                self.0.orig_rax
+            }
+            _ => return None,
+        };
+        again.0.rip = self.0.rip.wrapping_sub(SYSCALL_LEN);
+        again.0.orig_rax = u64::MAX;
+        Some(again)
     }
 
     /// Takes over general-purpose registers, instruction pointer and flags.

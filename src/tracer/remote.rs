@@ -4,7 +4,6 @@
 //! disposition. Made only at a breakpoint stop: there the thread is in user code, so no interrupted system call of its
 //! own waits to be restarted.
 
-use super::memory::TargetMemory;
 use super::ptrace::{RawRegs, Stopped, Waited};
 use super::status::WaitStatus;
 use super::{Result, TracerError};
@@ -43,6 +42,7 @@ pub fn call(thread: &Stopped, regs: &RawRegs, code: Addr, number: i64, arguments
         left: false,
         stop_again: 0,
         in_group_stop: false,
+        faulted: false,
         over: false,
     };
     thread.set_signal_mask(u64::MAX)?;
@@ -77,6 +77,8 @@ struct Errand<'a> {
     /// A stop signal that was swallowed meanwhile.
     stop_again: i32,
     in_group_stop: bool,
+    /// It did not get as far as the system call.
+    faulted: bool,
     /// Nothing is to be given back any more.
     over: bool,
 }
@@ -101,6 +103,12 @@ impl Errand<'_> {
                 // Without PTRACE_O_TRACESYSGOOD the stops at a system call's entry and exit look like this.
                 WaitStatus::Signal(libc::SIGTRAP) if !self.entered => self.entered = true,
                 WaitStatus::Signal(libc::SIGTRAP) => self.left = true,
+                // Of the code that stands there, and it would be so again: it is not what was written.
+                WaitStatus::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE) => {
+                    self.faulted = true;
+                    let source = std::io::Error::from_raw_os_error(libc::EFAULT);
+                    return Err(TracerError::Task { operation: "make a system call in", tid, source });
+                }
                 // SIGSTOP can't be blocked; it is delivered afterwards.
                 WaitStatus::Signal(signal) => self.stop_again = signal,
                 WaitStatus::GroupStop(_) => self.in_group_stop = true,
@@ -130,7 +138,7 @@ impl Errand<'_> {
 
 impl Drop for Errand<'_> {
     fn drop(&mut self) {
-        if self.over || (self.sent && !matches!(self.complete(), Ok(None))) {
+        if self.over || (self.sent && !self.faulted && !matches!(self.complete(), Ok(None))) {
             return;
         }
         if let Err(error) = self.give_back() {
@@ -172,10 +180,20 @@ pub fn set_signal_action(
     signal: i32,
     scratch: Addr,
 ) -> Result<RemoteCall> {
-    call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, scratch.0, 0, 8, 0, 0])
+    exchange_signal_action(thread, regs, code, signal, scratch, Addr(0))
 }
 
-/// Writes [`CALL_CODE`] at `at`.
-pub fn prepare(memory: &mut TargetMemory, at: Addr) -> Result<()> {
-    memory.write_code(at, &CALL_CODE)
+/// The same, and writes the action from before to `old`, 32 writable bytes, if that is not 0.
+///
+/// # Errors
+/// As for [`call`].
+pub fn exchange_signal_action(
+    thread: &Stopped,
+    regs: &RawRegs,
+    code: Addr,
+    signal: i32,
+    new: Addr,
+    old: Addr,
+) -> Result<RemoteCall> {
+    call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, new.0, old.0, 8, 0, 0])
 }

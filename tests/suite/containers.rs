@@ -160,6 +160,25 @@ fn t37_in_a_user_namespace_and_below_it() {
     assert_no_warning(&traced);
 }
 
+/// T37: `check` judges a program that was set apart after its start.
+#[test]
+fn t37_check_unshare() {
+    for apart in [Apart::Chroot, Apart::Overlay] {
+        let contained = Contained::new(apart, &[]);
+        let mut running = contained.program.start_checked(&[]);
+        running.value("ready");
+        work(&mut running);
+        let checked = contained.program.collect_checked(running.wait());
+        assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+        let lost: Vec<_> =
+            checked.report.list("/findings").iter().map(|finding| finding["stack"].to_string()).collect();
+        for function in ["inside_allocate", "inside_plugin", "inside_late"] {
+            assert!(lost.iter().any(|stack| stack.contains(function)), "{function}: {lost:?}");
+        }
+        assert!(!lost.concat().contains("outside_"), "{lost:?}");
+    }
+}
+
 /// T37: /proc is that of another pid namespace. Ids in it are those of other processes: nothing is traced, nobody's memory is
 /// written to.
 #[test]
@@ -245,9 +264,12 @@ fn t37_asking_across_namespaces() {
         .args(["--format", "json", "--"])
         .args([&app, &library]);
     let mut running = program.start();
-    assert_ne!(running.value("ready"), "1");
+    let inner = running.value("ready");
+    assert_ne!(inner, "1");
     let heaptrace_outside = procfs::children(running.pid())[0];
-    let target = procfs::children(heaptrace_outside)[0];
+    let is_target =
+        |pid: &i32| procfs::status_field(*pid, "NSpid").is_some_and(|ids| ids.ends_with(&format!("\t{inner}")));
+    let target = procfs::children(heaptrace_outside).into_iter().find(is_target).unwrap();
     work(&mut running);
     let asked = heaptrace(&["leaks", &target.to_string()]);
     assert!(asked.status.success(), "{}", stderr(&asked));
@@ -257,7 +279,6 @@ fn t37_asking_across_namespaces() {
 
     let outside = folder.start_attached(&[], target);
     procfs::wait_until_answered(target);
-    let inner = procfs::status_field(target, "NSpid").unwrap().split_whitespace().last().unwrap().to_owned();
     let inside = Command::new("nsenter")
         .args(["--target", &target.to_string(), "--user", "--mount", "--pid"])
         .args([tracer.as_os_str(), "leaks".as_ref(), inner.as_ref()])

@@ -25,6 +25,38 @@ fn t05_sleepers_are_not_woken() {
     sleepers.wait().success();
 }
 
+/// T05: the same at the detach of a launched program, one of whose threads has to take our handler for SIGTRAP out.
+#[test]
+fn t05_sleepers_are_not_woken_by_the_end_of_run() {
+    let program = Program::fixture("sleepers").args(["3000"]);
+    let mut sleepers = program.start_traced(&["--duration", "600ms"]);
+    let pid: i32 = sleepers.value("asleep").parse().unwrap();
+    wait_until_let_go(pid);
+    for _ in 0..8 {
+        let line = sleepers.line();
+        assert!(line.ends_with("on time 0"), "{line}");
+    }
+    sleepers.wait().success();
+}
+
+/// T05: the same where there is one thread only.
+#[test]
+fn t05_a_lone_sleeper_is_not_woken() {
+    for name in ["epoll_wait", "poll", "select", "nanosleep", "futex", "semtimedop", "sigtimedwait", "recv"] {
+        let program = Program::fixture("sleepers").args(["1500", name]);
+        let mut sleeper = program.start_traced(&["--duration", "500ms"]);
+        let pid: i32 = sleeper.value("asleep").parse().unwrap();
+        wait_until_let_go(pid);
+        assert_eq!(sleeper.line(), format!("{name} on time 0"));
+        sleeper.wait().success();
+    }
+}
+
+fn wait_until_let_go(pid: i32) {
+    procfs::wait_until_let_go(pid);
+    assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+}
+
 /// T39: after a detach by Ctrl-C every byte of code equals its file and no thread has a tracer.
 #[test]
 fn t39_t41_ctrl_c_in_attach_detaches() {
@@ -116,4 +148,20 @@ fn attach_twice_in_a_row() {
         assert!(traced.report.total("allocations") > 0);
     }
     assert_victim_well(victim, pid);
+}
+
+/// Threads that have come and gone before their parents' events were served are not waited for.
+#[test]
+fn a_detach_waits_for_no_thread_that_has_ended() {
+    for _ in 0..crate::suite::rounds(4) {
+        let program = Program::fixture("victim").args(["3", "churn"]);
+        let mut running = program.start_traced(&["--duration", "150ms"]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        procfs::wait_until_let_go(pid);
+        running.feed(b"");
+        assert_eq!(running.line(), "ok");
+        let traced = program.collect(running.wait().success());
+        // a detach gives up on a thread after 5 s
+        assert!(traced.report.number("/cost/wall_ns") < 4_000_000_000);
+    }
 }

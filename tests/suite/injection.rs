@@ -92,10 +92,7 @@ fn run_for_a_while_with(kind: &str) {
         };
         let pid: i32 = pid.parse().unwrap();
         // the pads are emptied last, when all threads have been let go
-        procfs::wait_until("it is let go and clean", || {
-            let untraced = procfs::threads(pid).into_iter().all(|tid| procfs::tracer_of(tid) == 0);
-            untraced && procfs::text_differences(pid).is_empty()
-        });
+        procfs::wait_until_let_go(pid);
         procfs::assert_left_as_it_was(pid);
         running.send("still alive?");
         assert_eq!(running.line(), "alive", "{what}");

@@ -143,7 +143,7 @@ pub fn start(program: &Program, apart: Apart) -> (Running, i32, i32) {
     let mut running = program.start();
     let inner = running.value("ready").parse().unwrap();
     let pid = match apart {
-        Apart::Container => *procfs::children(running.pid()).first().expect("unshare has a child"),
+        Apart::Container => *procfs::children(running.pid()).first().unwrap(),
         Apart::Chroot | Apart::Overmount | Apart::Overlay => running.pid(),
     };
     (running, pid, inner)

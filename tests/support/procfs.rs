@@ -94,6 +94,19 @@ pub fn status_field(pid: i32, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
+/// Its children.
+pub fn children(pid: i32) -> Vec<i32> {
+    let of_thread = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+    let text: String = threads(pid).into_iter().map(of_thread).collect();
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// Whether it has a handler for the signal.
+pub fn catches(pid: i32, signal: nix::sys::signal::Signal) -> bool {
+    let set = status_field(pid, "SigCgt").and_then(|set| u64::from_str_radix(&set, 16).ok());
+    set.is_some_and(|set| set & (1 << (signal as i32 - 1)) != 0)
+}
+
 /// The process that traces it; 0 if none does.
 pub fn tracer_of(pid: i32) -> i32 {
     status_field(pid, "TracerPid").and_then(|value| value.parse().ok()).unwrap_or(0)
@@ -104,18 +117,28 @@ pub fn state(pid: i32) -> Option<char> {
     status_field(pid, "State")?.chars().next()
 }
 
-/// The processes that it has started and that live.
-pub fn children(pid: i32) -> Vec<i32> {
-    // each is the child of the thread that has started it
-    let of_thread = |thread| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
-    let lists: Vec<_> = threads(pid).into_iter().map(of_thread).collect();
-    lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|word| word.parse().ok()).collect()
+/// Ids of all threads. The kernel cuts a list short when a thread ends while it is made: then it is made again.
+pub fn threads(pid: i32) -> Vec<i32> {
+    loop {
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+        let found: Vec<i32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        match status_field(pid, "Threads").and_then(|count| count.parse().ok()) {
+            None => return found,
+            Some(count) if found.len() >= count => return found,
+            Some::<usize>(_) => {}
+        }
+    }
 }
 
-/// Ids of all threads.
-pub fn threads(pid: i32) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+/// Waits until no thread of the process is traced and its code is clean: pads are emptied last. Two looks in a row must show
+/// it: while the first is taken, a thread that is still traced can make another.
+pub fn wait_until_let_go(pid: i32) {
+    let mut in_a_row = 0;
+    wait_until("it is let go and clean", || {
+        let untraced = threads(pid).into_iter().all(|thread| tracer_of(thread) == 0);
+        in_a_row = if untraced && text_differences(pid).is_empty() { in_a_row + 1 } else { 0 };
+        in_a_row == 2
+    });
 }
 
 /// Fails unless the process, with all its threads, is untraced and its code is as in its files.

@@ -174,6 +174,12 @@ impl Running {
         Ended { status, stdout, stderr }
     }
 
+    /// Fails unless SIGKILL has ended it.
+    pub fn assert_killed(self) {
+        let ended = self.wait();
+        assert_eq!(ended.status.signal(), Some(Signal::SIGKILL as i32), "{}", ended.stderr);
+    }
+
     /// Fails unless it is alive, with the way in which it ended.
     pub fn assert_alive(&mut self) {
         if !self.is_alive() {

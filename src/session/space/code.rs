@@ -10,6 +10,7 @@ use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{self, RemoteCall};
+use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
 use std::collections::BTreeMap;
@@ -112,6 +113,9 @@ impl AddressSpace {
             if let Some(breakpoint) = self.breakpoints.get_mut(addr) {
                 breakpoint.pad = pad;
             }
+            if let Some(guarded) = &self.guarded {
+                guarded.place(addr, original);
+            }
             if added == Added::Write
                 && let Err(error) = self.memory.write_code(addr, &[INT3])
             {
@@ -144,7 +148,7 @@ impl AddressSpace {
         }
         match result {
             Ok(pad) => {
-                self.memory.write_code(pad.addr, &pad.bytes)?;
+                self.write_new_code(pad.addr, &pad.bytes)?;
                 Ok(Ok(pad.addr))
             }
             Err(error) => {
@@ -152,6 +156,14 @@ impl AddressSpace {
                 Ok(Err(Placed::Impossible))
             }
         }
+    }
+
+    /// Writes code of ours to where zeros are.
+    fn write_new_code(&mut self, at: Addr, bytes: &[u8]) -> Result<()> {
+        if let Some(guarded) = &self.guarded {
+            guarded.code(at, bytes.len() as u64);
+        }
+        self.memory.write_code(at, bytes)
     }
 
     /// Up to 15 bytes of the program's own code.
@@ -220,10 +232,34 @@ impl AddressSpace {
         if self.remote_code.is_none()
             && let Some(at) = self.pads.reserve(remote::CALL_CODE.len() as u64)
         {
-            remote::prepare(&mut self.memory, at)?;
+            self.write_new_code(at, &remote::CALL_CODE)?;
             self.remote_code = Some(at);
         }
         Ok(self.remote_code)
+    }
+
+    /// The handler for SIGTRAP, ready to be installed; written at first use, to a module's slack. None if there is no room.
+    pub fn retry_handler(&mut self) -> Result<Option<RetryHandler>> {
+        if self.retry_handler.is_none()
+            && let Some(call) = self.remote_code()?
+            && let Some(at) = self.pads.reserve(retry::SIZE)
+        {
+            self.write_new_code(at, &retry::image(at))?;
+            self.retry_handler = Some(RetryHandler { at, call });
+        }
+        Ok(self.retry_handler)
+    }
+
+    /// The handler for SIGTRAP, if it was ever made ready.
+    pub const fn known_retry_handler(&self) -> Option<RetryHandler> {
+        self.retry_handler
+    }
+
+    /// Says whether the handler is installed now, to who must take it out if we are killed.
+    pub fn tell_guardian_of(&self, handler: Option<RetryHandler>) {
+        if let Some(guarded) = &self.guarded {
+            guarded.retry_handler(handler);
+        }
     }
 
     /// Where a thread whose program counter is in a pad belongs in the original code.
@@ -264,6 +300,9 @@ impl AddressSpace {
         }
         // Not before: what fails here must be known to whoever tries again.
         self.breakpoints.remove_all(addr);
+        if let Some(guarded) = &self.guarded {
+            guarded.lifted(addr);
+        }
         Ok(())
     }
 
@@ -291,11 +330,21 @@ impl AddressSpace {
         self.memory.is_refused()
     }
 
-    /// Zeroes what pads have used. Only when no thread can be in one.
-    pub fn clear_pads(&mut self) {
+    /// Zeroes what pads have used. Only when no thread can be in one. `kept` stays.
+    pub fn clear_pads(&mut self, kept: Option<RetryHandler>) {
         let used: Vec<_> = self.pads.regions().collect();
         for (start, len) in used {
-            let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+            let mut zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+            if let Some(handler) = kept {
+                let mut keep = |at: Addr, code: &[u8]| {
+                    let Some(offset) = at.0.checked_sub(start.0).filter(|offset| *offset < len) else { return };
+                    for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(code) {
+                        *byte = *kept;
+                    }
+                };
+                keep(handler.at, &retry::image(handler.at));
+                keep(handler.call, &remote::CALL_CODE);
+            }
             if let Err(error) = self.memory.write_code(start, &zeros) {
                 tracing::debug!("{error}");
             }

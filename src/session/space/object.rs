@@ -158,7 +158,7 @@ mod tests {
         while !has_libc() || !asleep() {
             std::thread::yield_now();
         }
-        let mut space = AddressSpace::open(pid, pid).unwrap();
+        let mut space = AddressSpace::open(pid, pid, None).unwrap();
         space.read_maps(pid).unwrap();
         let is_libc = |module: &MappedModule| module.path.to_string_lossy().contains("libc.so");
         let mut libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();

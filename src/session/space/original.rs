@@ -56,7 +56,7 @@ mod tests {
         use std::process::{Command, Stdio};
         let mut child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let mut space = AddressSpace::open(pid, pid).unwrap();
+        let mut space = AddressSpace::open(pid, pid, None).unwrap();
         let at = space.mappings_and_memory().0.first().map(|mapping| mapping.start);
         assert_eq!(at, None, "no maps are read yet");
         let stack = crate::tracer::procfs::initial_stack(pid).unwrap();

@@ -1,0 +1,256 @@
+//! When the target has our handler for SIGTRAP ([`crate::tracer::retry`]), and when it must not.
+//!
+//! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone. The program must not notice it: before a
+//! SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread is
+//! back at a breakpoint and the action is the default one; a forked child that is let go does not keep it; nor does a process
+//! that is detached from.
+
+use super::tasks::{Role, Task};
+use super::trapmask::{SIGTRAP_BIT, TrapAction};
+use super::{Action, Serving, Session};
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::remote::RemoteCall;
+use crate::tracer::retry::{self, Disturbance, RetryHandler};
+use crate::tracer::status::{SIGTRAP, WaitStatus};
+use crate::tracer::{Result, control, procfs};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Whether the handler is installed in the current image.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Retry {
+    /// Not yet.
+    #[default]
+    Unset,
+    /// It is, or was when it was looked at last; None: it may have been taken away since.
+    Set(RetryHandler, Option<Instant>),
+    /// It is not, and will not be.
+    Never,
+}
+
+impl Retry {
+    /// The handler, if it may be there.
+    pub(super) const fn handler(self) -> Option<RetryHandler> {
+        match self {
+            Self::Set(handler, _) => Some(handler),
+            Self::Unset | Self::Never => None,
+        }
+    }
+}
+
+/// There is no thread that could take the handler out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NobodyLeft;
+
+/// How often it is looked at whether the handler is still there: a trap in a thread that blocks SIGTRAP removes it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long an attach waits for a thread that runs to stop.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// How often a request is repeated on which the program's life depends.
+const ATTEMPTS: u32 = 3;
+
+impl Session {
+    /// A thread stands at a breakpoint: installs the handler, or installs it again, or takes it out. Some: the thread's end was
+    /// reported instead.
+    pub(super) fn keep_retry_handler(&mut self, tid: i32, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        let handler = match self.retry {
+            Retry::Never => return Ok(None),
+            Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK => return Ok(None),
+            _ if !self.is_own_thread(tid) => return Ok(None),
+            Retry::Set(handler, _) => {
+                if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
+                    self.retry = Retry::Set(handler, Some(Instant::now()));
+                    return Ok(None);
+                }
+                handler
+            }
+            Retry::Unset => {
+                // Back at a breakpoint, the thread is done with what the handler had to be taken out for.
+                self.yielded.remove(&tid);
+                if !self.yielded.is_empty() || self.trap_mask.action != TrapAction::Default {
+                    return Ok(None);
+                }
+                match self.prepare_retry_handler()? {
+                    Some(handler) => handler,
+                    None => {
+                        self.retry = Retry::Never;
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        // A filter may kill the program for a system call that it would never make itself.
+        if procfs::has_seccomp(tid) {
+            self.retry = Retry::Never;
+            return Ok(None);
+        }
+        // Not afterwards: it may be installed although the call is broken off.
+        self.retry = Retry::Set(handler, None);
+        self.space.tell_guardian_of(Some(handler));
+        match handler.install(thread)? {
+            RemoteCall::Ended(status) => return Ok(Some(status)),
+            RemoteCall::Done(0) => {
+                self.retry = Retry::Set(handler, Some(Instant::now()));
+                // From now on the program can do without us.
+                if self.exit_kill && self.tasks.len() == 1 && self.expected.is_empty() {
+                    thread.live_on()?;
+                    self.exit_kill = false;
+                }
+            }
+            RemoteCall::Done(error) => {
+                tracing::debug!("no handler for SIGTRAP: {error}");
+                self.retry = Retry::Never;
+                self.space.tell_guardian_of(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
+    /// first that hits a probe, all busy threads would stand at theirs without it. Where all threads sleep it is left so: none
+    /// is to be disturbed.
+    pub(super) fn install_retry_handler_early(&mut self) -> Result<()> {
+        let runs = |tid: &i32| retry::disturbance(self.pid, *tid) == Some(Disturbance::None);
+        let Some(tid) = self.tasks.tids().into_iter().find(runs) else { return Ok(()) };
+        self.interrupt(tid)?;
+        let deadline = Instant::now() + EARLY;
+        while matches!(self.retry, Retry::Unset) && Instant::now() < deadline {
+            match ptrace::wait(false)? {
+                Waited::Task(stopped_tid, status, Some(stopped)) => {
+                    if stopped_tid == tid && status == WaitStatus::EventStop {
+                        self.serving = Some(Serving { tid, status, answer: None });
+                        self.space.memory.stands_still(Some(tid));
+                        let status = self.keep_retry_handler(tid, &stopped)?.unwrap_or(status);
+                        return self.on_stop(tid, status, stopped);
+                    }
+                    self.on_stop(stopped_tid, status, stopped)?;
+                }
+                Waited::Task(ended, status, None) => self.note_end(ended, status),
+                Waited::NoTasks => return Ok(()),
+                Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_own_thread(&self, tid: i32) -> bool {
+        self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
+    }
+
+    fn prepare_retry_handler(&mut self) -> Result<Option<RetryHandler>> {
+        if self.settings.guardian.is_none() { Ok(None) } else { self.space.retry_handler() }
+    }
+
+    fn remove_retry_handler(&mut self, thread: &Stopped, handler: RetryHandler) -> Result<Option<WaitStatus>> {
+        match handler.remove(thread, &mut self.space.memory)? {
+            RemoteCall::Ended(status) => Ok(Some(status)),
+            RemoteCall::Done(_) => {
+                self.retry = Retry::Unset;
+                self.space.tell_guardian_of(None);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A thread with SIGTRAP blocked was at a breakpoint: the kernel has then taken the handler out.
+    pub(super) const fn suspect_retry_handler(&mut self) {
+        if let Retry::Set(handler, _) = self.retry {
+            self.retry = Retry::Set(handler, None);
+        }
+    }
+
+    /// The program asks for SIGTRAP's action, or sets it: it must find its own.
+    pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        // A child that borrows the memory has actions of its own.
+        if !self.is_own_thread(thread.tid()) {
+            return Ok(None);
+        }
+        self.yielded.insert(thread.tid());
+        match self.retry.handler() {
+            Some(handler) => self.remove_retry_handler(thread, handler),
+            None => Ok(None),
+        }
+    }
+
+    /// Lets the program have a SIGTRAP that is none of ours.
+    pub(super) fn deliver_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
+        self.before_signal(tid, thread)?;
+        if self.retry.handler().is_none() || !self.is_own_thread(tid) {
+            return Ok(Action::Resume(SIGTRAP));
+        }
+        if let Some(status) = self.yield_trap_action(thread)? {
+            return self.decide(tid, status, thread);
+        }
+        // The remote call has used up the stop at which the signal could be delivered.
+        control::send_to_thread(self.pid, tid, SIGTRAP)?;
+        Ok(Action::Resume(0))
+    }
+
+    /// The first stop of a process that the traced one has made: it gets the default action back.
+    pub(super) fn free_child_of_retry_handler(&self, child: &Stopped, has_copy: bool) {
+        // A child may have been made before the handler was taken out of its parent.
+        let taken_out = || self.space.known_retry_handler().filter(|_| self.trap_mask.action == TrapAction::Default);
+        let Some(handler) = self.retry.handler().or_else(taken_out) else { return };
+        if procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT == 0) {
+            return;
+        }
+        if !has_copy && procfs::same_signal_actions(child.tid(), self.pid) != Some(false) {
+            return;
+        }
+        if procfs::has_seccomp(child.tid()) {
+            return;
+        }
+        let removed =
+            TargetMemory::open(child.tid(), child.tid()).and_then(|mut memory| handler.remove(child, &mut memory));
+        if let Err(error) = removed
+            && !error.is_death()
+        {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// Whether a detach has to take the handler out.
+    pub(super) fn has_handler_to_retire(&self) -> bool {
+        // A filter may kill the program for a system call that it would never make itself.
+        self.retry.handler().is_some() && self.exit.is_none() && !procfs::has_seccomp(self.pid)
+    }
+
+    /// Whether a detach has to take the handler out, and this thread can do it. It may have been seen for the first time just now.
+    pub(super) fn is_to_retire_handler(&self, tid: i32) -> Result<bool> {
+        Ok(self.has_handler_to_retire() && procfs::thread_group(tid)? == Some(self.pid))
+    }
+
+    /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
+    /// system call, it takes the handler out.
+    pub(super) fn retire_retry_handler_by(&mut self, status: WaitStatus, thread: &Stopped) {
+        let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
+        if !fits || !self.is_to_retire_handler(thread.tid()).unwrap_or(false) {
+            return;
+        }
+        for _ in 0..ATTEMPTS {
+            let Some(handler) = self.retry.handler().filter(|_| self.has_handler_to_retire()) else { return };
+            match self.remove_retry_handler(thread, handler) {
+                Err(error) if !error.is_death() => tracing::warn!("{error}"),
+                _ => return,
+            }
+        }
+    }
+
+    /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An error if
+    /// there is none that could; None if there is none at this moment.
+    pub(super) fn choose_who_retires(&self, tried: &BTreeSet<i32>) -> std::result::Result<Option<i32>, NobodyLeft> {
+        let is_candidate = |task: &&Task| task.role == Role::Thread && !tried.contains(&task.id.tid);
+        let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
+        let rank = |task: &Task| match task.listening {
+            true => Some(Disturbance::Stopped),
+            false => retry::disturbance(self.pid, task.id.tid),
+        };
+        let best = candidates.iter().filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid);
+        // A parent in vfork waits uninterruptibly.
+        let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'D' | b'Z' | b'X'));
+        if best.is_none() && !candidates.into_iter().any(may_come) { Err(NobodyLeft) } else { Ok(best) }
+    }
+}

@@ -1,0 +1,181 @@
+//! The guardian: a process of ours that undoes what heaptrace has written to the target's code, should heaptrace be killed.
+//!
+//! It is heaptrace's own executable, started anew before the first byte is written, and reads from a socket what the tracer
+//! thread is about to write where. Each record is in the kernel's hands before the byte that it tells of is, so that none is
+//! lost, however late the guardian reads it. The end of the socket without a dismissal means that heaptrace is gone.
+//!
+//! It lives in a session of its own, where no terminal reaches it, and holds none of heaptrace's descriptors: whoever reads
+//! the other end of one must see its end when heaptrace does.
+
+mod record;
+mod rescue;
+
+use super::memory::TargetMemory;
+use super::retry::RetryHandler;
+use super::{Result, TracerError};
+use crate::addr::Addr;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, setsockopt, socketpair, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use record::{Record, What};
+pub use rescue::stand_by;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The hidden subcommand by which heaptrace becomes a guardian.
+pub const COMMAND: &str = "stand-guard";
+
+/// What the process is called in lists of processes. Not heaptrace: whoever kills all heaptraces by that name must not take
+/// the guardian with them.
+const NAME: &str = "guardian";
+
+/// How long the tracer waits for a guardian that does not read, in seconds, before it goes on without.
+const PATIENCE: i64 = 2;
+
+/// The running guardian, as its parent sees it. If it is dropped without [`GuardianProcess::dismiss`], it acts as soon as all
+/// [`Guardian`]s are dropped, too.
+#[derive(Debug)]
+pub struct GuardianProcess {
+    child: Child,
+    /// The session that tells the guardian ends before the guardian is dismissed.
+    _link: Arc<Link>,
+}
+
+impl GuardianProcess {
+    /// Starts the guardian. To be called on another thread than the tracer thread, whose waits would report its end.
+    ///
+    /// # Errors
+    /// If the process can't be started.
+    pub fn start() -> Result<(Self, Guardian)> {
+        let own = |operation| move |error: nix::Error| TracerError::Own { operation, source: error.into() };
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(own("make a socket"))?;
+        setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own("prepare a socket"))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(NAME).arg(COMMAND).current_dir("/");
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: between fork and exec the closure makes two system calls, which allocate nothing and take no lock.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::setsid() < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                // What heaptrace inherited is not for the guardian. Older kernels can't, and keep it.
+                libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+                Ok(())
+            });
+        }
+        let child =
+            command.spawn().map_err(|source| TracerError::Own { operation: "start the guardian process", source })?;
+        let link = Arc::new(Link { socket: ours, lost: AtomicBool::new(false) });
+        Ok((Self { child, _link: Arc::clone(&link) }, Guardian { link, spaces: Arc::default() }))
+    }
+
+    /// Ends the guardian: nothing of ours is in the target any more.
+    pub fn dismiss(mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The tracer's end of the socket to the guardian.
+#[derive(Clone, Debug)]
+pub struct Guardian {
+    link: Arc<Link>,
+    spaces: Arc<AtomicU32>,
+}
+
+#[derive(Debug)]
+struct Link {
+    socket: OwnedFd,
+    lost: AtomicBool,
+}
+
+impl Link {
+    /// A guardian that was killed, or stopped, must not hinder the tracing.
+    fn send(&self, record: Record, memory: Option<&TargetMemory>) {
+        if self.lost.load(Ordering::Relaxed) {
+            return;
+        }
+        let bytes = record.encode();
+        let descriptor = memory.map(|memory| [memory.descriptor().as_raw_fd()]);
+        let rights: Vec<_> = descriptor.iter().map(|fds| ControlMessage::ScmRights(fds)).collect();
+        let sent = loop {
+            match sendmsg::<()>(
+                self.socket.as_fd().as_raw_fd(),
+                &[IoSlice::new(&bytes)],
+                &rights,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            ) {
+                Err(nix::Error::EINTR) => {}
+                other => break other,
+            }
+        };
+        if let Err(error) = sent {
+            self.lost.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                "the guardian process is lost ({error}): if heaptrace is killed, the target may die with it"
+            );
+        }
+    }
+}
+
+impl Guardian {
+    /// Begins to guard an address space of process `pid`.
+    pub fn guard(&self, pid: i32, memory: &TargetMemory) -> Guarded {
+        let space = self.spaces.fetch_add(1, Ordering::Relaxed);
+        let guarded = Guarded { link: Arc::clone(&self.link), space };
+        guarded.link.send(Record { space, what: What::Space { pid } }, Some(memory));
+        guarded
+    }
+}
+
+/// One guarded address space.
+#[derive(Debug)]
+pub struct Guarded {
+    link: Arc<Link>,
+    space: u32,
+}
+
+impl Guarded {
+    fn tell(&self, what: What) {
+        self.link.send(Record { space: self.space, what }, None);
+    }
+
+    /// An int3 is about to be written over `original`.
+    pub fn place(&self, addr: Addr, original: u8) {
+        self.tell(What::Placed { addr, original });
+    }
+
+    /// The original byte has been written back.
+    pub fn lifted(&self, addr: Addr) {
+        self.tell(What::Lifted { addr });
+    }
+
+    /// Code of ours is about to be written where zeros were.
+    pub fn code(&self, start: Addr, len: u64) {
+        self.tell(What::Code { start, len });
+    }
+
+    /// Whether the handler for SIGTRAP is installed now.
+    pub fn retry_handler(&self, handler: Option<RetryHandler>) {
+        self.tell(handler.map_or(What::NoHandler, What::Handler));
+    }
+
+    /// The memory is gone, or somebody else's by now.
+    pub fn unmapped(&self, start: Addr, end: Addr) {
+        self.tell(What::Unmapped { start, end });
+    }
+
+    /// Nothing of ours is in it any more, or it is gone.
+    pub fn forget(self) {
+        self.tell(What::Forget);
+    }
+}

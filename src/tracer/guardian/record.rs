@@ -1,0 +1,126 @@
+//! What the tracer tells the guardian: records of one size, one a packet.
+
+use crate::addr::Addr;
+use crate::tracer::retry::RetryHandler;
+
+/// One record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Which address space it is about; numbered by the tracer.
+    pub space: u32,
+    /// What is the matter with it.
+    pub what: What,
+}
+
+/// What happens to an address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// It is to be guarded from now on. The descriptor of its memory comes with the record.
+    Space {
+        /// The process that it belongs to.
+        pid: i32,
+    },
+    /// An int3 goes to `addr`.
+    Placed {
+        /// Where.
+        addr: Addr,
+        /// What stands there.
+        original: u8,
+    },
+    /// The original byte is back.
+    Lifted {
+        /// Where.
+        addr: Addr,
+    },
+    /// Code of ours goes where zeros are.
+    Code {
+        /// Its first byte.
+        start: Addr,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// The handler for SIGTRAP is installed.
+    Handler(RetryHandler),
+    /// It is no longer.
+    NoHandler,
+    /// What was known of these addresses holds no longer.
+    Unmapped {
+        /// The first.
+        start: Addr,
+        /// One past the last.
+        end: Addr,
+    },
+    /// Nothing of ours is left in it, or it is gone.
+    Forget,
+}
+
+/// Bytes of an encoded record: kind, space, two words.
+pub const SIZE: usize = 24;
+
+impl Record {
+    /// The record as bytes.
+    pub fn encode(self) -> [u8; SIZE] {
+        let (kind, first, second): (u32, u64, u64) = match self.what {
+            What::Space { pid } => (0, u64::from(pid.cast_unsigned()), 0),
+            What::Placed { addr, original } => (1, addr.0, u64::from(original)),
+            What::Lifted { addr } => (2, addr.0, 0),
+            What::Code { start, len } => (3, start.0, len),
+            What::Unmapped { start, end } => (4, start.0, end.0),
+            What::Forget => (5, 0, 0),
+            What::Handler(handler) => (6, handler.at.0, handler.call.0),
+            What::NoHandler => (7, 0, 0),
+        };
+        let mut bytes = [0; SIZE];
+        bytes[..4].copy_from_slice(&kind.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.space.to_le_bytes());
+        bytes[8..16].copy_from_slice(&first.to_le_bytes());
+        bytes[16..].copy_from_slice(&second.to_le_bytes());
+        bytes
+    }
+
+    /// The record in `bytes`; None if there is none that this version knows.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first_chunk::<4>()?;
+        let (space, rest) = rest.split_first_chunk::<4>()?;
+        let (first, rest) = rest.split_first_chunk::<8>()?;
+        let (second, rest) = rest.split_first_chunk::<8>()?;
+        let (first, second) = (u64::from_le_bytes(*first), u64::from_le_bytes(*second));
+        let what = match u32::from_le_bytes(*kind) {
+            0 => What::Space { pid: i32::try_from(first).ok()? },
+            1 => What::Placed { addr: Addr(first), original: u8::try_from(second).ok()? },
+            2 => What::Lifted { addr: Addr(first) },
+            3 => What::Code { start: Addr(first), len: second },
+            4 => What::Unmapped { start: Addr(first), end: Addr(second) },
+            5 => What::Forget,
+            6 => What::Handler(RetryHandler { at: Addr(first), call: Addr(second) }),
+            7 => What::NoHandler,
+            _ => return None,
+        };
+        rest.is_empty().then_some(Self { space: u32::from_le_bytes(*space), what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_record_comes_back_as_it_was() {
+        let (addr, end) = (Addr(0x7fff_1234_5678), Addr(0x7fff_1234_6000));
+        for what in [
+            What::Space { pid: 4711 },
+            What::Placed { addr, original: 0xf3 },
+            What::Lifted { addr },
+            What::Code { start: addr, len: 17 },
+            What::Unmapped { start: addr, end },
+            What::Handler(RetryHandler { at: addr, call: end }),
+            What::NoHandler,
+            What::Forget,
+        ] {
+            let record = Record { space: 3, what };
+            assert_eq!(Record::decode(&record.encode()), Some(record));
+        }
+        assert_eq!(Record::decode(&[0; 23]), None);
+        assert_eq!(Record::decode(&[9; SIZE]), None);
+    }
+}

@@ -1,0 +1,401 @@
+//! The guardian's own side: it listens until heaptrace is gone, then gives each address space its code back.
+
+use super::NAME;
+use super::record::{Record, SIZE, What};
+use crate::addr::Addr;
+use crate::arch::INT3;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::remote::RemoteCall;
+use crate::tracer::retry::{self, RetryHandler};
+use crate::tracer::status::{SIGTRAP, WaitStatus};
+use crate::tracer::{Result, TracerError, control};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long the threads of a process are looked at until each was seen outside our code.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What the guardian does, from its start to its end. Standard input is the socket to heaptrace.
+///
+/// # Errors
+/// If standard input is no such socket.
+pub fn stand_by() -> Result<()> {
+    let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
+    let mut spaces = BTreeMap::new();
+    while let Some((record, memory)) = receive()? {
+        note(&mut spaces, record, memory);
+    }
+    // First the code of all: threads may be in front of our breakpoints at this moment.
+    for space in spaces.values_mut() {
+        space.restore();
+    }
+    for space in spaces.values_mut() {
+        space.restore_children();
+        if space.settle() && space.remove_handler() {
+            space.clear_code();
+        }
+    }
+    Ok(())
+}
+
+/// The next record and the descriptor that came with it. None at the end.
+fn receive() -> Result<Option<(Record, Option<OwnedFd>)>> {
+    loop {
+        let mut bytes = [0; SIZE];
+        let mut descriptors = nix::cmsg_space!([i32; 1]);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let stdin = std::io::stdin().as_raw_fd();
+        let received = match recvmsg::<()>(stdin, &mut parts, Some(&mut descriptors), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Err(nix::Error::EINTR) => continue,
+            Err(error) => return Err(TracerError::Own { operation: "listen to heaptrace", source: error.into() }),
+            Ok(received) => received,
+        };
+        let mut memory = None;
+        for message in received.cmsgs().into_iter().flatten() {
+            if let ControlMessageOwned::ScmRights(new) = message {
+                for descriptor in new {
+                    // SAFETY: the kernel has just made this descriptor for us.
+                    memory = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
+                }
+            }
+        }
+        let count = received.bytes;
+        if count == 0 {
+            return Ok(None);
+        }
+        if let Some(record) = bytes.get(..count).and_then(Record::decode) {
+            return Ok(Some((record, memory)));
+        }
+    }
+}
+
+fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, memory: Option<OwnedFd>) {
+    match (record.what, memory) {
+        (What::Space { pid }, Some(memory)) => {
+            let memory = TargetMemory::from_descriptor(pid, memory);
+            spaces.insert(record.space, Space { pid, memory, bytes: Bytes::default() });
+        }
+        (What::Forget, _) => {
+            spaces.remove(&record.space);
+        }
+        (what, _) => {
+            if let Some(space) = spaces.get_mut(&record.space) {
+                space.bytes.note(what);
+            }
+        }
+    }
+}
+
+/// What was written to one address space.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// Int3s, with the bytes below.
+    placed: BTreeMap<Addr, u8>,
+    /// Where int3s were: a thread may have hit one just before.
+    lifted: BTreeSet<Addr>,
+    /// Pads and the like, with their lengths.
+    code: BTreeMap<Addr, u64>,
+    /// The handler for SIGTRAP, if it is installed.
+    handler: Option<RetryHandler>,
+}
+
+impl Bytes {
+    fn note(&mut self, what: What) {
+        match what {
+            What::Placed { addr, original } => {
+                self.placed.insert(addr, original);
+            }
+            What::Lifted { addr } => {
+                self.placed.remove(&addr);
+                self.lifted.insert(addr);
+            }
+            What::Code { start, len } => {
+                self.code.insert(start, len);
+            }
+            What::Handler(handler) => self.handler = Some(handler),
+            What::NoHandler => self.handler = None,
+            What::Unmapped { start, end } => {
+                let gone = start..end;
+                self.placed.retain(|addr, _| !gone.contains(addr));
+                self.lifted.retain(|addr| !gone.contains(addr));
+                self.code.retain(|addr, _| !gone.contains(addr));
+            }
+            What::Space { .. } | What::Forget => {}
+        }
+    }
+
+    /// Whether an int3 is, or was, at `addr`.
+    fn is_trap(&self, addr: Addr) -> bool {
+        self.placed.contains_key(&addr) || self.lifted.contains(&addr)
+    }
+
+    /// Whether `pc` lies in code of ours.
+    fn is_inside(&self, pc: Addr) -> bool {
+        self.code.range(..=pc).next_back().is_some_and(|(start, len)| pc.0 - start.0 < *len)
+    }
+
+    /// Whether a thread with this program counter needs nothing of ours any more.
+    fn is_clear(&self, pc: Addr) -> bool {
+        !self.is_inside(pc) && !self.is_trap(pc.sub(1))
+    }
+}
+
+/// An address space, and the process that it belongs to.
+#[derive(Debug)]
+struct Space {
+    pid: i32,
+    memory: TargetMemory,
+    bytes: Bytes,
+}
+
+/// What a look at a thread has shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// It is outside our code, or gone.
+    Clear,
+    /// It has to be looked at again.
+    Again,
+    /// It may not be looked at.
+    Refused,
+}
+
+impl Space {
+    fn restore(&mut self) {
+        for _ in 0..2 {
+            if write_originals(&mut self.memory, &self.bytes).is_ok() {
+                return;
+            }
+            // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.
+            let deadline = Instant::now() + PATIENCE;
+            while Instant::now() < deadline {
+                match ptrace::seize_only(self.pid) {
+                    Ok(()) => break,
+                    Err(error) if error.is_death() => return,
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
+            }
+        }
+    }
+
+    /// Children that were forked at the last moment, and have never been seen by heaptrace, hold a copy of our breakpoints.
+    fn restore_children(&self) {
+        for child in procfs::children(self.pid) {
+            if procfs::same_memory(child, self.pid) != Some(false) {
+                continue;
+            }
+            let Ok(mut copy) = TargetMemory::open(child, child) else { continue };
+            // Another program has something else there.
+            let is_copy = self.bytes.placed.iter().all(|(&addr, &original)| {
+                let mut byte = [0];
+                copy.read_uncached(addr, &mut byte) == 1 && (byte == [INT3] || byte == [original])
+            });
+            if is_copy {
+                // Its end is no failure of ours.
+                let _ = write_originals(&mut copy, &self.bytes);
+            }
+        }
+    }
+
+    /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be told.
+    fn settle(&self) -> bool {
+        let mut clear = BTreeSet::new();
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            let Ok(threads) = procfs::tasks(self.pid) else { return false };
+            // A list is cut short where a thread ends meanwhile.
+            let mut again =
+                procfs::status_number(self.pid, "Threads").is_some_and(|count| threads.len() < count as usize);
+            for tid in threads {
+                if clear.contains(&tid) {
+                    continue;
+                }
+                match self.look_at(tid, deadline) {
+                    Look::Clear => {
+                        clear.insert(tid);
+                    }
+                    Look::Again => again = true,
+                    Look::Refused => return false,
+                }
+            }
+            // A thread that has come since was made by one that was clear already.
+            if !again {
+                return true;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        false
+    }
+
+    /// Looks where a thread is: without touching it if it sleeps.
+    fn look_at(&self, tid: i32, deadline: Instant) -> Look {
+        if matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')) {
+            return Look::Clear;
+        }
+        // The kernel has not finished with heaptrace yet: the thread may be about to get the signal of a trap that it has been
+        // moved past.
+        if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0 && tracer != control::thread_id()) {
+            return Look::Again;
+        }
+        if let Whereabouts::Blocked { pc, .. } = procfs::whereabouts(self.pid, tid)
+            && self.bytes.is_clear(pc)
+            // One that sleeps elsewhere, as for a page of its stack, may be about to enter the handler.
+            && procfs::system_call(self.pid, tid).is_some()
+        {
+            return Look::Clear;
+        }
+        match seize(tid) {
+            Ok(()) => {}
+            Err(error) if error.is_death() => return Look::Clear,
+            Err(_) => return Look::Refused,
+        }
+        match self.stop_and_look(tid, deadline) {
+            Ok(look) => look,
+            Err(error) if error.is_death() => Look::Clear,
+            Err(_) => Look::Again,
+        }
+    }
+
+    fn stop_and_look(&self, tid: i32, deadline: Instant) -> Result<Look> {
+        ptrace::interrupt(tid)?;
+        loop {
+            match ptrace::poll_task(tid)? {
+                Waited::Task(_, status, Some(thread)) => return self.look_at_stopped(status, thread),
+                Waited::Task(_, _, None) | Waited::NoTasks => return Ok(Look::Clear),
+                Waited::Nothing | Waited::Interrupted if Instant::now() < deadline => std::thread::yield_now(),
+                Waited::Nothing | Waited::Interrupted => return Ok(Look::Again),
+            }
+        }
+    }
+
+    /// Lets a thread go from its first stop, behind a breakpoint that it has hit back to it.
+    fn look_at_stopped(&self, status: WaitStatus, thread: Stopped) -> Result<Look> {
+        let pc = Addr(thread.registers()?.0.rip);
+        let trap = pc.sub(1);
+        let signal = match status {
+            WaitStatus::Signal(SIGTRAP) if self.bytes.is_trap(trap) && thread.is_breakpoint_trap()? => {
+                thread.set_instruction_pointer(trap.0)?;
+                thread.detach(0)?;
+                return Ok(Look::Clear);
+            }
+            WaitStatus::Signal(signal) => signal,
+            _ => 0,
+        };
+        let look = if self.bytes.is_clear(pc) { Look::Clear } else { Look::Again };
+        thread.detach(signal)?;
+        Ok(look)
+    }
+
+    /// Lets a thread take the handler for SIGTRAP out, which none needs any more. False if it may be there still.
+    fn remove_handler(&mut self) -> bool {
+        let Some(handler) = self.bytes.handler else { return true };
+        // A filter may kill the program for a system call that it would never make itself.
+        if procfs::has_seccomp(self.pid) {
+            return false;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut tried = BTreeSet::new();
+        while Instant::now() < deadline {
+            let Ok(threads) = procfs::tasks(self.pid) else { return true };
+            let best = threads
+                .into_iter()
+                .filter(|tid| !tried.contains(tid))
+                .filter_map(|tid| Some((retry::disturbance(self.pid, tid)?, tid)))
+                .min();
+            let Some((_, tid)) = best else {
+                tried.clear();
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            tried.insert(tid);
+            if matches!(self.remove_handler_by(tid, handler, deadline), Ok(true)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn remove_handler_by(&mut self, tid: i32, handler: RetryHandler, deadline: Instant) -> Result<bool> {
+        seize(tid)?;
+        ptrace::interrupt(tid)?;
+        loop {
+            match ptrace::poll_task(tid)? {
+                Waited::Task(_, WaitStatus::EventStop | WaitStatus::GroupStop(_), Some(thread)) => {
+                    let called = handler.remove(&thread, &mut self.memory)?;
+                    thread.detach(0)?;
+                    return Ok(matches!(called, RemoteCall::Done(0)));
+                }
+                Waited::Task(_, status, Some(thread)) => {
+                    self.look_at_stopped(status, thread)?;
+                    return Ok(false);
+                }
+                Waited::Task(_, _, None) | Waited::NoTasks => return Ok(false),
+                Waited::Nothing | Waited::Interrupted if Instant::now() < deadline => std::thread::yield_now(),
+                Waited::Nothing | Waited::Interrupted => return Ok(false),
+            }
+        }
+    }
+
+    fn clear_code(&mut self) {
+        for (&start, &len) in &self.bytes.code {
+            // The memory may be gone.
+            let _ = self.memory.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)]);
+        }
+    }
+}
+
+/// Attaches to a thread, if it is not attached to already: for the right to write.
+fn seize(tid: i32) -> Result<()> {
+    ptrace::seize_only(tid).or_else(|error| match procfs::tracer_of(tid) {
+        Some(tracer) if tracer == control::thread_id() => Ok(()),
+        // The old tracer may have gone in between.
+        Some(0) => ptrace::seize_only(tid),
+        _ => Err(error),
+    })
+}
+
+/// Writes the original bytes where int3s still stand. Goes on after an error; returns the first.
+fn write_originals(memory: &mut TargetMemory, bytes: &Bytes) -> Result<()> {
+    let mut first_error = Ok(());
+    for (&addr, &original) in &bytes.placed {
+        let mut byte = [0];
+        if memory.read_uncached(addr, &mut byte) == 1
+            && byte == [INT3]
+            && let Err(error) = memory.write_code(addr, &[original])
+            && first_error.is_ok()
+        {
+            first_error = Err(error);
+        }
+    }
+    first_error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_clear_outside_of_pads_and_behind_no_breakpoint() {
+        let mut bytes = Bytes::default();
+        bytes.note(What::Placed { addr: Addr(0x1000), original: 0x55 });
+        bytes.note(What::Placed { addr: Addr(0x2000), original: 0x56 });
+        bytes.note(What::Lifted { addr: Addr(0x2000) });
+        bytes.note(What::Code { start: Addr(0x3000), len: 16 });
+        assert_eq!(bytes.placed, BTreeMap::from([(Addr(0x1000), 0x55)]));
+        for pc in [0x1001, 0x2001, 0x3000, 0x300f] {
+            assert!(!bytes.is_clear(Addr(pc)), "{pc:x}");
+        }
+        for pc in [0x1000, 0x1002, 0x2000, 0x2fff, 0x3010] {
+            assert!(bytes.is_clear(Addr(pc)), "{pc:x}");
+        }
+        bytes.note(What::Unmapped { start: Addr(0x1000), end: Addr(0x4000) });
+        assert!(bytes.placed.is_empty() && bytes.lifted.is_empty() && bytes.code.is_empty());
+    }
+}

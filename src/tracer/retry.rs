@@ -1,0 +1,149 @@
+//! A handler for SIGTRAP in the target, for the moment in which heaptrace is killed.
+//!
+//! A thread that hits a breakpoint which nobody watches any more would die of it. With this handler it goes back to the
+//! breakpoint, and hits it again until the [guardian](super::guardian) has put the original byte back. As long as heaptrace
+//! traces the handler never runs: the trap's signal is taken away from the thread.
+//!
+//! A thread that was stopped when heaptrace was killed gets its signal even where heaptrace has already moved it past the
+//! breakpoint. Such a thread is told by its resume flag, which [`Stopped::pass_trap`] sets: a processor clears that flag
+//! with the first instruction, and it is never set behind an int3.
+
+use super::memory::TargetMemory;
+use super::procfs;
+use super::ptrace::{self, Stopped};
+use super::remote::{self, KernelAction, RemoteCall};
+use super::{Result, status::SIGTRAP};
+use crate::addr::Addr;
+
+/// Bit 16 of the flags register.
+pub const RESUME_FLAG: u64 = 1 << 16;
+
+/// The handler, called as handler(signal, siginfo, ucontext), and the function that it returns to.
+const CODE: [u8; 34] = [
+    0x81, 0x7e, 0x08, 0x80, 0x00, 0x00, 0x00, // cmpl $SI_KERNEL, si_code(%rsi)
+    0x75, 0x11, // jne return
+    0xf6, 0x82, 0xb2, 0x00, 0x00, 0x00, 0x01, // testb $(RESUME_FLAG >> 16), uc_mcontext.flags+2(%rdx)
+    0x75, 0x08, // jne return
+    0x48, 0x83, 0xaa, 0xa8, 0x00, 0x00, 0x00, 0x01, // subq $1, uc_mcontext.rip(%rdx)
+    0xc3, // return: ret
+    0xb8, 0x0f, 0x00, 0x00, 0x00, // mov $SYS_rt_sigreturn, %eax
+    0x0f, 0x05, // syscall
+];
+
+/// Where the return to the kernel begins in [`CODE`].
+const RESTORER: u64 = 27;
+
+/// Where the action to install stands behind the code: four words, as in the kernel's `struct sigaction`.
+const INSTALLED: u64 = 40;
+
+/// Where the default action stands.
+const DEFAULT: u64 = INSTALLED + 32;
+
+/// SA_RESTORER of the kernel's <asm/signal.h>, which the C library keeps to itself.
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// How far below the stack pointer a thread's old action is passed: below the red zone.
+const SCRATCH: u64 = 512;
+
+/// Bytes that the handler takes in the target, with the actions that system calls set.
+pub const SIZE: u64 = DEFAULT + 32;
+
+/// What is to be written at `at`: [`SIZE`] bytes in executable memory.
+pub fn image(at: Addr) -> Vec<u8> {
+    let mut bytes = CODE.to_vec();
+    bytes.resize(INSTALLED as usize, 0);
+    let flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART | libc::SA_ONSTACK;
+    for word in [at.0, u64::from(flags.cast_unsigned()) | SA_RESTORER, at.add(RESTORER).0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.resize(SIZE as usize, 0);
+    bytes
+}
+
+/// Where the two parts stand that it takes to install and to remove the handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryHandler {
+    /// The [`image`].
+    pub at: Addr,
+    /// A `syscall` instruction: see [`remote::call`].
+    pub call: Addr,
+}
+
+impl RetryHandler {
+    /// Lets a stopped thread install the handler. It may have been interrupted in a system call, which it goes on with.
+    ///
+    /// # Errors
+    /// As for [`remote::call`].
+    pub fn install(self, thread: &Stopped) -> Result<RemoteCall> {
+        let before = thread.registers()?;
+        let called = self.exchange(thread, self.at.add(INSTALLED), Addr(0))?;
+        if matches!(called, RemoteCall::Done(_))
+            && let Some(again) = before.repeating_system_call()
+        {
+            thread.set_registers(&again)?;
+        }
+        Ok(called)
+    }
+
+    /// Lets a stopped thread put the default action back, unless the program has set its own, past the C library. The thread
+    /// may have been interrupted in a system call, which it goes on with. `memory` is the thread's.
+    ///
+    /// # Errors
+    /// As for [`remote::call`].
+    pub fn remove(self, thread: &Stopped, memory: &mut TargetMemory) -> Result<RemoteCall> {
+        let before = thread.registers()?;
+        let old = Addr(before.0.rsp.wrapping_sub(SCRATCH));
+        let mut saved = KernelAction::default().map(u64::to_le_bytes).concat();
+        let kept = memory.read_uncached(old, &mut saved) == saved.len();
+        let mut called = self.exchange(thread, self.at.add(DEFAULT), old)?;
+        if let RemoteCall::Done(result) = called {
+            // Without an answer there was no room on the stack, and nothing is known against it.
+            let handler = if result == 0 { memory.read_word_uncached(old) } else { None };
+            if handler.is_some_and(|handler| handler != self.at.0 && handler != 0) {
+                called = self.exchange(thread, old, Addr(0))?;
+            }
+        }
+        if matches!(called, RemoteCall::Done(_)) {
+            if kept {
+                memory.write_code(old, &saved)?;
+            }
+            if let Some(again) = before.repeating_system_call() {
+                thread.set_registers(&again)?;
+            }
+        }
+        Ok(called)
+    }
+
+    fn exchange(self, thread: &Stopped, new: Addr, old: Addr) -> Result<RemoteCall> {
+        let regs = thread.registers()?;
+        remote::exchange_signal_action(thread, &regs, self.call, SIGTRAP, new, old)
+    }
+}
+
+/// How well a thread can be interrupted without being disturbed; less is better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Disturbance {
+    /// It runs.
+    None,
+    /// It sleeps in a system call that goes on with what is left.
+    Unnoticed,
+    /// Its process is stopped by a signal, and it is left so.
+    Stopped,
+    /// It sleeps in a system call that has to be made anew, with its whole time limit.
+    Longer,
+}
+
+/// What it would mean to a thread of process `pid` to be interrupted now. None if it must not be: it is gone, can't be
+/// stopped, or has a signal to deal with first.
+pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
+    match procfs::state(pid, tid)? {
+        b'R' => Some(Disturbance::None),
+        b'T' => Some(Disturbance::Stopped),
+        b'S' if procfs::has_deliverable_signal(tid) => None,
+        b'S' => match procfs::system_call(pid, tid) {
+            Some(number) if !ptrace::ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
+            _ => Some(Disturbance::Longer),
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,217 @@
+//! T42: heaptrace is killed, and the target lives on with its code restored.
+
+use super::attach::start_victim;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::running::Running;
+use nix::sys::signal::Signal;
+use std::os::unix::process::ExitStatusExt;
+
+/// The guardian process of a running heaptrace.
+fn guardian_of(heaptrace: i32) -> i32 {
+    let mut found = Vec::new();
+    procfs::wait_until("there is a guardian", || {
+        found = procfs::children(heaptrace)
+            .into_iter()
+            .filter(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(b"guardian\0"))
+            .collect();
+        found.len() == 1
+    });
+    found[0]
+}
+
+fn wait_until_gone(pid: i32) {
+    procfs::wait_until("the guardian has gone", || matches!(procfs::state(pid), None | Some('Z' | 'X')));
+}
+
+/// Kills heaptrace and waits until its guardian is gone, and the kernel is done with heaptrace, too.
+fn kill_heaptrace(heaptrace: i32, pid: i32) {
+    let guardian = guardian_of(heaptrace);
+    assert!(!procfs::group_members(heaptrace).contains(&guardian), "the terminal's signals would reach it");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
+    wait_until_gone(guardian);
+    procfs::wait_until_let_go(pid);
+}
+
+/// Hears from the victim that all is well, and looks itself.
+fn assert_untouched(victim: &mut Running, pid: i32) {
+    victim.send("still alive?");
+    assert_eq!(victim.line(), "alive");
+    procfs::assert_left_as_it_was(pid);
+    assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+}
+
+fn killed_in_attach(threads: &str, rounds: u32) {
+    let program = Program::fixture("victim").args([threads]);
+    let (mut victim, pid) = start_victim(&program);
+    for round in 0..crate::suite::rounds(rounds) {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&["-v"], pid);
+        wait_until_working(&mut victim, pid, threads != "0", round);
+        kill_heaptrace(attached.pid(), pid);
+        assert_untouched(&mut victim, pid);
+        attached.assert_killed();
+    }
+    victim.feed(b"");
+    assert_eq!(victim.line(), "ok");
+    victim.wait().success();
+}
+
+fn killed_in_run(threads: &str, rounds: u32) {
+    for round in 0..crate::suite::rounds(rounds) {
+        let program = Program::fixture("victim").args([threads]);
+        let mut running = program.start_traced(&[]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        wait_until_working(&mut running, pid, true, round);
+        kill_heaptrace(running.pid(), pid);
+        assert_untouched(&mut running, pid);
+        running.feed(b"");
+        assert_eq!(running.line(), "ok");
+        running.assert_killed();
+    }
+}
+
+/// Probes are in place and, if it works, hit; a different number of times in each round.
+fn wait_until_working(victim: &mut Running, pid: i32, hits: bool, round: u32) {
+    procfs::wait_until_probed(pid);
+    // A thread that is just making the call which installs the handler can't be helped: once an order is answered, it is over.
+    let ordered = Program::new("/bin/true").start_heaptrace(["ctl", &pid.to_string(), "resume"]).wait();
+    assert_eq!(ordered.code(), 0, "{}", ordered.stderr);
+    procfs::wait_until("the handler is there", || !hits || procfs::catches(pid, Signal::SIGTRAP));
+    for _ in 0..=round % 3 {
+        victim.send("still alive?");
+        assert_eq!(victim.line(), "alive");
+    }
+}
+
+/// T42: an idle process under `attach`.
+#[test]
+fn t42_killed_in_attach_to_an_idle_process() {
+    killed_in_attach("0", 3);
+}
+
+/// T42: one thread that does nothing but allocate.
+#[test]
+fn t42_killed_in_attach_to_one_busy_thread() {
+    killed_in_attach("1", 4);
+}
+
+/// T42: eight of them.
+#[test]
+fn t42_killed_in_attach_to_eight_busy_threads() {
+    killed_in_attach("8", 4);
+}
+
+/// T42: an idle program under `run`.
+#[test]
+fn t42_killed_in_run_of_an_idle_program() {
+    killed_in_run("0", 3);
+}
+
+/// T42: one thread that does nothing but allocate.
+#[test]
+fn t42_killed_in_run_with_one_busy_thread() {
+    killed_in_run("1", 4);
+}
+
+/// T42: eight of them.
+#[test]
+fn t42_killed_in_run_with_eight_busy_threads() {
+    killed_in_run("8", 4);
+}
+
+/// A guardian ends with heaptrace, and holds none of its descriptors: the pipe ends when the program does.
+#[test]
+fn a_guardian_leaves_with_heaptrace() {
+    let program = Program::fixture("victim").args(["1"]);
+    let mut running = program.start_traced(&[]);
+    running.value("ready");
+    let guardian = guardian_of(running.pid());
+    for entry in std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap() {
+        let target = std::fs::read_link(entry.unwrap().path()).unwrap();
+        let target = target.to_string_lossy();
+        assert!(target == "/dev/null" || target.starts_with("socket:") || target.ends_with("/mem"), "{target}");
+    }
+    running.wait().success();
+    wait_until_gone(guardian);
+}
+
+/// T42: a program that a SIGTRAP of its own ends, ends by it as without us.
+#[test]
+fn t42_own_traps_end_a_program_as_ever() {
+    for mode in ["raise", "int3"] {
+        let program = Program::fixture("own_trap").args([mode]);
+        assert_eq!(program.plain().status.signal(), Some(Signal::SIGTRAP as i32));
+        let traced = program.traced();
+        assert_eq!(traced.ended.code(), 128 + Signal::SIGTRAP as i32, "{mode}: {}", traced.ended.stderr);
+        assert_eq!(traced.report.0["exit"]["signal"], Signal::SIGTRAP as i32);
+        assert_eq!(traced.report.total("allocations"), 200);
+    }
+}
+
+/// T42: our handler for SIGTRAP is hidden from the program that asks for its action, and from its children.
+#[test]
+fn t42_the_handler_is_not_seen() {
+    for mode in ["query", "fork"] {
+        let program = Program::fixture("own_trap").args([mode]);
+        let traced = program.traced();
+        assert_eq!(traced.ended.text(), "ok\n", "{mode}: {}", traced.ended.stderr);
+        assert_eq!(traced.ended.code(), 0);
+    }
+}
+
+/// T42: a program that handles SIGTRAP itself and is idle lives on, its handler with it.
+#[test]
+fn t42_killed_in_run_of_a_program_with_its_own_handler() {
+    let program = Program::fixture("own_trap").args(["handled"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    kill_heaptrace(running.pid(), pid);
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.assert_killed();
+}
+
+/// T42: a program that has only asked for SIGTRAP's action, as interpreters do at their start, has our handler again.
+#[test]
+fn t42_killed_in_run_of_a_program_that_asked_for_the_action() {
+    let program = Program::fixture("own_trap").args(["queried"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    assert!(procfs::catches(pid, Signal::SIGTRAP), "our handler has not come back");
+    kill_heaptrace(running.pid(), pid);
+    assert_untouched(&mut running, pid);
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.assert_killed();
+}
+
+/// An action that was set behind our back, by a system call without the C library, outlives the detach.
+#[test]
+fn an_action_set_past_the_c_library_is_kept() {
+    let program = Program::fixture("own_trap").args(["unseen"]);
+    let mut running = program.start_traced(&["--duration", "700ms"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    procfs::wait_until_let_go(pid);
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.wait().success();
+}
+
+/// The only thread that could take the handler out is met in the middle of a fork.
+#[test]
+fn a_forking_program_is_left_without_the_handler() {
+    let program = Program::fixture("fork_many").args(["1000000"]);
+    let forking = program.start();
+    let pid = forking.pid();
+    for _ in 0..crate::suite::rounds(10) {
+        let tracer = Program::new("/bin/true");
+        tracer.start_attached(&["--duration", "40ms"], pid).wait().success();
+        procfs::assert_left_as_it_was(pid);
+        assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+    }
+    assert!(forking.is_alive());
+    forking.signal(Signal::SIGKILL);
+    forking.assert_killed();
+}
