@@ -202,6 +202,13 @@ impl AllocatorTable {
         usize::from(id.0) >= self.builtin
     }
 
+    /// The symbols that the user has declared; not what was declared by module and offset.
+    pub fn declared_symbols(&self) -> impl Iterator<Item = &str> {
+        let declared = self.iter().filter(|(id, _)| self.is_declared(*id));
+        let named = declared.filter(|(id, _)| !self.placed.iter().any(|placed| placed.function == *id));
+        named.map(|(_, function)| function.symbol.as_str())
+    }
+
     /// Whether the function is one of operator new / delete, which in a module that does not provide malloc itself only
     /// call the real allocator.
     pub fn is_wrapper_candidate(&self, id: FunctionId) -> bool {

@@ -63,6 +63,8 @@ pub struct RunOptions {
 pub struct AttachOptions {
     /// Which process.
     pub target: AttachTarget,
+    /// Whether to wait for it.
+    pub wait: Wait,
     /// Whether to classify what is live before letting go.
     pub leaks_at_end: bool,
     /// How to profile it.
@@ -76,6 +78,18 @@ pub enum AttachTarget {
     Pid(i32),
     /// The only one whose executable or argv\[0\] has this basename.
     Name(String),
+}
+
+/// What to do if no process has the name that was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wait {
+    /// To say so.
+    #[default]
+    No,
+    /// To wait for the first one.
+    ForFirst,
+    /// To wait for one after the other.
+    ForEach,
 }
 
 /// Options of `heaptrace doctor`.
@@ -256,8 +270,18 @@ fn resolve_attach(
         (None, Some(name)) => AttachTarget::Name(name),
         (None, None) => return Err(Refusal::Usage("attach needs a process id or --by-name NAME\n".to_owned())),
     };
+    if (arguments.wait || arguments.again) && matches!(target, AttachTarget::Pid(_)) {
+        return Err(Refusal::Usage(
+            "--wait and --again are for --by-name: a process id is there or is not\n".to_owned(),
+        ));
+    }
     Ok(AttachOptions {
         target,
+        wait: match (arguments.again, arguments.wait) {
+            (true, _) => Wait::ForEach,
+            (false, true) => Wait::ForFirst,
+            (false, false) => Wait::No,
+        },
         leaks_at_end: arguments.leaks_at_end,
         profile: resolve_profile(arguments.profile, debug_path),
     })

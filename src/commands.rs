@@ -8,6 +8,7 @@ pub mod conclude;
 pub mod direct;
 pub mod doctor;
 pub mod hook;
+pub mod instances;
 pub mod progress;
 pub mod run;
 pub mod service;

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 mod dynamic;
+mod minidebug;
 mod sections;
 mod symbols;
 
@@ -124,7 +125,18 @@ impl<'d> Elf<'d> {
     /// # Errors
     /// Not ELF, not of our machine, or damaged headers.
     pub fn parse(data: &'d [u8]) -> Result<Self, ElfError> {
-        let (header, program_headers) = headers(data)?;
+        let (header, program_headers) = headers(data, is_loadable)?;
+        let sections = header.sections(LE, data).unwrap_or_default();
+        Ok(Self { data, image: Image::File, header, program_headers, sections })
+    }
+
+    /// Parses a file that holds debug information only: split DWARF (`.dwo`, `.dwp`), shared DWARF as dwz makes it. It is
+    /// never loaded, so that its type does not matter (mostly it is an object file's). Otherwise as [`Elf::parse`].
+    ///
+    /// # Errors
+    /// Not ELF, not of our machine, or damaged headers.
+    pub fn parse_debug(data: &'d [u8]) -> Result<Self, ElfError> {
+        let (header, program_headers) = headers(data, |_| true)?;
         let sections = header.sections(LE, data).unwrap_or_default();
         Ok(Self { data, image: Image::File, header, program_headers, sections })
     }
@@ -136,7 +148,7 @@ impl<'d> Elf<'d> {
     /// # Errors
     /// Not ELF, not of our machine, or damaged headers.
     pub fn parse_memory(data: &'d [u8], start: Addr) -> Result<Self, ElfError> {
-        let (header, program_headers) = headers(data)?;
+        let (header, program_headers) = headers(data, is_loadable)?;
         let first = program_headers.iter().filter(|h| h.p_type(LE) == elf::PT_LOAD).map(|h| h.p_vaddr(LE)).min();
         let base = ObjAddr(page_floor(first.ok_or(ElfError::Damaged("no segment to load"))?));
         let image = Image::Memory { start, base };
@@ -265,8 +277,12 @@ impl<'d> Elf<'d> {
     }
 }
 
+fn is_loadable(e_type: u16) -> bool {
+    e_type == elf::ET_EXEC.0 || e_type == elf::ET_DYN.0
+}
+
 /// Checks the identification and reads the headers that everything depends on.
-fn headers(data: &[u8]) -> Result<(&Header, &[elf::ProgramHeader64<LE>]), ElfError> {
+fn headers(data: &[u8], accepts: impl Fn(u16) -> bool) -> Result<(&Header, &[elf::ProgramHeader64<LE>]), ElfError> {
     // e_ident: magic, class, data encoding; e_type and e_machine stand at 16 and 18 in every class.
     if !data.starts_with(b"\x7fELF") {
         return Err(ElfError::NotElf);
@@ -283,7 +299,7 @@ fn headers(data: &[u8]) -> Result<(&Header, &[elf::ProgramHeader64<LE>]), ElfErr
     if machine != elf::EM_X86_64.0 {
         return Err(ElfError::Machine(machine));
     }
-    if e_type != elf::ET_EXEC.0 && e_type != elf::ET_DYN.0 {
+    if !accepts(e_type) {
         return Err(ElfError::Type(e_type));
     }
     let header = Header::parse(data).map_err(|_| ElfError::Damaged("the header is cut off or misaligned"))?;

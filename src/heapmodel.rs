@@ -115,6 +115,7 @@ pub enum Preexisting {
 #[derive(Clone, Debug)]
 pub struct HeapModel {
     preexisting: Preexisting,
+    blind: bool,
     free_stacks: bool,
     blocks: Blocks,
     sites: Sites,
@@ -158,6 +159,7 @@ impl HeapModel {
             newest: FxHashMap::default(),
             limbo: Vec::new(),
             errors: FxHashMap::default(),
+            blind: false,
             unknown_frees: 0,
             double_frees: 0,
             mismatched_frees: 0,
@@ -238,9 +240,17 @@ impl HeapModel {
         self.blocks.get(addr).is_some()
     }
 
-    /// From now on there are blocks whose allocation was not seen: frees of unknown blocks count as preexisting.
+    /// There are blocks now whose allocation was not seen: frees of unknown blocks count as preexisting. Each of them may have
+    /// got the address of one that was freed before.
     pub fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;
+        self.recent.clear();
+    }
+
+    /// Whether allocations are not seen for a while: then no free of a block that is not known is an error.
+    pub fn set_blind(&mut self, blind: bool) {
+        self.blind = blind;
+        self.expect_unknown_frees();
     }
 
     /// A view of everything but the single blocks. Sites and errors are sorted; equal event streams give equal views.

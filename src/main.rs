@@ -12,6 +12,7 @@ static ALLOCATOR: limits::Allocator = limits::Allocator;
 fn main() -> ExitCode {
     limits::reserve_memory();
     limits::raise_open_files();
+    limits::keep_a_second();
     let color = commands::use_color(When::Auto, &io::stdout());
     let done = match cli::parse(std::env::args_os(), color, |name| std::env::var_os(name)) {
         Ok(command) => commands::execute(&command),

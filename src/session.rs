@@ -18,7 +18,7 @@ mod space;
 mod tasks;
 mod trapmask;
 
-pub use breakoff::{Aftermath, trace};
+pub use breakoff::{Aftermath, BreakOff, trace};
 pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
 pub use recording::{EndedImage, ModuleRecord, Recording};
 pub use requests::{Answer, Reply, Requests, Wish};
@@ -28,8 +28,9 @@ use crate::allocators::AllocatorTable;
 use crate::calls::Calls;
 use crate::heapmodel::{HeapModel, Preexisting};
 use crate::leaks::ScanOptions;
-use crate::profile::{Anomalies, Children, Cost, Exit, signal_text};
+use crate::profile::{Anomalies, Children, Cost, Exit};
 use crate::progress::Progress;
+use crate::symbols::Search;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::guardian::Guardian;
@@ -55,7 +56,7 @@ pub enum SessionError {
     #[error(transparent)]
     Tracer(#[from] TracerError),
     /// The program ended before it became the program asked for.
-    #[error("{program} ended before its first instruction: {}", describe_early_end(*exit))]
+    #[error("{program} ended before its first instruction: {}", breakoff::describe_early_end(*exit))]
     EndedEarly {
         /// The program as the user named it.
         program: String,
@@ -72,13 +73,8 @@ pub enum SessionError {
     #[error("out of memory (a limit, such as `ulimit -v`?)")]
     OutOfMemory,
     /// Tracing ended in the middle, by an error or a panic, and the process was let go.
-    #[error("tracing broke off: {cause}; {aftermath}")]
-    BrokenOff {
-        /// What went wrong.
-        cause: String,
-        /// What became of the process.
-        aftermath: Aftermath,
-    },
+    #[error(transparent)]
+    BrokenOff(#[from] BreakOff),
 }
 
 /// What to trace.
@@ -103,6 +99,8 @@ pub enum Target {
 pub struct Settings {
     /// The allocator functions to probe.
     pub table: AllocatorTable,
+    /// Where debug files are looked for, as heaptrace itself sees them.
+    pub search: Search,
     /// Frames after which a stack is cut off.
     pub max_depth: u32,
     /// Whether to unwind at frees too.
@@ -145,6 +143,8 @@ pub struct Session {
     thread_names: HashMap<u32, String>,
     warnings: Vec<String>,
     exit: Option<Exit>,
+    /// How a thread ended that a signal has ended.
+    killed_by: Option<Exit>,
     detached: bool,
     affinity: Option<Pinned>,
     program: String,
@@ -195,9 +195,6 @@ struct Pinned {
     single: CpuSet,
     target_is_pinned: bool,
 }
-
-/// What `kill -9` sends.
-const SIGKILL: i32 = 9;
 
 /// Every this many stops of a program with threads, all that wait are served in turn.
 const FAIRNESS: u32 = 16;
@@ -269,6 +266,7 @@ impl Session {
             thread_names: HashMap::new(),
             warnings: Vec::new(),
             exit: None,
+            killed_by: None,
             detached: false,
             affinity: None,
             program: String::new(),
@@ -343,14 +341,24 @@ impl Session {
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
         let open = |tid| AddressSpace::open(pid, tid, settings.guardian.as_ref());
-        let opened = threads.iter().filter(|&&tid| lives(tid)).find_map(|&tid| open(tid).ok());
-        let space = match opened {
-            Some(space) => space,
-            None => open(pid)?,
+        let opened = threads
+            .iter()
+            .map(|thread| thread.tid)
+            .filter(|&tid| lives(tid))
+            .find_map(|tid| Some((tid, open(tid).ok()?)));
+        let (live, space) = match opened {
+            Some(opened) => opened,
+            None => (pid, open(pid)?),
         };
+        let borrowers = seize::seize_sharers(pid, live)?;
         let mut session = Self::new(pid, true, space, settings, control, progress)?;
-        for tid in threads {
-            session.tasks.add(tid, Role::Thread);
+        for (seized, role) in [(threads, Role::Thread), (borrowers, Role::Borrower)] {
+            for task in seized {
+                session.tasks.add(task.tid, role);
+                if task.unannounced {
+                    session.early.insert(task.tid);
+                }
+            }
         }
         Ok(session)
     }
@@ -427,6 +435,7 @@ impl Session {
             self.detach()?;
         } else {
             self.drain_detaching()?;
+            self.exit = self.exit.or(self.killed_by);
         }
         self.cost.wall_ns = self.elapsed_ns();
         Ok(())
@@ -590,7 +599,11 @@ impl Session {
                 tracing::warn!("unknown stop {raw:#x} of task {tid}");
                 Ok(Action::Resume(0))
             }
-            WaitStatus::Exited(_) | WaitStatus::Signaled(_) => Ok(Action::Gone),
+            // Reported while the task made a call for us.
+            WaitStatus::Exited(_) | WaitStatus::Signaled(_) => {
+                self.note_end(tid, status);
+                Ok(Action::Gone)
+            }
         }
     }
 
@@ -629,9 +642,11 @@ impl Session {
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
         self.tasks.remove(tid);
         self.expected.remove(&tid);
-        self.early.remove(&tid);
         if tid == self.pid {
             self.exit = exit_of(status);
+        } else if matches!(status, WaitStatus::Signaled(_)) {
+            // A signal ends all threads of a process. A leader that was ending already could not be attached to.
+            self.killed_by = exit_of(status);
         }
     }
 
@@ -662,18 +677,6 @@ pub fn exit_of(status: WaitStatus) -> Option<Exit> {
         WaitStatus::Exited(code) => Some(Exit::Code(code)),
         WaitStatus::Signaled(signal) => Some(Exit::Signal(signal)),
         _ => None,
-    }
-}
-
-/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
-fn describe_early_end(exit: Option<Exit>) -> String {
-    match exit {
-        Some(Exit::Signal(signal)) if signal != SIGKILL => {
-            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
-        }
-        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
-        Some(Exit::Code(code)) => format!("exit status {code}"),
-        None => "nothing is known of its end".to_owned(),
     }
 }
 

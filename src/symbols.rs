@@ -2,7 +2,7 @@
 //! never in the stop loop.
 //!
 //! One module is open at a time. Nothing here fails: what can't be read is told as a warning, and its addresses stay without
-//! names. Not understood: split DWARF (`.dwo`, `.dwp`: lines and symbols only) and `.gnu_debugdata` (lzma).
+//! names.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::elf::{Elf, hex};
@@ -13,20 +13,24 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod companions;
 mod demangle;
 mod dwarf;
 mod files;
 mod hints;
 mod perfmap;
+mod split;
 mod table;
 mod variables;
 
+pub use companions::Companion;
 pub use demangle::function_name;
 pub use files::{Bytes, FileVersion, Search};
 pub use hints::hint;
 pub use perfmap::PerfMap;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
+use split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use table::FunctionTable;
 use variables::Variables;
 
@@ -159,8 +163,10 @@ fn resolve_module(
         search.debug_file(&source.path, build_id.as_deref(), known.as_ref(), warn)
     };
     let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, warn));
+    let packed = packed_symbols([own, debug], &source.path, warn);
+    let mini = packed.as_ref().and_then(|bytes| parse(&source.path, bytes, warn));
 
-    let objects: Vec<Elf<'_>> = [own, image, debug].into_iter().flatten().collect();
+    let objects: Vec<Elf<'_>> = [own, image, debug, mini].into_iter().flatten().collect();
     let functions = FunctionTable::new(&objects);
     let place_of_dwarf = debug_file.as_ref().or(file.as_ref()).map(|(place, _)| place.as_path());
     let Some((place, elf)) = place_of_dwarf.zip(debug.or(own)) else {
@@ -168,10 +174,20 @@ fn resolve_module(
     };
     let Some(data) = load_dwarf(place, &elf, warn) else { return resolve_all(addrs, &functions, None) };
     let alt_bytes = search.alt_file(place, &elf, warn);
-    let alt_elf = alt_bytes.as_ref().and_then(|bytes| parse(place, bytes, warn));
+    let alt_elf = alt_bytes.as_ref().and_then(|bytes| {
+        let parsed = Elf::parse_debug(bytes);
+        parsed.map_err(|error| warn(format!("the shared debug information of {}: {error}", place.display()))).ok()
+    });
     let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, warn));
-    match DwarfLookup::new(&data, alt.as_ref()) {
-        Ok(mut lookup) => resolve_all(addrs, &functions, Some(&mut lookup)),
+    let split_files = SplitFiles::default();
+    let split_sections = SplitSections::default();
+    let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);
+    match DwarfLookup::new(&data, alt.as_ref(), split) {
+        Ok(mut lookup) => {
+            let resolution = resolve_all(addrs, &functions, Some(&mut lookup));
+            lookup.into_warnings().into_iter().for_each(warn);
+            resolution
+        }
         Err(error) => {
             warn(format!("{}: damaged debug information: {error}", place.display()));
             resolve_all(addrs, &functions, None)
@@ -220,6 +236,18 @@ fn parse<'d>(place: &Path, bytes: &'d [u8], warn: &mut dyn FnMut(String)) -> Opt
     Elf::parse(bytes).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
 }
 
+/// The file's packed symbol table (`.gnu_debugdata`), where nothing better is there.
+fn packed_symbols(objects: [Option<Elf<'_>>; 2], path: &Path, warn: &mut dyn FnMut(String)) -> Option<Vec<u8>> {
+    if objects.iter().flatten().any(Elf::has_symtab) {
+        return None;
+    }
+    let packed = objects.into_iter().flatten().next()?.mini_debug_info();
+    packed.unwrap_or_else(|error| {
+        warn(format!("{}: {error}", path.display()));
+        None
+    })
+}
+
 fn load_dwarf<'d>(place: &Path, elf: &Elf<'d>, warn: &mut dyn FnMut(String)) -> Option<DwarfData<'d>> {
     if !elf.has_debug_info() {
         return None;
@@ -230,7 +258,7 @@ fn load_dwarf<'d>(place: &Path, elf: &Elf<'d>, warn: &mut dyn FnMut(String)) -> 
 fn resolve_all(
     addrs: &[ObjAddr],
     functions: &FunctionTable<'_>,
-    mut dwarf: Option<&mut DwarfLookup<'_>>,
+    mut dwarf: Option<&mut DwarfLookup<'_, '_>>,
 ) -> Resolution {
     let mut status = SymbolStatus::default();
     let mut frames = Vec::with_capacity(addrs.len());

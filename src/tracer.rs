@@ -6,6 +6,7 @@
 
 pub mod affinity;
 pub mod control;
+pub mod execevents;
 pub mod files;
 pub mod guardian;
 mod injection;

@@ -15,7 +15,7 @@ use crate::memory::ReadMemory;
 use cfi::ModuleCfi;
 use gimli::UnwindContext;
 use rule::{Cpu, Rows, Rule, Step};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 pub use stacks::StackTable;
 use stacks::is_canonical;
 use std::ops::{ControlFlow, Range};
@@ -169,6 +169,9 @@ pub struct Unwinder {
     buffer: StackBuffer,
     /// The stack pointer with which the program began.
     initial_sp: Option<Addr>,
+    /// Modules with code that their tables do not cover, each told once.
+    uncovered: Vec<ModuleId>,
+    told_uncovered: FxHashSet<ModuleId>,
 }
 
 impl Default for Unwinder {
@@ -183,6 +186,8 @@ impl Default for Unwinder {
             context: UnwindContext::new(),
             buffer: StackBuffer::default(),
             initial_sp: None,
+            uncovered: Vec::new(),
+            told_uncovered: FxHashSet::default(),
         }
     }
 }
@@ -220,6 +225,19 @@ impl Unwinder {
         }
         self.code.sort_by_key(|range| range.code.start);
         self.modules.insert(module.id, ModuleCfi::new(module));
+    }
+
+    /// The modules that have no `.debug_frame` and in which walks have met code without CFI, each told once:
+    /// [`Unwinder::add_debug_frame`] may help, if their debug files have one.
+    pub fn take_uncovered(&mut self) -> Vec<ModuleId> {
+        std::mem::take(&mut self.uncovered)
+    }
+
+    /// Gives a module a `.debug_frame` that was found elsewhere.
+    pub fn add_debug_frame(&mut self, id: ModuleId, section: Section) {
+        let Some(cfi) = self.modules.get(&id) else { return };
+        let module = UnwindModule { debug_frame: Some(section), ..cfi.module().clone() };
+        self.add_module(module);
     }
 
     /// Forgets a module that was unmapped. Stacks through it keep their meaning, as ids are not used again.
@@ -392,6 +410,9 @@ impl Unwinder {
         let Some(module) = self.modules.get_mut(&id) else { return (Rule::NoModule, ModuleId::NONE) };
         let object = module.module().bias.to_object(lookup);
         let rule = module.derive(object, &mut self.context, &mut self.rows).unwrap_or_else(|| {
+            if module.module().debug_frame.is_none() && self.told_uncovered.insert(id) {
+                self.uncovered.push(id);
+            }
             if ends::is_sigreturn_at(addr.raw(), stack) {
                 Rule::SignalFrame
             } else if module.is_start_code(object) {

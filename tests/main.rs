@@ -10,7 +10,11 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+#[global_allocator]
+static ALLOCATOR: support::allocations::Counting = support::allocations::Counting;
+
 mod support {
+    pub mod allocations;
     pub mod checks;
     pub mod container;
     pub mod counter;
@@ -31,6 +35,7 @@ mod suite {
     mod architecture;
     mod attach;
     mod binaries;
+    mod builds;
     mod check;
     mod containers;
     mod control;
@@ -39,12 +44,15 @@ mod suite {
     mod emulator;
     mod failures;
     mod findshlibs;
+    mod fleet;
+    mod fuzz;
     mod guardian;
     mod harness;
     mod hook;
     mod injection;
     mod launch;
     mod leaks;
+    mod limits;
     mod modules;
     mod outputs;
     mod pairing;

@@ -92,7 +92,9 @@ Examples:
   heaptrace attach 1234 --duration 30s
       Writes heaptrace.NAME.1234.pb.gz after half a minute.
   heaptrace attach --by-name redis-server -o redis.svg
-      Until Ctrl-C. Several processes of that name are an error that lists them."
+      Until Ctrl-C. Several processes of that name are an error that lists them.
+  heaptrace attach --by-name worker --wait --again -o /var/tmp/%n.%i.pb.gz
+      Profiles each process called worker, from its start to its end. docs/systemd.md makes a service of it."
 )]
 pub(super) struct AttachArguments {
     /// Process id
@@ -106,6 +108,19 @@ pub(super) struct AttachArguments {
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
     #[arg(long, value_name = "NAME", group = "target")]
     pub(super) by_name: Option<String>,
+
+    /// Wait until a process of that name starts, unless there is one already
+    ///
+    /// Of several, the oldest that nobody traces is taken. Copies that a process makes of itself by fork don't count while it
+    /// lives.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) wait: bool,
+
+    /// Go on to the next process of that name after each, until Ctrl-C; implies --wait
+    ///
+    /// One at a time, each with files of its own: their names need %p (process id) or %i (number in the series).
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) again: bool,
 
     /// Before letting go, tell which of the blocks allocated meanwhile can't be reached any more
     ///

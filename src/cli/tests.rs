@@ -110,6 +110,12 @@ fn attach_takes_exactly_one_target() {
     assert_eq!(attach("attach --duration 30 -p 1234").target, AttachTarget::Pid(1234));
     assert_eq!(attach("attach --pid 1234").target, AttachTarget::Pid(1234));
     assert_eq!(attach("attach --by-name redis-server").target, AttachTarget::Name("redis-server".into()));
+    let waits = |options| attach(&format!("attach --by-name x {options}")).wait;
+    assert_eq!(
+        ["", "--wait", "--again", "--wait --again"].map(waits),
+        [Wait::No, Wait::ForFirst, Wait::ForEach, Wait::ForEach]
+    );
+    assert!(usage("attach --wait 1234").contains("--by-name"));
     usage("attach");
     usage("attach 1234 --by-name x");
     usage("attach -p 1 2");
@@ -162,7 +168,6 @@ fn what_is_planned_is_refused_by_name() {
         usage("run --sample-interval 512k ./app"),
         "the option --sample-interval does not exist yet in this version\n"
     );
-    assert!(usage("attach --by-name x --wait").contains("--wait does not exist yet"));
     for command in ["heap", "snapshot", "report", "view", "merge", "convert"] {
         let text = usage(&format!("{command} ./app"));
         assert!(text.starts_with(&format!("the command `{command}` does not exist yet in this version")), "{text}");

@@ -1,17 +1,21 @@
 //! `heaptrace attach`: profile a running process, then leave it as it was.
 
-use super::conclude::{Destinations, conclude};
+use super::conclude::{Destinations, conclude, conclude_one_of};
+use super::instances::Instances;
+use super::message;
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, supervise, take_signals};
-use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE};
+use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, Wait};
 use crate::leaks::ScanOptions;
 use crate::progress::Progress;
-use crate::session::{SessionError, Target};
+use crate::session::{Recording, SessionError, Target};
 use crate::tracer::permission::{self, ByNameError};
 use crate::tracer::{TracerError, control, procfs};
-use anyhow::bail;
-use std::sync::Arc;
+use anyhow::{anyhow, bail};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 /// Profiles the process and writes its profile. The exit status is 0 whatever ended the tracing.
 ///
@@ -20,32 +24,140 @@ use std::sync::Arc;
 pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
-    let pid = find(&options.target)?;
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
     }
-    if let Ok(Some(process)) = procfs::thread_group(pid)
-        && process != pid
-    {
-        bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
+    // A declaration that can't be understood is refused before anything is waited for.
+    settings(profile, false)?;
+    match (&options.target, options.wait) {
+        (AttachTarget::Name(name), Wait::ForFirst) => wait_for_one(name, options, &destinations),
+        (AttachTarget::Name(name), Wait::ForEach) => {
+            one_after_the_other(name, options, &destinations.one_for_each_process()?)
+        }
+        (target, _) => {
+            let pid = find(target)?;
+            if let Ok(Some(process)) = procfs::thread_group(pid)
+                && process != pid
+            {
+                bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
+            }
+            take_signals(profile)?;
+            let recording = trace(pid, options, progress::wanted(profile, Sharing::Alone))?;
+            Ok(status(conclude_it(recording, profile, &destinations)))
+        }
     }
+}
+
+/// Traces process `pid` to its end, or until the user has had enough.
+fn trace(pid: i32, options: &AttachOptions, shows_progress: bool) -> anyhow::Result<Recording> {
+    let profile = &options.profile;
     let mut settings = settings(profile, false)?;
     settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
-    take_signals(profile)?;
     control::block_terminal_stops()?;
     let progress = Arc::new(Progress::default());
-    let mut line = ProgressLine::new(progress::wanted(profile, Sharing::Alone));
+    let mut line = ProgressLine::new(shows_progress);
     let tick = || line.tick(progress.read());
     let traced =
         supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, profile, &progress, tick);
     drop(line);
-    let recording = traced.map_err(|error| explain(error, pid))?;
-    let harmed = recording.harmed;
     // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
-    control::pending_signals();
+    let late = control::pending_signals().into_iter().any(control::is_request_to_end);
     control::unblock_terminal_stops()?;
-    let concluded = conclude(recording, profile, &destinations);
-    Ok(if harmed || concluded.has_failed() { EXIT_OWN_FAILURE } else { 0 })
+    let mut recording = traced.map_err(|error| explain(error, pid))?;
+    if let Some(broken) = &recording.broken_off {
+        let _ = writeln!(io::stderr(), "heaptrace: {broken}");
+    }
+    recording.dismissed |= late;
+    Ok(recording)
+}
+
+/// Whether all went well.
+fn conclude_it(recording: Recording, profile: &ProfileOptions, destinations: &Destinations) -> bool {
+    let went_well = !recording.harmed && recording.broken_off.is_none();
+    let concluded = conclude(recording, profile, destinations);
+    went_well && !concluded.has_failed()
+}
+
+const fn status(well: bool) -> u8 {
+    if well { 0 } else { EXIT_OWN_FAILURE }
+}
+
+/// Profiles the first process of that name, which may have to be waited for.
+fn wait_for_one(name: &str, options: &AttachOptions, destinations: &Destinations) -> anyhow::Result<u8> {
+    let profile = &options.profile;
+    take_signals(profile)?;
+    let mut instances = Instances::of(name);
+    loop {
+        tell(profile, &format!("waiting for {name}"));
+        let Some(instance) = instances.next(|| false)? else { return Ok(0) };
+        tell(profile, &format!("profiling process {}", instance.pid));
+        match trace(instance.pid, options, progress::wanted(profile, Sharing::Alone)) {
+            Ok(recording) => return Ok(status(conclude_it(recording, profile, destinations))),
+            // It was too short-lived.
+            Err(error) if !instance.lives() => tracing::info!("{}", message(&error)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Profiles each process of that name. What was recorded is named and written on another thread, as the next process may
+/// have begun meanwhile.
+fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Destinations) -> anyhow::Result<u8> {
+    let profile = &options.profile;
+    take_signals(profile)?;
+    let mut instances = Instances::of(name);
+    let (finished, to_write) = mpsc::channel::<(u32, Recording)>();
+    let enough = AtomicBool::new(false);
+    let mut well = true;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut well = true;
+            for (number, recording) in to_write {
+                let went_well = !recording.harmed && recording.broken_off.is_none();
+                let concluded = conclude_one_of(recording, number, profile, destinations);
+                well &= went_well && !concluded.has_failed();
+                if concluded.interrupted.is_some() {
+                    enough.store(true, Ordering::Release);
+                }
+            }
+            well
+        });
+        let mut number = 0;
+        let enough = || enough.load(Ordering::Acquire);
+        while !enough() {
+            tell(profile, &format!("waiting for the next process {name}"));
+            let Some(instance) = instances.next(enough)? else { break };
+            tell(profile, &format!("profiling process {}", instance.pid));
+            // No progress line: it and the summary of the one before would write over each other.
+            match trace(instance.pid, options, false) {
+                Ok(recording) => {
+                    let dismissed = recording.dismissed;
+                    number += 1;
+                    // The writer ends after us.
+                    let _ = finished.send((number, recording));
+                    if dismissed {
+                        break;
+                    }
+                }
+                Err(error) if !instance.lives() => tracing::info!("{}", message(&error)),
+                Err(error) => {
+                    let _ = writeln!(io::stderr(), "heaptrace: {}", message(&error));
+                    well = false;
+                }
+            }
+        }
+        drop(finished);
+        well &= writer.join().map_err(|_| anyhow!("the thread that writes the profiles broke down"))?;
+        Ok(status(well))
+    })
+}
+
+/// Says what is being done, where there is no progress line yet.
+fn tell(profile: &ProfileOptions, what: &str) {
+    if profile.verbosity != Verbosity::Quiet {
+        // Nobody has to listen.
+        let _ = writeln!(io::stderr(), "heaptrace: {what}");
+    }
 }
 
 /// The process that is meant.
@@ -79,7 +191,6 @@ pub fn refused(error: TracerError, pid: i32) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
 
     #[test]
     fn a_refusal_is_explained_and_other_errors_are_left_alone() {

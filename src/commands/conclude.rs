@@ -27,6 +27,9 @@ use std::time::Duration;
 /// File systems may be so much behind the clock, which they look at once a tick (and some keep full seconds only).
 const CLOCK_TICK: Duration = Duration::from_secs(1);
 
+/// The number of a profile that belongs to no series, and of the first of a series.
+const FIRST: u32 = 1;
+
 /// What a recording became.
 #[derive(Debug)]
 pub struct Concluded {
@@ -58,6 +61,14 @@ impl Destinations {
         let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused)?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         Ok(Self { outputs, binaries })
+    }
+
+    /// Refuses files that would be the same for each process of a series.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn one_for_each_process(self) -> anyhow::Result<Self> {
+        Ok(Self { outputs: self.outputs.one_for_each_process()?, ..self })
     }
 
     /// Refuses files that only `check` can fill.
@@ -93,17 +104,28 @@ impl std::fmt::Debug for Judging<'_> {
 
 /// Finds the names, writes the files, tells the user, and passes the files on.
 pub fn conclude(recording: Recording, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
-    conclude_as(recording, options, destinations, None)
+    conclude_as(recording, FIRST, options, destinations, None)
+}
+
+/// The same for the process with this number in a series of processes.
+pub fn conclude_one_of(
+    recording: Recording,
+    number: u32,
+    options: &ProfileOptions,
+    destinations: &Destinations,
+) -> Concluded {
+    conclude_as(recording, number, options, destinations, None)
 }
 
 /// The same for a check: its report takes the place of the summary.
 pub fn conclude_check(recording: Recording, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
     let options = judging.options;
-    conclude_as(recording, &options.run.profile, destinations, Some(judging))
+    conclude_as(recording, FIRST, &options.run.profile, destinations, Some(judging))
 }
 
 fn conclude_as(
     mut recording: Recording,
+    number: u32,
     options: &ProfileOptions,
     destinations: &Destinations,
     judging: Option<&mut Judging<'_>>,
@@ -115,6 +137,7 @@ fn conclude_as(
     let asked =
         Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
     let mut profile = profile(recording, options, asked);
+    profile.meta.part = number;
     if let Some(judging) = judging {
         (judging.judge)(&mut profile);
     }
@@ -191,7 +214,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
             false if recording.attached => Mode::Attach,
             false => Mode::Run,
         },
-        part: 1,
+        part: FIRST,
         program: recording.program,
         pid: recording.pid,
         pid_inside: recording.pid_inside,
@@ -200,7 +223,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
         started_at: recording.started_at,
         duration_ns: recording.cost.wall_ns,
         engine: "trap".to_owned(),
-        complete: !recording.detached || recording.attached,
+        complete: recording.broken_off.is_none() && (!recording.detached || recording.attached),
         exit: recording.exit,
         session: session_id(recording.pid, recording.started_at),
         sample_interval: 0,

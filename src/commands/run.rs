@@ -8,11 +8,11 @@ use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{Recording, SessionError, Settings, Target, exit_of};
+use crate::session::{BreakOff, Recording, SessionError, Settings, Target, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{TracerError, control, permission};
+use crate::tracer::{TracerError, control, limits, permission};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +29,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let settings = settings(profile, profile.duration.is_none())?;
     let Some(recording) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
-    let harmed = recording.harmed;
+    let has_failed = recording.harmed || recording.broken_off.is_some();
     let (pid, lives_on, exit) = (recording.pid, recording.detached, recording.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
@@ -39,11 +39,11 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
         _ => exit.map(code_of),
     };
     let status = status.unwrap_or(EXIT_OWN_FAILURE);
-    Ok(if status == 0 && (harmed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
+    Ok(if status == 0 && (has_failed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
-/// Starts the program and traces it, to its end as a rule. None: tracing broke off, the user was told so, and the program,
-/// which had lived on, has ended.
+/// Starts the program and traces it, to its end as a rule. If tracing broke off, the user was told so. None: nothing is left of
+/// it then, and the program, which had lived on, has ended.
 ///
 /// # Errors
 /// If it can't be executed or traced, or if tracing broke off.
@@ -67,7 +67,7 @@ pub(super) fn trace(
         Ok(recording) => recording,
         Err(error) => {
             // The program lives on as a child of ours: whoever waits for us waits for it.
-            if let Some(SessionError::BrokenOff { aftermath, .. }) = error.downcast_ref()
+            if let Some(SessionError::BrokenOff(BreakOff { aftermath, .. })) = error.downcast_ref()
                 && let Some(pid) = aftermath.survivor()
             {
                 let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
@@ -77,6 +77,16 @@ pub(super) fn trace(
             return Err(refused(error));
         }
     };
+    if let Some(broken) = &recording.broken_off {
+        let _ = writeln!(io::stderr(), "heaptrace: {broken}");
+        // Writing takes memory, of which there may not be enough: whoever waits for us waits for the program, too.
+        if limits::is_memory_short()
+            && let Some(pid) = broken.aftermath.survivor()
+        {
+            wait_as_parent(pid)?;
+            recording.detached = false;
+        }
+    }
     if privileged {
         recording.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The open control socket of a traced process; its name vanishes with this value.
 #[derive(Debug)]
 pub struct Service {
-    _socket: Arc<ControlSocket>,
+    socket: Arc<ControlSocket>,
 }
 
 impl Service {
@@ -44,12 +44,18 @@ impl Service {
             before: None,
         };
         let spawned = std::thread::Builder::new().name("control socket".to_owned()).spawn(move || {
-            // Ends with the process: what it waits for in between costs nothing.
             while let Ok(stream) = served.accept() {
                 desk.serve(stream);
             }
         });
-        spawned.is_ok().then_some(Self { _socket: socket })
+        spawned.is_ok().then_some(Self { socket })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Ends the thread that serves it, when it has answered who asks just now.
+        self.socket.close();
     }
 }
 

@@ -3,6 +3,8 @@
 use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
 use crate::session::Settings;
+use crate::symbols::Search;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Resolves the options. `exit_kill`: see [`Settings::exit_kill`].
@@ -19,6 +21,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     }
     Ok(Settings {
         table,
+        search: Search::new(&options.debug_dirs, None, options.sysroot.clone(), PathBuf::from("/")),
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
         libunwind: options.unwinder == Unwinder::Libunwind,

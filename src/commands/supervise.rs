@@ -109,6 +109,8 @@ pub fn supervise(
     let mut kill_at = None;
     let mut grace_ends = None;
     let mut interrupts = 0u32;
+    let mut dismissed = false;
+    let mut out_of_time = false;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -143,8 +145,13 @@ pub fn supervise(
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());
             }
+            Some(control::CPU_TIME) => {
+                out_of_time = true;
+                control.request_detach();
+            }
             Some(signal) if signals == Signals::ForUs => {
                 interrupts += u32::from(signal == control::INTERRUPT);
+                dismissed = true;
                 control.request_detach();
             }
             Some(control::INTERRUPT | control::QUIT) => {
@@ -170,6 +177,12 @@ pub fn supervise(
     }
     let mut recording = traced?;
     recording.interrupted = interrupts > 0;
+    recording.dismissed = dismissed || out_of_time;
+    if out_of_time {
+        recording
+            .warnings
+            .push("tracing ended early, as heaptrace's own CPU time was nearly up (`ulimit -t`)".to_owned());
+    }
     Ok(recording)
 }
 

@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// A section that claims to be larger when uncompressed is damaged, or meant to fill the memory.
 const LARGEST_SECTION: u64 = 16 << 30;
+/// What a byte can become at most: deflate repeats up to 258 bytes by two bits. (zstd has no such bound; what it packs
+/// better than this is no debug information.)
+const LARGEST_RATIO: u64 = 1032;
 
 /// `.gnu_debuglink`: the name of a separate debug file, as `objcopy --add-gnu-debuglink` writes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -123,23 +126,47 @@ impl<'d> Elf<'d> {
     pub fn section_data(&self, name: &str) -> Result<Option<Cow<'d, [u8]>>, ElfError> {
         let compressed_name = name.strip_prefix(".debug_").map(|rest| format!(".zdebug_{rest}"));
         let named = |name: &str| self.section_header(name).filter(|s| s.sh_type(LE) != elf::SHT_NOBITS);
-        let (section, old_style) = match (named(name), compressed_name.as_deref().and_then(named)) {
-            (Some(section), _) => (section, false),
-            (None, Some(section)) => (section, true),
-            (None, None) => return Ok(None),
+        match (named(name), compressed_name.as_deref().and_then(named)) {
+            (Some(section), _) => self.uncompressed(section, false).map(Some),
+            (None, Some(section)) => self.uncompressed(section, true).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The bytes of all sections of this name, one behind the other: object files may have several.
+    ///
+    /// # Errors
+    /// As [`Elf::section_data`].
+    pub fn joined_section_data(&self, name: &str) -> Result<Cow<'d, [u8]>, ElfError> {
+        let is_named = |section: &&elf::SectionHeader64<LE>| {
+            self.sections.section_name(LE, section).is_ok_and(|found| found == name.as_bytes())
         };
+        let mut sections = self.sections.iter().filter(is_named);
+        let (Some(first), Some(second)) = (sections.next(), sections.next()) else {
+            return Ok(self.section_data(name)?.unwrap_or_default());
+        };
+        let mut joined = Vec::new();
+        let mut left = self.data.len() as u64;
+        for section in [first, second].into_iter().chain(sections) {
+            let overlap = ElfError::Damaged("sections overlap");
+            left = left.checked_sub(section.sh_size(LE)).ok_or(overlap)?;
+            joined.extend_from_slice(&self.uncompressed(section, false)?);
+        }
+        Ok(Cow::Owned(joined))
+    }
+
+    fn uncompressed(&self, section: &elf::SectionHeader64<LE>, old_style: bool) -> Result<Cow<'d, [u8]>, ElfError> {
         let data = section.data(LE, self.data).map_err(|_| ElfError::Damaged("a section lies outside of the file"))?;
         let compressed = if old_style {
             old_compression(data)
         } else if section.sh_flags(LE).contains(elf::SHF_COMPRESSED) {
             new_compression(data)
         } else {
-            return Ok(Some(Cow::Borrowed(data)));
+            return Ok(Cow::Borrowed(data));
         };
         compressed
-            .filter(|c| c.uncompressed_size <= LARGEST_SECTION)
+            .filter(|c| c.uncompressed_size <= LARGEST_SECTION.min(LARGEST_RATIO.saturating_mul(c.data.len() as u64)))
             .and_then(|c| c.decompress().ok())
-            .map(Some)
             .ok_or(ElfError::Damaged("a section can't be uncompressed"))
     }
 
@@ -188,7 +215,7 @@ impl<'d> Elf<'d> {
         self.sections.section_by_name(LE, name.as_bytes()).map(|(_, section)| section)
     }
 
-    fn raw_section(&self, name: &str) -> Option<&'d [u8]> {
+    pub(super) fn raw_section(&self, name: &str) -> Option<&'d [u8]> {
         self.section_header(name)?.data(LE, self.data).ok()
     }
 }

@@ -38,7 +38,7 @@ pub enum StdoutPolicy {
 /// Which files of a series to write. In a series, names with `%i` get each part, names without get the lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// There is no series: all files. `%i` is the profile's part, 1.
+    /// There is no series of parts: all files. `%i` is the profile's part, 1, or the number of the process in a series of them.
     All,
     /// A part of a series, with the number that the profile's `part` says.
     Part,
@@ -114,6 +114,15 @@ pub enum OutputError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// A name that would be the same for every process of a series.
+    #[error(
+        "{}: each process gets a file of its own here: put %p (process id) or %i (number in the series) in the name",
+        path.display()
+    )]
+    SameForEach {
+        /// The path as given.
+        path: PathBuf,
     },
     /// Two outputs are one file.
     #[error("{}: named twice as an output", path.display())]
@@ -210,6 +219,22 @@ impl Outputs {
     pub fn without_verdict(self) -> Result<Self, OutputError> {
         match self.outputs.iter().find(|output| output.format.needs_verdict()) {
             Some(output) => Err(OutputError::CheckOnly { format: output.format }),
+            None => Ok(self),
+        }
+    }
+
+    /// Refuses names that are the same for different processes.
+    ///
+    /// # Errors
+    /// The first such output.
+    pub fn one_for_each_process(self) -> Result<Self, OutputError> {
+        let shared = self.outputs.iter().find_map(|output| match &output.target {
+            Target::File { shown, name, .. } if !name.tells_processes_apart() => Some(shown.join(name.source())),
+            Target::File { .. } => None,
+            Target::Stdout => Some(PathBuf::from("-")),
+        });
+        match shared {
+            Some(path) => Err(OutputError::SameForEach { path }),
             None => Ok(self),
         }
     }

@@ -232,7 +232,7 @@ impl HeapModel {
 
     /// Reports the free of a block that is not live, if that is an error; else it is from before.
     fn judge_dead(&mut self, addr: Addr, by: &Call) -> bool {
-        if let Some(freed) = self.recent.get(addr) {
+        if let Some(freed) = self.recent.get(addr).filter(|_| !self.blind) {
             self.double_frees += 1;
             let (alloc_stack, free_stack) = (Some(freed.alloc_stack), Some(freed.free_stack));
             self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, free_stack);

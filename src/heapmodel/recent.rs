@@ -47,6 +47,13 @@ impl RecentFrees {
         self.by_block.insert_unique(hash(freed.block), at as u32, rehash);
     }
 
+    /// Forgets them all.
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+        self.by_block.clear();
+        self.next = 0;
+    }
+
     fn forget(&mut self, block: Addr) {
         let ring = &self.ring;
         let is = |i: &u32| ring.get(*i as usize).is_some_and(|freed| freed.block == block);
@@ -92,5 +99,9 @@ mod tests {
         assert_eq!(recent.get(Addr(6)), Some(freed(6, 8)), "its old place in the ring was taken, not this one");
         recent.remember(freed(13, 7));
         assert_eq!(recent.get(Addr(6)), None);
+        recent.clear();
+        assert_eq!(recent.get(Addr(13)), None);
+        recent.remember(freed(13, 9));
+        assert_eq!(recent.get(Addr(13)), Some(freed(13, 9)));
     }
 }

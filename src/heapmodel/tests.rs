@@ -60,6 +60,24 @@ fn a_dead_block_counts_where_it_was_allocated_and_where_it_was_freed() {
     assert_eq!((snapshot.totals.peak_bytes, snapshot.totals.peak_blocks), (150, 2));
 }
 
+/// An allocation that was not seen may have got the address of a block that was freed before: its free is no second one.
+#[test]
+fn frees_of_unseen_blocks_are_no_double_frees() {
+    let mut model = model(&[alloc(16, 9, 1, 5), free(16, 1, 6)]);
+    model.expect_unknown_frees();
+    model.apply(&free(16, 1, 6));
+    assert_eq!((model.snapshot().double_frees, model.totals().preexisting_frees), (0, 1));
+    // what is seen from then on is judged as ever
+    let mut model = run(model, &[alloc(16, 9, 1, 5), free(16, 1, 6), free(16, 1, 7)]);
+    assert_eq!(model.snapshot().double_frees, 1);
+    model.set_blind(true);
+    let mut model = run(model, &[free(16, 1, 6), alloc(32, 9, 1, 5), free(32, 1, 6), free(32, 1, 6)]);
+    assert_eq!(model.snapshot().double_frees, 1);
+    model.set_blind(false);
+    let model = run(model, &[free(32, 1, 6), alloc(32, 9, 1, 5), free(32, 1, 6), free(32, 1, 6)]);
+    assert_eq!(model.snapshot().double_frees, 2);
+}
+
 #[test]
 fn without_free_stacks_the_allocating_site_bears_the_free() {
     let snapshot =

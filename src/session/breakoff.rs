@@ -2,6 +2,7 @@
 //! code back and lives on, and the user is told what became of it.
 
 use super::{Action, Recording, Serving, Session, SessionError, Settings, Target};
+use crate::profile::{Exit, signal_text};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
@@ -10,6 +11,9 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+/// What `kill -9` sends.
+const SIGKILL: i32 = 9;
 
 /// What became of the process when tracing broke off.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,11 +88,30 @@ impl fmt::Display for Aftermath {
     }
 }
 
-/// Traces `target` to its end, or until `control` asks for a detach. To be called on a thread of its own, which must end
+/// An end of the tracing that nobody wanted: an error or a panic of heaptrace's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BreakOff {
+    /// What went wrong.
+    pub cause: String,
+    /// What became of the process.
+    pub aftermath: Aftermath,
+}
+
+impl fmt::Display for BreakOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)
+    }
+}
+
+impl std::error::Error for BreakOff {}
+
+/// Traces `target` to its end, or until `control` asks for a detach. What was recorded until it broke off is a recording,
+/// too: [`Recording::broken_off`] tells. To be called on a thread of its own, which must end
 /// afterwards: with it ends what is left of the tracing.
 ///
 /// # Errors
-/// If tracing could not begin, or broke off: [`SessionError::BrokenOff`] tells what became of the process.
+/// If tracing could not begin, or if nothing is left of what it has found: [`SessionError::BrokenOff`] tells what became of the
+/// process.
 pub fn trace(
     target: Target,
     settings: Settings,
@@ -101,7 +124,7 @@ pub fn trace(
         Ok(started) => started?,
         Err(panic) => {
             let aftermath = if launches { Aftermath::NotStarted } else { Aftermath::Untouched };
-            return Err(SessionError::BrokenOff { cause: words_of(&*panic), aftermath });
+            return Err(BreakOff { cause: words_of(&*panic), aftermath }.into());
         }
     };
     let traced = catch_unwind(AssertUnwindSafe(|| {
@@ -112,19 +135,35 @@ pub fn trace(
     let cause = match traced {
         Ok(Ok(())) => {
             let aftermath = session.aftermath();
-            return catch_unwind(AssertUnwindSafe(|| session.finish()))
-                .map_err(|panic| SessionError::BrokenOff { cause: words_of(&*panic), aftermath });
+            return catch_unwind(AssertUnwindSafe(|| session.finish(None)))
+                .map_err(|panic| BreakOff { cause: words_of(&*panic), aftermath }.into());
         }
         Ok(Err(error)) => error.to_string(),
         Err(panic) => words_of(&*panic),
     };
-    Err(SessionError::BrokenOff { cause, aftermath: session.break_off() })
+    let broken = BreakOff { cause, aftermath: session.break_off() };
+    if !control.is_started() {
+        return Err(broken.into());
+    }
+    catch_unwind(AssertUnwindSafe(|| session.finish(Some(broken.clone())))).map_err(|_| broken.into())
 }
 
 /// What a panic said, which has been printed with its place already.
 fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("internal error: {}", text.unwrap_or("of an unknown kind"))
+}
+
+/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
+pub(super) fn describe_early_end(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Signal(signal)) if signal != SIGKILL => {
+            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
+        }
+        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
+        Some(Exit::Code(code)) => format!("exit status {code}"),
+        None => "nothing is known of its end".to_owned(),
+    }
 }
 
 impl Session {

@@ -18,12 +18,10 @@ use crate::tracer::{Result, files, procfs};
 impl Session {
     /// A task has just been given a child or thread, which will stop by itself.
     pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
-        if let Ok(new) = i32::try_from(parent.event_message()?)
-            && !self.early.remove(&new)
-            && self.tasks.get(new).is_none()
-            // The parent's stop may be reported when the new task has come and gone.
-            && procfs::state(new, new).is_some()
-        {
+        let Ok(new) = i32::try_from(parent.event_message()?) else { return Ok(()) };
+        // The parent's stop may be reported when the new task has come and gone.
+        let was_early = self.early.remove(&new);
+        if !was_early && self.tasks.get(new).is_none() && procfs::state(new, new).is_some() {
             self.expected.insert(new);
         }
         Ok(())
@@ -217,7 +215,7 @@ impl Session {
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.
     pub(super) fn refresh_modules(&mut self, tid: i32) {
-        match self.space.refresh(tid, &self.settings.table) {
+        match self.space.refresh(tid, &self.settings.table, &self.settings.search) {
             Ok(warnings) => {
                 for warning in warnings {
                     self.warn_once(warning);

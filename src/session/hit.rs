@@ -211,9 +211,8 @@ impl Session {
     fn unwind(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<StackId> {
         let space = &mut self.space;
         let max_depth = self.settings.max_depth;
-        let mut memory = OriginalMemory { memory: &mut space.memory, breakpoints: &space.breakpoints };
         let unwound = match &self.libunwind {
-            None => space.unwinder.unwind_at_entry(&raw.regs(), &mut memory, max_depth),
+            None => space.unwind_at_entry(&raw.regs(), max_depth),
             Some(libunwind) => {
                 let callers = libunwind.callers_of(thread, raw, at.0, max_depth)?;
                 space.unwinder.intern(&callers.frames, callers.truncated)

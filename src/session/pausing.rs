@@ -46,7 +46,7 @@ impl Session {
             None => Pause { since: Some(Instant::now()), before: self.pause.before },
         };
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
-        self.forget_paused_blocks();
+        self.model.set_blind(pause);
         self.apply_probing();
     }
 
@@ -64,10 +64,10 @@ impl Session {
         }
     }
 
-    /// After a pause there are blocks that were never seen: to free one is no error of the program.
+    /// A new model is blind, too, while collecting pauses.
     pub(super) fn forget_paused_blocks(&mut self) {
-        if self.pause.total() > Duration::ZERO {
-            self.model.expect_unknown_frees();
+        if self.is_paused() {
+            self.model.set_blind(true);
         }
     }
 

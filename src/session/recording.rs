@@ -1,7 +1,7 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
 use super::leakscan::LeakScan;
-use super::{Aftermath, Session};
+use super::{Aftermath, BreakOff, Session};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
@@ -95,8 +95,12 @@ pub struct Recording {
     pub blind_spots: Vec<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
+    /// Why, if the tracing ended in the middle.
+    pub broken_off: Option<BreakOff>,
     /// Whether Ctrl-C was pressed while it was traced.
     pub interrupted: bool,
+    /// Whether a signal to heaptrace asked for the end of the tracing.
+    pub dismissed: bool,
 }
 
 impl ModuleRecord {
@@ -131,8 +135,12 @@ impl Session {
         }
     }
 
-    /// Ends the session: what it has found out.
-    pub fn finish(mut self) -> Recording {
+    /// Ends the session: what it has found out, until it was broken off if it was.
+    pub fn finish(mut self, broken_off: Option<BreakOff>) -> Recording {
+        if broken_off.is_some() {
+            self.detached = self.exit.is_none();
+            self.cost.wall_ns = self.elapsed_ns();
+        }
         self.note_thread_names();
         let mut leaks = match self.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.exit),
@@ -143,7 +151,12 @@ impl Session {
             LeakScan::NotWanted | LeakScan::Missed(_) => self.model.snapshot(),
         };
         let (stacks, modules) = self.space.take_records();
-        self.record(snapshot, leaks, stacks, modules)
+        let mut recording = self.record(snapshot, leaks, stacks, modules);
+        if let Some(broken) = &broken_off {
+            recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));
+        }
+        recording.broken_off = broken_off;
+        recording
     }
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
@@ -162,9 +175,9 @@ impl Session {
         }
         if !self.space.has_probes() && self.exit.is_none_or(|exit| exit != Exit::Signal(9)) {
             warnings.push(format!(
-                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked program needs its \
-                 symbol table (do not strip it), or name its functions with --alloc-fn and --free-fn, as 'module+0xoffset' \
-                 if there is no symbol",
+                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked \
+                 program needs its symbol table, in itself or in a debug file (--debug-dir). Or name its functions with \
+                 --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
                 self.program
             ));
         }
@@ -222,7 +235,9 @@ impl Session {
             leaks,
             blind_spots,
             timed_out: self.control.has_timed_out(),
+            broken_off: None,
             interrupted: false,
+            dismissed: false,
         }
     }
 }

@@ -123,7 +123,12 @@ impl Session {
                     if stopped_tid == tid && status == WaitStatus::EventStop {
                         self.serving = Some(Serving { tid, status, answer: None });
                         self.space.memory.stands_still(Some(tid));
-                        let status = self.keep_retry_handler(tid, &stopped)?.unwrap_or(status);
+
+                        let status = match self.keep_retry_handler(tid, &stopped) {
+                            Ok(other) => other.unwrap_or(status),
+                            Err(error) if error.is_death() => status,
+                            Err(error) => return Err(error),
+                        };
                         return self.on_stop(tid, status, stopped);
                     }
                     self.on_stop(stopped_tid, status, stopped)?;

@@ -2,6 +2,7 @@
 
 mod callsite;
 mod code;
+mod companion;
 mod data;
 mod object;
 mod original;
@@ -20,7 +21,7 @@ use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
-use crate::symbols::{FileVersion, ModuleMemory};
+use crate::symbols::{Companion, FileVersion, ModuleMemory, Search};
 use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -66,6 +67,8 @@ struct Loaded {
     symbols: ModuleSymbols,
     /// Whether it is the main program.
     is_program: bool,
+    /// Where the program begins, if no dynamic linker runs before it.
+    start: Option<Addr>,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     internal_code: Vec<Range<Addr>>,
     /// What the leak scan looks through.
@@ -156,6 +159,8 @@ pub struct AddressSpace {
     stack_families: FxHashMap<StackId, Option<Family>>,
     probing: Probing,
     warnings: Vec<String>,
+    /// Where debug files are looked for.
+    search: Option<Search>,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
     /// The programs' own functions that return suppressions for leaks, and the names of their modules.
@@ -193,6 +198,9 @@ pub const SIGACTION_TAG: u8 = 1;
 
 /// Marks the probe on libc's `_exit`.
 pub const EXIT_TAG: u8 = 2;
+
+/// Marks the probe on a static program's first instruction.
+const START_TAG: u8 = 4;
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
@@ -236,6 +244,7 @@ impl AddressSpace {
             stack_families: FxHashMap::default(),
             probing: Probing::default(),
             warnings: Vec::new(),
+            search: None,
             exit_watched: false,
             leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
@@ -251,9 +260,11 @@ impl AddressSpace {
 
     /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and
     /// places their probes. Returns warnings for the user.
-    pub fn refresh(&mut self, tid: i32, table: &AllocatorTable) -> Result<Vec<String>> {
+    pub fn refresh(&mut self, tid: i32, table: &AllocatorTable, search: &Search) -> Result<Vec<String>> {
         // it may have entered a container, or called chroot(2)
         self.root = TargetRoot::of(tid).map(Arc::new).or(self.root.take());
+        let root = self.root.as_ref().map_or_else(|| PathBuf::from("/"), |root| root.path());
+        self.search = Some(Search { root, ..search.clone() });
         self.read_maps(tid)?;
         let current = maps::modules(self.maps.mappings());
         self.drop_vanished(&current);
@@ -263,6 +274,7 @@ impl AddressSpace {
             }
         }
         self.place_probes(table)?;
+        self.watch_start()?;
         Ok(std::mem::take(&mut self.warnings))
     }
 
@@ -336,12 +348,19 @@ impl AddressSpace {
         };
         let bias = elf.load_bias(&mapped.segments);
         let Some(bias) = bias else { return };
-        let symbols = allocator_symbols(&elf, id, &mapped, table);
+        let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
+        let mut symbols = allocator_symbols(&elf, id, &mapped, table);
+        let companion = self.symbols_elsewhere(&mapped.path, &elf, is_program, &symbols, table);
+        let stripped = companion.as_ref().and_then(Companion::elf);
+        if let Some(stripped) = &stripped {
+            symbols.symbols.extend(allocator_symbols(stripped, id, &mapped, table).symbols);
+        }
+        // Where this module's symbols are.
+        let named = stripped.as_ref().unwrap_or(&elf);
         self.unwinder.add_module(elf.unwind_sections().into_module(id, code.clone(), bias));
         for slack in elf.executable_slack() {
             self.add_slack(bias.to_process(slack.addr), slack.size, id);
         }
-        let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
         let first = code.first().cloned().unwrap_or_default();
         self.records.push(ModuleRecord {
             id,
@@ -358,7 +377,7 @@ impl AddressSpace {
             is_program,
             probed: Vec::new(),
         });
-        if let Err(error) = self.watch_libc(&elf, bias) {
+        if let Err(error) = self.watch_libc(named, bias) {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&elf, bias) {
@@ -366,14 +385,15 @@ impl AddressSpace {
         }
         if self.exit_watched {
             self.note_leak_suppressions(&elf, bias, &mapped.path);
-            if let Err(error) = self.watch_libc_exit(&elf, bias) {
+            if let Err(error) = self.watch_libc_exit(named, bias) {
                 tracing::debug!("{error}");
             }
         }
         let data = data::module_data(&elf, id, bias);
         let internal_code =
-            if is_program && !symbols.symbols.is_empty() { internal_code(&elf, bias) } else { Vec::new() };
-        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, internal_code, data });
+            if is_program && !symbols.symbols.is_empty() { internal_code(named, bias) } else { Vec::new() };
+        let start = Some(bias.to_process(elf.entry())).filter(|_| is_program && elf.is_static());
+        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, start, internal_code, data });
     }
 }
 
@@ -525,6 +545,16 @@ impl AddressSpace {
                 let addr = bias.to_process(execve.addr);
                 self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction
+    /// is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
+    fn watch_start(&mut self) -> Result<()> {
+        let start = self.loaded.iter().find_map(|module| module.start).filter(|_| self.has_deferred());
+        if let Some(start) = start {
+            self.place(start, Purpose::Tag(START_TAG), None)?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Functions, lines and inlined calls from DWARF.
 
 use super::demangle::function_name;
+use super::split::SplitLoader;
 use crate::addr::ObjAddr;
 use crate::elf::{Elf, ElfError};
 use crate::profile::symbolize::{FunctionName, SymFrame};
@@ -9,14 +10,31 @@ use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian, SectionId}
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
+/// A reader of DWARF.
+pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// A section of a file, uncompressed.
+pub(super) type SectionBytes<'d> = Cow<'d, [u8]>;
 
 /// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
 const LONGEST_CHAIN: usize = 8;
 
 /// The DWARF sections of a file, uncompressed.
 #[derive(Debug)]
-pub struct DwarfData<'d>(DwarfSections<Cow<'d, [u8]>>);
+pub struct DwarfData<'d>(DwarfSections<SectionBytes<'d>>);
+
+/// Whether names and lines need the section. Variables and macros are of no use here, and large.
+pub(super) fn is_wanted(id: SectionId) -> bool {
+    !matches!(
+        id,
+        SectionId::DebugLoc
+            | SectionId::DebugLocLists
+            | SectionId::DebugMacinfo
+            | SectionId::DebugMacro
+            | SectionId::DebugNames
+            | SectionId::DebugTypes
+    )
+}
 
 impl<'d> DwarfData<'d> {
     /// Loads the sections that names and lines need.
@@ -24,26 +42,23 @@ impl<'d> DwarfData<'d> {
     /// # Errors
     /// A section is damaged.
     pub fn load(elf: &Elf<'d>) -> Result<Self, ElfError> {
-        DwarfSections::load(|id| match id {
-            // Variables and macros are of no use here, and large.
-            SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugMacinfo | SectionId::DebugMacro => {
-                Ok(Cow::Borrowed(&[][..]))
-            }
-            SectionId::DebugNames | SectionId::DebugTypes => Ok(Cow::Borrowed(&[][..])),
-            _ => Ok(elf.section_data(id.name())?.unwrap_or_default()),
+        DwarfSections::load(|id| match is_wanted(id) {
+            true => Ok(elf.section_data(id.name())?.unwrap_or_default()),
+            false => Ok(Cow::Borrowed(&[][..])),
         })
         .map(Self)
     }
 }
 
 /// Looks up addresses in one file's DWARF.
-pub struct DwarfLookup<'a> {
+pub struct DwarfLookup<'a, 'f> {
     context: Context<Slice<'a>>,
+    split: SplitLoader<'a, 'f>,
     /// Many frames are of few functions.
     names: FxHashMap<Vec<u8>, FunctionName>,
 }
 
-impl std::fmt::Debug for DwarfLookup<'_> {
+impl std::fmt::Debug for DwarfLookup<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DwarfLookup").field("names", &self.names.len()).finish_non_exhaustive()
     }
@@ -58,23 +73,27 @@ pub struct DwarfFrames {
     pub has_function: bool,
 }
 
-impl<'a> DwarfLookup<'a> {
-    /// Prepares look-ups; `supplement` is what a debug alt link leads to.
+impl<'a, 'f> DwarfLookup<'a, 'f> {
+    /// Prepares look-ups; `supplement` is what a debug alt link leads to, `split` finds what compilers left elsewhere.
     ///
     /// # Errors
     /// The headers of the DWARF units are damaged.
-    pub fn new(data: &'a DwarfData<'_>, supplement: Option<&'a DwarfData<'_>>) -> Result<Self, gimli::Error> {
+    pub(super) fn new(
+        data: &'a DwarfData<'_>,
+        supplement: Option<&'a DwarfData<'_>>,
+        split: SplitLoader<'a, 'f>,
+    ) -> Result<Self, gimli::Error> {
         let mut dwarf = data.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian));
         if let Some(supplement) = supplement {
             dwarf.set_sup(supplement.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian)));
         }
-        Ok(Self { context: Context::from_dwarf(dwarf)?, names: FxHashMap::default() })
+        Ok(Self { context: Context::from_dwarf(dwarf)?, split, names: FxHashMap::default() })
     }
 
     /// The frames at `addr`. What can't be read counts as unknown.
     pub fn find(&mut self, addr: ObjAddr) -> DwarfFrames {
         let mut found = DwarfFrames::default();
-        let Ok(mut frames) = self.context.find_frames(addr.0).skip_all_loads() else {
+        let Ok(mut frames) = self.split.complete(self.context.find_frames(addr.0)) else {
             return self.line_only(addr);
         };
         let mut raw: Vec<Frame<'_, Slice<'a>>> = Vec::new();
@@ -85,7 +104,7 @@ impl<'a> DwarfLookup<'a> {
                 Err(_) => return self.line_only(addr),
             }
         }
-        let unit = self.context.find_dwarf_and_unit(addr.0).skip_all_loads();
+        let unit = self.split.complete(self.context.find_dwarf_and_unit(addr.0));
         for frame in raw {
             let (file, line) = frame.location.map_or((None, None), |l| (l.file.map(str::to_owned), l.line));
             let start_line = unit.zip(frame.dw_die_offset).and_then(|(u, offset)| declaration_line(u, offset));
@@ -107,6 +126,11 @@ impl<'a> DwarfLookup<'a> {
             });
         }
         found
+    }
+
+    /// Ends the look-ups: what went wrong with split DWARF.
+    pub(super) fn into_warnings(self) -> Vec<String> {
+        self.split.into_warnings()
     }
 
     fn line_only(&self, addr: ObjAddr) -> DwarfFrames {

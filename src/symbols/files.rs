@@ -159,6 +159,32 @@ impl Search {
         places
     }
 
+    /// Where the package of split DWARF (`.dwp`) of the program may be that the target calls `module` and whose DWARF is in
+    /// the file at `place`.
+    pub fn package_places(&self, module: &Path, place: &Path) -> Vec<PathBuf> {
+        let package_of = |path: &Path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".dwp");
+            PathBuf::from(name)
+        };
+        let mut places = vec![package_of(place), place.with_extension("dwp")];
+        places.extend(self.places(&package_of(module)));
+        places.extend(self.debug_places(&package_of(module)));
+        without_repeats(places)
+    }
+
+    /// Where the `.dwo` file may be that the compiler wrote to `recorded`: there, beside the program, or below a debug
+    /// folder.
+    pub fn split_unit_places(&self, module: &Path, place: &Path, recorded: &Path) -> Vec<PathBuf> {
+        let mut places = if recorded.is_absolute() { self.places(recorded) } else { Vec::new() };
+        if let Some(name) = recorded.file_name() {
+            places.extend(place.parent().map(|folder| folder.join(name)));
+            places.extend(module.parent().into_iter().flat_map(|folder| self.places(&folder.join(name))));
+        }
+        places.extend(self.debug_places(recorded));
+        without_repeats(places)
+    }
+
     /// The file of shared DWARF that `elf`, found at `place`, links to.
     pub fn alt_file(&self, place: &Path, elf: &Elf<'_>, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
         let link = elf.debug_alt_link()?;
@@ -183,8 +209,14 @@ impl Search {
     }
 }
 
+fn without_repeats(mut places: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen = std::collections::HashSet::new();
+    places.retain(|place| seen.insert(place.clone()));
+    places
+}
+
 fn id_of(bytes: &[u8]) -> Option<Vec<u8>> {
-    Elf::parse(bytes).ok()?.build_id().map(<[u8]>::to_vec)
+    Elf::parse_debug(bytes).ok()?.build_id().map(<[u8]>::to_vec)
 }
 
 fn crc_of(bytes: &[u8]) -> u32 {
@@ -193,7 +225,7 @@ fn crc_of(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
+pub(super) fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
     match Bytes::open(place) {
         Ok(bytes) => Some(bytes),
         Err(error) => {

@@ -5,6 +5,8 @@ use crate::maps;
 use std::fs;
 use std::path::Path;
 
+mod builds;
+
 const INLINES: &str = "
 #include <string>
 #include <cstdio>

@@ -1,6 +1,6 @@
 //! Names of variables, for the roots of a leak scan.
 
-use super::{ModuleSource, demangle, module_file, parse, unhex};
+use super::{ModuleSource, demangle, module_file, packed_symbols, parse, unhex};
 use crate::addr::ObjAddr;
 use crate::elf::{Binding, Elf, SymbolKind, base_name};
 use crate::symbols::Search;
@@ -33,7 +33,9 @@ impl Variables {
             search.debug_file(&source.path, build_id.as_deref(), known.as_ref(), warn)
         };
         let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, warn));
-        let objects: Vec<Elf<'_>> = [known, debug].into_iter().flatten().collect();
+        let packed = packed_symbols([own, debug], &source.path, warn);
+        let mini = packed.as_ref().and_then(|bytes| parse(&source.path, bytes, warn));
+        let objects: Vec<Elf<'_>> = [known, debug, mini].into_iter().flatten().collect();
         Self::index(&objects)
     }
 

@@ -6,6 +6,7 @@
 
 use super::{Result, TracerError, injection};
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -182,7 +183,10 @@ pub const TERMINATE: i32 = libc::SIGTERM;
 /// The end without a request.
 pub const KILL: i32 = libc::SIGKILL;
 
-/// The signals that heaptrace takes itself: they are blocked in all its threads and fetched by [`next_signal`].
+/// heaptrace's CPU time is nearly up (`ulimit -t`).
+pub const CPU_TIME: i32 = libc::SIGXCPU;
+
+/// The signals by which others tell heaptrace to end, and which it takes itself: they are blocked in all its threads and fetched by [`next_signal`].
 const OWN_SIGNALS: [i32; 4] = [INTERRUPT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// A signal that users may send to heaptrace for a purpose that they choose.
@@ -214,8 +218,20 @@ pub fn also_take(signal: UserSignal) {
 
 fn own_signals() -> libc::sigset_t {
     let toggle = TOGGLE.load(Ordering::Acquire);
-    let signals: Vec<i32> = OWN_SIGNALS.into_iter().chain((toggle != 0).then_some(toggle)).collect();
+    let signals: Vec<i32> = OWN_SIGNALS.into_iter().chain([CPU_TIME]).chain((toggle != 0).then_some(toggle)).collect();
     set_of(&signals)
+}
+
+/// A descriptor that can be read while one of heaptrace's own signals waits to be taken. It takes none.
+pub(super) fn own_signals_fd() -> Result<OwnedFd> {
+    let signals = own_signals();
+    // SAFETY: the set is valid; the result is a new descriptor or -1.
+    let fd = unsafe { libc::signalfd(-1, &raw const signals, libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(TracerError::own("watch for signals"));
+    }
+    // SAFETY: a new descriptor that is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether `signal` asks heaptrace to end, unlike the one that pauses.
@@ -292,7 +308,7 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let Some(mask) = INHERITED_MASK.get().copied() else { return };
     let reset = move || {
-        super::limits::restore_open_files();
+        super::limits::restore();
         // SAFETY: the mask is valid, nothing is returned; the default is valid for this signal.
         let result = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);

@@ -191,6 +191,10 @@ impl Launched {
 /// What the kernel says of a file that it can't execute is often true of another one: the interpreter that a script names
 /// in its first line, or the loader that a program asks for.
 fn explain_exec(path: &Path, error: io::Error) -> io::Error {
+    // Somebody has it open for writing: that is the file itself.
+    if error.kind() == io::ErrorKind::ExecutableFileBusy {
+        return error;
+    }
     let Ok(bytes) = std::fs::read(path) else { return error };
     let script = bytes.strip_prefix(b"#!").map(|rest| {
         let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -251,7 +255,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             action.sa_sigaction = INHERITED_SIGPIPE.load(Ordering::Relaxed);
             libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
-            super::limits::restore_open_files();
+            super::limits::restore();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
             // Without this the read below would never see the end of the pipe if heaptrace died now.
             libc::close(gate_write.as_raw_fd());

@@ -22,11 +22,31 @@ pub fn raise_open_files() {
     }
 }
 
-/// Gives the calling process the inherited limit back. Async-signal-safe: for a child between fork and exec.
-pub(super) fn restore_open_files() {
-    if let Some(limit) = INHERITED_FILES.get() {
-        // SAFETY: the limit is valid, and not above the hard one.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) };
+/// The limit of CPU time as heaptrace inherited it, if it was lowered.
+static INHERITED_CPU_TIME: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Sees to it that a limit of CPU time (`ulimit -t`) is told by SIGXCPU a second before the kernel kills: time enough to let the
+/// target go. What heaptrace starts gets the inherited limit back.
+pub fn keep_a_second() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place.
+    if unsafe { libc::getrlimit(libc::RLIMIT_CPU, &raw mut limit) } != 0 || limit.rlim_max == libc::RLIM_INFINITY {
+        return;
+    }
+    let lowered = libc::rlimit { rlim_cur: limit.rlim_cur.min(limit.rlim_max.saturating_sub(1)).max(1), ..limit };
+    // SAFETY: `lowered` is valid; only our own process changes.
+    if unsafe { libc::setrlimit(libc::RLIMIT_CPU, &raw const lowered) } == 0 {
+        let _first = INHERITED_CPU_TIME.set(limit);
+    }
+}
+
+/// Gives the calling process the inherited limits back. Async-signal-safe: for a child between fork and exec.
+pub(super) fn restore() {
+    for (which, limit) in [(libc::RLIMIT_NOFILE, &INHERITED_FILES), (libc::RLIMIT_CPU, &INHERITED_CPU_TIME)] {
+        if let Some(limit) = limit.get() {
+            // SAFETY: the limit is valid, and not above the hard one.
+            unsafe { libc::setrlimit(which, limit) };
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 mod by_name;
-pub use by_name::{ByNameError, find_by_name};
+pub use by_name::{ByNameError, Instance, all_processes, find_by_name, instance};
 
 /// Bit of CAP_SYS_PTRACE in a capability set (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -328,7 +328,7 @@ fn read_target(pid: i32) -> Visibility {
     Visibility::Visible(TargetFacts {
         name: procfs::comm(pid),
         state: procfs::state(thread_group, pid).map_or('?', char::from),
-        kernel_thread: task_flags(pid).is_some_and(|flags| flags & KERNEL_THREAD != 0),
+        kernel_thread: procfs::task_flags(pid).is_some_and(|flags| flags & KERNEL_THREAD != 0),
         thread_group,
         tracer,
         uids,
@@ -399,13 +399,6 @@ fn is_namespace_below(pid: i32) -> Option<bool> {
         }
     }
     Some(false)
-}
-
-fn task_flags(pid: i32) -> Option<u64> {
-    let text = procfs::read(pid, "stat").ok()?;
-    let text = String::from_utf8_lossy(&text);
-    // Behind the name in parentheses: state, ppid, pgrp, session, tty_nr, tpgid, flags (proc(5)).
-    text.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
 /// The class byte of the executable's ELF header: 2 is 64-bit. Other files (none are executed without one) tell nothing.

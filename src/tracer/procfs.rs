@@ -60,9 +60,6 @@ pub fn namespace(tid: i32, kind: &str) -> Option<u64> {
 /// The pid namespace that the machine has begun with: PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h.
 pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// The user namespace that the machine has begun with: PROC_USER_INIT_INO.
-pub const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
-
 /// Whether heaptrace lives in the first pid namespace. True if that can't be told.
 pub fn is_in_first_pid_namespace() -> bool {
     namespace_of_ours("pid").is_none_or(|namespace| namespace == FIRST_PID_NAMESPACE)
@@ -73,15 +70,15 @@ pub fn namespace_of_ours(kind: &str) -> Option<u64> {
     namespace(i32::try_from(std::process::id()).ok()?, kind)
 }
 
-/// What user `uid` is called in the user namespace of task `tid`; `uid` itself if that is not told.
-pub fn user_inside(tid: i32, uid: u32) -> u32 {
-    let ranges = read(tid, "uid_map").unwrap_or_default();
-    let translated = String::from_utf8_lossy(&ranges).lines().find_map(|line| {
+/// What our user `uid` is called outside of our user namespace; `uid` itself if that is not told.
+pub fn user_outside(uid: u32) -> u32 {
+    let ranges = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let translated = ranges.lines().find_map(|line| {
         // as user_namespaces(7) has it: first id inside, first id outside, how many
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
         let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        let index = uid.checked_sub(outside).filter(|&index| index < count)?;
-        inside.checked_add(index)
+        let index = uid.checked_sub(inside).filter(|&index| index < count)?;
+        outside.checked_add(index)
     });
     translated.unwrap_or(uid)
 }
@@ -115,6 +112,15 @@ fn field_of(status: &[u8], key: &str) -> Option<String> {
 /// The ids of all threads of process `pid` at this moment.
 pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     let path = format!("/proc/{pid}/task");
+    let entries = injection::point(Call::Other)
+        .and_then(|()| std::fs::read_dir(&path))
+        .map_err(|source| TracerError::ProcFile { path, source })?;
+    Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The ids of all processes that can be seen.
+pub fn processes() -> Result<Vec<i32>> {
+    let path = "/proc".to_owned();
     let entries = injection::point(Call::Other)
         .and_then(|()| std::fs::read_dir(&path))
         .map_err(|source| TracerError::ProcFile { path, source })?;
@@ -180,16 +186,41 @@ pub fn state(pid: i32, tid: i32) -> Option<u8> {
     text.get(close + 2).copied()
 }
 
+/// A number in /proc/TID/stat, by its place in proc(5): 3 is the state, which is none. None if the task is gone.
+pub fn stat_number(tid: i32, field: usize) -> Option<u64> {
+    let text = read(tid, "stat").ok()?;
+    // The command name stands in parentheses and may itself hold any byte: search from the end.
+    let close = text.iter().rposition(|&b| b == b')')?;
+    let mut fields = text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    // the third field comes behind the command name
+    std::str::from_utf8(fields.nth(field.checked_sub(3)?)?).ok()?.parse().ok()
+}
+
 /// The stack pointer with which the program of task `tid` began: the field `startstack` of /proc/TID/stat (proc(5)), which
 /// the kernel shows to who may trace it. None if it does not tell.
 pub fn initial_stack(tid: i32) -> Option<Addr> {
-    let text = read(tid, "stat").ok()?;
-    let close = text.iter().rposition(|&b| b == b')')?;
-    // the third field comes behind the command name; startstack is the 28th
-    let field =
-        text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty()).nth(28 - 3)?;
-    let sp = std::str::from_utf8(field).ok()?.parse().ok().filter(|&sp| sp != 0)?;
-    Some(Addr(sp))
+    stat_number(tid, 28).filter(|&sp| sp != 0).map(Addr)
+}
+
+/// When a process began, in clock ticks since the machine did. With its id, this names it for ever.
+pub fn start_time(pid: i32) -> Option<u64> {
+    stat_number(pid, 22)
+}
+
+/// The kernel's flags of a task, `PF_…` of linux/sched.h.
+pub fn task_flags(tid: i32) -> Option<u64> {
+    stat_number(tid, 9)
+}
+
+/// `PF_FORKNOEXEC`: the process runs its parent's program since it was forked.
+const FORKED_WITHOUT_EXEC: u64 = 0x40;
+
+/// The parent of a process that has not executed a program of its own since it was forked.
+pub fn forked_from(pid: i32) -> Option<i32> {
+    if task_flags(pid)? & FORKED_WITHOUT_EXEC == 0 {
+        return None;
+    }
+    stat_number(pid, 4)?.try_into().ok()
 }
 
 /// Where a task is, as far as can be told without stopping it.

@@ -53,9 +53,17 @@ pub fn call(thread: &Stopped, regs: &RawRegs, code: Addr, number: i64, arguments
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
     thread.set_registers(&changed)?;
     errand.sent = true;
-    if let Some(status) = errand.complete()? {
-        errand.over = true;
-        return Ok(RemoteCall::Ended(status));
+    match errand.complete() {
+        Ok(None) => {}
+        Ok(Some(status)) => {
+            errand.over = true;
+            return Ok(RemoteCall::Ended(status));
+        }
+        Err(error) => {
+            // Its end is to be reported to whoever waits next.
+            errand.over = error.is_death();
+            return Err(error);
+        }
     }
     let result = thread.registers()?.regs().result().cast_signed();
     errand.give_back()?;

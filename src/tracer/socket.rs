@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why the tracer of a process can't be asked.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +70,12 @@ pub enum AskError {
     },
 }
 
-/// A bound control socket. Its name vanishes with it.
+/// A bound control socket. Its name vanishes when it is closed, at the latest with it.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
+    closed: AtomicBool,
 }
 
 impl ControlSocket {
@@ -87,7 +89,7 @@ impl ControlSocket {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
-        for folder in folders(user, procfs::namespace(pid, "user"), temporary) {
+        for folder in folders(procfs::user_outside(user), temporary) {
             match Self::bind_in(&folder, user, pid) {
                 Ok(bound) => return Ok(bound),
                 Err(error) => failure = error,
@@ -113,7 +115,7 @@ impl ControlSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other?,
         }
-        Ok(Self { listener: UnixListener::bind(&path)?, path })
+        Ok(Self { listener: UnixListener::bind(&path)?, path, closed: AtomicBool::new(false) })
     }
 
     /// Waits for somebody who may ask. Others are turned away without a word.
@@ -130,6 +132,17 @@ impl ControlSocket {
                 return Ok(stream);
             }
         }
+    }
+
+    /// Turns everybody away from now on: [`Self::accept`] fails, in whatever thread it waits.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            // The name may be that of our next socket by now.
+            return;
+        }
+        let _ = std::fs::remove_file(&self.path);
+        // SAFETY: shutdown takes numbers only.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// Where it is bound.
@@ -163,8 +176,7 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<(UnixStream, i32), AskError> {
     let root = TargetRoot::of(tracer);
     let root = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let name = socket_name(procfs::pid_inside(tracer).unwrap_or(tracer), procfs::namespace(tracer, "pid"));
-    let namespace = procfs::namespace(tracer, "user");
-    for folder in folders(procfs::user_inside(tracer, user), namespace, temporary_folder_of(tracer)) {
+    for folder in folders(user, temporary_folder_of(tracer)) {
         match UnixStream::connect(below(&root, &folder).join(&name)) {
             Ok(stream) => return Ok((stream, procfs::known_to(tracer, pid))),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -176,13 +188,10 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<(UnixStream, i32), AskError> {
     Err(failure)
 }
 
-/// The folders that may hold the sockets of `user` of a user namespace, best first.
-fn folders(user: u32, namespace: Option<u64>, temporary: Option<PathBuf>) -> Vec<PathBuf> {
-    // A container's user is another one than the machine's of the same id, whose folder may be in sight.
-    let name = match namespace {
-        Some(namespace) if namespace != procfs::FIRST_USER_NAMESPACE => format!("heaptrace-{user}-{namespace}"),
-        _ => format!("heaptrace-{user}"),
-    };
+/// The folders that may hold the sockets of `user`, best first. A user of a container goes by the id outside: the folder of
+/// somebody else with the id inside may be in sight.
+fn folders(user: u32, temporary: Option<PathBuf>) -> Vec<PathBuf> {
+    let name = format!("heaptrace-{user}");
     let mut folders = vec![PathBuf::from(format!("/run/user/{user}/heaptrace"))];
     folders.extend(temporary.into_iter().chain(["/tmp".into()]).map(|folder| folder.join(&name)));
     folders.dedup();
@@ -224,13 +233,7 @@ fn remove_abandoned(folder: &Path) {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        // A container's folder would be left behind by each container.
-        if procfs::users_are_mapped()
-            && let Some(folder) = self.path.parent()
-        {
-            let _ = std::fs::remove_dir(folder);
-        }
+        self.close();
     }
 }
 

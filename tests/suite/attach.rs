@@ -12,6 +12,13 @@ pub fn start_victim(program: &Program) -> (Running, i32) {
     (victim, pid)
 }
 
+/// Waits until a tracer serves the process: an order is answered when all probes are there.
+pub fn wait_until_served(pid: i32) {
+    procfs::wait_until_probed(pid);
+    let ordered = Program::new("/bin/true").start_heaptrace(["ctl", &pid.to_string(), "resume"]).wait();
+    assert_eq!(ordered.code(), 0, "{}", ordered.stderr);
+}
+
 /// Asks whether all threads still work, ends the victim and hears that nothing was wrong.
 pub fn assert_victim_well(mut victim: Running, pid: i32) {
     victim.assert_alive();
@@ -68,6 +75,19 @@ fn t04_attach_during_thread_churn() {
     let (victim, pid) = start_victim(&program);
     for _ in 0..crate::suite::rounds(8) {
         attach_for(pid, &["--duration", "50ms"]);
+    }
+    assert_victim_well(victim, pid);
+}
+
+/// T04: attach, and detach, again and again, while children are started in every way. One that borrows the memory, as vfork and
+/// posix_spawn have it, runs into its parent's breakpoints; one that is forked has a copy of them.
+#[test]
+fn t04_attach_while_children_are_started() {
+    let program = Program::fixture("victim").args(["2", "spawn"]);
+    let (mut victim, pid) = start_victim(&program);
+    for round in 0..crate::suite::rounds(12) {
+        attach_for(pid, &["--duration", &format!("{}ms", 5 + round * 17 % 60)]);
+        victim.assert_alive();
     }
     assert_victim_well(victim, pid);
 }

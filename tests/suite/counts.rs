@@ -140,6 +140,21 @@ fn t22_t23_signal_handler_and_longjmp_in_malloc() {
     traced.report.assert_consistent();
 }
 
+/// T22: threads are cancelled inside malloc, at a cancellation point or anywhere; their cleanup handlers allocate. The calls
+/// that never returned allocated nothing, and are told.
+#[test]
+fn t22_threads_cancelled_in_malloc() {
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("cancel", &[&bump]));
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "cancelled 40\n");
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.site_sum(&["cancelled_allocate"], "/allocated/objects"), 0);
+    assert_eq!(traced.report.anomaly("dropped_frames"), 40);
+    assert_eq!(traced.report.anomaly("unknown_frees"), 0);
+    traced.report.assert_consistent();
+}
+
 /// A Rust program: totals as the in-process counter has them, the leaked blocks on their site.
 #[test]
 fn rust_program_equals_counter() {

@@ -156,7 +156,7 @@ const EMULATOR_OPCODES: &[&[u8]] = &[
 ];
 
 #[test]
-fn emulated_instructions_do_what_the_processor_does() {
+fn t15_emulated_instructions_do_what_the_processor_does() {
     let mut random = Random::new(1);
     let mut machine = Machine::start();
     let data = random.data();
@@ -354,7 +354,7 @@ fn pad_for(random: &mut Random, code: &[u8]) -> Result<(u64, Pad), StepError> {
 }
 
 #[test]
-fn pads_do_what_the_original_does() {
+fn t15_pads_do_what_the_original_does() {
     let one: Vec<[u8; 1]> = (0..=255).filter(|b| !matches!(b, 0x0f | 0xcc)).map(|b| [b]).collect();
     let two: Vec<[u8; 2]> = (0..=255).map(|b| [0x0f, b]).collect();
     let three: Vec<[u8; 3]> = [0x38, 0x3a].iter().flat_map(|m| (0..=255).map(move |b| [0x0f, *m, b])).collect();
@@ -408,7 +408,7 @@ fn pads_do_what_the_original_does() {
 }
 
 #[test]
-fn calls_in_pads_push_the_original_return_address() {
+fn t15_calls_in_pads_push_the_original_return_address() {
     let calls: &[&[u8]] = &[
         &[0xe8, 0x00, 0x01, 0x00, 0x00],                   // call rel32
         &[0xff, 0xd0],                                     // call rax

@@ -1,6 +1,8 @@
 //! What goes wrong is named, with its cause; the program is never harmed; the profile is saved where possible.
 
-use super::attach::{assert_victim_well, start_victim};
+use super::attach::{assert_victim_well, start_victim, wait_until_served};
+use super::counts::assert_sites;
+use super::guardian::guardian_of;
 use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -8,6 +10,7 @@ use crate::support::running::Ended;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 
 fn heaptrace(args: &[&str]) -> Ended {
     Program::new("/bin/true").start_heaptrace(args).wait()
@@ -225,6 +228,95 @@ fn t11_killed_at_random_moments() {
     }
 }
 
+/// T11: SIGKILL hits the program while it is being started, or while heaptrace attaches: no hang, an end that is told, and no
+/// process left.
+#[test]
+fn t11_killed_while_tracing_begins() {
+    for round in 0..crate::suite::rounds(12) {
+        let looks = round * 53 % 600;
+        let program = Program::fixture("forever").args(["3"]);
+        let running = program.start_traced(&[]);
+        let guardian = guardian_of(running.pid());
+        let mut child = None;
+        procfs::wait_until("the child is there", || {
+            child = procfs::children(running.pid()).into_iter().find(|&child| child != guardian);
+            child.is_some()
+        });
+        kill_after(child.unwrap(), looks);
+        let ended = running.wait();
+        assert!([125, 137].contains(&ended.code()), "{looks}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("panicked"), "{looks}: {}", ended.stderr);
+
+        let mut target = program.start();
+        let pid: i32 = target.value("ready").parse().unwrap();
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&[], pid);
+        kill_after(pid, looks);
+        let ended = attached.wait();
+        assert!([0, 125].contains(&ended.code()), "{looks}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("panicked"), "{looks}: {}", ended.stderr);
+        if ended.code() == 0 {
+            assert_eq!(tracer.collect(ended).report.0["exit"]["signal"], 9);
+        }
+        assert_eq!(target.wait().status.signal(), Some(9));
+    }
+}
+
+/// Kills a process after so many looks at /proc.
+fn kill_after(pid: i32, looks: u32) {
+    for _ in 0..looks {
+        std::hint::black_box(procfs::state(pid));
+    }
+    // it may not have come so far that there is a process
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// T38: a filter that ends the program if it makes memory executable. heaptrace has it do no such thing, neither where there is
+/// room for displaced instructions nor where there is none; what it could not see then, it says.
+#[test]
+fn t38_a_filter_that_kills_for_executable_memory() {
+    let program = Program::fixture("seccomp");
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+
+    let program = Program::fixture("seccomp").args(["many"]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    let ledger = program.ledger();
+    for name in ["allocations", "bytes_allocated"] {
+        assert_eq!(traced.report.total(name), ledger.total(name), "{name}");
+    }
+    let lost = traced.report.anomaly("lost");
+    assert!(lost > 0 && lost < 1000, "{lost}");
+    for anomaly in ["double_frees", "unknown_frees", "dropped_frames"] {
+        assert_eq!(traced.report.anomaly(anomaly), 0, "{anomaly}");
+    }
+    traced.report.assert_consistent();
+}
+
+/// T38: the same when the filter is there before heaptrace.
+#[test]
+fn t38_attach_below_a_filter() {
+    let program = Program::fixture("seccomp").args(["wait"]);
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    wait_until_served(pid);
+    for _ in 0..3 {
+        running.send("allocate");
+        assert_eq!(running.line(), "done");
+    }
+    attached.signal(Signal::SIGINT);
+    let traced = tracer.collect(attached.wait().success());
+    assert_eq!(traced.report.site_sum(&["one_allocate"], "/allocated/objects"), 600, "{}", traced.ended.stderr);
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// Options that are wrong are refused with 125, before anything starts.
 #[test]
 fn wrong_usage() {
@@ -282,48 +374,4 @@ fn elf32(code: &[u8]) -> Vec<u8> {
     }
     file.extend(code);
     file
-}
-
-/// Short of address space, heaptrace says so instead of aborting, whatever the amount; a program that had begun is not
-/// harmed as long as heaptrace had its reserve.
-#[test]
-fn short_of_memory() {
-    let mut refused = 0;
-    for kilobytes in (24_000..120_000).step_by(8000) {
-        let program = Program::new("/bin/true");
-        let line = format!(
-            "ulimit -v {kilobytes}; exec {} run -q -o {} -- /bin/echo done",
-            env!("CARGO_BIN_EXE_heaptrace"),
-            program.report_path().display()
-        );
-        let ended = Program::new("/bin/sh").args(["-c", &line]).plain();
-        assert!([0, 125].contains(&ended.code()), "{kilobytes}: {}", ended.stderr);
-        if ended.code() == 125 {
-            refused += 1;
-            assert!(ended.stderr.contains("memory"), "{kilobytes}: {}", ended.stderr);
-            assert!(!ended.stderr.contains("panicked"), "{kilobytes}: {}", ended.stderr);
-        } else {
-            assert_eq!(ended.text(), "done\n", "{kilobytes}");
-        }
-    }
-    assert!(refused > 0);
-}
-
-/// heaptrace raises its own limit of open files, and gives the program, and the user's command, the one that it was given.
-#[test]
-fn limit_of_open_files_is_raised_for_ourselves_only() {
-    let program = Program::new("/bin/true");
-    let line = format!(
-        "ulimit -Sn 64; exec {} run -q -o {} --on-profile 'echo hook $(ulimit -Sn) >&2' -- /bin/sh -c 'ulimit -Sn; grep files \
-         /proc/$PPID/limits'",
-        env!("CARGO_BIN_EXE_heaptrace"),
-        program.report_path().display()
-    );
-    let ended = Program::new("/bin/sh").args(["-c", &line]).plain().success();
-    let text = ended.text();
-    let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("64"));
-    let limits: Vec<_> = lines.next().unwrap().split_whitespace().collect();
-    assert_eq!(limits[3], limits[4], "soft and hard: {limits:?}");
-    assert!(ended.stderr.contains("hook 64"), "{}", ended.stderr);
 }

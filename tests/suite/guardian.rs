@@ -1,6 +1,6 @@
 //! T42: heaptrace is killed, and the target lives on with its code restored.
 
-use super::attach::start_victim;
+use super::attach::{start_victim, wait_until_served};
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::running::Running;
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
 
 /// The guardian process of a running heaptrace.
-fn guardian_of(heaptrace: i32) -> i32 {
+pub fn guardian_of(heaptrace: i32) -> i32 {
     let mut found = Vec::new();
     procfs::wait_until("there is a guardian", || {
         found = procfs::children(heaptrace)
@@ -73,10 +73,8 @@ fn killed_in_run(threads: &str, rounds: u32) {
 
 /// Probes are in place and, if it works, hit; a different number of times in each round.
 fn wait_until_working(victim: &mut Running, pid: i32, hits: bool, round: u32) {
-    procfs::wait_until_probed(pid);
     // A thread that is just making the call which installs the handler can't be helped: once an order is answered, it is over.
-    let ordered = Program::new("/bin/true").start_heaptrace(["ctl", &pid.to_string(), "resume"]).wait();
-    assert_eq!(ordered.code(), 0, "{}", ordered.stderr);
+    wait_until_served(pid);
     procfs::wait_until("the handler is there", || !hits || procfs::catches(pid, Signal::SIGTRAP));
     for _ in 0..=round % 3 {
         victim.send("still alive?");

@@ -7,6 +7,7 @@
 use super::attach::{assert_victim_well, start_victim};
 use crate::support::procfs;
 use crate::support::program::Program;
+use crate::support::report::Report;
 use crate::support::running::Ended;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -40,7 +41,7 @@ const RUNS_ON: &str = "runs on with its code restored";
 /// `run`: a program that has begun always comes to its own end, with its own account right; one that has not begun is not
 /// begun at all.
 fn run_with(kind: &str) {
-    let (mut broken, mut finished, mut never_begun) = (0, 0, 0);
+    let (mut broken, mut finished, mut never_begun, mut kept) = (0, 0, 0, 0);
     for call in calls(12, 6000) {
         let what = order(kind, call);
         let program = Program::fixture("peak").env("HEAPTRACE_INJECT", &what);
@@ -59,10 +60,26 @@ fn run_with(kind: &str) {
         } else {
             broken += 1;
             assert_broken_off(&ended, &what, &[RUNS_ON, "the process has ended"]);
+            kept += u32::from(program.report_path().exists() && is_true_so_far(&program, ended, &what));
         }
     }
+    assert!(kept > 10 && kept <= broken, "{kept} profiles of {broken} that broke off");
     // the first calls prepare the start; the last numbers are beyond the end
     assert!(never_begun > 3 && broken > 10 && finished > 0, "{never_begun} {broken} {finished}");
+}
+
+/// What was recorded before tracing broke off is in the profile, which says that it is not all.
+fn is_true_so_far(program: &Program, ended: Ended, what: &str) -> bool {
+    let report = program.collect(ended).report;
+    assert_eq!(report.0["complete"], false, "{what}");
+    assert!(report.total("allocations") <= program.ledger().total("allocations"), "{what}");
+    report.assert_consistent();
+    let warnings = report.list("/warnings");
+    assert!(
+        warnings.iter().any(|text| text.as_str().is_some_and(|text| text.contains("broke off"))),
+        "{what}: {warnings:?}"
+    );
+    report.total("allocations") > 0
 }
 
 #[test]
@@ -181,9 +198,9 @@ fn code_is_written_through_stopped_threads_where_proc_mem_is_refused() {
     let program = Program::fixture("victim").args(["3", "churn"]);
     let (mut victim, pid) = start_victim(&program);
     let tracer = refused(Program::new("/bin/true"));
-    let ended = tracer.start_attached(&["--duration", "500ms"], pid).wait();
-    let traced = tracer.collect(ended.success());
-    assert!(traced.report.site_sum(&["victim_allocate", "work"], "/allocated/objects") > 50);
+    let ended = tracer.start_attached(&["--duration", "500ms"], pid).wait().success();
+    let report = Report::read(&tracer.report_path(), &ended);
+    assert!(report.site_sum(&["victim_allocate", "work"], "/allocated/objects") > 50);
     assert_eq!(procfs::tracer_of(pid), 0);
     // pads stay behind in the slack of a module, no breakpoint does in its code
     for (file, offset) in procfs::text_differences(pid) {

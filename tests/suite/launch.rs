@@ -35,6 +35,19 @@ fn t01_sigpipe_is_the_default() {
     assert!(ended.text().contains("signal 13 blocked 0 default"), "{}", ended.text());
 }
 
+/// A program that somebody has open for writing (a linker, a copy) can't be started; its loader has no part in that.
+#[test]
+fn a_program_that_is_being_written() {
+    let program = Program::new("/bin/true");
+    let copy = program.folder().join("copy");
+    std::fs::copy(program.exe(), &copy).unwrap();
+    let writer = std::fs::OpenOptions::new().append(true).open(&copy).unwrap();
+    let ended = program.start_heaptrace(["run", copy.to_str().unwrap()]).wait();
+    drop(writer);
+    assert_eq!(ended.code(), 126);
+    assert!(ended.stderr.contains("Text file busy") && !ended.stderr.contains("loader"), "{}", ended.stderr);
+}
+
 /// A program may end by return, exit from any thread, _exit, a raw exit_group or a signal: heaptrace passes the status
 /// on as a shell would, and the report tells which it was, with the block that was left.
 #[test]

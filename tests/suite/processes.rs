@@ -149,12 +149,20 @@ fn exec_from_a_shell() {
     assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
 }
 
-/// T13, T14: exec by a thread other than the leader while fifty allocate: the old threads vanish, the new image has its
-/// probes.
+/// T13: exec by a thread other than the leader while fifty allocate: the old threads vanish, the new image has its probes.
 #[test]
-fn t13_t14_exec_from_non_leader_with_fifty_threads() {
-    for _ in 0..3 {
-        let program = Program::fixture("exec_thread");
+fn t13_exec_from_non_leader_with_fifty_threads() {
+    exec_amid_threads(&Program::fixture("exec_thread"));
+}
+
+/// T14: exec by the leader in the middle of the other threads' allocations.
+#[test]
+fn t14_exec_by_the_leader_while_others_allocate() {
+    exec_amid_threads(&Program::fixture("exec_thread").args(["leader"]));
+}
+
+fn exec_amid_threads(program: &Program) {
+    for _ in 0..crate::suite::rounds(3) {
         let traced = program.traced();
         assert_eq!(traced.ended.code(), 6);
         assert_eq!(traced.ended.text(), "second image\n");
@@ -162,6 +170,7 @@ fn t13_t14_exec_from_non_leader_with_fifty_threads() {
         assert_eq!(traced.report.total("live_bytes"), 1230);
         assert_sites(&traced.report, &program.ledger());
         assert_eq!(traced.report.list("/images").len(), 1);
+        traced.report.assert_no_anomaly();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::counts::assert_sites;
 use crate::support::program::Program;
+use crate::support::report::Report;
 use crate::support::{fixtures, procfs};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,6 +18,38 @@ fn t10_signal_storm_with_payloads() {
     assert_eq!(ledger.sites["handler_allocate"]["allocations"], 2000);
     assert_sites(&traced.report, &ledger);
     traced.report.assert_no_anomaly();
+}
+
+/// T10, T23: a thousand signals a second interrupt four threads wherever they are, in the allocator and in the middle of what
+/// stands in for a replaced instruction; the handlers allocate on alternate stacks. Payloads arrive, errno and the blocks are
+/// kept, all is counted.
+#[test]
+fn t10_a_signal_a_millisecond() {
+    t23_or_t10("1000");
+}
+
+/// T23: the same with few signals: each handler's frames are told from those of the call that it interrupts.
+#[test]
+fn t23_handlers_allocate_on_alternate_stacks() {
+    let report = t23_or_t10("200");
+    let handlers: Vec<_> = report.sites_at(&["handler_allocate", "on_signal"]).collect();
+    assert!(!handlers.is_empty());
+}
+
+fn t23_or_t10(signals: &str) -> Report {
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("storm", &[&bump])).args([signals]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "weathered\n");
+    let ledger = program.ledger();
+    assert!(ledger.sites["handler_allocate"]["allocations"] >= signals.parse().unwrap());
+    assert_sites(&traced.report, &ledger);
+    for function in ["handler_allocate", "worker_allocate"] {
+        assert_eq!(traced.report.site_sum(&[function], "/live/objects"), 0, "{function}");
+    }
+    traced.report.assert_no_anomaly();
+    traced.report.assert_consistent();
+    traced.report
 }
 
 /// T07: a probe hit while SIGTRAP is blocked, handled or ignored: the kernel then resets mask and disposition, and they

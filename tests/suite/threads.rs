@@ -2,6 +2,7 @@
 
 use super::counts::assert_sites;
 use crate::support::counter::assert_equals_counter;
+use crate::support::procfs;
 use crate::support::program::Program;
 
 /// T16: eight threads free each other's blocks; calls, bytes and what is left are exact, and the blocks hold what their
@@ -46,6 +47,27 @@ fn t12_leader_exits_and_workers_allocate() {
     assert_sites(&traced.report, &ledger);
     assert_eq!(traced.report.site_sum(&["worker_allocate"], "/live/bytes"), ledger.total("live_bytes"));
     traced.report.assert_no_anomaly();
+}
+
+/// T12: attach to a process whose leader is gone: its maps and memory can be reached through the other threads only, which go
+/// on afterwards on code that is as it was.
+#[test]
+fn t12_attach_after_the_leader_has_ended() {
+    let program = Program::fixture("leader_exit").args(["wait"]);
+    let mut running = program.start();
+    let live: i32 = running.value("ready").parse().unwrap();
+    assert_eq!(procfs::state(running.pid()), Some('Z'));
+    for _ in 0..2 {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&["--duration", "300ms"], running.pid());
+        let traced = tracer.collect(attached.wait().success());
+        assert!(traced.report.site_sum(&["worker_allocate"], "/allocated/objects") > 100);
+        assert_eq!(traced.report.anomaly("lost"), 0);
+        procfs::assert_text_intact(live);
+    }
+    running.feed(b"");
+    assert_eq!(running.line(), "workers done");
+    assert_eq!(running.wait().code(), 11);
 }
 
 /// `--pin` must not force the threads of a program onto one processor for ever, nor lose an event of them.

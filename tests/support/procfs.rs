@@ -149,6 +149,14 @@ pub fn assert_left_as_it_was(pid: i32) {
     assert_text_intact(pid);
 }
 
+/// Fails if a process that was let go, and may have ended since, is traced or has other code than its files.
+pub fn assert_clean_if_alive(pid: i32) {
+    let traced: Vec<_> = threads(pid).into_iter().filter(|&thread| tracer_of(thread) != 0).collect();
+    assert!(traced.is_empty(), "threads {traced:?} of {pid} are still traced");
+    let differences = text_differences(pid);
+    assert!(differences.is_empty(), "code of process {pid} differs from its files: {differences:x?}");
+}
+
 /// The processes of a process group that are not dead yet.
 pub fn group_members(group: i32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").unwrap();

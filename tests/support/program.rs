@@ -6,7 +6,7 @@ use super::ledger::Ledger;
 use super::report::Report;
 use super::running::{Ended, Running};
 use super::tempdir::TempDir;
-use super::{checks, fixtures};
+use super::{checks, fixtures, procfs};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,6 +69,12 @@ impl Program {
     /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Keeps the folder of another program, from which this one was copied.
+    pub fn keeping(mut self, other: Self) -> Self {
+        self.folder = other.folder;
         self
     }
 
@@ -152,6 +158,9 @@ impl Program {
         let report = Report::read(&self.report_path(), &ended);
         let profile = self.profile_path();
         checks::pprof_opens(&profile);
+        if report.0["exit"].is_null() {
+            procfs::assert_clean_if_alive(i32::try_from(report.number("/pid")).unwrap());
+        }
         Traced { ended, report, profile, _out: self.out.clone() }
     }
 

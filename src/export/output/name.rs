@@ -52,6 +52,29 @@ impl Pattern {
         self.0.contains(&Piece::Number)
     }
 
+    /// Whether two processes of the same program get different names.
+    pub fn tells_processes_apart(&self) -> bool {
+        self.has_number() || self.0.contains(&Piece::Pid)
+    }
+
+    /// The pattern as it was written.
+    pub fn source(&self) -> OsString {
+        let mut text = Vec::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(bytes) => {
+                    for &byte in bytes {
+                        text.extend_from_slice(if byte == b'%' { b"%%" } else { std::slice::from_ref(&byte) });
+                    }
+                }
+                Piece::Program => text.extend_from_slice(b"%n"),
+                Piece::Pid => text.extend_from_slice(b"%p"),
+                Piece::Number => text.extend_from_slice(b"%i"),
+            }
+        }
+        OsString::from_vec(text)
+    }
+
     /// The name, if it has no place to fill.
     pub fn fixed(&self) -> Option<OsString> {
         match self.0.as_slice() {
@@ -107,5 +130,18 @@ mod tests {
         let fixed = |name: &str| Pattern::parse(OsStr::new(name)).expect("valid").fixed();
         assert_eq!(fixed("50%%.svg"), Some(OsString::from("50%.svg")));
         assert_eq!(fixed("%n.svg"), None);
+    }
+
+    #[test]
+    fn only_pid_and_number_tell_processes_apart() {
+        let apart = |name: &str| Pattern::parse(OsStr::new(name)).expect("valid").tells_processes_apart();
+        assert_eq!(["a", "%n%%p", "%%i", "%p", "a.%i.svg"].map(apart), [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn a_pattern_can_be_written_again() {
+        for name in ["heaptrace.%n.%p.pb.gz", "%i-100%%.svg", "plain"] {
+            assert_eq!(Pattern::parse(OsStr::new(name)).expect("valid").source(), name);
+        }
     }
 }

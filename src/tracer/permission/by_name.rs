@@ -51,22 +51,53 @@ struct Candidate {
     command_line: Vec<String>,
 }
 
+/// A process that was started as a program of a certain name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Instance {
+    /// When it began, in clock ticks since the machine did; it tells processes with the same id apart, and comes first
+    /// as older ones do.
+    started: u64,
+    /// Its id.
+    pub pid: i32,
+}
+
+impl Instance {
+    /// Whether it has not ended, or not been reaped yet.
+    pub fn lives(&self) -> bool {
+        procfs::start_time(self.pid) == Some(self.started)
+    }
+}
+
 /// The process whose executable's basename, or whose argv\[0\]'s basename, is `name`. Not by the kernel's short name, which
 /// ends after 15 characters and which threads change at will.
 ///
 /// # Errors
 /// [`ByNameError`] unless exactly one process other than ourselves matches.
 pub fn find_by_name(name: &str) -> Result<i32, ByNameError> {
+    select(name, all_processes()?.into_iter().map(Candidate::read))
+}
+
+/// The ids of all processes but our own.
+///
+/// # Errors
+/// If /proc can't be read.
+pub fn all_processes() -> Result<Vec<i32>, ByNameError> {
     procfs::require_own().map_err(|error| ByNameError::Proc(error.to_string()))?;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let entries = std::fs::read_dir("/proc").map_err(|error| ByNameError::Proc(error.to_string()))?;
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let candidates = pids.filter(|&pid| pid != own).map(|pid| Candidate {
-        pid,
-        executable: procfs::executable(pid).map(|path| path.to_string_lossy().into_owned()),
-        command_line: procfs::command_line(pid),
-    });
-    select(name, candidates)
+    let mut pids = procfs::processes().map_err(|error| ByNameError::Proc(error.to_string()))?;
+    pids.retain(|&pid| pid != own);
+    Ok(pids)
+}
+
+/// Process `pid`, if it is an instance of the program `name` that nobody traces. The copy of itself that an instance makes by
+/// fork is none: a worker belongs to the one that it was forked from while that lives, and most copies are about to
+/// become another program.
+pub fn instance(name: &str, pid: i32) -> Option<Instance> {
+    let is_named = |pid| Candidate::read(pid).is_named(name);
+    let instance = Instance { started: procfs::start_time(pid)?, pid };
+    // In this order: a copy may become another program between two looks at it.
+    let is_copy = procfs::forked_from(pid).is_some_and(is_named);
+    (!is_copy && is_named(pid) && procfs::tracer_of(pid) == Some(0)).then_some(instance)
 }
 
 fn select(name: &str, candidates: impl Iterator<Item = Candidate>) -> Result<i32, ByNameError> {
@@ -83,6 +114,14 @@ fn select(name: &str, candidates: impl Iterator<Item = Candidate>) -> Result<i32
 }
 
 impl Candidate {
+    fn read(pid: i32) -> Self {
+        Self {
+            pid,
+            executable: procfs::executable(pid).map(|path| path.to_string_lossy().into_owned()),
+            command_line: procfs::command_line(pid),
+        }
+    }
+
     fn is_named(&self, name: &str) -> bool {
         let basename_is = |path: &str| Path::new(path).file_name() == Some(OsStr::new(name));
         // The kernel says so behind the path of a file that is gone.
@@ -179,5 +218,58 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         let own_name = own.file_name().unwrap().to_str().unwrap();
         assert_ne!(find_by_name(own_name), Ok(i32::try_from(std::process::id()).unwrap()));
+    }
+
+    /// A copy that a process makes of itself counts only when it is alone; what was executed counts at once.
+    #[test]
+    fn copies_are_no_instances_while_their_original_lives() {
+        use std::io::Read;
+        use std::process::{Command, Stdio};
+        let folder = std::env::temp_dir().join(format!("heaptrace-instances-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = format!("heaptrace-instance-{}", std::process::id());
+        let path = folder.join(&name);
+        std::fs::copy("/bin/sh", &path).unwrap();
+        // The subshell is a copy, as it must live on to say its second word. Its standard input is the parent's second one.
+        let script = "exec 3<&0; (echo x; read line <&3; echo y) & exec 0<&-; read line <&4; exit 0";
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut command = Command::new(&path);
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        give_as(&mut command, reader, 4);
+        let mut parent = command.spawn().unwrap();
+        let mut said = [0; 2];
+        let mut stdout = parent.stdout.take().unwrap();
+        stdout.read_exact(&mut said).unwrap();
+        let pid = i32::try_from(parent.id()).unwrap();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let copy: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+        let found = instance(&name, pid).unwrap();
+        assert_eq!(found.pid, pid);
+        assert!(found.lives());
+        assert_eq!(instance(&name, copy), None);
+        assert_eq!(instance("another-name", pid), None);
+        // wait() would close it
+        let stdin = parent.stdin.take();
+        drop(writer);
+        parent.wait().unwrap();
+        assert!(!found.lives());
+        assert_eq!(instance(&name, copy).map(|found| found.pid), Some(copy));
+        drop(stdin);
+        stdout.read_to_end(&mut Vec::new()).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Gives a command a descriptor under a number of its own.
+    fn give_as(command: &mut std::process::Command, descriptor: impl Into<std::os::fd::OwnedFd>, number: i32) {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::process::CommandExt;
+        let descriptor = descriptor.into();
+        // SAFETY: dup2 is async-signal-safe; the descriptor lives in the closure.
+        unsafe {
+            command.pre_exec(move || match libc::dup2(descriptor.as_raw_fd(), number) {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
     }
 }

@@ -1,0 +1,80 @@
+//! Waiting for processes of a name (`attach --by-name NAME --wait`).
+
+use crate::tracer::control;
+use crate::tracer::execevents::{ExecEvents, News};
+use crate::tracer::permission::{self, ByNameError, Instance};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// How often all processes are looked at: they may also change their name, or be let go by another tracer.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How often new processes are looked for where the kernel does not tell of them.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// For how long a process counts as new then: most execute their program at once.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// The instances of a program, one after the other.
+#[derive(Debug)]
+pub struct Instances {
+    name: String,
+    events: Option<ExecEvents>,
+    /// Those that were taken already.
+    taken: HashSet<Instance>,
+    /// When each process was seen first, where the kernel does not tell.
+    seen: HashMap<i32, Instant>,
+    next_sweep: Instant,
+}
+
+impl Instances {
+    /// Those of the program `name`, see [`permission::instance`].
+    pub fn of(name: &str) -> Self {
+        let events = ExecEvents::subscribe();
+        if events.is_none() {
+            tracing::info!("the kernel does not tell us of new processes: they are looked for every {GLANCE:?}");
+        }
+        Self { name: name.to_owned(), events, taken: HashSet::new(), seen: HashMap::new(), next_sweep: Instant::now() }
+    }
+
+    /// The oldest instance that was not taken before, as soon as there is one. None if the user has had enough, as `enough`
+    /// or a signal says.
+    ///
+    /// # Errors
+    /// If /proc can't be read.
+    pub fn next(&mut self, enough: impl Fn() -> bool) -> Result<Option<Instance>, ByNameError> {
+        self.next_sweep = Instant::now();
+        let mut suspects = self.suspects()?;
+        loop {
+            let found = suspects.into_iter().filter_map(|pid| permission::instance(&self.name, pid));
+            if let Some(instance) = found.filter(|instance| !self.taken.contains(instance)).min() {
+                self.taken.insert(instance);
+                return Ok(Some(instance));
+            }
+            let news = self.events.as_ref().map(|events| events.wait(SWEEP));
+            let pause = if news.is_some() { Duration::ZERO } else { GLANCE };
+            if control::next_signal(pause).is_some_and(control::is_request_to_end) || enough() {
+                return Ok(None);
+            }
+            suspects = match news {
+                Some(News::Executed(processes)) => processes,
+                Some(News::Missed | News::Nothing) => permission::all_processes()?,
+                None => self.suspects()?,
+            };
+        }
+    }
+
+    /// The processes to look at: all from time to time, else those that are new.
+    fn suspects(&mut self) -> Result<Vec<i32>, ByNameError> {
+        let all = permission::all_processes()?;
+        let now = Instant::now();
+        let before = std::mem::take(&mut self.seen);
+        self.seen = all.iter().map(|&pid| (pid, before.get(&pid).copied().unwrap_or(now))).collect();
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP;
+            self.taken.retain(Instance::lives);
+            return Ok(all);
+        }
+        Ok(all.into_iter().filter(|pid| self.seen.get(pid).is_some_and(|&since| now < since + YOUNG)).collect())
+    }
+}
