@@ -137,6 +137,8 @@ pub struct ProfileOptions {
     pub debug_dirs: Vec<PathBuf>,
     /// A folder below which the target's files are looked for instead of /.
     pub sysroot: Option<PathBuf>,
+    /// Whether to fetch debug files from the servers in $DEBUGINFOD_URLS.
+    pub debuginfod: bool,
     /// Where to copy the program's files to, for later symbolization.
     pub save_binaries: Option<PathBuf>,
     /// A shell command for each finished file.
@@ -320,6 +322,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         symbolize: !arguments.no_symbolize,
         debug_dirs,
         sysroot: arguments.sysroot,
+        debuginfod: arguments.debuginfod,
         save_binaries: arguments.save_binaries,
         on_profile: arguments.on_profile,
         pprof_columns: arguments.pprof_columns,

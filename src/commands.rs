@@ -5,6 +5,7 @@ pub mod attach;
 pub mod binaries;
 pub mod check;
 pub mod conclude;
+mod debuginfod;
 pub mod direct;
 pub mod doctor;
 pub mod hook;

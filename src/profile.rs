@@ -163,6 +163,8 @@ pub struct Cost {
 /// What the cost of tracing depends on; it decides which advice helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Conditions {
+    /// Whether stacks were walked at frees, too.
+    pub free_stacks: bool,
     /// How many threads the last image had in all, those that ended included.
     pub threads: u64,
     /// Whether `--pin` was asked for.

@@ -391,7 +391,7 @@ impl Session {
     /// Where code can be changed only through a thread that stands still, one has to.
     fn ask_for_stop_if_refused(&mut self, tid: i32) -> crate::tracer::Result<()> {
         if self.space.is_refused_while_running() && !self.place_at_stop {
-            ptrace::interrupt(tid)?;
+            self.interrupt(tid)?;
             self.place_at_stop = true;
         }
         Ok(())

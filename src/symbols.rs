@@ -19,15 +19,17 @@ mod dwarf;
 mod files;
 mod hints;
 mod perfmap;
+mod similar;
 mod split;
 mod table;
 mod variables;
 
 pub use companions::Companion;
 pub use demangle::function_name;
-pub use files::{Bytes, FileVersion, Search};
+pub use files::{Bytes, DebugServers, FileVersion, Search};
 pub use hints::hint;
 pub use perfmap::PerfMap;
+pub use similar::Similar;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use split::{Owner, SplitFiles, SplitLoader, SplitSections};

@@ -32,6 +32,7 @@ mod support {
 
 mod suite {
     mod allocators;
+    mod anomalies;
     mod architecture;
     mod attach;
     mod binaries;
@@ -40,6 +41,7 @@ mod suite {
     mod containers;
     mod control;
     mod counts;
+    mod debuginfod;
     mod detach;
     mod emulator;
     mod failures;

@@ -88,9 +88,10 @@ impl AllocatorTable {
     }
 
     fn find_functions(&self, module: &ModuleSymbols) -> Vec<Probe> {
-        let named = module.symbols.iter().filter(|symbol| symbol.size > 0).filter_map(|symbol| {
+        // Assembly code often states no size: taken where the user has named it.
+        let named = module.symbols.iter().filter_map(|symbol| {
             let function = self.lookup(&symbol.name)?;
-            Some((symbol.addr, symbol.size, function))
+            (symbol.size > 0 || self.is_declared(function)).then_some((symbol.addr, symbol.size, function))
         });
         let placed = self
             .placed

@@ -251,6 +251,13 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "DIR", help_heading = "Symbols")]
     pub(super) sysroot: Option<PathBuf>,
 
+    /// Fetch debug files that are not there from the servers in $DEBUGINFOD_URLS
+    ///
+    /// When tracing has ended, by the program debuginfod-find (Debian package debuginfod), which keeps what it fetches in
+    /// ~/.cache/debuginfod_client. The servers learn the build ids of the program and its libraries.
+    #[arg(long, help_heading = "Symbols")]
+    pub(super) debuginfod: bool,
+
     /// Copy the program and its libraries here, to find names later or elsewhere
     ///
     /// `--debug-dir DIR` reads the copies, and so does google/pprof with PPROF_BINARY_PATH=DIR (`go tool pprof` can't).

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 const PLANNED_COMMANDS: [&str; 8] = ["heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 6] = ["-f", "--follow-forks", "--only", "--skip", "--sample-interval", "--debuginfod"];
+const PLANNED_OPTIONS: [&str; 5] = ["-f", "--follow-forks", "--only", "--skip", "--sample-interval"];
 
 /// Turns clap's error into ours.
 pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {

@@ -160,7 +160,7 @@ fn help_shows_no_option_that_would_be_refused() {
 
 #[test]
 fn what_is_planned_is_refused_by_name() {
-    for option in ["-f", "--follow-forks", "--follow-forks=all", "--debuginfod", "--skip=x"] {
+    for option in ["-f", "--follow-forks", "--follow-forks=all", "--skip=x"] {
         let text = usage(&format!("run {option} ./app"));
         assert!(text.contains("does not exist yet in this version"), "{option}: {text}");
     }

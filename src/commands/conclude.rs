@@ -1,6 +1,7 @@
 //! From a finished recording to files and a summary: names are found now, when the target waits for nothing any more.
 
 use super::binaries::{BinaryStore, SaveError};
+use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::use_color;
@@ -16,7 +17,7 @@ use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::symbolize::{NoSymbols, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{ModuleSource, PerfMap, Search, Symbolizer};
+use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::tracer::root::TargetRoot;
 use rustc_hash::FxHashMap;
 use std::io::{self, IsTerminal, Write};
@@ -41,14 +42,17 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
+    /// Functions that the user has declared and that do not exist, in words.
+    pub unknown_functions: Vec<String>,
     /// The signal that ended the waiting for an output, if one did.
     pub interrupted: Option<i32>,
 }
 
-/// Where a command writes to, checked before the target starts.
+/// Where a command writes to, and whom it asks for debug files; checked before the target starts.
 #[derive(Debug)]
 pub struct Destinations {
     outputs: Outputs,
+    servers: Option<Arc<dyn DebugServers>>,
     binaries: Option<BinaryStore>,
 }
 
@@ -56,11 +60,13 @@ impl Destinations {
     /// Checks all that `options` name.
     ///
     /// # Errors
-    /// The first that could not be written to.
+    /// The first that could not be written to; nobody to ask.
     pub fn prepare(options: &ProfileOptions) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused)?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
-        Ok(Self { outputs, binaries })
+        let quiet = options.verbosity == Verbosity::Quiet;
+        let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
+        Ok(Self { outputs, servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>), binaries })
     }
 
     /// Refuses files that would be the same for each process of a series.
@@ -81,10 +87,10 @@ impl Destinations {
 }
 
 impl Concluded {
-    /// Whether something could not be written or passed on.
+    /// Whether something could not be written or passed on, or does not exist that the user has named.
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
-        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty()
+        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty() || !self.unknown_functions.is_empty()
     }
 }
 
@@ -133,9 +139,14 @@ fn conclude_as(
     let saved = destinations.binaries.as_ref().map(|store| store.save(&recording.modules)).unwrap_or_default();
     recording.warnings.extend(saved.warnings);
     let interrupted = recording.interrupted;
+    let unknown_functions = std::mem::take(&mut recording.unknown_functions);
     let check = judging.as_ref().map(|judging| judging.options);
-    let asked =
-        Asked { check: check.is_some(), explain: check.and_then(|check| check.explain.as_deref()), block: None };
+    let asked = Asked {
+        check: check.is_some(),
+        explain: check.and_then(|check| check.explain.as_deref()),
+        block: None,
+        servers: destinations.servers.as_ref(),
+    };
     let mut profile = profile(recording, options, asked);
     profile.meta.part = number;
     if let Some(judging) = judging {
@@ -176,6 +187,9 @@ fn conclude_as(
         for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
             let _ = writeln!(io::stderr(), "heaptrace: {reason}");
         }
+        for unknown in &unknown_functions {
+            let _ = writeln!(io::stderr(), "heaptrace: {unknown}");
+        }
         for file in &files {
             if let Err(error) = &file.result {
                 let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
@@ -192,7 +206,14 @@ fn conclude_as(
     for error in &not_passed_on {
         let _ = writeln!(io::stderr(), "heaptrace: {error}");
     }
-    Concluded { profile, files, unsaved: saved.failures, not_passed_on, interrupted: waiter.interrupted() }
+    Concluded {
+        profile,
+        files,
+        unsaved: saved.failures,
+        not_passed_on,
+        unknown_functions,
+        interrupted: waiter.interrupted(),
+    }
 }
 
 /// What a profile is made for.
@@ -204,6 +225,8 @@ pub struct Asked<'a> {
     pub explain: Option<&'a str>,
     /// Why the block at this address can.
     pub block: Option<Addr>,
+    /// Who is asked for debug files that are not there.
+    pub servers: Option<&'a Arc<dyn DebugServers>>,
 }
 
 /// Gives a recording its names.
@@ -254,7 +277,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>)
         not_before: recording.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
     };
     let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
-        Box::new(symbolizer(modules, options, root).with_perf_map(perf_map))
+        Box::new(symbolizer(modules, options, root, asked.servers.cloned()).with_perf_map(perf_map))
     } else {
         Box::new(NoSymbols)
     };
@@ -306,8 +329,13 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
     }
 }
 
-fn symbolizer(modules: Vec<ModuleRecord>, options: &ProfileOptions, root: PathBuf) -> Symbolizer {
-    let search = Search::new(&options.debug_dirs, None, options.sysroot.clone(), root);
+fn symbolizer(
+    modules: Vec<ModuleRecord>,
+    options: &ProfileOptions,
+    root: PathBuf,
+    servers: Option<Arc<dyn DebugServers>>,
+) -> Symbolizer {
+    let search = Search { servers, ..Search::new(&options.debug_dirs, None, options.sysroot.clone(), root) };
     let mut symbolizer = Symbolizer::new(search);
     let mut opened = FxHashMap::default();
     let mut sources = Vec::new();

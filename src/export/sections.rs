@@ -464,6 +464,14 @@ fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     if run && cost.wall_ns >= LONG_RUN_NS {
         help.push("Tracing a part of the run costs less: heaptrace attach --duration 10s PID.");
     }
+    if conditions.free_stacks && !help.iter().any(|advice| advice.starts_with("--pin")) {
+        help.push("--no-free-stacks would spare the walk over the stack at each free.");
+    }
+    if meta.mode == Mode::Attach {
+        help.push(
+            "`heaptrace ctl PID pause` and `resume` let the process run freely while nothing of interest happens.",
+        );
+    }
     help
 }
 

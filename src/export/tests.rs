@@ -37,7 +37,7 @@ pub(crate) fn sample_profile() -> Profile {
             stopped_max_ns: 31_000_000,
             events: 225,
             stops: 334,
-            conditions: Conditions { threads: 2, pinned: false },
+            conditions: Conditions { threads: 2, pinned: false, free_stacks: true },
         },
         anomalies: Anomalies { truncated_stacks: 100, guessed_stacks: 1, dropped_frames: 2, ..Anomalies::default() },
         allocators: vec![AllocatorUse { module: 2, functions: ["calloc", "free", "malloc"].map(str::to_owned).into() }],

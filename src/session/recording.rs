@@ -4,9 +4,10 @@ use super::leakscan::LeakScan;
 use super::{Aftermath, BreakOff, Session};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
+use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::Snapshot;
 use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
-use crate::symbols::{FileVersion, ModuleMemory};
+use crate::symbols::{Bytes, FileVersion, ModuleMemory, Similar};
 use crate::tracer::procfs;
 use crate::tracer::root::TargetRoot;
 use crate::unwinder::StackTable;
@@ -93,6 +94,8 @@ pub struct Recording {
     pub leaks: LeakScan,
     /// What could not be watched, in words: reasons not to judge the program.
     pub blind_spots: Vec<String>,
+    /// Functions that the user has declared and no module has, in words.
+    pub unknown_functions: Vec<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
     /// Why, if the tracing ended in the middle.
@@ -160,8 +163,8 @@ impl Session {
     }
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
-        let blind_spots = self.space.blind_spots();
         let (root, pid_inside) = self.space.whereabouts();
+        let mut blind_spots = self.space.blind_spots();
         let mut anomalies = self.anomalies;
         let mut warnings = self.warnings.clone();
         anomalies.dropped_frames += self.calls.dropped_frames();
@@ -181,14 +184,9 @@ impl Session {
                 self.program
             ));
         }
-        for (id, function) in self.settings.table.iter() {
-            if self.settings.table.is_declared(id) && !self.space.is_probed(id) {
-                warnings.push(format!(
-                    "{}: no module defines this function, so its calls were not seen (--alloc-fn, --free-fn)",
-                    function.symbol
-                ));
-            }
-        }
+        let unknown_functions = unknown_functions(&self.settings.table, &modules);
+        warnings.extend(unknown_functions.iter().cloned());
+        blind_spots.extend(unknown_functions.iter().cloned());
         let paused = self.pause.total();
         if !paused.is_zero() {
             warnings.push(format!(
@@ -225,7 +223,11 @@ impl Session {
             started_at: self.started_at,
             exit: self.exit,
             cost: Cost {
-                conditions: Conditions { threads: self.tasks.threads_ever(), pinned: self.settings.pin },
+                conditions: Conditions {
+                    threads: self.tasks.threads_ever(),
+                    pinned: self.settings.pin,
+                    free_stacks: self.settings.free_stacks,
+                },
                 ..self.cost
             },
             anomalies,
@@ -234,10 +236,49 @@ impl Session {
             warnings,
             leaks,
             blind_spots,
+            unknown_functions,
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,
             dismissed: false,
         }
     }
+}
+
+/// What was declared with --alloc-fn and --free-fn and is in none of the modules, with what may have been meant.
+fn unknown_functions(table: &AllocatorTable, modules: &[ModuleRecord]) -> Vec<String> {
+    let is_probed = |id| modules.iter().any(|module| module.probed.contains(&id));
+    let mut unknown = Vec::new();
+    for (_, function) in table.iter().filter(|(id, _)| table.is_declared(*id) && !is_probed(*id)) {
+        let wanted = &function.symbol;
+        if !table.declared_symbols().any(|symbol| symbol == wanted) {
+            unknown
+                .push(format!("{wanted}: no such module was loaded, or it has no code there (--alloc-fn, --free-fn)"));
+            continue;
+        }
+        let mut similar = Similar::to(wanted);
+        let mut defined = None;
+        for file in modules.iter().filter_map(|module| module.file.as_ref()) {
+            let Ok(bytes) = Bytes::of_file(file) else { continue };
+            let Ok(elf) = Elf::parse(&bytes) else { continue };
+            defined = defined.or_else(|| elf.find_symbol(wanted).map(|symbol| symbol.kind));
+            similar.look_through(&elf);
+        }
+        let similar = similar.into_names();
+        match defined {
+            // Another name of a function that has a probe.
+            Some(SymbolKind::Function) => {}
+            Some(_) => unknown.push(format!(
+                "{wanted}: this symbol is no function whose place is known, so its calls were not seen (--alloc-fn, --free-fn)"
+            )),
+            None if similar.is_empty() => {
+                unknown.push(format!("{wanted}: no module defines this function (--alloc-fn, --free-fn)"));
+            }
+            None => unknown.push(format!(
+                "{wanted}: no module defines this function (--alloc-fn, --free-fn); similar: {}",
+                similar.join(", ")
+            )),
+        }
+    }
+    unknown
 }

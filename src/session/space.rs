@@ -599,11 +599,6 @@ impl AddressSpace {
         !self.entry_families.is_empty()
     }
 
-    /// Whether an allocator function had a probe in some module.
-    pub fn is_probed(&self, function: FunctionId) -> bool {
-        self.records.iter().any(|module| module.probed.contains(&function))
-    }
-
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
     pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
         (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
@@ -635,10 +630,15 @@ impl Drop for AddressSpace {
 fn allocator_symbols(elf: &Elf<'_>, id: ModuleId, mapped: &MappedModule, table: &AllocatorTable) -> ModuleSymbols {
     let symbols = elf
         .symbols()
-        .filter(|symbol| symbol.kind == SymbolKind::Function)
+        .chain(elf.global_labels())
         .filter_map(|symbol| {
             let name = base_name(&symbol.name);
-            table.lookup(name)?;
+            let function = table.lookup(name)?;
+            // A label of assembly code is a function if the user says so.
+            let is_label = symbol.kind == SymbolKind::Untyped && table.is_declared(function);
+            if symbol.kind != SymbolKind::Function && !is_label {
+                return None;
+            }
             Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
         })
         .collect();

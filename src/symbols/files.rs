@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Files up to this size are read. A file that is truncated while it is mapped kills who reads it (SIGBUS), and a program
 /// that is just being rebuilt may be.
@@ -22,6 +23,15 @@ const NONBLOCK: i32 = 0o4000;
 /// Where debug files are by default.
 const DEFAULT_DEBUG_DIR: &str = "/usr/lib/debug";
 
+/// Where debug files may be fetched from if they are not on this machine.
+pub trait DebugServers: std::fmt::Debug + Send + Sync {
+    /// The debug file of the object with this build id (lower-case hex), now on this machine; None if nobody has it.
+    ///
+    /// # Errors
+    /// A sentence about what went wrong: to be told, not a reason to stop.
+    fn fetch(&self, build_id: &str) -> Result<Option<PathBuf>, String>;
+}
+
 /// Where files are looked for.
 #[derive(Clone, Debug)]
 pub struct Search {
@@ -31,11 +41,18 @@ pub struct Search {
     pub sysroot: Option<PathBuf>,
     /// The target's root folder as heaptrace sees it; `/` if they share it.
     pub root: PathBuf,
+    /// Who is asked for debug files that are not found (`--debuginfod`).
+    pub servers: Option<Arc<dyn DebugServers>>,
 }
 
 impl Default for Search {
     fn default() -> Self {
-        Self { debug_dirs: vec![PathBuf::from(DEFAULT_DEBUG_DIR)], sysroot: None, root: PathBuf::from("/") }
+        Self {
+            debug_dirs: vec![PathBuf::from(DEFAULT_DEBUG_DIR)],
+            sysroot: None,
+            root: PathBuf::from("/"),
+            servers: None,
+        }
     }
 }
 
@@ -51,7 +68,7 @@ impl Search {
                 all.push(dir);
             }
         }
-        Self { debug_dirs: all, sysroot, root }
+        Self { debug_dirs: all, sysroot, root, servers: None }
     }
 
     /// Where a file that the target calls `path` may be, best first.
@@ -118,7 +135,20 @@ impl Search {
                 warn(format!("{} is not the debug file that its name says: ignored", place.display()));
             }
         }
-        self.linked_file(path, build_id, elf, warn).or(copy)
+        self.linked_file(path, build_id, elf, warn).or_else(|| self.fetched_file(build_id?, warn)).or(copy)
+    }
+
+    fn fetched_file(&self, build_id: &[u8], warn: &mut dyn FnMut(String)) -> Option<(PathBuf, Bytes)> {
+        let place = self.servers.as_ref()?.fetch(&hex(build_id)).unwrap_or_else(|error| {
+            warn(error);
+            None
+        })?;
+        let bytes = open_if_there(&place, warn)?;
+        if id_of(&bytes).as_deref() != Some(build_id) {
+            warn(format!("{} is not the debug file that was asked for: ignored", place.display()));
+            return None;
+        }
+        Some((place, bytes))
     }
 
     fn linked_file(

@@ -27,11 +27,20 @@ pub struct TraceCheck {
     /// Whether a child could be attached to. If not, nothing else was tried.
     pub seize: Result<()>,
     /// Whether a breakpoint could be written into its code, and taken out again.
-    pub write_code: Result<()>,
+    pub write_code: Result<CodeAccess>,
     /// What an int3 stop costs with its registers read and written: the CPUs left to the scheduler.
     pub stop: Option<Duration>,
     /// The same with tracer and child on one CPU.
     pub stop_pinned: Option<Duration>,
+}
+
+/// How the code of a traced process can be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CodeAccess {
+    /// While it runs, through /proc/PID/mem.
+    Running,
+    /// Only through a thread that stands still (PTRACE_POKEDATA).
+    StoppedOnly,
 }
 
 /// Traces a child for a moment. All on a thread of its own, with which the child ends in any case.
@@ -50,10 +59,14 @@ pub fn try_trace() -> Result<TraceCheck> {
 
 fn trial() -> Result<TraceCheck> {
     let child = Child::start()?;
-    let mut check =
-        TraceCheck { seize: ptrace::seize(child.pid, true), write_code: Ok(()), stop: None, stop_pinned: None };
+    let mut check = TraceCheck {
+        seize: ptrace::seize(child.pid, true),
+        write_code: Ok(CodeAccess::Running),
+        stop: None,
+        stop_pinned: None,
+    };
     if check.seize.is_ok() {
-        check.write_code = write_and_restore(child.pid);
+        check.write_code = try_code(child.pid);
         child.let_go()?;
         check.stop = measure(child.pid, false).ok();
         check.stop_pinned = pinned(child.pid);
@@ -75,9 +88,26 @@ extern "C" fn breakpoint_place() {
     std::hint::black_box(());
 }
 
-fn write_and_restore(pid: i32) -> Result<()> {
+fn try_code(pid: i32) -> Result<CodeAccess> {
+    let refused = match write_and_restore(pid, None) {
+        Ok(()) => return Ok(CodeAccess::Running),
+        Err(refused) => refused,
+    };
+    ptrace::interrupt(pid)?;
+    match ptrace::wait_task(pid)? {
+        Waited::Task(_, _, Some(stopped)) => {
+            let written = write_and_restore(pid, Some(pid));
+            stopped.resume(0)?;
+            written.map(|()| CodeAccess::StoppedOnly).map_err(|_| refused)
+        }
+        _ => Err(refused),
+    }
+}
+
+fn write_and_restore(pid: i32, stopped: Option<i32>) -> Result<()> {
     let addr = Addr(breakpoint_place as extern "C" fn() as usize as u64);
     let mut memory = TargetMemory::open(pid, pid)?;
+    memory.stands_still(stopped);
     let mut original = [0u8];
     if memory.read(addr, &mut original) != 1 {
         let source = io::Error::other("the child's code can't be read");
@@ -178,7 +208,7 @@ mod tests {
     fn the_trial_writes_a_breakpoint_and_measures_stops() {
         let check = try_trace().unwrap();
         check.seize.unwrap();
-        check.write_code.unwrap();
+        assert_eq!(check.write_code.unwrap(), CodeAccess::Running);
         assert!(check.stop.unwrap() > Duration::from_nanos(100));
         assert!(check.stop_pinned.unwrap() > Duration::from_nanos(100));
     }

@@ -238,4 +238,31 @@ fn declared_functions_are_counted() {
     assert_eq!(traced.report.site_sum(&["user"], "/allocated/objects"), ledger.sites["user"]["allocations"]);
     assert_eq!(traced.report.site_sum(&["user"], "/allocated/bytes"), ledger.sites["user"]["bytes_allocated"]);
     assert_eq!(traced.report.site_sum(&["user"], "/live/objects"), 5);
+    assert_eq!(traced.report.list("/warnings"), &[] as &[serde_json::Value], "both are known");
+}
+
+/// A declared name that no module defines is an error with the names that may have been meant; what was recorded is written
+/// all the same, and `check` does not judge.
+#[test]
+fn unknown_declared_functions_are_errors() {
+    let program = Program::fixture("pool");
+    for (option, spec, similar) in [
+        ("--alloc-fn", "pool_gett:size=arg2", "pool_get"),
+        ("--free-fn", "Pool_put", "pool_put"),
+        ("--alloc-fn", "nowhere.so+0x1234", "no such module"),
+    ] {
+        let traced = program.traced_with(&[option, spec]);
+        assert_eq!(traced.ended.code(), 125, "{spec}: {}", traced.ended.stderr);
+        assert_eq!(traced.report.total("allocations"), 20, "{spec}");
+        let name = spec.split(':').next().unwrap();
+        let warnings: Vec<_> = traced.report.list("/warnings").iter().filter_map(|w| w.as_str()).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(name) && warnings[0].contains(similar), "{warnings:?}");
+        assert!(traced.ended.stderr.contains(similar), "{}", traced.ended.stderr);
+        // a program that would pass otherwise
+        let checked = Program::new("/bin/true").checked(&[option, spec]);
+        assert_eq!(checked.ended.code(), 125, "{spec}: {}", checked.ended.stderr);
+    }
+    // an alias of a function that has a probe by another name is not unknown
+    let traced = program.traced_with(&["--alloc-fn", "malloc", "--alloc-fn", "__libc_malloc"]);
+    assert_eq!((traced.ended.code(), traced.report.list("/warnings").len()), (0, 0), "{}", traced.ended.stderr);
 }

@@ -256,7 +256,9 @@ fn t11_killed_while_tracing_begins() {
         assert!([0, 125].contains(&ended.code()), "{looks}: {}", ended.stderr);
         assert!(!ended.stderr.contains("panicked"), "{looks}: {}", ended.stderr);
         if ended.code() == 0 {
-            assert_eq!(tracer.collect(ended).report.0["exit"]["signal"], 9);
+            // a process that had ended before it was seized tells its end to its parent only
+            let exit = &tracer.collect(ended).report.0["exit"];
+            assert!(exit.is_null() || exit["signal"] == 9, "{looks}: {exit}");
         }
         assert_eq!(target.wait().status.signal(), Some(9));
     }

@@ -1,7 +1,7 @@
 //! Reading the machine. Whatever can't be read is left unknown.
 
 use crate::elf::Elf;
-use crate::tracer::probe::{self, TraceCheck};
+use crate::tracer::probe::{self, CodeAccess, TraceCheck};
 use crate::tracer::{permission, procfs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,6 +57,8 @@ pub(super) enum Trial {
     NoBreakpoint(String),
     /// Both worked.
     Done {
+        /// Whether code could be written while the child ran.
+        code: CodeAccess,
         /// The cost of a stop, CPUs left to the scheduler.
         stop: Option<Duration>,
         /// The same on one CPU.
@@ -111,7 +113,9 @@ fn trial() -> Trial {
     match probe::try_trace() {
         Err(error) | Ok(TraceCheck { seize: Err(error), .. }) => Trial::NoTrace(error.to_string()),
         Ok(TraceCheck { write_code: Err(error), .. }) => Trial::NoBreakpoint(error.to_string()),
-        Ok(TraceCheck { stop, stop_pinned, .. }) => Trial::Done { stop, pinned: stop_pinned },
+        Ok(TraceCheck { write_code: Ok(code), stop, stop_pinned, .. }) => {
+            Trial::Done { code, stop, pinned: stop_pinned }
+        }
     }
 }
 

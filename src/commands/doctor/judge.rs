@@ -1,6 +1,7 @@
 //! From facts to findings.
 
 use super::facts::{DEBUG_ROOT, Facts, Libc, Trial};
+use crate::tracer::probe::CodeAccess;
 use std::time::Duration;
 
 /// How bad it is.
@@ -95,9 +96,21 @@ fn breakpoints(facts: &Facts) -> Option<Finding> {
     match &facts.trial {
         Trial::NotMade | Trial::NoTrace(_) => None,
         Trial::NoBreakpoint(error) => Some(Finding::new(Level::Fail, "breakpoints", error.clone()).with_cure(
-            "Linux 6.12 and later can forbid debuggers to write to code: boot with proc_mem.force_override=ptrace",
+            "a security module may forbid debuggers to write to code",
         )),
-        Trial::Done { .. } => Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written")),
+        Trial::Done { code: CodeAccess::StoppedOnly, .. } => Some(
+            Finding::new(
+                Level::Warn,
+                "breakpoints",
+                "code of a traced process can be written through stopped threads only: attach and detach stop one for a \
+                 moment, and copies of single instructions stay behind where no code is",
+            )
+            .with_cure(
+                "Linux 6.12 and later can forbid to write to code in /proc/PID/mem: boot with \
+                 proc_mem.force_override=ptrace",
+            ),
+        ),
+        Trial::Done { code: CodeAccess::Running, .. } => Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written")),
     }
 }
 
@@ -144,7 +157,7 @@ fn seccomp(facts: &Facts) -> Option<Finding> {
 const STOPS_PER_PAIR: u32 = 3;
 
 fn stop_cost(facts: &Facts) -> Option<Finding> {
-    let Trial::Done { stop: Some(stop), pinned } = facts.trial else { return None };
+    let Trial::Done { stop: Some(stop), pinned, .. } = facts.trial else { return None };
     let machine = if facts.virtual_machine { ", virtual" } else { "" };
     let cpus = if facts.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", facts.cpus) };
     let pair = micros(stop * STOPS_PER_PAIR);
@@ -215,10 +228,6 @@ fn debug_path(facts: &Facts) -> Option<Finding> {
 
 fn debuginfod(facts: &Facts) -> Option<Finding> {
     facts.debuginfod.then(|| {
-        Finding::new(
-            Level::Ok,
-            "debuginfod",
-            "$DEBUGINFOD_URLS is set, but this version does not fetch debug files yet",
-        )
+        Finding::new(Level::Ok, "debuginfod", "$DEBUGINFOD_URLS is set: --debuginfod fetches debug files from there")
     })
 }

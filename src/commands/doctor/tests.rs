@@ -2,6 +2,7 @@
 
 use super::facts::{Facts, Libc, Trial};
 use super::*;
+use crate::tracer::probe::CodeAccess;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +15,11 @@ fn machine() -> Facts {
         yama: Some(0),
         privileged: false,
         seccomp: Some(0),
-        trial: Trial::Done { stop: Some(Duration::from_nanos(42_300)), pinned: Some(Duration::from_nanos(9_800)) },
+        trial: Trial::Done {
+            code: CodeAccess::Running,
+            stop: Some(Duration::from_nanos(42_300)),
+            pinned: Some(Duration::from_nanos(9_800)),
+        },
         cpus: 8,
         virtual_machine: true,
         shadow_stack: false,
@@ -111,11 +116,19 @@ fn a_refused_trial_is_blamed_on_what_most_likely_refused_it() {
 }
 
 #[test]
-fn a_kernel_that_forbids_to_write_code_fails_with_its_boot_parameter() {
-    let facts = Facts { trial: Trial::NoBreakpoint("Input/output error".into()), ..machine() };
+fn a_kernel_that_forbids_to_write_code_is_told_with_its_boot_parameter() {
+    let trial = Trial::Done { code: CodeAccess::StoppedOnly, stop: None, pinned: None };
+    let facts = Facts { trial, ..machine() };
     let (level, cure) = cure(&facts, "breakpoints");
-    assert_eq!(level, Level::Fail);
+    assert_eq!(level, Level::Warn);
     assert!(cure.contains("proc_mem.force_override=ptrace"));
+    assert!(possible(&judge::findings(&facts)));
+}
+
+#[test]
+fn where_no_breakpoint_can_be_written_nothing_works() {
+    let facts = Facts { trial: Trial::NoBreakpoint("Input/output error".into()), ..machine() };
+    assert_eq!(cure(&facts, "breakpoints").0, Level::Fail);
     assert!(!possible(&judge::findings(&facts)));
     assert_eq!(find(&facts, "tracing").unwrap().level, Level::Ok);
 }
@@ -134,7 +147,11 @@ fn kernels_are_judged_by_number() {
 #[test]
 fn pinning_is_recommended_only_where_it_pays() {
     let with = |stop, pinned: Option<u64>, cpus| {
-        let trial = Trial::Done { stop: Some(Duration::from_nanos(stop)), pinned: pinned.map(Duration::from_nanos) };
+        let trial = Trial::Done {
+            code: CodeAccess::Running,
+            stop: Some(Duration::from_nanos(stop)),
+            pinned: pinned.map(Duration::from_nanos),
+        };
         find(&Facts { trial, cpus, ..machine() }, "speed").unwrap().cure
     };
     assert!(with(42_000, Some(10_000), 2).unwrap().contains("4.2 times less"));
