@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::addr::{Addr, FunctionId, ModuleId};
+use crate::arch::INT3;
 use crate::arch::step::{Planned, Step};
 
 pub use pads::PadAllocator;
@@ -288,12 +289,14 @@ impl BreakpointTable {
         self.by_address.is_empty()
     }
 
-    /// Puts the original bytes over the int3s in `bytes`, which were read from `addr` on. Costs a look at one ordered
-    /// map where there are none, as in every stack.
+    /// Puts the original bytes over our int3s in `bytes`, which were read from `addr` on: where the program has written over
+    /// one, it stays. Costs a look at one ordered map where there are none, as in every stack.
     pub fn mask(&self, addr: Addr, bytes: &mut [u8]) {
         let end = Addr(addr.0.saturating_add(bytes.len() as u64));
         for (at, original) in self.range(addr, end) {
-            if let Some(byte) = usize::try_from(at.0 - addr.0).ok().and_then(|offset| bytes.get_mut(offset)) {
+            if let Some(byte) = usize::try_from(at.0 - addr.0).ok().and_then(|offset| bytes.get_mut(offset))
+                && *byte == INT3
+            {
                 *byte = original;
             }
         }

@@ -16,6 +16,7 @@ pub mod heapmodel;
 pub mod leaks;
 pub mod maps;
 pub mod memory;
+pub mod paths;
 pub mod profile;
 pub mod progress;
 pub mod session;

@@ -3,8 +3,8 @@
 use crate::addr::Addr;
 use std::ops::Range;
 
-/// Reads bytes of the target. Breakpoint bytes of our own never show: implementations put the original bytes
-/// back into what they return.
+/// Reads bytes of the target. What the core is given by the session shows no breakpoint of ours: it puts the original bytes
+/// back into what it returns.
 pub trait ReadMemory {
     /// Reads up to `buf.len()` bytes from `addr` on, and returns how many could be read before the first
     /// unreadable page. Zero if `addr` itself can't be read.

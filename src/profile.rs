@@ -103,6 +103,8 @@ pub struct Meta {
     pub program: String,
     /// Process id, in heaptrace's namespace.
     pub pid: i32,
+    /// The id that the process has in its own pid namespace, if that is another one.
+    pub pid_inside: Option<i32>,
     /// The command line of the last image.
     pub command: Vec<String>,
     /// The working directory at the start.

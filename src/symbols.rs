@@ -7,7 +7,7 @@
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::elf::{Elf, hex};
 use crate::profile::SymbolStatus;
-use crate::profile::symbolize::{Resolution, SymFrame, Symbolize};
+use crate::profile::symbolize::{FunctionName, Resolution, SymFrame, Symbolize};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ mod demangle;
 mod dwarf;
 mod files;
 mod hints;
+mod perfmap;
 mod similar;
 mod split;
 mod table;
@@ -25,8 +26,9 @@ mod variables;
 
 pub use companions::Companion;
 pub use demangle::function_name;
-pub use files::{Bytes, DebugServers, Search};
+pub use files::{Bytes, DebugServers, FileVersion, Search};
 pub use hints::hint;
+pub use perfmap::PerfMap;
 pub use similar::Similar;
 
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
@@ -43,8 +45,21 @@ pub struct ModuleSource {
     pub build_id: Option<String>,
     /// The file, if it was opened while it was certain to be the right one.
     pub file: Option<Arc<File>>,
+    /// What it was then, to know it again at its path.
+    pub version: Option<FileVersion>,
     /// The module's bytes as they are in memory: for the vdso and for files that are gone.
     pub memory: Option<ModuleMemory>,
+}
+
+impl ModuleSource {
+    /// Whether the file at `place` may be the module's, as far as can be told without its build id.
+    fn may_be_at(&self, place: &Path) -> bool {
+        match self.version {
+            Some(version) => FileVersion::at(place) == Some(version),
+            // Where memory stands in for the file, the file was not there.
+            None => self.memory.is_none(),
+        }
+    }
 }
 
 /// A module's bytes in memory, see [`Elf::parse_memory`].
@@ -61,6 +76,7 @@ pub struct ModuleMemory {
 pub struct Symbolizer {
     modules: FxHashMap<ModuleId, ModuleSource>,
     search: Search,
+    perf_map: Option<PerfMap>,
     warnings: Vec<String>,
     variables: FxHashMap<ModuleId, Variables>,
 }
@@ -69,6 +85,12 @@ impl Symbolizer {
     /// A symbolizer that looks for files as `search` says.
     pub fn new(search: Search) -> Self {
         Self { search, ..Self::default() }
+    }
+
+    /// Makes it name code outside of modules, too.
+    #[must_use]
+    pub fn with_perf_map(self, perf_map: PerfMap) -> Self {
+        Self { perf_map: Some(perf_map), ..self }
     }
 
     /// Makes a module known.
@@ -86,6 +108,9 @@ impl Symbolizer {
 impl Symbolize for Symbolizer {
     fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
         let unknown = || Resolution { frames: vec![Vec::new(); addrs.len()], status: SymbolStatus::default() };
+        if let Some(perf_map) = self.perf_map.as_ref().filter(|_| module == ModuleId::NONE) {
+            return perf_map.resolve(addrs);
+        }
         let Some(source) = self.modules.get(&module) else { return unknown() };
         let mut warnings = Vec::new();
         let resolution = resolve_module(source, &self.search, addrs, &mut |w| warnings.push(w));
@@ -174,17 +199,22 @@ fn resolve_module(
 
 /// The module's own file, where it is certain to be the one that was mapped.
 fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(String)) -> Option<(PathBuf, Bytes)> {
-    let opened = source.file.as_ref().map(|file| (source.path.clone(), Bytes::of_file(file)));
+    let opened = source.file.as_ref().map(|file| {
+        // it may have been written to since
+        let is_proven = source.build_id.is_some() || source.version.is_none_or(|v| FileVersion::of(file) == Some(v));
+        (source.path.clone(), Bytes::of_file(file), is_proven)
+    });
     let places = if source.path.is_absolute() { search.places(&source.path) } else { Vec::new() };
     let found = places.into_iter().map(|place| {
         let bytes = Bytes::open(&place);
-        (place, bytes)
+        let is_proven = source.build_id.is_some() || search.is_in_sysroot(&place) || source.may_be_at(&place);
+        (place, bytes, is_proven)
     });
-    for (place, bytes) in opened.into_iter().chain(found) {
+    for (place, bytes, is_proven) in opened.into_iter().chain(found) {
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
-                // The vdso and memory files have no file; of others it matters.
+                // Where memory stands in for the file, it was told that there is none.
                 if source.memory.is_none() {
                     warn(format!("{}: {error}", place.display()));
                 }
@@ -192,16 +222,14 @@ fn module_file(source: &ModuleSource, search: &Search, warn: &mut dyn FnMut(Stri
             }
         };
         let Some(elf) = parse(&place, &bytes, warn) else { continue };
-        if let Some(wanted) = &source.build_id
-            && elf.build_id().map(hex).as_deref() != Some(wanted)
-        {
-            warn(format!(
-                "{} is not the file that the program has mapped (build id differs): ignored",
-                place.display()
-            ));
-            continue;
+        let why = match &source.build_id {
+            _ if !is_proven => "it has changed since, and has no build id",
+            Some(wanted) if elf.build_id().map(hex).as_ref() != Some(wanted) => "build id differs",
+            _ => return Some((place, bytes)),
+        };
+        if source.memory.is_none() || search.is_in_sysroot(&place) {
+            warn(format!("{} is not the file that the program has mapped ({why}): ignored", place.display()));
         }
-        return Some((place, bytes));
     }
     None
 }

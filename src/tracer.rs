@@ -21,6 +21,7 @@ pub mod procfs;
 pub mod ptrace;
 pub mod remote;
 pub mod retry;
+pub mod root;
 pub mod seize;
 pub mod socket;
 pub mod status;
@@ -55,6 +56,16 @@ pub enum TracerError {
         path: String,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// /proc shows another pid namespace than the one heaptrace lives in, or nothing: ids there mean other processes.
+    #[error(
+        "/proc {}: heaptrace needs the one of its own pid namespace. Mount it (`mount -t proc proc /proc`; for unshare, add \
+         --mount-proc)",
+        if *mounted { "is that of another pid namespace, where ids mean other processes" } else { "is not mounted" }
+    )]
+    ForeignProc {
+        /// Whether there is one at all.
+        mounted: bool,
     },
     /// The target's memory could not be written.
     #[error("could not write to the memory of process {pid} at {addr}: {source}")]

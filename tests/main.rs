@@ -16,6 +16,7 @@ static ALLOCATOR: support::allocations::Counting = support::allocations::Countin
 mod support {
     pub mod allocations;
     pub mod checks;
+    pub mod container;
     pub mod counter;
     pub mod fixtures;
     pub mod leakcheck;
@@ -37,6 +38,7 @@ mod suite {
     mod binaries;
     mod builds;
     mod check;
+    mod containers;
     mod control;
     mod counts;
     mod debuginfod;

@@ -43,9 +43,9 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
 }
 
 fn ask(pid: i32, command: Command, look: Look) -> anyhow::Result<String> {
-    let mut stream = socket::connect_to_tracer_of(pid)?;
+    let (mut stream, known_as) = socket::connect_to_tracer_of(pid)?;
     let no_answer = || format!("the heaptrace that traces process {pid} gave no answer");
-    ctl::send(&Request { version: ctl::VERSION, pid, command, look }, &mut stream).with_context(no_answer)?;
+    ctl::send(&Request { version: ctl::VERSION, pid: known_as, command, look }, &mut stream).with_context(no_answer)?;
     match ctl::receive(&mut stream).with_context(no_answer)? {
         Response::Done(text) => Ok(text),
         Response::Failed(reason) => bail!("process {pid}: {reason}"),

@@ -3,17 +3,23 @@
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::cli::ProfileOptions;
+use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{DebugServers, ModuleSource, Search, Symbolizer};
+use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
+use crate::tracer::root::TargetRoot;
 use rustc_hash::FxHashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The number of a profile that belongs to no series, and of the first of a series.
 pub(super) const FIRST: u32 = 1;
+
+/// File systems may be so much behind the clock, which they look at once a tick (and some keep full seconds only).
+const CLOCK_TICK: Duration = Duration::from_secs(1);
 
 /// A module's path and build id: what makes two of one.
 type Identity = (PathBuf, Option<String>);
@@ -94,6 +100,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         part: FIRST,
         program: recording.program,
         pid: recording.pid,
+        pid_inside: recording.pid_inside,
         command: recording.command,
         cwd: recording.cwd,
         started_at: recording.started_at,
@@ -123,8 +130,14 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         totals: image.totals,
         gone_with_exec: image.gone_with_exec,
     });
+    let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    let map_name = format!("/tmp/perf-{}.map", recording.pid_inside.unwrap_or(recording.pid));
+    let perf_map = PerfMap {
+        path: below(&root, Path::new(&map_name)),
+        not_before: recording.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
+    };
     let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
-        let inner = symbolizer(&modules, options, recording.pid, asked.servers.cloned());
+        let inner = symbolizer(&modules, options, root, asked.servers.cloned()).with_perf_map(perf_map);
         Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() })
     } else {
         Box::new(NoSymbols)
@@ -180,17 +193,18 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
 fn symbolizer(
     modules: &[ModuleRecord],
     options: &ProfileOptions,
-    pid: i32,
+    root: PathBuf,
     servers: Option<Arc<dyn DebugServers>>,
 ) -> Symbolizer {
-    // The target's own root, while the target lives: it may be in a container.
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let root = if root.is_dir() { root } else { PathBuf::from("/") };
     let search = Search { servers, ..Search::new(&options.debug_dirs, None, options.sysroot.clone(), root) };
     let mut symbolizer = Symbolizer::new(search);
-    for ModuleRecord { id, path, build_id, file, memory, .. } in modules {
+    // of a library that was loaded a thousand times one file is open
+    let opened: FxHashMap<_, _> =
+        modules.iter().filter_map(|module| Some((module.version?, module.file.clone()?))).collect();
+    for ModuleRecord { id, path, build_id, file, version, memory, .. } in modules {
+        let file = file.clone().or_else(|| opened.get(version.as_ref()?).cloned());
         let (path, build_id) = (path.clone(), build_id.clone());
-        symbolizer.add_module(*id, ModuleSource { path, build_id, file: file.clone(), memory: memory.clone() });
+        symbolizer.add_module(*id, ModuleSource { path, build_id, file, version: *version, memory: memory.clone() });
     }
     symbolizer
 }

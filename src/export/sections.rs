@@ -61,9 +61,10 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
         2 => ", and 1 more process".to_owned(),
         all => format!(", and {} more processes", grouped(all as u64 - 1)),
     };
+    let inside = meta.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
     let _ = writeln!(
         out,
-        "{} {}, pid {}{children}: {end} after {}",
+        "{} {}, pid {}{inside}{children}: {end} after {}",
         layout.paint.bold("heaptrace:"),
         layout.paint.bold(&printable(&meta.program)),
         meta.pid,

@@ -184,6 +184,7 @@ fn meta() -> Meta {
         part: 1,
         program: "app".to_owned(),
         pid: 4242,
+        pid_inside: None,
         command: ["./app", "--input", "a b.xml"].map(str::to_owned).into(),
         cwd: PathBuf::from("/home/user"),
         started_at: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),

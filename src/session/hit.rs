@@ -13,7 +13,7 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, Placed, SIGACTION_TAG};
+use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, OriginalMemory, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::unwinder::Quality;
@@ -118,7 +118,7 @@ impl Process {
         if let Step::Emulate(instruction) = &breakpoint.site.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.space.memory) == Outcome::Done {
+            if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {
                 thread.pass_trap(raw, &regs)?;
                 return Ok(Action::Resume(0));
             }
@@ -233,7 +233,7 @@ impl Process {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
         let model = &mut self.model;
-        let left = self.calls.leave(&at, &mut self.space.memory, &mut |event| model.apply(&event));
+        let left = self.calls.leave(&at, &mut self.space.original_memory(), &mut |event| model.apply(&event));
         let matched = left == Left::Matched;
         if matched {
             self.count_event();
@@ -320,7 +320,8 @@ impl CallContext for StackQuestions<'_> {
     fn signal_frame_between(&mut self, outer_sp: u64) -> bool {
         let space = &mut *self.space;
         let mut found = false;
-        space.unwinder.walk(self.regs, &mut space.memory, true, &mut |frame| {
+        let mut memory = OriginalMemory { memory: &mut space.memory, breakpoints: &space.breakpoints };
+        space.unwinder.walk(self.regs, &mut memory, true, &mut |frame| {
             if frame.cfa.is_some_and(|cfa| cfa.0 > outer_sp) && !frame.is_signal_frame {
                 return ControlFlow::Break(());
             }

@@ -329,7 +329,7 @@ impl Process {
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
         let roots = {
-            let (mappings, memory) = self.space.mappings_and_memory();
+            let (mappings, mut memory) = self.space.mappings_and_memory();
             let sources = RootSources {
                 mappings,
                 modules: &modules,
@@ -339,9 +339,9 @@ impl Process {
                 layout,
                 heap_is_known: !self.model.may_have_unknown_blocks(),
             };
-            find(&sources, memory)
+            find(&sources, &mut memory)
         };
-        let graph = Graph::read(blocks, &roots, &mut self.space.memory, &options);
+        let graph = Graph::read(blocks, &roots, &mut self.space.original_memory(), &options);
         Ok(HeapRead { graph, sites, thread_names })
     }
 

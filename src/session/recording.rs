@@ -8,8 +8,9 @@ use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::{SiteStats, Snapshot};
 use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
-use crate::symbols::{Bytes, ModuleMemory, Similar};
+use crate::symbols::{Bytes, FileVersion, ModuleMemory, Similar};
 use crate::tracer::procfs;
+use crate::tracer::root::TargetRoot;
 use crate::unwinder::StackTable;
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,6 +39,8 @@ pub struct ModuleRecord {
     pub bias: LoadBias,
     /// The file, opened while it was certain to be the one that is mapped.
     pub file: Option<Arc<File>>,
+    /// What it was then.
+    pub version: Option<FileVersion>,
     /// The bytes in memory, where no file holds them: the vdso, a deleted library.
     pub memory: Option<ModuleMemory>,
     /// Whether it is the main program.
@@ -131,6 +134,10 @@ pub struct Recording {
     pub inherited: Amount,
     /// What came over the fork and was live at its peak.
     pub inherited_at_peak: Amount,
+    /// The id that the process has in its own pid namespace, if that is another one than ours.
+    pub pid_inside: Option<i32>,
+    /// Its root folder, if it is not ours.
+    pub root: Option<Arc<TargetRoot>>,
     pub attached: bool,
     /// Whether the process was let go while it lived.
     pub detached: bool,
@@ -238,6 +245,7 @@ impl Process {
     }
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
+        let (root, pid_inside) = self.space.whereabouts();
         let mut blind_spots = self.space.blind_spots();
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
@@ -303,6 +311,8 @@ impl Process {
             inherited_bytes: self.inherited_bytes,
             inherited,
             inherited_at_peak,
+            pid_inside,
+            root,
             attached: self.attached,
             detached: self.detached,
             harmed,

@@ -6,10 +6,12 @@ mod companion;
 mod data;
 mod fork;
 mod object;
+mod original;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
 pub use fork::SharedFiles;
+pub use original::OriginalMemory;
 
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
@@ -21,15 +23,17 @@ use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::elf::{Elf, SymbolKind, base_name};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
-use crate::symbols::{Companion, ModuleMemory, Search};
+use crate::symbols::{Companion, FileVersion, ModuleMemory, Search};
 use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::retry::RetryHandler;
+use crate::tracer::root::TargetRoot;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,6 +123,10 @@ struct EntryProbe {
 #[derive(Debug)]
 pub struct AddressSpace {
     pid: i32,
+    /// The id that the process has in its own pid namespace, if that is another one.
+    pid_inside: Option<i32>,
+    /// The process's root folder, if it is not ours.
+    root: Option<Arc<TargetRoot>>,
     /// The bytes.
     pub memory: TargetMemory,
     /// Who undoes what is written if we are killed.
@@ -131,6 +139,8 @@ pub struct AddressSpace {
     maps: MapIndex,
     loaded: Vec<Loaded>,
     records: Vec<ModuleRecord>,
+    /// Modules that are gone and whose files are still open, the last one at the end.
+    retired: VecDeque<ModuleId>,
     allocator_code: Vec<Range<Addr>>,
     loader_state: Option<Addr>,
     deferred: Vec<Deferred>,
@@ -210,6 +220,8 @@ impl AddressSpace {
         }
         Ok(Self {
             pid,
+            pid_inside: procfs::pid_inside(pid),
+            root: TargetRoot::of(tid).map(Arc::new),
             guarded: guardian.map(|guardian| guardian.guard(pid, &memory)),
             memory,
             breakpoints: BreakpointTable::default(),
@@ -218,6 +230,7 @@ impl AddressSpace {
             maps: MapIndex::new(Vec::new()),
             loaded: Vec::new(),
             records: Vec::new(),
+            retired: VecDeque::new(),
             allocator_code: Vec::new(),
             loader_state: None,
             deferred: Vec::new(),
@@ -250,11 +263,10 @@ impl AddressSpace {
     /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and
     /// places their probes. Returns warnings for the user.
     pub fn refresh(&mut self, tid: i32, table: &AllocatorTable, search: &Search) -> Result<Vec<String>> {
-        if self.search.is_none() {
-            // The target's own files, in a container too.
-            let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-            self.search = Some(Search { root, ..search.clone() });
-        }
+        // it may have entered a container, or called chroot(2)
+        self.root = TargetRoot::of(tid).map(Arc::new).or(self.root.take());
+        let root = self.root.as_ref().map_or_else(|| PathBuf::from("/"), |root| root.path());
+        self.search = Some(Search { root, ..search.clone() });
         self.read_maps(tid)?;
         let current = maps::modules(self.maps.mappings());
         self.drop_vanished(&current);
@@ -271,7 +283,15 @@ impl AddressSpace {
     fn read_maps(&mut self, tid: i32) -> Result<()> {
         let text = procfs::read(tid, "maps")?;
         match maps::parse(&text) {
-            Ok(mappings) => self.maps = MapIndex::new(mappings),
+            Ok(mut mappings) => {
+                for mapping in &mut mappings {
+                    let inside = |path: &PathBuf| self.root.as_ref()?.inside(path);
+                    if let Some(path) = mapping.path.as_ref().and_then(inside) {
+                        mapping.path = Some(path);
+                    }
+                }
+                self.maps = MapIndex::new(mappings);
+            }
             Err(error) => self.blind(format!("process {}: {error}", self.pid)),
         }
         Ok(())
@@ -283,10 +303,7 @@ impl AddressSpace {
             .partition(|known| current.iter().any(|mapped| same_module(&known.mapped, mapped)));
         self.loaded = kept;
         for module in vanished {
-            // Thousands of libraries may come and go; the file is found again by its path and build id.
-            if let Some(record) = self.records.get_mut(module.id.0 as usize) {
-                record.file = None;
-            }
+            self.retire_file(module.id);
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
             self.breakpoints.remove_range(range.start, range.end);
@@ -333,7 +350,7 @@ impl AddressSpace {
         };
         let bias = elf.load_bias(&mapped.segments);
         let Some(bias) = bias else { return };
-        let is_program = files::is_program(tid, &mapped);
+        let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
         let mut symbols = allocator_symbols(&elf, id, &mapped, table);
         let companion = self.symbols_elsewhere(&mapped.path, &elf, is_program, &symbols, table);
         let stripped = companion.as_ref().and_then(Companion::elf);
@@ -356,6 +373,7 @@ impl AddressSpace {
             end: code.last().map_or(first.end, |last| last.end),
             file_offset: mapped.segments.iter().find(|s| s.start == first.start).map_or(0, |s| s.offset),
             bias,
+            version: file.as_ref().and_then(FileVersion::of),
             file: file.map(Arc::new),
             memory: memory.clone(),
             is_program,
@@ -586,6 +604,11 @@ impl AddressSpace {
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
     pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
         (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+    }
+
+    /// The process's root folder, if it is not ours, and the id that it has in its own pid namespace, if it has one.
+    pub fn whereabouts(&self) -> (Option<Arc<TargetRoot>>, Option<i32>) {
+        (self.root.clone(), self.pid_inside)
     }
 
     /// The stacks so far, and all modules that they may refer to.

@@ -3,13 +3,14 @@
 //! Debug files are looked for as gdb does it (gdb manual, "Separate Debug Files"): by build id, then by debug link.
 
 use crate::elf::{Elf, hex};
+use crate::paths::below;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Files up to this size are read. A file that is truncated while it is mapped kills who reads it (SIGBUS), and a program
@@ -38,7 +39,7 @@ pub struct Search {
     pub debug_dirs: Vec<PathBuf>,
     /// A copy of the target's file system (`--sysroot`).
     pub sysroot: Option<PathBuf>,
-    /// The target's root folder as heaptrace sees it, such as `/proc/PID/root`; `/` if they share it.
+    /// The target's root folder as heaptrace sees it; `/` if they share it.
     pub root: PathBuf,
     /// Who is asked for debug files that are not found (`--debuginfod`).
     pub servers: Option<Arc<dyn DebugServers>>,
@@ -82,11 +83,18 @@ impl Search {
         places
     }
 
-    /// Debug folders in the target's file system, then those of ours.
-    fn all_debug_dirs(&self) -> Vec<PathBuf> {
+    /// Whether a place is in the folder that the user gave for the target's file system.
+    pub(super) fn is_in_sysroot(&self, place: &Path) -> bool {
+        self.sysroot.as_ref().is_some_and(|sysroot| place.starts_with(sysroot))
+    }
+
+    /// Where a file of the debug folders may be that is called `name` in them: in the target's file system, then in ours.
+    fn debug_places(&self, name: &Path) -> Vec<PathBuf> {
+        let relative = name.strip_prefix("/").unwrap_or(name);
         let mut all = Vec::new();
         for dir in &self.debug_dirs {
-            for place in self.places(dir).into_iter().chain([dir.clone()]) {
+            let place = dir.join(relative);
+            for place in self.places(&place).into_iter().chain([place]) {
                 if !all.contains(&place) {
                     all.push(place);
                 }
@@ -101,8 +109,7 @@ impl Search {
         let Some((first, rest)) = id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty()) else {
             return Vec::new();
         };
-        let name = format!(".build-id/{first}/{rest}.debug");
-        self.all_debug_dirs().into_iter().map(|dir| dir.join(&name)).collect()
+        self.debug_places(Path::new(&format!(".build-id/{first}/{rest}.debug")))
     }
 
     /// The separate debug file of an object: by `build_id`, then by the debug link of `elf`, which the target
@@ -178,7 +185,7 @@ impl Search {
         let beside = folder.join(name);
         let mut places = if beside == path { Vec::new() } else { self.places(&beside) };
         places.extend(self.places(&folder.join(".debug").join(name)));
-        places.extend(self.all_debug_dirs().iter().map(|dir| below(dir, &folder.join(name))));
+        places.extend(self.debug_places(&folder.join(name)));
         places
     }
 
@@ -192,7 +199,7 @@ impl Search {
         };
         let mut places = vec![package_of(place), place.with_extension("dwp")];
         places.extend(self.places(&package_of(module)));
-        places.extend(self.all_debug_dirs().iter().map(|dir| below(dir, &package_of(module))));
+        places.extend(self.debug_places(&package_of(module)));
         without_repeats(places)
     }
 
@@ -204,7 +211,7 @@ impl Search {
             places.extend(place.parent().map(|folder| folder.join(name)));
             places.extend(module.parent().into_iter().flat_map(|folder| self.places(&folder.join(name))));
         }
-        places.extend(self.all_debug_dirs().iter().map(|dir| below(dir, recorded)));
+        places.extend(self.debug_places(recorded));
         without_repeats(places)
     }
 
@@ -212,12 +219,14 @@ impl Search {
     pub fn alt_file(&self, place: &Path, elf: &Elf<'_>, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
         let link = elf.debug_alt_link()?;
         let target = Path::new(OsStr::from_bytes(link.path));
-        // Relative links count from where the file really is, not from a link in a build-id tree.
-        let real = place.canonicalize().unwrap_or_else(|_| place.to_owned());
+        // Relative links count from where the file really is, not from a link in a build-id tree. (In the target's file system
+        // no links are left, and the kernel would name the file as we could not open it.)
+        let in_target = self.root != Path::new("/") && place.starts_with(&self.root);
+        let real = place.canonicalize().ok().filter(|_| !in_target).unwrap_or_else(|| place.to_owned());
         let beside = real.parent().map(|folder| folder.join(target));
         let by_name = if target.is_absolute() { self.places(target) } else { Vec::new() };
         let dwz = target.file_name().map(|n| Path::new(".dwz").join(n));
-        let in_dwz = dwz.into_iter().flat_map(|name| self.all_debug_dirs().into_iter().map(move |d| d.join(&name)));
+        let in_dwz = dwz.iter().flat_map(|name| self.debug_places(name));
         for place in by_name.into_iter().chain(beside).chain(self.build_id_places(link.build_id)).chain(in_dwz) {
             if let Some(bytes) = open_if_there(&place, warn)
                 && id_of(&bytes).as_deref() == Some(link.build_id)
@@ -234,13 +243,6 @@ fn without_repeats(mut places: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut seen = std::collections::HashSet::new();
     places.retain(|place| seen.insert(place.clone()));
     places
-}
-
-/// `path` of another file system, whose root is the folder `root`.
-fn below(root: &Path, path: &Path) -> PathBuf {
-    let mut joined = root.to_owned();
-    joined.extend(path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir)));
-    joined
 }
 
 fn id_of(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -262,6 +264,38 @@ pub(super) fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Optio
                 warn(format!("{}: {error}", place.display()));
             }
             None
+        }
+    }
+}
+
+/// What tells a file from others that come to its path, and from what is written to it later.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileVersion {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl FileVersion {
+    /// That of an open file; None if the kernel does not tell.
+    pub fn of(file: &File) -> Option<Self> {
+        file.metadata().ok().map(|metadata| Self::from(&metadata))
+    }
+
+    /// That of the file at `place`.
+    pub(super) fn at(place: &Path) -> Option<Self> {
+        std::fs::metadata(place).ok().map(|metadata| Self::from(&metadata))
+    }
+}
+
+impl From<&Metadata> for FileVersion {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
 }

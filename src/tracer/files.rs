@@ -4,7 +4,9 @@
 //! deleted since. What is read here is the file that is mapped, or nothing.
 
 use super::injection::{self, Call};
-use crate::maps::MappedModule;
+use super::root::TargetRoot;
+use crate::maps::{Device, MappedModule};
+use crate::paths::below;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,32 +32,61 @@ fn is_pipe(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Opens the file behind `module` through the live task `tid` of process `pid`: by its path in the target's root; if
-/// another file stands there now, through the kernel's own links to mapped files. None if neither gives it. `accepts` has the
-/// last word on a file that can be the one, by its contents: inodes are used again.
-pub fn open_module(pid: i32, tid: i32, module: &MappedModule, accepts: &mut dyn FnMut(&File) -> bool) -> Option<File> {
-    candidates(pid, tid, module).into_iter().find_map(|path| {
-        let file = injection::point(Call::Other).and_then(|()| File::open(path)).ok()?;
+/// Opens the file behind `module` through the live task `tid` of process `pid`, whose root folder is `root` if it is not
+/// ours: by its path in there; if another file stands there now, through the kernel's own links to mapped files. None if
+/// neither gives it. `accepts` says whether a file's contents are those that are mapped. It is told whether device and inode
+/// are: alone they prove nothing, as inodes are used again and some file systems (overlayfs, btrfs) show others in the maps.
+pub fn open_module(
+    pid: i32,
+    tid: i32,
+    root: Option<&TargetRoot>,
+    module: &MappedModule,
+    accepts: &mut dyn FnMut(&File, bool) -> bool,
+) -> Option<File> {
+    let mut open = |path: &Path| {
+        let file = injection::point(Call::Other).and_then(|()| open_regular(path)).ok()?;
         let metadata = file.metadata().ok()?;
-        // The device number of the maps is not that of stat on some file systems (overlayfs, btrfs): the inode decides.
-        (metadata.ino() == module.inode && metadata.is_file() && accepts(&file)).then_some(file)
-    })
+        let same = metadata.ino() == module.inode && device(metadata.dev()) == module.dev;
+        accepts(&file, same).then_some(file)
+    };
+    let found = candidates(pid, tid, root, module).iter().find_map(|path| open(path));
+    found.or_else(|| held_open(tid, module).iter().find_map(|path| open(path)))
 }
 
-/// Whether `module` is the main program of task `tid`.
-pub fn is_program(tid: i32, module: &MappedModule) -> bool {
-    std::fs::metadata(format!("/proc/{tid}/exe")).is_ok_and(|metadata| metadata.ino() == module.inode)
+/// Opens a regular file. The folders may belong to somebody who puts a pipe there, or a device that does something when it is
+/// opened.
+fn open_regular(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+/// From the device number that stat(2) tells.
+pub const fn device(number: u64) -> Device {
+    Device { major: libc::major(number), minor: libc::minor(number) }
+}
+
+/// Whether `module`, a module of task `tid`, is its main program.
+pub fn is_program(tid: i32, root: Option<&TargetRoot>, module: &MappedModule) -> bool {
+    // By name: the kernel writes it in the same way here and in the maps, while the inodes of some file systems differ.
+    let Ok(link) = std::fs::read_link(format!("/proc/{tid}/exe")) else { return false };
+    let link = match link.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(name) if module.deleted => PathBuf::from(OsStr::from_bytes(name)),
+        _ => link,
+    };
+    root.and_then(|root| root.inside(&link)).unwrap_or(link) == module.path
 }
 
 /// Whether `path`, executed by task `tid`, would give it other rights than it has: set-user-ID, set-group-ID, or
 /// capabilities of the file. False too if it can't be executed, as far as its mode tells.
 pub fn changes_rights(tid: i32, path: &[u8]) -> bool {
-    let path = OsStr::from_bytes(path);
-    let mut seen = PathBuf::from(format!("/proc/{tid}"));
-    match Path::new(path).strip_prefix("/") {
-        Ok(rest) => seen.extend([Path::new("root"), rest]),
-        Err(_) => seen.extend([Path::new("cwd"), Path::new(path)]),
-    }
+    let path = Path::new(OsStr::from_bytes(path));
+    let seen = if path.is_absolute() {
+        below(Path::new(&format!("/proc/{tid}/root")), path)
+    } else {
+        Path::new(&format!("/proc/{tid}/cwd")).join(path)
+    };
     let (Ok(file), Ok(task)) = (std::fs::metadata(&seen), std::fs::metadata(format!("/proc/{tid}"))) else {
         return false;
     };
@@ -79,12 +110,12 @@ fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-fn candidates(pid: i32, tid: i32, module: &MappedModule) -> Vec<PathBuf> {
+fn candidates(pid: i32, tid: i32, root: Option<&TargetRoot>, module: &MappedModule) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     if !module.deleted {
-        let mut path = PathBuf::from(format!("/proc/{tid}/root"));
-        path.push(module.path.strip_prefix("/").unwrap_or(&module.path));
-        paths.push(path);
+        paths.extend(root.map(|root| below(&root.path(), &module.path)));
+        // Ours, too: what was mapped before a chroot(2) lies outside of the new root.
+        paths.push(module.path.clone());
     }
     // The link to the main program outlives its name; the others need CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
     paths.push(PathBuf::from(format!("/proc/{tid}/exe")));
@@ -92,4 +123,14 @@ fn candidates(pid: i32, tid: i32, module: &MappedModule) -> Vec<PathBuf> {
         paths.push(PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", first.start.0, first.end.0)));
     }
     paths
+}
+
+/// The files that the process holds open and that can be `module`'s: what it has loaded from a memory file (memfd_create(2))
+/// is nowhere else.
+fn held_open(tid: i32, module: &MappedModule) -> Vec<PathBuf> {
+    /// Some processes have a million descriptors.
+    const MOST: usize = 4096;
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{tid}/fd")) else { return Vec::new() };
+    let links = entries.take(MOST).flatten().map(|entry| entry.path());
+    links.filter(|link| std::fs::metadata(link).is_ok_and(|file| file.ino() == module.inode)).collect()
 }

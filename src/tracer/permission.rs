@@ -5,7 +5,9 @@
 //! verdict can be tested with made-up facts.
 
 use super::{TracerError, procfs};
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 mod by_name;
@@ -13,6 +15,9 @@ pub use by_name::{ByNameError, Instance, all_processes, find_by_name, instance};
 
 /// Bit of CAP_SYS_PTRACE in a capability set (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
+
+/// The request for a namespace's parent (ioctl_ns(2), <linux/nsfs.h>).
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
 /// PF_KTHREAD of the kernel's task flags (field 9 of /proc/PID/stat).
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -40,6 +45,8 @@ struct TargetFacts {
     dumpable: Option<bool>,
     /// Identity of its user namespace.
     user_namespace: Option<u64>,
+    /// Whether that lies below ours. None if it can't be told.
+    namespace_below: Option<bool>,
     /// Whether its executable is a 64-bit one. None if it can't be told.
     is_64_bit: Option<bool>,
 }
@@ -60,7 +67,10 @@ struct OwnFacts {
 /// Whether /proc shows the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Visibility {
-    Gone,
+    Gone {
+        /// The processes that have the id in a container.
+        inside: Vec<i32>,
+    },
     /// It exists, but /proc is mounted with `hidepid`.
     Hidden,
     Visible(TargetFacts),
@@ -72,6 +82,11 @@ enum Visibility {
 pub enum Cause {
     /// There is no such process (any more).
     NoSuchProcess,
+    /// The id is one that the process has in its container, and not ours for it.
+    IdInside {
+        /// Our ids of the processes that have it.
+        outside: Vec<i32>,
+    },
     /// It belongs to another user and /proc hides it.
     Hidden,
     /// It is heaptrace.
@@ -138,7 +153,7 @@ pub fn explain(pid: i32, errno: i32, operation: &'static str) -> Refusal {
     let target = read_target(pid);
     let name = match &target {
         Visibility::Visible(facts) => facts.name.clone(),
-        Visibility::Gone | Visibility::Hidden => String::new(),
+        Visibility::Gone { .. } | Visibility::Hidden => String::new(),
     };
     Refusal { operation, pid, name, cause: judge(pid, errno, &target, &read_own()) }
 }
@@ -163,7 +178,8 @@ pub fn explain_error(error: TracerError, pid: i32) -> Result<Refusal, TracerErro
 /// refusal most often.
 fn judge(pid: i32, errno: i32, target: &Visibility, own: &OwnFacts) -> Cause {
     let target = match target {
-        Visibility::Gone => return Cause::NoSuchProcess,
+        Visibility::Gone { inside } if inside.is_empty() => return Cause::NoSuchProcess,
+        Visibility::Gone { inside } => return Cause::IdInside { outside: inside.clone() },
         Visibility::Hidden => return Cause::Hidden,
         Visibility::Visible(facts) => facts,
     };
@@ -190,8 +206,8 @@ fn judge(pid: i32, errno: i32, target: &Visibility, own: &OwnFacts) -> Cause {
     }
     let other_namespace = matches!((target.user_namespace, own.user_namespace), (Some(a), Some(b)) if a != b);
     let privileged = own.effective & (1 << CAP_SYS_PTRACE) != 0;
-    // CAP_SYS_PTRACE overrides all of the following, but only inside the namespace that it was given in.
-    if !privileged || other_namespace {
+    // CAP_SYS_PTRACE overrides all of the following, but only in the namespace that it was given in, and those below.
+    if !privileged || (other_namespace && target.namespace_below != Some(true)) {
         if !privileged
             && (target.uids.iter().any(|&uid| uid != own.uid) || target.gids.iter().any(|&gid| gid != own.gid))
         {
@@ -223,6 +239,10 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
     let named = if name.is_empty() { String::new() } else { format!(" ({name})") };
     match cause {
         Cause::NoSuchProcess => "there is no such process, or it has just ended. List processes with `ps -e`".to_owned(),
+        Cause::IdInside { outside } => format!(
+            "there is no such process here, but in its container process {0} has this id. Attach to {0}",
+            one_of(outside)
+        ),
         Cause::Hidden => "it belongs to another user and /proc hides it (hidepid). Run heaptrace as that user or as root"
             .to_owned(),
         Cause::Ourselves => "it is heaptrace itself. Trace one heaptrace with another".to_owned(),
@@ -257,8 +277,8 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
             format!("it{named} has capabilities that heaptrace lacks. Run heaptrace with sudo")
         }
         Cause::OtherUserNamespace => format!(
-            "it{named} lives in another user namespace (a container). Run heaptrace as root on the host, or inside the \
-             container"
+            "it{named} lives in another user namespace (a container), where heaptrace has no rights. Run heaptrace as root on \
+             the host, or inside that container"
         ),
         Cause::Not64Bit => format!("it{named} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only"),
         Cause::Unknown { errno } => format!(
@@ -267,6 +287,11 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
             io::Error::from_raw_os_error(*errno)
         ),
     }
+}
+
+/// Process ids for a sentence.
+pub(super) fn one_of(pids: &[i32]) -> String {
+    pids.iter().map(i32::to_string).collect::<Vec<_>>().join(" or ")
 }
 
 /// Reads what /proc tells about us.
@@ -279,7 +304,7 @@ fn read_own() -> OwnFacts {
         gid: ids(pid, "Gid").get(1).copied().unwrap_or_default(),
         effective: capabilities(pid, "CapEff"),
         permitted: capabilities(pid, "CapPrm"),
-        user_namespace: user_namespace(pid),
+        user_namespace: procfs::namespace(pid, "user"),
         yama: yama_scope(),
     }
 }
@@ -290,7 +315,8 @@ fn read_target(pid: i32) -> Visibility {
         // SAFETY: signal 0 only asks whether the process exists and could be signalled.
         let result = unsafe { libc::kill(pid, 0) };
         let hidden = result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
-        return if hidden { Visibility::Hidden } else { Visibility::Gone };
+        let inside = || procfs::known_inside_as(pid);
+        return if hidden { Visibility::Hidden } else { Visibility::Gone { inside: inside() } };
     };
     let tracer = tracer(pid);
     let mut uids = ids(pid, "Uid");
@@ -309,7 +335,8 @@ fn read_target(pid: i32) -> Visibility {
         gids,
         permitted: capabilities(pid, "CapPrm"),
         dumpable,
-        user_namespace: user_namespace(pid),
+        user_namespace: procfs::namespace(pid, "user"),
+        namespace_below: is_namespace_below(pid),
         is_64_bit: is_64_bit(pid),
     })
 }
@@ -352,16 +379,33 @@ fn dumpable(pid: i32, effective_uid: u32) -> Option<bool> {
     (effective_uid != 0).then_some(owner == effective_uid)
 }
 
-fn user_namespace(pid: i32) -> Option<u64> {
-    let link = std::fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
-    link.to_str()?.strip_prefix("user:[")?.strip_suffix(']')?.parse().ok()
+/// Whether the user namespace of `pid` lies below ours: then our capabilities hold in it (user_namespaces(7)).
+fn is_namespace_below(pid: i32) -> Option<bool> {
+    /// The kernel allows no more than 32 levels.
+    const LEVELS: usize = 33;
+    let own = std::fs::metadata("/proc/self/ns/user").ok()?.ino();
+    let mut namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;
+    for _ in 0..LEVELS {
+        // SAFETY: the request takes no argument and returns a new descriptor or -1 (ioctl_ns(2)).
+        let parent = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
+        if parent < 0 {
+            // EPERM: the parent is none of ours, or there is none.
+            return Some(false);
+        }
+        // SAFETY: the descriptor is new, and nobody else's.
+        namespace = File::from(unsafe { OwnedFd::from_raw_fd(parent) });
+        if namespace.metadata().ok()?.ino() == own {
+            return Some(true);
+        }
+    }
+    Some(false)
 }
 
 /// The class byte of the executable's ELF header: 2 is 64-bit. Other files (none are executed without one) tell nothing.
 fn is_64_bit(pid: i32) -> Option<bool> {
     use std::io::Read;
     let mut header = [0u8; 5];
-    std::fs::File::open(format!("/proc/{pid}/exe")).ok()?.read_exact(&mut header).ok()?;
+    File::open(format!("/proc/{pid}/exe")).ok()?.read_exact(&mut header).ok()?;
     let [0x7f, b'E', b'L', b'F', class] = header else { return None };
     Some(class == 2)
 }

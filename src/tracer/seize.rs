@@ -19,8 +19,9 @@ pub struct Seized {
 /// before this has returned: a thread that is not traced would die of it.
 ///
 /// # Errors
-/// What the kernel said of the leader, or, if it has ended, of all threads.
+/// What the kernel said of the leader, or, if it has ended, of all threads; or /proc is not ours.
 pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
+    procfs::require_own()?;
     // TracerPid names the tracing *thread*.
     let own_tid = super::control::thread_id();
     let mut seized = BTreeMap::new();

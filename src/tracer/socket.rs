@@ -2,8 +2,13 @@
 //!
 //! It lies in a folder that its owner alone may enter, and each connection's user is checked besides: the same user and root
 //! are answered. The one who asks finds the tracer by the traced process's TracerPid.
+//!
+//! The two may live in different namespaces: ids mean something else to the other side then, and the folder lies in another
+//! file tree. Sockets are named as the tracer sees itself; and by its pid namespace, where folders may be shared with others.
 
-use super::{TracerError, procfs};
+use super::root::TargetRoot;
+use super::{TracerError, permission, procfs};
+use crate::paths::below;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -21,12 +26,28 @@ pub enum AskError {
         /// The process.
         pid: i32,
     },
+    /// The id is one that the process has in its container, and not ours for it.
+    #[error("there is no process {pid} here, but in its container process {} has this id", permission::one_of(outside))]
+    IdInside {
+        /// The id.
+        pid: i32,
+        /// Our ids of the processes that have it.
+        outside: Vec<i32>,
+    },
     /// Nobody traces it.
-    #[error("process {pid} is not being traced: start it with `heaptrace run`, or `heaptrace attach {pid}` first")]
+    #[error(
+        "process {pid} is not being traced: start it with `heaptrace run`, or `heaptrace attach {pid}` first{}",
+        if *contained { ". (If it is traced from outside of this container, ask there.)" } else { "" }
+    )]
     NotTraced {
         /// The process.
         pid: i32,
+        /// Whether a tracer outside could not be seen from here.
+        contained: bool,
     },
+    /// Ids under /proc are not those of system calls.
+    #[error(transparent)]
+    Proc(#[from] TracerError),
     /// Another program traces it.
     #[error("process {pid} is traced by {name} (process {tracer}), which is not a heaptrace that can be asked")]
     OtherTracer {
@@ -68,7 +89,7 @@ impl ControlSocket {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
-        for folder in folders(user, temporary) {
+        for folder in folders(procfs::user_outside(user), temporary) {
             match Self::bind_in(&folder, user, pid) {
                 Ok(bound) => return Ok(bound),
                 Err(error) => failure = error,
@@ -88,7 +109,7 @@ impl ControlSocket {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         remove_abandoned(folder);
-        let path = folder.join(socket_name(pid));
+        let path = folder.join(socket_name(pid, procfs::namespace_of_ours("pid")));
         // What lies there was left by a process that had this id before.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -107,9 +128,8 @@ impl ControlSocket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             };
-            match peer_user(&stream) {
-                Ok(user) if user == effective_user() || user == 0 => return Ok(stream),
-                _ => {}
+            if peer(&stream).is_ok_and(|peer| may_ask(&peer)) {
+                return Ok(stream);
             }
         }
     }
@@ -131,23 +151,34 @@ impl ControlSocket {
     }
 }
 
-/// Connects to the heaptrace that traces process `pid`.
+/// Connects to the heaptrace that traces process `pid`. Returns also what that one calls the process.
 ///
 /// # Errors
 /// [`AskError`]: there is none, or it may not be asked.
-pub fn connect_to_tracer_of(pid: i32) -> Result<UnixStream, AskError> {
+pub fn connect_to_tracer_of(pid: i32) -> Result<(UnixStream, i32), AskError> {
+    procfs::require_own()?;
     let thread = match procfs::tracer_of(pid) {
-        None => return Err(AskError::NoProcess { pid }),
-        Some(0) => return Err(AskError::NotTraced { pid }),
+        None => {
+            let outside = procfs::known_inside_as(pid);
+            return Err(if outside.is_empty() {
+                AskError::NoProcess { pid }
+            } else {
+                AskError::IdInside { pid, outside }
+            });
+        }
+        Some(0) => return Err(AskError::NotTraced { pid, contained: !procfs::is_in_first_pid_namespace() }),
         Some(thread) => thread,
     };
     // The kernel names the tracing thread.
     let tracer = procfs::thread_group(thread).ok().flatten().unwrap_or(thread);
     let user = std::fs::metadata(format!("/proc/{tracer}")).map_or_else(|_| effective_user(), |found| found.uid());
     let mut failure = AskError::OtherTracer { pid, tracer, name: procfs::comm(tracer) };
+    let root = TargetRoot::of(tracer);
+    let root = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    let name = socket_name(procfs::pid_inside(tracer).unwrap_or(tracer), procfs::namespace(tracer, "pid"));
     for folder in folders(user, temporary_folder_of(tracer)) {
-        match UnixStream::connect(folder.join(socket_name(tracer))) {
-            Ok(stream) => return Ok(stream),
+        match UnixStream::connect(below(&root, &folder).join(&name)) {
+            Ok(stream) => return Ok((stream, procfs::known_to(tracer, pid))),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 failure = AskError::NotPermitted { pid, tracer };
             }
@@ -157,16 +188,22 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<UnixStream, AskError> {
     Err(failure)
 }
 
-/// The folders that may hold the sockets of `user`, best first.
+/// The folders that may hold the sockets of `user`, best first. A user of a container goes by the id outside: the folder of
+/// somebody else with the id inside may be in sight.
 fn folders(user: u32, temporary: Option<PathBuf>) -> Vec<PathBuf> {
+    let name = format!("heaptrace-{user}");
     let mut folders = vec![PathBuf::from(format!("/run/user/{user}/heaptrace"))];
-    folders.extend(temporary.into_iter().chain(["/tmp".into()]).map(|folder| folder.join(format!("heaptrace-{user}"))));
+    folders.extend(temporary.into_iter().chain(["/tmp".into()]).map(|folder| folder.join(&name)));
     folders.dedup();
     folders
 }
 
-fn socket_name(pid: i32) -> String {
-    format!("{pid}.sock")
+/// The name of the socket of process `pid` of a pid namespace.
+fn socket_name(pid: i32, namespace: Option<u64>) -> String {
+    match namespace {
+        Some(namespace) if namespace != procfs::FIRST_PID_NAMESPACE => format!("{pid}-{namespace}.sock"),
+        _ => format!("{pid}.sock"),
+    }
 }
 
 /// The tracer's own folder for temporary files, which may differ from ours.
@@ -177,14 +214,19 @@ fn temporary_folder_of(pid: i32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
 }
 
-/// Removes the sockets of processes that are gone: killed, they could not do it themselves.
+/// Removes the sockets of processes that are gone: killed, they could not do it themselves. Whether somebody listens tells
+/// it: an id may be that of a process in another pid namespace, which we don't see.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
+        let path = entry.path();
         let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<i32>().ok());
-        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = std::fs::remove_file(entry.path());
+        let name = name.to_str().and_then(|name| name.strip_suffix(".sock"));
+        let Some(owner) = name.and_then(|name| name.split('-').next()?.parse::<i32>().ok()) else { continue };
+        // who is about to listen is not taken for one who has ended
+        let lives = Path::new(&format!("/proc/{owner}")).exists();
+        if !lives && UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -200,8 +242,8 @@ fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The effective user of the other side when it connected (SO_PEERCRED, unix(7)).
-fn peer_user(stream: &UnixStream) -> io::Result<u32> {
+/// The other side when it connected (SO_PEERCRED, unix(7)).
+fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `credentials` has `length` bytes for the kernel to write to.
@@ -216,8 +258,17 @@ fn peer_user(stream: &UnixStream) -> io::Result<u32> {
     };
     if result == 0 {
         // SAFETY: zeroed above, filled by the kernel; all bit patterns are valid.
-        Ok(unsafe { credentials.assume_init() }.uid)
+        Ok(unsafe { credentials.assume_init() })
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Our own user and root may ask. Seen from a container, users outside have one id in common, the "overflow" one, and
+/// processes outside none: who has come through our folder nevertheless is root there.
+fn may_ask(peer: &libc::ucred) -> bool {
+    /// /proc/sys/kernel/overflowuid, unless somebody has changed it.
+    const OVERFLOW_USER: u32 = 65534;
+    let is_outside = peer.uid == OVERFLOW_USER && peer.pid == 0 && procfs::users_are_mapped();
+    peer.uid == effective_user() || peer.uid == 0 || is_outside
 }

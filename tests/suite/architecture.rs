@@ -9,6 +9,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("addr", &[]),
     ("glob", &[]),
     ("memory", &["addr"]),
+    ("paths", &[]),
     ("arch", &["addr", "memory"]),
     ("maps", &["addr", "arch"]),
     ("allocators", &["addr"]),
@@ -22,9 +23,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("leaks", &["addr", "allocators", "arch", "elf", "glob", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("ctl", &[]),
-    ("symbols", &["addr", "elf", "maps", "memory", "profile", "unwinder"]),
+    ("symbols", &["addr", "elf", "maps", "memory", "paths", "profile", "unwinder"]),
     ("export", &["addr", "leaks", "profile", "unwinder"]),
-    ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "unwinder"]),
+    ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "paths", "unwinder"]),
     (
         "session",
         &[
@@ -61,6 +62,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "glob",
             "leaks",
             "maps",
+            "paths",
             "profile",
             "progress",
             "session",

@@ -71,6 +71,8 @@ fn work_and_end(mut victim: Running, pid: i32) {
         })
     };
     procfs::wait_until("a call was seen", || procfs::text_differences(pid).iter().any(|(path, _)| own(path)));
+    // all probes are there then
+    wait_until_served(pid);
     victim.send("work");
     assert_eq!(victim.line(), "alive");
     victim.feed(b"");

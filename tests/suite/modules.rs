@@ -4,6 +4,9 @@ use super::counts::assert_sites;
 use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::Program;
+use crate::support::report::Report;
+use nix::sys::signal::Signal;
+use std::path::PathBuf;
 
 /// T33: allocations of a library's first constructor and last destructor are seen, with their stacks.
 #[test]
@@ -49,6 +52,141 @@ fn t34_dlopen_and_dlclose() {
     assert_eq!(traced.report.anomaly("unknown_frees"), 0);
     assert_eq!(traced.report.anomaly("double_frees"), 0);
     traced.report.assert_consistent();
+}
+
+/// Two builds of a library whose functions have other names, and nothing else.
+fn builds(flags: &[&str]) -> [PathBuf; 2] {
+    ["first_build", "second_build"].map(|site| {
+        let site = format!("-DSITE={site}");
+        fixtures::library_with("reloaded_build", &[&[site.as_str()], flags].concat())
+    })
+}
+
+/// T34, T36: builds of one library come to one path, and to one range of addresses, in turn: each block on the function of the
+/// build that made it, as the program itself finds by backtrace() and dladdr(). With build ids and without.
+#[test]
+fn t34_builds_of_a_library_at_one_path() {
+    for flags in [&[][..], &["-Wl,--build-id=none"]] {
+        for in_memory in [false, true] {
+            let builds = builds(flags);
+            let program = Program::fixture("reloaded");
+            let path = program.folder().join("library.so");
+            let path = if in_memory { "open".as_ref() } else { path.as_os_str() };
+            let program = program.args(["60".as_ref(), path, builds[0].as_os_str(), builds[1].as_os_str()]);
+            let traced = program.traced();
+            let reused: u32 = traced.ended.text().trim().strip_prefix("reused ").unwrap().parse().unwrap();
+            assert!(reused > 20, "{reused}");
+            let ledger = program.ledger();
+            assert_eq!(ledger.sites.keys().collect::<Vec<_>>(), ["first_build", "second_build"]);
+            assert_sites(&traced.report, &ledger);
+            for build in ["first_build", "second_build"] {
+                let stack = [build, "plugin", "main"];
+                assert_eq!(traced.report.site_sum(&stack, "/allocated/objects"), 30, "{:#?}", traced.report.sites());
+                let lines = traced.report.sites_at(&stack).all(|site| site["stack"][0]["line"].as_u64() > Some(0));
+                assert!(lines, "{flags:?} {:#?}", traced.report.sites());
+            }
+            assert_eq!(traced.report.anomaly("truncated_stacks"), 0);
+            assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
+        }
+    }
+}
+
+/// T33: constructors and destructors of a library that comes and goes while the program runs.
+#[test]
+fn t33_constructors_of_a_library_that_is_loaded() {
+    let program = Program::fixture("load_once").args([fixtures::library("ctor_library")]);
+    let traced = program.traced();
+    assert_eq!(traced.ended.text(), "done\n");
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.site_sum(&["constructor_allocate", "first"], "/allocated/bytes"), 333);
+    assert_eq!(traced.report.site_sum(&["constructor_allocate", "last"], "/allocated/bytes"), 333);
+    assert_eq!(traced.report.anomaly("truncated_stacks"), 0);
+}
+
+/// T36: a library is deleted or replaced while it is mapped, before heaptrace comes. With and without build ids; with the
+/// kernel's links to mapped files, and without the right to follow them: then it is read from memory, and that is said once.
+#[test]
+fn t36_deleted_and_replaced_libraries() {
+    for flags in [&[][..], &["-Wl,--build-id=none"]] {
+        for replaced in [false, true] {
+            for privileged in [true, false] {
+                let case = format!("{flags:?}, replaced: {replaced}, privileged: {privileged}");
+                let build = |site: &str| {
+                    let site = format!("-DSITE={site}");
+                    fixtures::library_with("contained", &[&["-DLIBRARY", site.as_str()], flags].concat())
+                };
+                let app = fixtures::program_with("contained", &["-DSITE=app_allocate"]);
+                let mut target = Program::new(if privileged { "env" } else { "setpriv" });
+                if !privileged {
+                    target = target.args(["--inh-caps=-all", "--bounding-set=-all"]);
+                }
+                let folder = target.folder().to_owned();
+                let place = |name: &str, build: PathBuf| {
+                    let path = folder.join(name);
+                    std::fs::copy(build, &path).unwrap();
+                    path
+                };
+                let (path, late) = (place("library.so", build("old_build")), place("late.so", build("late_build")));
+                let mut running = target.args([&app, &path, &late]).start();
+                let pid = running.value("ready").parse().unwrap();
+                std::fs::remove_file(&path).unwrap();
+                if replaced {
+                    place("library.so", build("new_build"));
+                }
+                let tracer = Program::new("/bin/true");
+                let tool = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"];
+                let attached = tracer.start_attached_under(if privileged { &["env"] } else { &tool }, pid);
+                procfs::wait_until_answered(pid);
+                running.send("work");
+                assert_eq!(running.line(), "done", "{case}");
+                attached.signal(Signal::SIGINT);
+                let traced = tracer.collect(attached.wait());
+                for build in ["old_build", "late_build"] {
+                    let stack = [build, "plugin", "main"];
+                    assert_eq!(traced.report.site_sum(&stack, "/allocated/objects"), 10, "{case} {build}");
+                }
+                assert_eq!(traced.report.anomaly("truncated_stacks"), 0, "{case}");
+                let warnings = traced.report.list("/warnings");
+                assert_eq!(warnings.len(), usize::from(!privileged), "{case} {warnings:?}");
+                for warning in warnings {
+                    assert!(warning.as_str().unwrap().contains("replaced or deleted"), "{case} {warning}");
+                }
+                running.feed(b"");
+                running.wait().success();
+            }
+        }
+    }
+}
+
+/// T36: a program that was never a file: started by fexecve from a memory file, under trace and before.
+#[test]
+fn t36_program_from_a_memory_file() {
+    let assert_named = |report: &Report| {
+        let stack = ["in_memory_allocate", "main"];
+        assert_eq!(report.site_sum(&stack, "/allocated/objects"), 10, "{:#?}", report.sites());
+        assert_eq!(report.anomaly("truncated_stacks"), 0);
+        assert!(report.list("/warnings").is_empty(), "{:?}", report.list("/warnings"));
+    };
+    let program = Program::fixture("from_memory");
+    let mut running = program.start_traced(&[]);
+    running.value("ready");
+    running.send("work");
+    assert_eq!(running.line(), "done");
+    let traced = program.collect(running.wait().success());
+    assert_named(&traced.report);
+    assert_sites(&traced.report, &program.ledger());
+
+    let mut running = program.start();
+    let pid = running.value("ready").parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_answered(pid);
+    running.send("work");
+    assert_eq!(running.line(), "done");
+    attached.signal(Signal::SIGINT);
+    assert_named(&tracer.collect(attached.wait()).report);
+    running.feed(b"");
+    running.wait().success();
 }
 
 /// T36: a library is renamed while it is mapped, and another one is loaded: its probes stay what they are.

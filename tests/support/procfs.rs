@@ -3,6 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// An executable mapping of a file.
@@ -50,7 +51,9 @@ pub fn text_differences(pid: i32) -> Vec<(PathBuf, u64)> {
         if memory.read_exact_at(&mut in_memory, mapping.start).is_err() {
             continue;
         }
-        let mut file = std::fs::File::open(&mapping.path).unwrap();
+        // the file itself, wherever it lies and whatever has come to its path; this takes privileges
+        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let mut file = std::fs::File::open(link).or_else(|_| std::fs::File::open(&mapping.path)).unwrap();
         file.seek(SeekFrom::Start(mapping.offset)).unwrap();
         file.take(length as u64).read_to_end(&mut in_file).unwrap();
         // beyond the end of the file a mapped page reads as zero
@@ -76,6 +79,12 @@ pub fn assert_text_intact(pid: i32) {
 /// Waits until a tracer has written its first probe.
 pub fn wait_until_probed(pid: i32) {
     wait_until("a probe is written", || !text_differences(pid).is_empty());
+}
+
+/// Waits until the process's tracer answers: all probes stand then.
+pub fn wait_until_answered(pid: i32) {
+    let asked = || Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["leaks", &pid.to_string()]).output().unwrap();
+    wait_until("the tracer answers", || asked().status.success());
 }
 
 /// One line of /proc/PID/status.

@@ -127,6 +127,14 @@ impl Program {
         self.finish(command, None)
     }
 
+    /// The same with heaptrace started by another tool.
+    pub fn start_attached_under(&self, tool: &[&str], pid: i32) -> Running {
+        let mut command = Command::new(tool[0]);
+        command.args(&tool[1..]).arg(env!("CARGO_BIN_EXE_heaptrace"));
+        command.arg("attach").arg("-o").arg(self.report_path()).arg("-o").arg(self.profile_path()).arg(pid.to_string());
+        self.finish(command, None)
+    }
+
     /// Starts heaptrace with arguments of the test's own.
     pub fn start_heaptrace<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_heaptrace"));

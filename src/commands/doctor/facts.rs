@@ -14,6 +14,12 @@ pub(super) const DEBUG_ROOT: &str = "/usr/lib/debug";
 pub(super) struct Facts {
     /// The kernel's release, as uname(2) has it.
     pub(super) kernel: String,
+    /// What is wrong with /proc, if something is.
+    pub(super) proc: Option<String>,
+    /// Whether /proc shows the kernel's settings (not with its option `subset=pid`).
+    pub(super) settings: bool,
+    /// Whether we live in a user namespace, beyond which our rights do not reach.
+    pub(super) contained: bool,
     /// kernel.yama.ptrace_scope; None without Yama.
     pub(super) yama: Option<u8>,
     /// Whether we have CAP_SYS_PTRACE.
@@ -43,6 +49,8 @@ pub(super) struct Facts {
 /// What became of the trial of tracing; errors as texts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Trial {
+    /// It would have been made on another process than the child, as /proc is another namespace's.
+    NotMade,
     /// A child could not be traced.
     NoTrace(String),
     /// No breakpoint could be written into its code.
@@ -79,7 +87,10 @@ pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
         flags.split_whitespace().any(|flag| flag == name)
     };
     Facts {
-        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        kernel: procfs::kernel_release(),
+        proc: procfs::require_own().err().map(|error| error.to_string()),
+        settings: Path::new("/proc/sys/kernel").exists(),
+        contained: procfs::users_are_mapped(),
         yama: permission::yama_scope(),
         privileged: permission::has_ptrace_capability(own),
         seccomp: procfs::status_number(own, "Seccomp"),
@@ -96,6 +107,9 @@ pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
 }
 
 fn trial() -> Trial {
+    if procfs::require_own().is_err() {
+        return Trial::NotMade;
+    }
     match probe::try_trace() {
         Err(error) | Ok(TraceCheck { seize: Err(error), .. }) => Trial::NoTrace(error.to_string()),
         Ok(TraceCheck { write_code: Err(error), .. }) => Trial::NoBreakpoint(error.to_string()),

@@ -37,9 +37,15 @@ impl Finding {
 
 /// Makes findings of `facts`, in the order in which they are to be read.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![kernel(facts), tracing(facts)];
-    findings.extend(breakpoints(facts));
-    findings.push(attach(facts));
+    let mut findings = vec![kernel(facts)];
+    if let Some(error) = &facts.proc {
+        findings.push(Finding::new(Level::Fail, "processes", error.clone()));
+    } else {
+        findings.push(tracing(facts));
+        findings.extend(breakpoints(facts));
+        findings.push(attach(facts));
+        findings.extend((!facts.settings).then(hidden_settings));
+    }
     findings.extend(seccomp(facts));
     findings.extend(stop_cost(facts));
     findings.extend(facts.hidepid.as_deref().map(|value| hidden_processes(facts, value)));
@@ -60,7 +66,7 @@ fn kernel(facts: &Facts) -> Finding {
                 .with_cure("3.4 or later is needed")
         }
         Some(_) => Finding::new(Level::Ok, "kernel", format!("Linux {}{shadow}", facts.kernel)),
-        None => Finding::new(Level::Warn, "kernel", "its version can't be read: is /proc mounted?"),
+        None => Finding::new(Level::Warn, "kernel", "it does not tell its version"),
     }
 }
 
@@ -88,7 +94,7 @@ fn tracing(facts: &Facts) -> Finding {
 
 fn breakpoints(facts: &Facts) -> Option<Finding> {
     match &facts.trial {
-        Trial::NoTrace(_) => None,
+        Trial::NotMade | Trial::NoTrace(_) => None,
         Trial::NoBreakpoint(error) => Some(Finding::new(Level::Fail, "breakpoints", error.clone()).with_cure(
             "a security module may forbid debuggers to write to code",
         )),
@@ -113,6 +119,11 @@ fn attach(facts: &Facts) -> Finding {
     let sysctl = "`sudo heaptrace attach …`, or `sudo sysctl kernel.yama.ptrace_scope=0` until the next boot";
     match (facts.yama, facts.privileged) {
         (Some(3), _) => Finding::new(Level::Warn, title, "impossible (kernel.yama.ptrace_scope is 3)"),
+        (_, true) if facts.contained => Finding::new(
+            Level::Ok,
+            title,
+            "to any process of this user namespace and those below (CAP_SYS_PTRACE); to others from outside only",
+        ),
         (_, true) => Finding::new(Level::Ok, title, "to any process (CAP_SYS_PTRACE)"),
         (None | Some(0), false) => Finding::new(
             Level::Ok,
@@ -128,6 +139,12 @@ fn attach(facts: &Facts) -> Finding {
                 .with_cure(sysctl)
         }
     }
+}
+
+/// As in a service with ProcSubset=pid (systemd.exec(5)).
+fn hidden_settings() -> Finding {
+    let text = "/proc does not show the kernel's settings (subset=pid): whether Yama restricts attaching is not known";
+    Finding::new(Level::Warn, "settings", text)
 }
 
 fn seccomp(facts: &Facts) -> Option<Finding> {

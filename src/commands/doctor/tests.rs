@@ -9,6 +9,9 @@ use std::time::Duration;
 fn machine() -> Facts {
     Facts {
         kernel: "6.1.0-18-amd64".into(),
+        proc: None,
+        settings: true,
+        contained: false,
         yama: Some(0),
         privileged: false,
         seccomp: Some(0),
@@ -61,6 +64,27 @@ fn a_bad_machine_names_each_cure() {
         ..machine()
     };
     insta::assert_snapshot!(render(&judge::findings(&facts), false));
+}
+
+#[test]
+fn without_a_proc_of_our_own_nothing_is_tried() {
+    let facts =
+        Facts { proc: Some("/proc is not mounted".into()), trial: Trial::NotMade, settings: false, ..machine() };
+    let findings = judge::findings(&facts);
+    assert!(!possible(&findings));
+    assert_eq!(find(&facts, "processes").unwrap().level, Level::Fail);
+    for title in ["tracing", "breakpoints", "attach", "speed", "settings"] {
+        assert_eq!(find(&facts, title), None, "{title}");
+    }
+}
+
+#[test]
+fn what_can_t_be_seen_from_a_container_is_not_promised() {
+    let facts = Facts { settings: false, yama: None, contained: true, privileged: true, ..machine() };
+    assert_eq!(find(&facts, "settings").unwrap().level, Level::Warn);
+    assert!(find(&facts, "attach").unwrap().text.contains("user namespace"));
+    let facts = Facts { contained: false, ..facts };
+    assert!(find(&facts, "attach").unwrap().text.contains("any process"));
 }
 
 #[test]

@@ -54,8 +54,11 @@ impl Locations {
         for (id, mut addresses) in by_module {
             addresses.sort_unstable();
             addresses.dedup();
+            let places: Vec<ObjAddr> = addresses.iter().map(|address| ObjAddr(address.0)).collect();
+            let mut frames = symbolizer.resolve(id, &places).frames.into_iter();
             for address in addresses {
-                all.add((id, address), None, ObjAddr(address.0), Vec::new(), format!("[jit]+{address}"));
+                let found = frames.next().unwrap_or_default();
+                all.add((id, address), None, ObjAddr(address.0), found, format!("[jit]+{address}"));
             }
         }
         all

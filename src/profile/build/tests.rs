@@ -100,6 +100,7 @@ fn run_with(
         part: 1,
         program: "app".into(),
         pid: 1,
+        pid_inside: None,
         command: vec![],
         cwd: "/".into(),
         started_at: SystemTime::UNIX_EPOCH,

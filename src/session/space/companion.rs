@@ -1,6 +1,6 @@
 //! What other files know of a loaded module: symbols that were stripped from it, unwind tables of its debug file.
 
-use super::AddressSpace;
+use super::{AddressSpace, OriginalMemory};
 use crate::addr::ModuleId;
 use crate::allocators::{AllocatorTable, ModuleSymbols};
 use crate::arch::Regs;
@@ -32,7 +32,8 @@ impl AddressSpace {
     /// The stack of a thread at the entry of a function. Code without CFI makes us look for its module's debug file: what is
     /// built without `.eh_frame` has its tables there.
     pub fn unwind_at_entry(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
-        let found = self.unwinder.unwind_at_entry(regs, &mut self.memory, max_depth);
+        let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
+        let found = self.unwinder.unwind_at_entry(regs, &mut memory, max_depth);
         let mut is_better = false;
         for module in self.unwinder.take_uncovered() {
             if let Some(section) = self.debug_frame_elsewhere(module) {

@@ -9,7 +9,6 @@ use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
 use crate::maps::Mapping;
 use crate::tracer::Result;
-use crate::tracer::memory::TargetMemory;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -143,11 +142,6 @@ impl AddressSpace {
     /// All mappings in the order of addresses, as they were when last read.
     pub fn mappings(&self) -> &[Mapping] {
         self.maps.mappings()
-    }
-
-    /// The mappings, and the memory to read meanwhile.
-    pub fn mappings_and_memory(&mut self) -> (&[Mapping], &mut TargetMemory) {
-        (self.maps.mappings(), &mut self.memory)
     }
 
     /// The files that are mapped.

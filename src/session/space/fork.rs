@@ -3,11 +3,9 @@
 use super::AddressSpace;
 use crate::addr::Addr;
 use crate::arch::INT3;
-use crate::symbols::Search;
-use crate::tracer::Result;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
-use std::path::PathBuf;
+use crate::tracer::{Result, procfs};
 use std::sync::Arc;
 
 /// Bytes that are compared at once.
@@ -48,10 +46,11 @@ impl AddressSpace {
             stack_families: self.stack_families.clone(),
             probing: self.probing,
             warnings: Vec::new(),
-            search: self.search.clone().map(|search| {
-                // The child may get another root.
-                Search { root: PathBuf::from(format!("/proc/{child}/root")), ..search }
-            }),
+            // The child may get another root, which is looked at with its modules.
+            search: self.search.clone(),
+            pid_inside: procfs::pid_inside(child),
+            root: self.root.clone(),
+            retired: self.retired.clone(),
             exit_watched: self.exit_watched,
             leak_suppressions: self.leak_suppressions.clone(),
             blind_spots: self.blind_spots.clone(),

@@ -1,32 +1,40 @@
 //! The object file of a module: found and verified, or read from the process's memory.
 
 use super::AddressSpace;
+use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::elf::Elf;
-use crate::maps::MappedModule;
+use crate::maps::{Kind, MappedModule};
 use crate::symbols::Bytes;
 use crate::tracer::files;
 use std::fs::File;
 
+/// So much of a module's code is compared with a file, in bytes.
+const MOST_CODE: u64 = 16 << 20;
+
 impl AddressSpace {
-    /// The module's file, if it is certain to be the one that is mapped: the inode is the same, and the build id that of the
-    /// process's memory.
+    /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory, or, if
+    /// there is none, its code.
     pub(super) fn open_file(&mut self, tid: i32, mapped: &MappedModule) -> (Option<File>, Option<Bytes>) {
         let wanted = self.mapped_build_id(mapped);
         let (mut bytes, mut is_other) = (None, false);
-        let mut accepts = |file: &File| {
+        let mut accepts = |file: &File, same_inode: bool| {
             bytes = Bytes::of_file(file).ok();
-            let id = bytes.as_ref().and_then(|bytes| Elf::parse(bytes).ok()?.build_id_hex());
-            is_other = wanted.is_some() && id != wanted;
-            !is_other
+            let accepted = bytes.as_ref().is_some_and(|bytes| match &wanted {
+                Some(wanted) => Elf::parse(bytes).is_ok_and(|elf| elf.build_id_hex().as_ref() == Some(wanted)),
+                None if same_inode => self.holds_head(mapped, bytes),
+                None => self.holds_head(mapped, bytes) && self.holds_code(mapped, bytes),
+            });
+            is_other |= same_inode && !accepted;
+            accepted
         };
-        let file = files::open_module(self.pid, tid, mapped, &mut accepts);
+        let file = files::open_module(self.pid, tid, self.root.as_deref(), mapped, &mut accepts);
         if file.is_none() {
             bytes = None;
             let why = if is_other {
-                "is not the file that the program has mapped (its build id differs)"
+                "is not the file that the program has mapped (its contents differ)"
             } else {
-                "was replaced or deleted after it had been mapped"
+                "was replaced or deleted after it had been mapped, or can't be read"
             };
             self.warnings.push(format!(
                 "{} {why}: it is read from the process's memory, which has fewer symbols",
@@ -38,13 +46,55 @@ impl AddressSpace {
 
     /// The build id in the process's memory, where the beginning of the file is mapped and holds it.
     fn mapped_build_id(&self, mapped: &MappedModule) -> Option<String> {
-        // headers and notes stand at the beginning
-        const HEAD: u64 = 4 * PAGE_SIZE;
-        let first = mapped.segments.first().filter(|first| first.offset == 0)?;
-        let mut head = vec![0; usize::try_from(first.size().min(HEAD)).ok()?];
-        let n = self.memory.read_uncached(first.start, &mut head);
-        head.truncate(n);
-        Elf::parse_memory(&head, first.start).ok()?.build_id_hex()
+        let (at, size) = head(mapped)?;
+        Elf::parse_memory(&self.original(at, size), at).ok()?.build_id_hex()
+    }
+
+    /// Whether the process's memory begins as a file with these bytes, where the beginning of the file is mapped. The headers
+    /// stand there, with the sizes of all parts.
+    fn holds_head(&self, mapped: &MappedModule, file: &[u8]) -> bool {
+        head(mapped).is_none_or(|(at, size)| self.holds(at, size, file, 0))
+    }
+
+    /// Whether the process's code is that of a file with these bytes.
+    fn holds_code(&self, mapped: &MappedModule, file: &[u8]) -> bool {
+        let mut code = mapped.segments.iter().filter(|segment| segment.perms.execute && segment.kind == Kind::File);
+        code.all(|segment| self.holds(segment.start, segment.size().min(MOST_CODE), file, segment.offset))
+    }
+
+    fn holds(&self, at: Addr, size: u64, file: &[u8], offset: u64) -> bool {
+        let Some(file) = usize::try_from(offset).ok().and_then(|offset| file.get(offset..)) else { return false };
+        let memory = self.original(at, size);
+        // behind the end of the file, the last page has zeros
+        let (inside, behind) = memory.split_at(memory.len().min(file.len()));
+        !inside.is_empty() && file.starts_with(inside) && behind.iter().all(|&byte| byte == 0)
+    }
+
+    /// What the program itself has at `at`, up to the first page that can't be read.
+    fn original(&self, at: Addr, size: u64) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let n = self.memory.read_uncached(at, &mut bytes);
+        bytes.truncate(n);
+        self.breakpoints.mask(at, &mut bytes);
+        bytes
+    }
+
+    /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may come
+    /// and go, but they are seldom of so many files.
+    pub(super) fn retire_file(&mut self, id: ModuleId) {
+        const MOST_KEPT: usize = 64;
+        let opened = |id: ModuleId| self.records.get(id.0 as usize).filter(|record| record.file.is_some());
+        let Some(version) = opened(id).map(|record| record.version) else { return };
+        let mut others = self.retired.iter().copied().chain(self.loaded.iter().map(|module| module.id));
+        let closed = if version.is_some() && others.any(|other| opened(other).is_some_and(|o| o.version == version)) {
+            Some(id)
+        } else {
+            self.retired.push_back(id);
+            if self.retired.len() > MOST_KEPT { self.retired.pop_front() } else { None }
+        };
+        if let Some(record) = closed.and_then(|id| self.records.get_mut(id.0 as usize)) {
+            record.file = None;
+        }
     }
 
     /// The module's memory from its first to its last byte, unreadable pages as zeros.
@@ -59,6 +109,13 @@ impl AddressSpace {
         }
         image
     }
+}
+
+/// Where the headers and notes are mapped, and in how many bytes; None if they are not.
+fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
+    const HEAD: u64 = 4 * PAGE_SIZE;
+    let first = mapped.segments.first().filter(|first| first.offset == 0)?;
+    Some((first.start, first.size().min(HEAD)))
 }
 
 #[cfg(test)]
@@ -113,10 +170,13 @@ mod tests {
 
         let other = Path::new("/bin/ls").canonicalize().unwrap();
         libc.inode = other.metadata().unwrap().ino();
+        libc.dev = files::device(other.metadata().unwrap().dev());
         libc.path = other;
+        // no link of the kernel's leads to the right one
+        libc.segments[0].end = libc.segments[0].start.add(2 * PAGE_SIZE);
         let (file, bytes) = space.open_file(pid, &libc);
         assert!(file.is_none() && bytes.is_none());
-        assert!(space.warnings[0].contains("build id differs"), "{:?}", space.warnings);
+        assert!(space.warnings[0].contains("its contents differ"), "{:?}", space.warnings);
         // what is read from memory instead
         let table = AllocatorTable::new();
         space.load(pid, libc, &table);

@@ -82,6 +82,7 @@ pub fn find_by_name(name: &str) -> Result<i32, ByNameError> {
 /// # Errors
 /// If /proc can't be read.
 pub fn all_processes() -> Result<Vec<i32>, ByNameError> {
+    procfs::require_own().map_err(|error| ByNameError::Proc(error.to_string()))?;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let mut pids = procfs::processes().map_err(|error| ByNameError::Proc(error.to_string()))?;
     pids.retain(|&pid| pid != own);

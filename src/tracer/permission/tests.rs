@@ -33,7 +33,9 @@ fn verdict(target: TargetFacts, own: OwnFacts) -> Cause {
 
 #[test]
 fn what_no_right_could_change_comes_first() {
-    assert_eq!(judge(50, libc::ESRCH, &Visibility::Gone, &root()), Cause::NoSuchProcess);
+    assert_eq!(judge(50, libc::ESRCH, &Visibility::Gone { inside: vec![] }, &root()), Cause::NoSuchProcess);
+    let inside = Visibility::Gone { inside: vec![71, 72] };
+    assert_eq!(judge(50, libc::ENOENT, &inside, &root()), Cause::IdInside { outside: vec![71, 72] });
     assert_eq!(judge(50, libc::EPERM, &Visibility::Hidden, &user()), Cause::Hidden);
     assert_eq!(judge(50, libc::ESRCH, &Visibility::Visible(ordinary()), &user()), Cause::NoSuchProcess);
     assert_eq!(verdict(TargetFacts { thread_group: 1, ..ordinary() }, root()), Cause::Ourselves);
@@ -82,6 +84,8 @@ fn the_capability_rules_out_all_that_it_overrides() {
         verdict(TargetFacts { user_namespace: Some(8), ..target.clone() }, own.clone()),
         Cause::OtherUserNamespace
     );
+    let below = TargetFacts { user_namespace: Some(8), namespace_below: Some(true), ..target.clone() };
+    assert_eq!(verdict(below, own.clone()), Cause::Unknown { errno: libc::EPERM });
     assert_eq!(verdict(TargetFacts { is_64_bit: Some(false), ..target }, own), Cause::Not64Bit);
 }
 
@@ -91,6 +95,7 @@ fn every_message_names_process_cause_and_cure() {
     insta::assert_snapshot!(
         [
             Cause::NoSuchProcess,
+            Cause::IdInside { outside: vec![71, 72] },
             Cause::Hidden,
             Cause::Ourselves,
             Cause::Thread { of: 49 },
