@@ -1,6 +1,6 @@
 //! Services: each process of a name is profiled as it comes, and the systemd unit in docs/ does it.
 
-use super::attach::{assert_victim_well, start_victim};
+use super::attach::{assert_victim_well, start_victim, wait_until_served};
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
