@@ -345,10 +345,10 @@ impl Process {
         self.restore_affinity(tid);
     }
 
-    /// Whether a task at the entry of execve(2) is a child that borrows the memory, and the file would run with other rights:
+    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that borrows the memory, and the file would run with other rights:
     /// those the kernel gives only to who is not traced (execve(2)). Such a child is let go before its exec. If the exec fails
     /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
-    pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs) -> bool {
+    pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
         let may_leave = |role| match role {
             Role::Borrower => true,
             // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
@@ -357,21 +357,19 @@ impl Process {
         if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
             return false;
         }
-        let path = self.space.memory.read_c_string(Addr(raw.0.rdi));
-        path.is_some_and(|path| files::changes_rights(tid, &path))
+        self.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
     }
 
     /// The only thread of a followed child stands at execve(2), of a file that gives other rights: lets it go as if it had never
     /// been traced.
     pub(super) fn leave_before_exec(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
+        let name = self.space.executed(raw, at).map(|executed| executed.name(tid)).unwrap_or_default();
         self.space.restore()?;
         if let Some(status) = self.retire_retry_handler(thread)? {
             return Ok(Action::Instead(status));
         }
         pass_trap_to(thread, raw, at)?;
         self.space.clear_pads(None);
-        let path = self.space.memory.read_c_string(Addr(raw.0.rdi)).unwrap_or_default();
-        let name = String::from_utf8_lossy(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()).into_owned();
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.changed_rights, self.detached) = (true, true);

@@ -35,7 +35,7 @@ impl Process {
             return self.deliver_trap(tid, thread);
         }
         self.space.memory.new_stop(tid);
-        let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw);
+        let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw, trap);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         match self.serve_hit(tid, thread, &raw, trap, &breakpoint, stops) {
             Ok(None) => {}

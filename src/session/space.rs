@@ -4,6 +4,7 @@ mod callsite;
 mod code;
 mod companion;
 mod data;
+mod exec;
 mod fork;
 mod object;
 mod original;
@@ -165,6 +166,8 @@ pub struct AddressSpace {
     search: Option<Search>,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
+    /// The entries of [`exec::EXEC_CALLS`].
+    exec_calls: FxHashMap<Addr, exec::ExecCall>,
     /// The programs' own functions that return suppressions for leaks, and the names of their modules.
     leak_suppressions: Vec<(Addr, String)>,
     /// Allocator functions, and other things of weight, that could not be watched: in words.
@@ -248,6 +251,7 @@ impl AddressSpace {
             warnings: Vec::new(),
             search: None,
             exit_watched: false,
+            exec_calls: FxHashMap::default(),
             leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
         })
@@ -534,21 +538,6 @@ impl AddressSpace {
     /// Whether probes wait for a thread at a breakpoint.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
-    }
-
-    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too), and
-    /// execve(2).
-    fn watch_libc(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
-        if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
-            let addr = bias.to_process(sigaction.addr);
-            self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
-            // posix_spawn, system and popen end there, too.
-            if let Some(execve) = elf.find_symbol("execve").filter(|symbol| symbol.is_function()) {
-                let addr = bias.to_process(execve.addr);
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
-            }
-        }
-        Ok(())
     }
 
     /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction

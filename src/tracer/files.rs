@@ -78,15 +78,40 @@ pub fn is_program(tid: i32, root: Option<&TargetRoot>, module: &MappedModule) ->
     root.and_then(|root| root.inside(&link)).unwrap_or(link) == module.path
 }
 
-/// Whether `path`, executed by task `tid`, would give it other rights than it has: set-user-ID, set-group-ID, or
+/// The file that a call of execve(2), execveat(2) or fexecve(3) names.
+#[derive(Debug)]
+pub struct Executed {
+    /// The descriptor that `path` starts from, or that is meant itself if there is no path. None: the working folder.
+    pub start: Option<i32>,
+    /// The path as the task gave it.
+    pub path: Vec<u8>,
+}
+
+impl Executed {
+    /// Where heaptrace finds it, if task `tid` is to execute it.
+    fn seen_from(&self, tid: i32) -> PathBuf {
+        let path = Path::new(OsStr::from_bytes(&self.path));
+        let start = match self.start {
+            _ if path.is_absolute() => return below(Path::new(&format!("/proc/{tid}/root")), path),
+            Some(descriptor) => format!("/proc/{tid}/fd/{descriptor}"),
+            None => format!("/proc/{tid}/cwd"),
+        };
+        // `join` would add a slash, which only a folder may have.
+        if self.path.is_empty() { start.into() } else { Path::new(&start).join(path) }
+    }
+
+    /// The last part of its path, for people.
+    pub fn name(&self, tid: i32) -> String {
+        let seen = self.seen_from(tid);
+        let path = if self.path.is_empty() { std::fs::read_link(&seen).unwrap_or(seen) } else { seen };
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+/// Whether `executed`, executed by task `tid`, would give it other rights than it has: set-user-ID, set-group-ID, or
 /// capabilities of the file. False too if it can't be executed, as far as its mode tells.
-pub fn changes_rights(tid: i32, path: &[u8]) -> bool {
-    let path = Path::new(OsStr::from_bytes(path));
-    let seen = if path.is_absolute() {
-        below(Path::new(&format!("/proc/{tid}/root")), path)
-    } else {
-        Path::new(&format!("/proc/{tid}/cwd")).join(path)
-    };
+pub fn changes_rights(tid: i32, executed: &Executed) -> bool {
+    let seen = executed.seen_from(tid);
     let (Ok(file), Ok(task)) = (std::fs::metadata(&seen), std::fs::metadata(format!("/proc/{tid}"))) else {
         return false;
     };

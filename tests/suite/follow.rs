@@ -276,7 +276,7 @@ fn check_judges_each_process() {
 #[test]
 fn t32_followed_set_user_id_helper_keeps_its_rights() {
     if let Some(report) = super::processes::set_user_id_helper(&["-f"]) {
-        assert_eq!(report.number("/children/untraced"), 3);
+        assert_eq!(report.number("/children/untraced"), 5);
         report.assert_no_anomaly();
     }
 }

@@ -218,7 +218,7 @@ fn t41_second_ctrl_c_detaches() {
     assert_eq!(running.line(), "alive");
     assert_ne!(procfs::tracer_of(pid), 0, "one Ctrl-C detaches nothing");
     // two that wait become one
-    let waits = || procfs::status_field(running.pid(), "ShdPnd").is_none_or(|set| set.trim_start_matches('0') != "");
+    let waits = || procfs::status_field(running.pid(), "ShdPnd").is_none_or(|set| !set.trim_matches('0').is_empty());
     procfs::wait_until("the first Ctrl-C is taken", || !waits());
     running.signal(Signal::SIGINT);
     procfs::wait_until("the tracer has detached", || {

@@ -52,6 +52,7 @@ impl AddressSpace {
             root: self.root.clone(),
             retired: self.retired.clone(),
             exit_watched: self.exit_watched,
+            exec_calls: self.exec_calls.clone(),
             leak_suppressions: self.leak_suppressions.clone(),
             blind_spots: self.blind_spots.clone(),
         };

@@ -1,0 +1,59 @@
+//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, and
+//! changes of signal actions.
+
+use super::{AddressSpace, Deferred, ToPlace};
+use crate::addr::{Addr, LoadBias};
+use crate::elf::Elf;
+use crate::tracer::Result;
+use crate::tracer::files::Executed;
+use crate::tracer::ptrace::RawRegs;
+
+/// How the arguments of a function of the C library name the file that it executes.
+#[derive(Clone, Copy, Debug)]
+pub enum ExecCall {
+    /// By a path.
+    Path,
+    /// By a descriptor (AT_FDCWD, which is negative: the working folder) and a path.
+    PathFrom,
+    /// By a descriptor.
+    Open,
+}
+
+/// The functions through which programs become other programs, without those that call one of them.
+pub const EXEC_CALLS: [(&str, ExecCall); 3] =
+    [("execve", ExecCall::Path), ("execveat", ExecCall::PathFrom), ("fexecve", ExecCall::Open)];
+
+impl AddressSpace {
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too), and
+    /// execve(2).
+    pub(super) fn watch_libc(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
+        if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
+            let addr = bias.to_process(sigaction.addr);
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
+            // posix_spawn, system and popen end in execve, too.
+            for (name, call) in EXEC_CALLS {
+                if let Some(symbol) = elf.find_symbol(name).filter(|symbol| symbol.is_function()) {
+                    let addr = bias.to_process(symbol.addr);
+                    self.exec_calls.insert(addr, call);
+                    self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which file a thread is about to execute that stands at the entry `at` of one of the [`EXEC_CALLS`].
+    pub fn executed(&mut self, raw: &RawRegs, at: Addr) -> Option<Executed> {
+        let (first, second) = (raw.0.rdi, raw.0.rsi);
+        // An int, in the lower half.
+        let descriptor = (first as u32).cast_signed();
+        Some(match self.exec_calls.get(&at)? {
+            ExecCall::Path => Executed { start: None, path: self.memory.read_c_string(Addr(first))? },
+            ExecCall::PathFrom => Executed {
+                start: Some(descriptor).filter(|descriptor| *descriptor >= 0),
+                path: self.memory.read_c_string(Addr(second))?,
+            },
+            ExecCall::Open => Executed { start: Some(descriptor), path: Vec::new() },
+        })
+    }
+}
