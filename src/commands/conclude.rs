@@ -133,6 +133,9 @@ fn conclude_as(
     let saved = destinations.binaries.as_ref().map(|store| store.save(&modules)).unwrap_or_default();
     drop(modules);
     traced.first.warnings.extend(saved.warnings);
+    if traced.all().all(|recording| !recording.selected) {
+        traced.first.warnings.push("no program that was executed is one that --only and --skip choose".to_owned());
+    }
     let interrupted = traced.first.interrupted;
     let unknown_functions = traced.take_unknown_functions();
     let check = judging.as_ref().map(|judging| judging.options);
@@ -245,7 +248,7 @@ fn circumstances(recording: &Recording) -> Circumstances {
         causes.push(cause.clone());
     }
     Circumstances {
-        timed_out: recording.timed_out && recording.parent.is_none(),
+        timed_out: recording.timed_out,
         not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
         is_child: recording.parent.is_some(),
     }

@@ -95,11 +95,15 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         ("peak", totals.peak_blocks, totals.peak_bytes, &peak),
     ];
     let share = percent(totals.temporary, totals.allocations);
+    let older = match profile.processes.len() {
+        0 | 1 => "blocks from before tracing began",
+        _ => "blocks from before tracing began, or from before a fork",
+    };
     let counts = [
         ("temporary", totals.temporary, format!("{share} of all: freed before the thread's next allocation")),
         ("reallocated", totals.reallocations, "each counts as one allocation and one free".to_owned()),
         ("failed", totals.failed, "the allocator returned null".to_owned()),
-        ("freed, older", totals.preexisting_frees, "blocks from before tracing began, not counted above".to_owned()),
+        ("freed, older", totals.preexisting_frees, format!("{older}, not counted above")),
     ];
     let all = amounts.iter().map(|row| row.1).chain(counts.iter().map(|row| row.1));
     let blocks = all.map(|count| grouped(count).len()).max().unwrap_or(0).max("blocks".len());
@@ -470,7 +474,9 @@ fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     if run && cost.wall_ns >= LONG_RUN_NS {
         help.push("Tracing a part of the run costs less: heaptrace attach --duration 10s PID.");
     }
-    if conditions.free_stacks && !help.iter().any(|advice| advice.starts_with("--pin")) {
+    let totals = &view.profile.totals;
+    let frees_much = totals.frees > totals.allocations / 4;
+    if conditions.free_stacks && frees_much && !help.iter().any(|advice| advice.starts_with("--pin")) {
         help.push("--no-free-stacks would spare the walk over the stack at each free.");
     }
     if meta.mode == Mode::Attach {

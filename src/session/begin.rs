@@ -14,6 +14,7 @@ use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, Waited};
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{procfs, seize};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,7 +30,7 @@ impl Session {
         progress: Arc<Progress>,
     ) -> Result<Self, SessionError> {
         control.register_tracer()?;
-        let libunwind = if settings.libunwind { Some(Arc::new(Libunwind::open()?)) } else { None };
+        let libunwind = if settings.libunwind { Some(Rc::new(Libunwind::open()?)) } else { None };
         let common = Common {
             settings: Arc::new(settings),
             control,

@@ -21,6 +21,7 @@ use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,7 +32,7 @@ pub(super) struct Common {
     pub(super) settings: Arc<Settings>,
     pub(super) control: Arc<Control>,
     pub(super) progress: Arc<Progress>,
-    pub(super) libunwind: Option<Arc<Libunwind>>,
+    pub(super) libunwind: Option<Rc<Libunwind>>,
     pub(super) began: Instant,
     pub(super) attached: bool,
     pub(super) numbers: Arc<AtomicU64>,
@@ -50,7 +51,7 @@ pub struct Process {
     pub(super) settings: Arc<Settings>,
     pub(super) control: Arc<Control>,
     pub(super) progress: Arc<Progress>,
-    pub(super) libunwind: Option<Arc<Libunwind>>,
+    pub(super) libunwind: Option<Rc<Libunwind>>,
     /// When the session began.
     pub(super) began: Instant,
     /// When this process did, as far as we know it.

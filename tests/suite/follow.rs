@@ -353,3 +353,20 @@ fn a_tree_ends_with_the_status_of_the_first() {
         assert_eq!(program.start_traced(&["-f"]).wait().code(), code, "{script}");
     }
 }
+
+/// The time is up for all of a tree, also when the first process has ended long before.
+#[test]
+fn check_tells_of_a_child_that_does_not_end_in_time() {
+    let words = ["check", "-f", "--timeout", "1", "--", "sh", "-c", "sleep 60 & exit 0"];
+    let ended = Program::new("/bin/true").start_heaptrace(words).wait();
+    assert_eq!(ended.code(), 124, "{}", ended.stderr);
+    assert!(ended.stderr.contains("did not end in time"), "{}", ended.stderr);
+}
+
+/// Patterns that choose nothing are told of.
+#[test]
+fn only_that_chooses_nothing_is_told() {
+    let program = Program::fixture("tree").args(["inherit"]);
+    let ended = program.start_traced(&["-f", "--only", "no-such-program*"]).wait();
+    assert!(ended.stderr.contains("--only and --skip choose"), "{}", ended.stderr);
+}
