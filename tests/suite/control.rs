@@ -109,9 +109,9 @@ fn what_happens_in_a_pause_is_not_recorded() {
         differences.iter().filter(|(path, _)| path.to_string_lossy().contains("libc.so")).count()
     };
     step(&mut running, "a 10 100");
-    // what stays are the watches for new libraries and for sigaction
+    // what stays are the watches for new libraries, sigaction and exec, with the room that two of these need to run
     let idle = entries(procfs::text_differences(pid));
-    assert!(idle <= 2, "{idle}");
+    assert!(idle <= 16, "{idle}");
     order(pid, "resume");
     assert!(entries(procfs::text_differences(pid)) > idle + 5);
     step(&mut running, "b 5 1000");

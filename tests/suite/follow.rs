@@ -341,7 +341,7 @@ fn a_timeout_ends_the_whole_tree() {
     for row in rows {
         let state = procfs::state(row["pid"].as_i64().unwrap().try_into().unwrap());
         assert!(matches!(state, None | Some('Z' | 'X')), "{row}");
-        assert_eq!(row["verdict"]["result"] == "program_failed", row["parent"].is_null(), "{row}");
+        assert_eq!(row["verdict"]["result"], "program_failed", "{row}");
     }
 }
 

@@ -112,7 +112,8 @@ fn run_tree_with(kind: &str) {
             assert_broken_off(&ended, &what, &[RUNS_ON, "the process has ended"]);
         }
     }
-    assert!(broken > 2 && finished > 0, "{broken} {finished}");
+    // most errors are got over
+    assert!(broken > 0 && finished > 0, "{broken} {finished}");
 }
 
 #[test]
