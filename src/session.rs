@@ -270,7 +270,8 @@ impl Session {
 
     /// Waits for the next stop, or takes one that was collected, and deals with it. False if no task is left.
     fn serve_next(&mut self) -> crate::tracer::Result<bool> {
-        let pinned = self.processes.iter().any(Process::is_pinned);
+        // Only the first process is ever pinned.
+        let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
         match self.stops.next(pinned)? {
             Next::Stop(tid, status, stopped) => {
                 self.on_stop(tid, status, stopped)?;

@@ -12,13 +12,6 @@ pub fn start_victim(program: &Program) -> (Running, i32) {
     (victim, pid)
 }
 
-/// Waits until a tracer serves the process: an order is answered when all probes are there.
-pub fn wait_until_served(pid: i32) {
-    procfs::wait_until_probed(pid);
-    let ordered = Program::new("/bin/true").start_heaptrace(["ctl", &pid.to_string(), "resume"]).wait();
-    assert_eq!(ordered.code(), 0, "{}", ordered.stderr);
-}
-
 /// Asks whether all threads still work, ends the victim and hears that nothing was wrong.
 pub fn assert_victim_well(mut victim: Running, pid: i32) {
     victim.assert_alive();

@@ -78,18 +78,24 @@ fn t37_attach_to_a_process_apart() {
     }
 }
 
+/// Attaches to a contained process, lets it work and end, and names are looked for afterwards.
+fn attached_to_its_end(contained: &Contained) -> Traced {
+    let (mut target, pid, _) = contained.start();
+    let tracer = Program::new("/bin/true");
+    let attached = attach(&tracer, pid);
+    work(&mut target);
+    target.feed(b"");
+    let traced = tracer.collect(attached.wait());
+    target.wait().success();
+    traced
+}
+
 /// T37: the process has ended, and its file systems with it, before names are looked for.
 #[test]
 fn t37_the_process_ends_while_it_is_traced() {
     for apart in Apart::ALL {
         let contained = Contained::new(apart, &[]);
-        let (mut target, pid, _) = contained.start();
-        let tracer = Program::new("/bin/true");
-        let attached = attach(&tracer, pid);
-        work(&mut target);
-        target.feed(b"");
-        let traced = tracer.collect(attached.wait());
-        target.wait().success();
+        let traced = attached_to_its_end(&contained);
         assert_stacks(&traced.report, 1);
         assert_no_warning(&traced);
     }
@@ -112,13 +118,7 @@ fn t37_debug_files_inside() {
             }
         };
         let contained = Contained::of(apart, &["-Wl,--build-id=none"], &split);
-        let (mut target, pid, _) = contained.start();
-        let tracer = Program::new("/bin/true");
-        let attached = attach(&tracer, pid);
-        work(&mut target);
-        target.feed(b"");
-        let traced = tracer.collect(attached.wait());
-        target.wait().success();
+        let traced = attached_to_its_end(&contained);
         assert_stacks(&traced.report, 1);
     }
 }

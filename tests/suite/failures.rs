@@ -1,6 +1,6 @@
 //! What goes wrong is named, with its cause; the program is never harmed; the profile is saved where possible.
 
-use super::attach::{assert_victim_well, start_victim, wait_until_served};
+use super::attach::{assert_victim_well, start_victim};
 use super::counts::assert_sites;
 use super::guardian::guardian_of;
 use crate::support::fixtures;
@@ -306,7 +306,7 @@ fn t38_attach_below_a_filter() {
     let pid: i32 = running.value("ready").parse().unwrap();
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], pid);
-    wait_until_served(pid);
+    procfs::wait_until_answered(pid);
     for _ in 0..3 {
         running.send("allocate");
         assert_eq!(running.line(), "done");

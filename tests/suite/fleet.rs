@@ -1,6 +1,6 @@
 //! Services: each process of a name is profiled as it comes, and the systemd unit in docs/ does it.
 
-use super::attach::{assert_victim_well, start_victim, wait_until_served};
+use super::attach::{assert_victim_well, start_victim};
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
@@ -72,7 +72,7 @@ fn work_and_end(mut victim: Running, pid: i32) {
     };
     procfs::wait_until("a call was seen", || procfs::text_differences(pid).iter().any(|(path, _)| own(path)));
     // all probes are there then
-    wait_until_served(pid);
+    procfs::wait_until_answered(pid);
     victim.send("work");
     assert_eq!(victim.line(), "alive");
     victim.feed(b"");

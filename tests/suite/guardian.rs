@@ -1,6 +1,6 @@
 //! T42: heaptrace is killed, and the target lives on with its code restored.
 
-use super::attach::{start_victim, wait_until_served};
+use super::attach::start_victim;
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::running::Running;
@@ -74,7 +74,7 @@ fn killed_in_run(threads: &str, rounds: u32) {
 /// Probes are in place and, if it works, hit; a different number of times in each round.
 fn wait_until_working(victim: &mut Running, pid: i32, hits: bool, round: u32) {
     // A thread that is just making the call which installs the handler can't be helped: once an order is answered, it is over.
-    wait_until_served(pid);
+    procfs::wait_until_answered(pid);
     procfs::wait_until("the handler is there", || !hits || procfs::catches(pid, Signal::SIGTRAP));
     for _ in 0..=round % 3 {
         victim.send("still alive?");

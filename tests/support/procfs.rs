@@ -83,7 +83,8 @@ pub fn wait_until_probed(pid: i32) {
 
 /// Waits until the process's tracer answers: all probes stand then.
 pub fn wait_until_answered(pid: i32) {
-    let asked = || Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["leaks", &pid.to_string()]).output().unwrap();
+    let order = ["ctl", &pid.to_string(), "resume"];
+    let asked = || Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(order).output().unwrap();
     wait_until("the tracer answers", || asked().status.success());
 }
 
