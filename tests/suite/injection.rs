@@ -206,16 +206,25 @@ fn t43_errors_under_attach() {
 #[test]
 fn t43_what_can_not_be_restored_is_told() {
     let program = Program::fixture("victim").args(["2"]);
-    let (victim, pid) = start_victim(&program);
-    let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", "error:1500:code");
-    let ended = tracer.start_attached(&["--duration", "2s"], pid).wait();
-    assert_eq!(ended.code(), 125, "{}", ended.stderr);
-    // busy threads run into a breakpoint at once: it may be over by then
-    assert!(["left damaged", "was damaged"].iter().any(|fate| ended.stderr.contains(fate)), "{}", ended.stderr);
-    assert!(ended.stderr.contains("SIGTRAP"), "{}", ended.stderr);
-    assert!(!ended.stderr.contains(RUNS_ON), "{}", ended.stderr);
-    let died = victim.wait();
-    assert_eq!(died.status.signal(), Some(5), "{}", died.status);
+    // Where busy threads are slow to stop, the call comes before the allocator has its breakpoints, and the program, which runs
+    // into no other, lives on: then a later call.
+    for call in [1500, 3000, 6000, 12_000, 24_000] {
+        let (victim, pid) = start_victim(&program);
+        let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", format!("error:{call}:code"));
+        let ended = tracer.start_attached(&["--duration", "2s"], pid).wait();
+        assert_eq!(ended.code(), 125, "{}", ended.stderr);
+        let is_left = ended.stderr.contains("left damaged");
+        // Busy threads run into a breakpoint at once: it may be over by then.
+        assert!(is_left || ended.stderr.contains("was damaged"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("SIGTRAP"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains(RUNS_ON), "{}", ended.stderr);
+        let died = victim.wait();
+        if died.status.signal() == Some(5) {
+            return;
+        }
+        assert!(is_left && died.status.code() == Some(0), "{}: {}", died.status, ended.stderr);
+    }
+    panic!("the program never ran into a breakpoint");
 }
 
 /// Where the kernel refuses all writes to /proc/PID/mem (Linux 6.12 and later can), code is changed through stopped threads:
