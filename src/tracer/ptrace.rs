@@ -175,6 +175,11 @@ impl Stopped {
         request(libc::PTRACE_SYSCALL, self.tid, 0, 0, "resume")
     }
 
+    /// Lets the task run on without the signal that it has stopped for, while its token is kept: it has been told to stop again.
+    pub(super) fn run_on(&self) -> Result<()> {
+        request(libc::PTRACE_CONT, self.tid, 0, 0, "resume")
+    }
+
     /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
     /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
     /// the task call once more. A timeout begins anew with it.
@@ -246,10 +251,15 @@ impl Stopped {
         Ok(self.signal_code()? == SI_KERNEL)
     }
 
-    /// Whether the thread has stopped at the entry or exit of a system call that it makes for us (ptrace(2), "Syscall-stops"):
-    /// the stop that it was at before, and the signal of that, are used up.
-    pub fn is_at_system_call(&self) -> Result<bool> {
-        Ok(self.signal_code()? == libc::SIGTRAP)
+    /// Whether the thread has stopped for a signal, which it gets when it is let go. Otherwise it has stopped for an event, at a
+    /// system call that it makes for us, or in a group stop (ptrace(2), "Stopped states").
+    pub fn has_signal_to_deliver(&self) -> Result<bool> {
+        match self.signal_code() {
+            // Events have SIGTRAP in the low byte and their number above it, system calls SIGTRAP alone.
+            Ok(code) => Ok(code < 0 || code & 0xff != libc::SIGTRAP),
+            Err(TracerError::Task { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says
@@ -317,6 +327,13 @@ impl RawRegs {
         gpr[reg::R14] = r.r14;
         gpr[reg::R15] = r.r15;
         Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+    }
+
+    /// Of a thread that has hit a breakpoint: as it was in front of that.
+    pub const fn before_trap(&self) -> Self {
+        let mut before = *self;
+        before.0.rip = self.0.rip.wrapping_sub(1);
+        before
     }
 
     /// If the thread was interrupted in a system call that has to be made once more: how it makes it. What the kernel itself

@@ -7,7 +7,7 @@ use crate::arch::INT3;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
-use crate::tracer::remote::RemoteCall;
+use crate::tracer::remote::{Caller, RemoteCall};
 use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control};
@@ -333,7 +333,11 @@ impl Space {
         loop {
             match ptrace::poll_task(tid)? {
                 Waited::Task(_, WaitStatus::EventStop | WaitStatus::GroupStop(_), Some(thread)) => {
-                    let called = handler.remove(&thread, &mut self.memory)?;
+                    let (home, code) = (thread.registers()?, handler.call);
+                    self.memory.stands_still(Some(tid));
+                    let called = handler.remove(&mut Caller { thread: &thread, home, code, memory: &mut self.memory });
+                    self.memory.stands_still(None);
+                    let called = called?;
                     thread.detach(0)?;
                     return Ok(matches!(called, RemoteCall::Done(0)));
                 }
