@@ -124,8 +124,8 @@ pub struct Recording {
     pub number: u64,
     /// Whether the last image was one of those to be traced (`--only`, `--skip`).
     pub selected: bool,
-    /// Whether it was let go before it became a program with other rights.
-    pub changed_rights: bool,
+    /// Whether it was let go before it became a program with other rights, or was traced by another process.
+    pub let_go: bool,
     /// When it began, in nanoseconds since tracing did.
     pub start_ns: u64,
     /// Bytes that were live in it when it was forked.
@@ -306,7 +306,7 @@ impl Process {
             parent: self.parent,
             number: self.number,
             selected: self.selected,
-            changed_rights: self.changed_rights,
+            let_go: self.let_go,
             start_ns: u64::try_from(self.born.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX),
             inherited_bytes: self.inherited_bytes,
             inherited,
