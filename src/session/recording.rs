@@ -259,6 +259,15 @@ impl Process {
         anomalies.unknown_frees = snapshot.unknown_frees;
         anomalies.double_frees = snapshot.double_frees;
         anomalies.mismatched_frees = snapshot.mismatched_frees;
+        let doubtful = snapshot.unknown_frees + snapshot.double_frees;
+        if snapshot.frees_unseen && doubtful > 0 {
+            warnings.push(format!(
+                "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
+                 seen: it gave out {} addresses anew whose blocks nobody was seen to free (--alloc-fn and --free-fn can name \
+                 such functions)",
+                snapshot.lost
+            ));
+        }
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
