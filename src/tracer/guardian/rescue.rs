@@ -4,6 +4,7 @@ use super::NAME;
 use super::record::{Record, SIZE, What};
 use crate::addr::Addr;
 use crate::arch::INT3;
+use crate::tracer::affinity::CpuSet;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -25,9 +26,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the guardian does, from its start to its end. Standard input is the socket to heaptrace.
 ///
+/// If heaptrace has `pinned` the target to one CPU, it gets those of the guardian, who has them from the same parent.
+///
 /// # Errors
 /// If standard input is no such socket.
-pub fn stand_by() -> Result<()> {
+pub fn stand_by(pinned: bool) -> Result<()> {
     let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
     let mut spaces = BTreeMap::new();
     while let Some((record, memory)) = receive()? {
@@ -37,11 +40,26 @@ pub fn stand_by() -> Result<()> {
     for space in spaces.values_mut() {
         space.restore();
     }
-    let mut known = spaces.values().map(|space| space.pid).collect();
+    let mut known: BTreeSet<i32> = spaces.values().map(|space| space.pid).collect();
     for space in spaces.values_mut() {
         space.rescue(&mut known);
     }
+    if pinned {
+        let cpus = CpuSet::of(0)?;
+        known.into_iter().for_each(|pid| unpin(pid, &cpus));
+    }
     Ok(())
+}
+
+/// Gives threads that are left on the one CPU that heaptrace has chosen all of `cpus`.
+fn unpin(pid: i32, cpus: &CpuSet) {
+    let Some(single) = cpus.single() else { return };
+    for tid in procfs::tasks(pid).unwrap_or_default() {
+        if CpuSet::of(tid).is_ok_and(|current| current == single) {
+            // It may be gone.
+            let _ = cpus.apply(tid);
+        }
+    }
 }
 
 /// The next record and the descriptor that came with it. None at the end.
