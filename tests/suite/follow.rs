@@ -105,10 +105,11 @@ fn t28_followed_child_inherits_blocks() {
 #[test]
 fn t28_followed_child_is_left_as_it_was() {
     let program = Tree::fixture(&["inherit"]);
-    let mut running = program.start_traced(&["-f", "--duration", "1s"]);
+    let mut running = program.start_traced(&["-f"]);
     let child: i32 = running.value("child").parse().unwrap();
+    assert!(!procfs::text_differences(child).is_empty(), "there is something to be put back");
+    procfs::order(child, "detach");
     procfs::wait_until_let_go(child);
-    procfs::assert_left_as_it_was(child);
     running.send("go on");
     assert_eq!(running.line(), "parent done");
     program.collect(running.wait().success());
@@ -223,16 +224,25 @@ fn a_pipeline_has_a_report_for_each_program() {
 /// `--only` and `--skip` choose by the executable; what is not chosen runs without probes, and its children are followed.
 #[test]
 fn only_chosen_programs_are_recorded() {
-    for options in [["--only", "sort"], ["--skip", "*[!x]"]] {
+    for (options, chosen) in [
+        (&["--only", "sort"][..], &["sort"][..]),
+        (&["--skip", "sort"], &["cat", "sh"]),
+        (&["--skip", "s*"], &["cat"]),
+        (&["--only", "s*", "--skip", "*/sh", "--skip", "sh"], &["sort"]),
+    ] {
         let program = Program::new("sh").args(["-c", "printf 'b\\na\\n' | sort | cat -n"]);
-        let tree = Tree::run(program, &options, |_| {});
+        let tree = Tree::run(program, options, |_| {});
         assert_eq!(tree.ended.clone().success().text(), "     1\ta\n     2\tb\n");
+        let allocations = |row: &Value| row["totals"]["allocations"].as_u64().unwrap();
         let recorded: Vec<_> = tree.rows().iter().filter(|row| row["seen"] == "recorded").collect();
-        if options[0] == "--only" {
-            assert_eq!(recorded.len(), 1, "{recorded:?}");
-            assert_eq!(recorded[0]["program"], "sort");
-            assert!(recorded[0]["totals"]["allocations"].as_u64().unwrap() > 0);
-            assert_eq!(tree.all.total("allocations"), recorded[0]["totals"]["allocations"].as_u64().unwrap());
+        assert_eq!(tree.all.total("allocations"), recorded.iter().map(|row| allocations(row)).sum::<u64>());
+        assert!(recorded.iter().all(|row| allocations(row) > 0));
+        let mut names: Vec<_> = recorded.iter().map(|row| row["program"].as_str().unwrap()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names, chosen, "{options:?}");
+        for row in tree.rows().iter().filter(|row| !chosen.contains(&row["program"].as_str().unwrap())) {
+            assert_eq!((&row["seen"], allocations(row)), (&"skipped".into(), 0), "{options:?}");
         }
     }
 }
@@ -270,6 +280,66 @@ fn check_judges_each_process() {
     let text = std::fs::read_to_string(junit).unwrap();
     assert!(text.contains("process 1: tree\" classname=\"heaptrace.tree\"/>"), "{text}");
     assert!(text.contains("process 2: tree") && text.contains("leaked"), "{text}");
+}
+
+/// What several processes lose at one place stands once, with the sum.
+#[test]
+fn check_adds_up_what_several_processes_lose() {
+    let checked = Tree::fixture(&["alike"]).checked(&["-f"]);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+    assert_eq!(checked.report.list("/processes").len(), 3);
+    assert_eq!(checked.report.number("/leaks/definite/blocks"), 3);
+    assert_eq!(checked.report.number("/leaks/definite/bytes"), 3 * 1234);
+    let [finding] = checked.report.list("/findings") else { panic!("{:?}", checked.report.list("/findings")) };
+    assert_eq!(
+        (&finding["direct"]["objects"], &finding["direct"]["bytes"]),
+        (&3.into(), &(3 * 1234).into()),
+        "{finding}"
+    );
+}
+
+/// A child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace) is a process of the tree all the same,
+/// and in the same memory it allocates on the one heap.
+#[test]
+fn t31_followed_child_of_the_parents_parent() {
+    let tree = Tree::of(&["sibling", "0"]);
+    assert_eq!(tree.ended.clone().success().text(), "sibling done\ndone\n");
+    let [first, second] = tree.rows() else { panic!("two processes: {:?}", tree.rows()) };
+    assert_eq!((&second["parent"], &second["exit"]["code"]), (&first["pid"], &6.into()));
+    let report = tree.process(second["pid"].as_i64().unwrap());
+    assert_totals(&report, &tree.ledger(".sibling"));
+    assert_eq!(report.total("preexisting_frees"), 1);
+    tree.all.assert_no_anomaly();
+
+    let tree = Tree::of(&["sibling", "1"]);
+    assert_eq!(tree.ended.clone().success().text(), "done\n");
+    assert!(tree.rows().is_empty(), "there is but one heap");
+    assert_totals(&tree.all, &tree.ledger(""));
+    tree.all.assert_no_anomaly();
+}
+
+/// A declared function need not be known to each program of a tree, but to one of those that are chosen.
+#[test]
+fn a_declared_function_is_known_to_one_program_at_least() {
+    let pool = Program::fixture("pool");
+    let sh = |words: &[&str]| {
+        let program = Program::new("sh").args(["-c", &format!("{}; sort /dev/null; exit 0", pool.exe().display())]);
+        program.traced_with(&[&["-f"], words].concat())
+    };
+    let well = sh(&["--alloc-fn", "pool_get:size=arg2", "--free-fn", "pool_put:ptr=arg2"]);
+    assert_eq!(well.ended.code(), 0, "{}", well.ended.stderr);
+    let live = well.report.site_sum(&["user"], "/live/objects");
+    assert_eq!(live, 5, "{:#?}", well.report.sites());
+    for (options, name) in [
+        (&["--alloc-fn", "pool_gett:size=arg2"][..], "pool_gett"),
+        (&["--alloc-fn", "pool_get:size=arg2", "--only", "sort"], "pool_get"),
+    ] {
+        let unknown = sh(options);
+        assert_eq!(unknown.ended.code(), 125, "{options:?}: {}", unknown.ended.stderr);
+        let warnings = unknown.report.list("/warnings");
+        let told = warnings.iter().filter(|warning| warning.as_str().unwrap().contains(name)).count();
+        assert_eq!(told, 1, "{options:?}: {warnings:?}");
+    }
 }
 
 /// A set-user-ID helper keeps its rights although its parents are traced. Needs root, to make such a helper.

@@ -50,22 +50,34 @@ fn what_processes_have_in_common_stands_once_with_its_sum() {
     let twice = |amount: Amount| Amount { objects: 2 * amount.objects, bytes: 2 * amount.bytes };
     assert_eq!((both.samples.len(), both.stacks.len()), (alone.samples.len(), alone.stacks.len()));
     for (sum, part) in both.samples.iter().zip(&alone.samples) {
-        assert_eq!((sum.allocated, sum.live, sum.at_peak), (twice(part.allocated), twice(part.live), twice(part.at_peak)));
+        assert_eq!(
+            (sum.allocated, sum.live, sum.at_peak),
+            (twice(part.allocated), twice(part.live), twice(part.at_peak))
+        );
         assert_eq!((sum.freed, sum.deallocated), (twice(part.freed), twice(part.deallocated)));
         assert_eq!(sum.temporary, 2 * part.temporary);
     }
-    assert_eq!((both.totals.live_bytes, both.totals.peak_bytes), (2 * alone.totals.live_bytes, 2 * alone.totals.peak_bytes));
+    assert_eq!(
+        (both.totals.live_bytes, both.totals.peak_bytes),
+        (2 * alone.totals.live_bytes, 2 * alone.totals.peak_bytes)
+    );
     assert_eq!(both.locations.len(), alone.locations.len());
     for (found, expected) in both.locations.iter().zip(&alone.locations) {
-        assert_eq!((found.address, found.offset), (expected.address, expected.offset), "where the first process has it");
+        assert_eq!(
+            (found.address, found.offset),
+            (expected.address, expected.offset),
+            "where the first process has it"
+        );
     }
     let counts = |profile: &Profile| profile.findings.iter().map(|finding| finding.count).collect::<Vec<_>>();
     assert_eq!((counts(&alone), counts(&both)), (vec![3], vec![6]));
-    for (sum, part) in [
-        (&both.histograms.size, &alone.histograms.size),
-        (&both.histograms.lifetime, &alone.histograms.lifetime),
-    ] {
-        assert!(sum.iter().zip(part).all(|(sum, part)| *sum == 2 * part) && sum.len() == part.len(), "{sum:?} {part:?}");
+    for (sum, part) in
+        [(&both.histograms.size, &alone.histograms.size), (&both.histograms.lifetime, &alone.histograms.lifetime)]
+    {
+        assert!(
+            sum.iter().zip(part).all(|(sum, part)| *sum == 2 * part) && sum.len() == part.len(),
+            "{sum:?} {part:?}"
+        );
     }
     assert!(alone.meta.complete && !both.meta.complete);
 
