@@ -200,7 +200,8 @@ fn again_wants_a_file_for_each() {
     assert!(ended.stderr.contains("--by-name"), "{}", ended.stderr);
 }
 
-fn is_root() -> bool {
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0
 }
 

@@ -6,6 +6,8 @@ use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
 use crate::support::running::{Ended, Running};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::Path;
 
@@ -316,6 +318,29 @@ fn t31_followed_child_of_the_parents_parent() {
     assert!(tree.rows().is_empty(), "there is but one heap");
     assert_totals(&tree.all, &tree.ledger(""));
     tree.all.assert_no_anomaly();
+}
+
+/// What README says of CLONE_UNTRACED: the child hangs at a breakpoint, which nobody takes out; its parent is well.
+#[test]
+fn an_untraceable_child_hangs() {
+    for options in [&[][..], &["-f"]] {
+        let program = Tree::fixture(&["untraced"]);
+        let mut running = program.start_traced(options);
+        let child: i32 = running.value("child").parse().unwrap();
+        assert_eq!(procfs::tracer_of(child), 0);
+        // It meets the int3 again and again, which takes time of the processor (ticks of 10 ms).
+        let ticks = || {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+            let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+            fields.map(|field| field.parse::<u64>().unwrap()).sum::<u64>()
+        };
+        procfs::wait_until("it has gone round for a while", || ticks() > 10);
+        kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+        assert_eq!(running.line(), "Killed", "neither at its end nor dead before");
+        let traced = program.collect(running.wait().success());
+        assert_totals(&traced.report, &program.ledger());
+        traced.report.assert_no_anomaly();
+    }
 }
 
 /// A declared function need not be known to each program of a tree, but to one of those that are chosen.
