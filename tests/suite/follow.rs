@@ -89,6 +89,7 @@ fn t28_followed_child_inherits_blocks() {
     assert_eq!(report.total("live_bytes"), 60 * 50 + 10 * 70);
     assert_eq!(report.site_sum(&["parent_allocate"], "/live/objects"), 60);
     assert_eq!(report.site_sum(&["parent_allocate"], "/allocated/objects"), 0);
+    assert!(report.sites_at(&["parent_allocate"]).all(|site| site["thread"] == "tree"), "{:#?}", report.sites());
     assert_eq!(report.site_sum(&["child_allocate"], "/allocated/objects"), 30);
     assert_eq!(report.0["exit"]["code"], 3);
     report.assert_no_anomaly();
@@ -112,9 +113,21 @@ fn t28_followed_child_is_left_as_it_was() {
     assert!(!procfs::text_differences(child).is_empty(), "there is something to be put back");
     procfs::order(child, "detach");
     procfs::wait_until_let_go(child);
+    assert!(!procfs::catches(child, Signal::SIGTRAP), "it has inherited our handler, and kept it");
     running.send("go on");
     assert_eq!(running.line(), "parent done");
     program.collect(running.wait().success());
+}
+
+/// T28: the parent ends right after its fork, which may be before its child has been told of: the child lives on.
+#[test]
+fn t28_followed_child_of_a_parent_that_has_ended() {
+    for _ in 0..crate::suite::rounds(5) {
+        let program = Program::fixture("orphan");
+        let traced = program.traced_with(&["-f"]);
+        assert_eq!(traced.ended.clone().success().text(), "child\n");
+        traced.report.assert_no_anomaly();
+    }
 }
 
 /// T29: a thousand followed children, each with figures of its own; few descriptors are held for them.
@@ -146,6 +159,21 @@ fn t30_followed_forks_among_allocating_threads() {
     for row in &tree.rows()[1..] {
         assert_eq!((&row["totals"]["allocations"], &row["totals"]["bytes_allocated"]), (&10.into(), &5000.into()));
     }
+    tree.all.assert_no_anomaly();
+}
+
+/// A fork in the middle of a call of a declared function: it returns in both processes, and each has its block.
+#[test]
+fn t30_followed_fork_within_a_call() {
+    let options = ["--alloc-fn", "forking_allocate:size=arg1", "--free-fn", "forked_free:ptr=arg1"];
+    let tree = Tree::run(Tree::fixture(&["within"]), &options, |_| {});
+    assert_eq!(tree.ended.clone().success().text(), "done\n");
+    for report in tree.each() {
+        assert_eq!(report.site_sum(&["within"], "/allocated/bytes"), 321, "{:#?}", report.sites());
+        assert_eq!(report.site_sum(&["within"], "/live/objects"), 0, "{:#?}", report.sites());
+        report.assert_no_anomaly();
+    }
+    assert_eq!(tree.rows().len(), 2);
     tree.all.assert_no_anomaly();
 }
 
@@ -243,6 +271,13 @@ fn only_chosen_programs_are_recorded() {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names, chosen, "{options:?}");
+        // nothing stands in the way of the files that say something, but the first process's
+        let files = tree.each();
+        let said_nothing = |report: &&Report| report.total("allocations") == 0;
+        assert!(
+            files.iter().filter(said_nothing).all(|report| report.0["pid"] == tree.rows()[0]["pid"]),
+            "{options:?}"
+        );
         for row in tree.rows().iter().filter(|row| !chosen.contains(&row["program"].as_str().unwrap())) {
             assert_eq!((&row["seen"], allocations(row)), (&"skipped".into(), 0), "{options:?}");
         }
@@ -370,9 +405,23 @@ fn a_declared_function_is_known_to_one_program_at_least() {
 /// A set-user-ID helper keeps its rights although its parents are traced. Needs root, to make such a helper.
 #[test]
 fn t32_followed_set_user_id_helper_keeps_its_rights() {
-    if let Some(report) = super::processes::set_user_id_helper(&["-f"]) {
-        assert_eq!(report.number("/children/untraced"), 5);
+    if let Some((report, ended)) = super::processes::set_user_id_helper(&["run", "-f"]) {
+        assert_eq!(ended.code(), 0, "{}", ended.stderr);
+        assert_eq!(report.number("/children/untraced"), 6);
         report.assert_no_anomaly();
+    }
+}
+
+/// A check counts the helper, which it can't see, only if all are required.
+#[test]
+fn t32_set_user_id_helper_of_a_checked_tree() {
+    for (options, code) in [(&["check", "-f"][..], 0), (&["check", "-f", "--require-all"], 125)] {
+        if let Some((report, ended)) = super::processes::set_user_id_helper(options) {
+            assert_eq!(ended.code(), code, "{options:?}: {}", ended.stderr);
+            for row in report.list("/processes").iter().filter(|row| row["seen"] == "let_go") {
+                assert_eq!(row["verdict"].is_null(), code == 0, "{row}");
+            }
+        }
     }
 }
 
@@ -452,10 +501,64 @@ fn a_tree_ends_with_the_status_of_the_first() {
 /// The time is up for all of a tree, also when the first process has ended long before.
 #[test]
 fn check_tells_of_a_child_that_does_not_end_in_time() {
-    let words = ["check", "-f", "--timeout", "1", "--", "sh", "-c", "sleep 60 & exit 0"];
-    let ended = Program::new("/bin/true").start_heaptrace(words).wait();
-    assert_eq!(ended.code(), 124, "{}", ended.stderr);
-    assert!(ended.stderr.contains("did not end in time"), "{}", ended.stderr);
+    let program = Program::new("sh").args(["-c", "sleep 60 & exit 0"]);
+    let checked = program.checked(&["-f", "--timeout", "1"]);
+    assert_eq!(checked.ended.code(), 124, "{}", checked.ended.stderr);
+    assert!(checked.ended.stderr.contains("did not end in time"), "{}", checked.ended.stderr);
+    let [first, second] = checked.report.list("/processes") else { panic!("{}", checked.ended.stderr) };
+    assert_eq!(
+        (&first["exit"]["code"], &second["exit"]["signal"]),
+        (&0.into(), &15.into()),
+        "asked to end, not killed"
+    );
+}
+
+/// How a child ends is its parent's affair.
+#[test]
+fn check_leaves_a_childs_status_to_its_parent() {
+    for (script, code, verdict) in [("(exit 3); exit 0", 0, "clean"), ("exit 3", 3, "program_failed")] {
+        let checked = Program::new("sh").args(["-c", script]).checked(&["-f"]);
+        assert_eq!(checked.ended.code(), code, "{script}: {}", checked.ended.stderr);
+        assert_eq!(checked.report.text("/verdict/result"), verdict, "{script}");
+    }
+}
+
+/// What is not chosen is not judged: neither for its leaks nor for what was not seen of it.
+#[test]
+fn check_judges_chosen_programs_only() {
+    let judged = Program::fixture("judged");
+    let check = |way: &str, options: &[&str]| {
+        let script = format!("{} {way}; exit 0", judged.exe().display());
+        Program::new("sh").args(["-c", &script]).checked(&[&["-f"], options].concat())
+    };
+    for (way, options, code) in [
+        ("leak", &[][..], 23),
+        ("leak", &["--only", "judged"], 23),
+        ("clean", &["--only", "judged"], 0),
+        ("leak", &["--skip", "judged"], 0),
+    ] {
+        let checked = check(way, options);
+        assert_eq!(checked.ended.code(), code, "{way} {options:?}: {}", checked.ended.stderr);
+        for row in checked.report.list("/processes") {
+            assert_eq!(row["verdict"].is_null(), row["seen"] == "skipped", "{way} {options:?}: {row}");
+        }
+    }
+}
+
+/// A pause is one of all processes, whichever is named.
+#[test]
+fn a_pause_is_the_whole_trees() {
+    for of_child in [false, true] {
+        let tree = Tree::run(Tree::fixture(&["inherit"]), &[], |running| {
+            let child: i32 = running.value("child").parse().unwrap();
+            let parent = procfs::status_field(child, "PPid").unwrap().parse().unwrap();
+            procfs::order(if of_child { child } else { parent }, "pause");
+            running.send("go on");
+            assert_eq!(running.line(), "parent done");
+        });
+        assert_eq!(tree.rows()[1]["totals"]["allocations"], 0, "{of_child}");
+        assert_eq!(tree.all.total("allocations"), tree.ledger("").total("allocations"));
+    }
 }
 
 /// Patterns that choose nothing are told of.
