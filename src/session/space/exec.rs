@@ -1,5 +1,5 @@
-//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, and
-//! changes of signal actions.
+//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, ptrace, as
+//! a task can have one tracer only, and changes of signal actions.
 
 use super::{AddressSpace, Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias};
@@ -24,8 +24,8 @@ pub const EXEC_CALLS: [(&str, ExecCall); 3] =
     [("execve", ExecCall::Path), ("execveat", ExecCall::PathFrom), ("fexecve", ExecCall::Open)];
 
 impl AddressSpace {
-    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too), and
-    /// execve(2).
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
+    /// execve(2) and ptrace(2).
     pub(super) fn watch_libc(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
             let addr = bias.to_process(sigaction.addr);
@@ -37,6 +37,10 @@ impl AddressSpace {
                     self.exec_calls.insert(addr, call);
                     self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
                 }
+            }
+            if let Some(ptrace) = elf.find_symbol("ptrace").filter(|symbol| symbol.is_function()) {
+                let addr = bias.to_process(ptrace.addr);
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
             }
         }
         Ok(())
