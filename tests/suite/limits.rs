@@ -110,6 +110,23 @@ fn heaptraces_cpu_time() {
     assert!(warnings.iter().any(|text| text.as_str().unwrap().contains("CPU time")), "{warnings:?}");
 }
 
+/// Files that many processes of a tree have in common take one descriptor.
+#[test]
+fn few_descriptors_for_many_children() {
+    let program = Program::fixture("tree");
+    let line = format!(
+        "ulimit -n 120; exec {} run -q -f -o {} -- {} many 200",
+        env!("CARGO_BIN_EXE_heaptrace"),
+        program.report_path().display(),
+        program.exe().display()
+    );
+    let ended = Program::new("/bin/sh").args(["-c", &line]).plain().success();
+    let report = Report::read(&program.report_path(), &ended);
+    let own = report.list("/processes").iter().filter(|row| row["totals"]["allocations"] == 1).count();
+    assert_eq!((own, report.number("/children/untraced")), (200, 0), "{:?}", report.list("/warnings"));
+    report.assert_no_anomaly();
+}
+
 /// Little stack is enough, and the program has as much as it was given.
 #[test]
 fn little_stack() {
