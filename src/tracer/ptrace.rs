@@ -16,7 +16,12 @@ pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEVFORKDONE
-    | libc::PTRACE_O_TRACEEXIT;
+    | libc::PTRACE_O_TRACEEXIT
+    | libc::PTRACE_O_TRACESYSGOOD;
+
+/// What a stop at a system call's entry or exit is reported as (PTRACE_O_TRACESYSGOOD). Without that option it would be SIGTRAP,
+/// which the kernel sends to a thread whose tracer dies before it has waited for the stop; this is no signal.
+pub(super) const SYSTEM_CALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
 /// A task that is stopped for us: wait has reported it and nothing has resumed it since. Not `Clone`: there is one
 /// token a stop. Dropping it leaves the task stopped, so every path must end in [`Stopped::resume`],
@@ -367,8 +372,8 @@ impl Stopped {
     /// system call that it makes for us, or in a group stop (ptrace(2), "Stopped states").
     pub fn has_signal_to_deliver(&self) -> Result<bool> {
         match self.signal_code() {
-            // Events have SIGTRAP in the low byte and their number above it, system calls SIGTRAP alone.
-            Ok(code) => Ok(code < 0 || code & 0xff != libc::SIGTRAP),
+            // Events have SIGTRAP in the low byte and their number above it.
+            Ok(code) => Ok(code < 0 || code != SYSTEM_CALL_STOP && code & 0xff != libc::SIGTRAP),
             Err(TracerError::Task { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(false),
             Err(error) => Err(error),
         }

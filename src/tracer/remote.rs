@@ -6,7 +6,7 @@
 pub mod code;
 
 use super::memory::TargetMemory;
-use super::ptrace::{self, RawRegs, Stopped, Waited};
+use super::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::retry::RESUME_FLAG;
 use super::status::WaitStatus;
 use super::{Result, TracerError};
@@ -30,7 +30,7 @@ pub struct Caller<'a> {
     /// The registers with which it goes on afterwards. An interrupted system call is made once more. If it has hit a breakpoint
     /// of ours: in front of that, see [`RawRegs::before_trap`].
     pub home: RawRegs,
-    /// Room for [`code::SIZE`] bytes of executable memory.
+    /// Where [`code::SIZE`] bytes of executable memory hold the [`code::image`] of an earlier call, or of none.
     pub code: Addr,
     /// The thread's memory.
     pub memory: &'a mut TargetMemory,
@@ -66,13 +66,21 @@ impl Caller<'_> {
     /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
     ///
     /// # Errors
-    /// Any failure of a ptrace request, or to write the code; [`TracerError::Died`] if the thread is gone without a status.
+    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Died`] if the thread is gone without a status.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<RemoteCall> {
         let thread = self.thread;
         let home = self.home.repeating_system_call().unwrap_or(self.home);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
-        self.memory.write_code(self.code, &code::image(&home.regs(), mask))?;
+        if let Err(error) = self.memory.write_code(self.code, &code::image(&home.regs(), mask)) {
+            // The call itself is always the same. Where nothing can be written any more it has to be made without a way back: what
+            // is to be taken out stays behind otherwise.
+            let mut present = [0; code::CALL.len()];
+            if self.memory.read_uncached(self.code, &mut present) != present.len() || present != code::CALL {
+                return Err(error);
+            }
+            tracing::debug!("{error}");
+        }
         let mut errand = Errand {
             thread,
             home,
@@ -203,9 +211,9 @@ impl Errand<'_> {
             }
             match self.wait()? {
                 (status, false) => return Ok(Some(status)),
-                // Without PTRACE_O_TRACESYSGOOD the stops at a system call's entry and exit look like this.
-                (WaitStatus::Signal(libc::SIGTRAP), _) if !self.entered => self.entered = true,
-                (WaitStatus::Signal(libc::SIGTRAP), _) => self.left = true,
+                // The guardian traces without the option that tells them from a signal.
+                (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) if !self.entered => self.entered = true,
+                (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) => self.left = true,
                 // Of the code that stands there, and it would be so again: it is not what was written.
                 (WaitStatus::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE), _) => {
                     self.faulted = true;

@@ -3,7 +3,7 @@
 use super::{AddressSpace, Ensured, PAD_MAPPING};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
-use crate::arch::{INT3, PAGE_SIZE};
+use crate::arch::{INT3, PAGE_SIZE, Regs};
 use crate::breakpoints::pads::PadError;
 use crate::breakpoints::{Added, Purpose, Purposes, Site};
 use crate::maps::Kind;
@@ -239,7 +239,7 @@ impl AddressSpace {
         if self.remote_code.is_none()
             && let Some(at) = self.pads.reserve(remote::code::SIZE as u64)
         {
-            self.write_new_code(at, &[0; remote::code::SIZE])?;
+            self.write_new_code(at, &remote::code::image(&Regs::default(), 0))?;
             self.remote_code = Some(at);
         }
         Ok(self.remote_code)

@@ -9,6 +9,9 @@ use crate::arch::{Regs, reg};
 /// Bytes of the code.
 pub const SIZE: usize = 144;
 
+/// The system call: the first instruction.
+pub const CALL: [u8; 2] = [0x0f, 0x05];
+
 /// The call itself, then rt_sigprocmask(SIG_SETMASK, mask, NULL, 8). The mask is the code's last word.
 const CALLS: [u8; 32] = [
     0x0f, 0x05, // syscall
@@ -66,6 +69,7 @@ mod tests {
         }
         let bytes = image(&home, 0x55);
         assert_eq!(bytes.len(), SIZE);
+        assert_eq!(bytes[..CALL.len()], CALL);
         assert_eq!(bytes[HOME..MASK], home.rip.to_le_bytes());
         assert_eq!(bytes[MASK..], 0x55u64.to_le_bytes());
         let mut decoder = Decoder::with_ip(64, &bytes[..HOME], 0x1000, DecoderOptions::NONE);
