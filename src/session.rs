@@ -42,7 +42,6 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use process::{Common, Process};
 use processes::{Processes, Slot};
-use space::SharedFiles;
 use std::sync::Arc;
 use std::time::Instant;
 use stops::{Next, Serving, Stops};
@@ -138,7 +137,6 @@ pub struct Session {
     first_pid: i32,
     /// What is left of processes that have ended while others go on.
     finished: Vec<Recording>,
-    files: SharedFiles,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
@@ -437,7 +435,7 @@ impl Session {
         if let Some(mut process) = self.processes.remove(slot) {
             process.cost.wall_ns = process.lived_ns();
             process.exit = process.exit.or(process.killed_by);
-            process.end(&mut self.files);
+            process.end();
             self.finished.push(process.finish(None));
         }
     }

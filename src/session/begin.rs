@@ -2,7 +2,7 @@
 
 use super::process::{Common, Pinned, Process};
 use super::processes::Processes;
-use super::space::{self, AddressSpace, Probing, SharedFiles};
+use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stops::{Serving, Stops};
 use super::tasks::Role;
 use super::{Session, SessionError, Settings, Target, exit_of};
@@ -39,6 +39,7 @@ impl Session {
             began: Instant::now(),
             attached: matches!(target, Target::Attach { .. }),
             numbers: Arc::default(),
+            objects: SharedObjects::default(),
         };
         match target {
             Target::Launch { program, mask } => Self::launch(&program, &mask, common),
@@ -50,16 +51,7 @@ impl Session {
         let first_pid = process.pid;
         let mut processes = Processes::default();
         let first = processes.insert(process);
-        Self {
-            common,
-            processes,
-            stops: Stops::new(),
-            first,
-            first_pid,
-            finished: Vec::new(),
-            files: SharedFiles::default(),
-            unstarted: None,
-        }
+        Self { common, processes, stops: Stops::new(), first, first_pid, finished: Vec::new(), unstarted: None }
     }
 
     fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {
@@ -85,7 +77,7 @@ impl Session {
                 }
             }
         };
-        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref())?;
+        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref(), &common.objects)?;
         let mut process = Process::new(child.pid, Preexisting::None, space, &common);
         process.affinity = affinity;
         let mut session = Self::new(process, common);
@@ -101,7 +93,7 @@ impl Session {
         let threads = seize::seize_all(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
-        let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref());
+        let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects);
         let opened = threads
             .iter()
             .map(|thread| thread.tid)

@@ -4,7 +4,7 @@ use super::leakscan::LeakWatch;
 use super::pausing::Pause;
 use super::recording::EndedImage;
 use super::retry::Retry;
-use super::space::{AddressSpace, SharedFiles};
+use super::space::{AddressSpace, SharedObjects};
 use super::stops::Stops;
 use super::tasks::Tasks;
 use super::trapmask::TrapMask;
@@ -36,6 +36,7 @@ pub(super) struct Common {
     pub(super) began: Instant,
     pub(super) attached: bool,
     pub(super) numbers: Arc<AtomicU64>,
+    pub(super) objects: SharedObjects,
 }
 
 impl Common {
@@ -194,9 +195,8 @@ impl Process {
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
-    pub(super) fn end(&mut self, files: &mut SharedFiles) {
+    pub(super) fn end(&mut self) {
         self.space.end_guard();
-        self.space.share_files(files);
         self.progress.live(&mut self.shown_bytes, 0);
     }
 

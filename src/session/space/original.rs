@@ -56,10 +56,15 @@ mod tests {
         use std::process::{Command, Stdio};
         let mut child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let mut space = AddressSpace::open(pid, pid, None).unwrap();
+        let mut space = AddressSpace::open(pid, pid, None, &Default::default()).unwrap();
         let at = space.mappings_and_memory().0.first().map(|mapping| mapping.start);
         assert_eq!(at, None, "no maps are read yet");
-        let stack = crate::tracer::procfs::initial_stack(pid).unwrap();
+        // The kernel notes it late in the exec, after spawn(3) has returned.
+        let stack = std::iter::repeat_with(|| {
+            std::thread::yield_now();
+            crate::tracer::procfs::initial_stack(pid)
+        });
+        let stack = stack.flatten().next().unwrap();
         let mut before = [0; 16];
         assert_eq!(space.original_memory().read(stack, &mut before), 16);
         let site = || {
