@@ -185,11 +185,7 @@ impl Process {
         }
     }
 
-    pub(super) fn elapsed_ns(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// For how long it was traced, ns.
+    /// For how long it was traced, ns: what the times of its events and of its end are told in.
     pub(super) fn lived_ns(&self) -> u64 {
         u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }

@@ -460,6 +460,14 @@ impl AddressSpace {
         }
     }
 
+    /// An address as it is the same in each process: `module+0xoffset`.
+    pub(super) fn place_in_module(&self, addr: Addr) -> String {
+        let is_here = |module: &&Loaded| module.mapped.code().iter().any(|code| code.contains(&addr));
+        let Some(module) = self.loaded.iter().find(is_here) else { return addr.to_string() };
+        let name = module.mapped.path.file_name().unwrap_or_default().to_string_lossy();
+        format!("{name}+{:#x}", module.bias.to_object(addr).0)
+    }
+
     fn process_address(&self, probe: &Probe) -> Option<(Addr, ModuleId)> {
         let module = self.loaded.iter().find(|module| module.id == probe.module)?;
         Some((module.bias.to_process(probe.addr), module.id))
@@ -496,7 +504,8 @@ impl AddressSpace {
             }
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
-                let missed = format!("no probe could be placed at {}: calls of that function are missed", probe.addr);
+                let place = self.place_in_module(probe.addr);
+                let missed = format!("no probe could be placed at {place}: calls of that function are missed");
                 if probe.to_place.is_needed_to_see_all() { self.blind(missed) } else { self.warnings.push(missed) }
             }
             Placed::Interrupted(status) => {

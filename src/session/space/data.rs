@@ -102,7 +102,7 @@ impl AddressSpace {
         let waiting = waiting.map(|probe| {
             format!(
                 "no probe was placed at {}, as there was no room near it: calls of that function were missed",
-                probe.addr
+                self.place_in_module(probe.addr)
             )
         });
         self.blind_spots.iter().cloned().chain(waiting).collect()
