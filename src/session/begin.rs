@@ -51,7 +51,16 @@ impl Session {
         let first_pid = process.pid;
         let mut processes = Processes::default();
         let first = processes.insert(process);
-        Self { common, processes, stops: Stops::new(), first, first_pid, finished: Vec::new(), unstarted: None }
+        Self {
+            common,
+            processes,
+            stops: Stops::new(),
+            first,
+            first_pid,
+            finished: Vec::new(),
+            leaving: 0,
+            unstarted: None,
+        }
     }
 
     fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {

@@ -285,7 +285,7 @@ impl Process {
 
     /// Other threads vanish in an exec, some without any event. Borrowers live on, in the old address space. Returns who
     /// has vanished.
-    fn forget_threads(&mut self) -> Vec<i32> {
+    pub(super) fn forget_threads(&mut self) -> Vec<i32> {
         let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
         for task in &threads {
             self.tasks.remove(task.tid);

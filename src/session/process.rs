@@ -84,6 +84,8 @@ pub struct Process {
     /// How a thread ended that a signal has ended.
     pub(super) killed_by: Option<Exit>,
     pub(super) detached: bool,
+    /// Whether it is about to be let go, while others are traced on.
+    pub(super) leaving: bool,
     pub(super) affinity: Option<Pinned>,
     pub(super) program: String,
     pub(super) command: Vec<String>,
@@ -168,6 +170,7 @@ impl Process {
             exit: None,
             killed_by: None,
             detached: false,
+            leaving: false,
             affinity: None,
             program: String::new(),
             command: Vec::new(),

@@ -189,6 +189,8 @@ impl Recording {
         }
         kept.shrink();
         self.stacks = kept;
+        // Thousands of processes may leave one until the end.
+        self.snapshot.sites.shrink_to_fit();
     }
 }
 

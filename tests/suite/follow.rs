@@ -240,20 +240,21 @@ fn only_chosen_programs_are_recorded() {
 /// A first process that is not chosen has no file; of the chosen ones' files that one is recommended which has most in it.
 #[test]
 fn an_unchosen_first_process_has_no_file() {
-    let program = Program::new("sh").args(["-c", "cat /dev/null; sort /dev/null; cat /dev/null"]);
-    let named = program.outside("for-pprof.%p.pb.gz");
-    let options = ["--only", "sort", "--only", "cat", "-o", named.to_str().unwrap()];
-    let tree = Tree::run(program, &options, |_| {});
-    let rows: Vec<_> = tree.rows().iter().filter(|row| row["seen"] == "recorded").collect();
-    let mut pids: Vec<i64> = rows.iter().map(|row| row["pid"].as_i64().unwrap()).collect();
+    let script = "cat /dev/null; sort /dev/null; cat /dev/null";
+    let program = Program::new("sh").args(["-c", script]);
+    let tree = Tree::run(program, &["--only", "sort", "--only", "cat"], |_| {});
+    let recorded = tree.rows().iter().filter(|row| row["seen"] == "recorded");
+    let mut pids: Vec<i64> = recorded.map(|row| row["pid"].as_i64().unwrap()).collect();
     let mut found: Vec<i64> = tree.each().iter().map(|report| report.0["pid"].as_i64().unwrap()).collect();
     pids.sort_unstable();
     found.sort_unstable();
     assert!(pids.len() == 3 && found == pids, "{found:?}: {pids:?}");
-    let sort = rows.iter().find(|row| row["program"] == "sort").expect("sort");
-    let best = named.to_str().unwrap().replace("%p", &sort["pid"].to_string());
-    let stderr = &tree.ended.stderr;
-    assert!(stderr.contains(&format!("go tool pprof -top {best}\n")), "{stderr}");
+
+    let named = tree.program.outside("of-%n.%p.pb.gz").display().to_string();
+    let words = ["run", "-f", "--only", "sort", "--only", "cat", "-o", &named, "--", "sh", "-c", script];
+    let ended = tree.program.start_heaptrace(words).wait().success();
+    let best = ended.stderr.split("go tool pprof -top ").nth(1).unwrap_or_else(|| panic!("{}", ended.stderr));
+    assert!(best.contains("/of-sort."), "{}", ended.stderr);
 }
 
 /// Nothing is written, and that is told, if no process is chosen.
@@ -319,7 +320,8 @@ fn a_compressed_report_of_a_tree_is_small_and_the_same() {
 #[test]
 fn budgets_are_for_each_process() {
     let program = Program::new("sh").args(["-c", "sort /dev/null; sort /dev/null"]);
-    let checked = |limit: u64| program.checked(&["-f", "--max-allocations", &limit.to_string()]);
+    let checked =
+        |limit: u64| program.checked(&["-f", "--max-leaked-bytes", "4k", "--max-allocations", &limit.to_string()]);
     let free = checked(1 << 40);
     let rows = free.report.list("/processes");
     let most = rows.iter().map(|row| row["totals"]["allocations"].as_u64().unwrap()).max().unwrap();
@@ -400,6 +402,57 @@ fn attach_follows_what_is_started_from_then_on() {
         let row = rows.iter().find(|row| row["program"] == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
         assert_eq!((&row["seen"], &row["exit"]["code"]), (&"recorded".into(), &0.into()));
     }
+    traced.report.assert_no_anomaly();
+}
+
+/// `ctl CHILD detach` lets that process go and no other one; what it does then is its own.
+#[test]
+fn a_child_is_let_go_alone() {
+    let (mut child, mut first) = (0, 0);
+    let tree = Tree::run(Tree::fixture(&["inherit"]), &[], |running| {
+        child = running.value("child").parse().unwrap();
+        first = procfs::status_field(child, "PPid").unwrap().parse().unwrap();
+        let asker = Program::new("/bin/true");
+        asker.start_heaptrace(["ctl", &child.to_string(), "detach"]).wait().success();
+        procfs::wait_until_let_go(child);
+        procfs::assert_left_as_it_was(child);
+        assert_ne!(procfs::tracer_of(first), 0, "its parent is traced on");
+        running.send("go on");
+        assert_eq!(running.line(), "parent done");
+    });
+    tree.ended.clone().success();
+    assert_totals(&tree.process(i64::from(first)), &tree.ledger(""));
+    let [_, second] = tree.rows() else { panic!("two processes: {:?}", tree.rows()) };
+    assert_eq!((&second["pid"], &second["exit"]), (&Value::from(child), &Value::Null));
+    assert_eq!(second["totals"]["allocations"], 0, "it was let go before");
+    tree.all.assert_no_anomaly();
+}
+
+/// So where the child has threads that allocate all the time.
+#[test]
+fn a_busy_child_is_let_go_alone() {
+    let busy = Program::fixture("victim").exe().display().to_string();
+    let program = Program::new("sh").args(["-c", &format!("{busy} 4; sort /dev/null; echo over")]);
+    let mut running = program.start_traced(&["-f"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    procfs::wait_until_probed(pid);
+    let shell: i32 = procfs::status_field(pid, "PPid").unwrap().parse().unwrap();
+    let asker = Program::new("/bin/true");
+    asker.start_heaptrace(["ctl", &pid.to_string(), "detach"]).wait().success();
+    procfs::wait_until_let_go(pid);
+    procfs::assert_left_as_it_was(pid);
+    assert!(!procfs::catches(pid, nix::sys::signal::Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+    assert_ne!(procfs::tracer_of(shell), 0);
+    running.send("still alive?");
+    assert_eq!(running.line(), "alive");
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    assert_eq!(running.line(), "over");
+    let traced = program.collect(running.wait().success());
+    let rows = traced.report.list("/processes");
+    let of = |name: &str| rows.iter().find(|row| row["program"] == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+    assert_eq!((&of("victim")["seen"], &of("victim")["exit"]), (&"recorded".into(), &Value::Null));
+    assert_eq!(of("sort")["exit"]["code"], 0, "what is started later is traced");
     traced.report.assert_no_anomaly();
 }
 
