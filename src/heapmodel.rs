@@ -18,7 +18,7 @@ use crate::profile::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::Blocks;
 use booking::{ErrorKey, Limbo};
 use recent::RecentFrees;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use sites::Sites;
 use timeline::Timeline;
 
@@ -77,7 +77,11 @@ pub struct Snapshot {
     pub sites: Vec<SiteStats>,
     pub timeline: Vec<TimelinePoint>,
     pub histograms: Histograms,
+    /// Without frees of what was not live, if [`Self::frees_unseen`].
     pub errors: Vec<HeapError>,
+    /// Whether blocks were freed by ways that are not seen: then blocks may be allocated so, too, and a free of what is not known
+    /// to be live is no error.
+    pub frees_unseen: bool,
     /// Frees of pointers that were never allocated, where that is an anomaly.
     pub unknown_frees: u64,
     pub double_frees: u64,
@@ -139,6 +143,9 @@ pub struct HeapModel {
     double_frees: u64,
     mismatched_frees: u64,
     lost: u64,
+    /// Where a block was freed twice: an allocator that does not notice hands its address out twice, too.
+    freed_twice: FxHashSet<Addr>,
+    frees_unseen: bool,
 }
 
 impl HeapModel {
@@ -165,6 +172,8 @@ impl HeapModel {
             double_frees: 0,
             mismatched_frees: 0,
             lost: 0,
+            freed_twice: FxHashSet::default(),
+            frees_unseen: false,
         }
     }
 
@@ -264,7 +273,10 @@ impl HeapModel {
         sites.sort_unstable_by_key(|site| {
             (site.key.stack, site.key.task, site.key.function, site.key.size, site.inherited)
         });
-        let mut errors: Vec<_> = self.errors.values().copied().collect();
+        let is_certain = |error: &&HeapError| {
+            !self.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
+        };
+        let mut errors: Vec<_> = self.errors.values().filter(is_certain).copied().collect();
         errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
         Snapshot {
             totals: self.totals,
@@ -272,6 +284,7 @@ impl HeapModel {
             timeline: self.timeline.points(),
             histograms: Histograms { size: histogram(&self.sizes), lifetime: histogram(&self.lifetimes) },
             errors,
+            frees_unseen: self.frees_unseen,
             unknown_frees: self.unknown_frees,
             double_frees: self.double_frees,
             mismatched_frees: self.mismatched_frees,

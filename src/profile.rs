@@ -408,7 +408,8 @@ pub enum Seen {
     Silent,
     /// Its program is not one of those to be traced (`--only`, `--skip`).
     Skipped,
-    /// It was let go before it became a program with other rights, which the kernel gives to nobody who is traced.
+    /// It was let go before it became a program with other rights, which the kernel gives to nobody who is traced, or the tracee
+    /// of another process.
     LetGo,
 }
 

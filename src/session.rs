@@ -11,6 +11,7 @@ mod children;
 mod detach;
 mod hit;
 mod leakscan;
+mod owntracer;
 mod pausing;
 mod process;
 mod processes;

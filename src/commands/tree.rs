@@ -56,7 +56,7 @@ fn seen(recording: &Recording) -> Seen {
     let totals = recording.snapshot.totals;
     match recording.selected {
         false => Seen::Skipped,
-        true if recording.changed_rights => Seen::LetGo,
+        true if recording.let_go => Seen::LetGo,
         true if totals.allocations + totals.frees + totals.preexisting_frees + totals.failed == 0 => Seen::Silent,
         true => Seen::Recorded,
     }

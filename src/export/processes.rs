@@ -38,7 +38,7 @@ pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: us
         let kinds = [
             (count(Seen::Silent), "without any call of the allocator"),
             (count(Seen::Skipped), "not selected (--only, --skip)"),
-            (count(Seen::LetGo), "let go to become programs with other rights"),
+            (count(Seen::LetGo), "let go, to become programs with other rights or another tracer's"),
         ];
         let kinds: Vec<String> = kinds
             .iter()

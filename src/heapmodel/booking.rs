@@ -15,6 +15,9 @@ pub(super) struct Limbo {
     state: LimboState,
 }
 
+/// How many addresses are remembered at which a block was freed twice.
+const MAX_FREED_TWICE: usize = 1 << 16;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LimboState {
     /// The old block is live; it was born as this allocation.
@@ -103,7 +106,10 @@ impl HeapModel {
         } else {
             // Another thread may have freed it just before the fork.
             let is_doubtful = block.birth <= self.inherited_births && self.preexisting == Preexisting::Unknown;
-            self.lost += u64::from(!is_doubtful);
+            if !is_doubtful {
+                self.lost += 1;
+                self.frees_unseen |= !self.freed_twice.contains(&addr);
+            }
             self.release(addr, block, FreedBy::Lost);
         }
     }
@@ -236,6 +242,9 @@ impl HeapModel {
     fn judge_dead(&mut self, addr: Addr, by: &Call) -> bool {
         if let Some(freed) = self.recent.get(addr).filter(|_| !self.blind) {
             self.double_frees += 1;
+            if self.freed_twice.len() < MAX_FREED_TWICE {
+                self.freed_twice.insert(addr);
+            }
             let (alloc_stack, free_stack) = (Some(freed.alloc_stack), Some(freed.free_stack));
             self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, free_stack);
             return true;

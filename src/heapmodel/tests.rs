@@ -78,6 +78,20 @@ fn frees_of_unseen_blocks_are_no_double_frees() {
     assert_eq!(model.snapshot().double_frees, 2);
 }
 
+/// A block was freed unseen, as its address is handed out again. So others may have been allocated unseen. Where an address was
+/// freed twice before, that explains it.
+#[test]
+fn frees_of_what_is_not_live_are_certain_only_where_no_free_is_missed() {
+    let kinds = |model: &HeapModel| model.snapshot().errors.iter().map(|error| error.kind).collect::<Vec<_>>();
+    let twice = [alloc(16, 9, 1, 5), free(16, 1, 6), free(16, 1, 6)];
+    let model = run(model(&twice), &[alloc(16, 9, 1, 5), alloc(16, 9, 1, 5), free(64, 1, 7)]);
+    assert_eq!((kinds(&model), model.snapshot().lost), (vec![FindingKind::DoubleFree, FindingKind::InvalidFree], 1));
+    let model = run(model, &[alloc(32, 9, 1, 5), alloc(32, 9, 1, 5)]);
+    let snapshot = model.snapshot();
+    assert!(snapshot.frees_unseen && snapshot.errors.is_empty());
+    assert_eq!((snapshot.double_frees, snapshot.unknown_frees, snapshot.lost), (1, 1, 2));
+}
+
 #[test]
 fn without_free_stacks_the_allocating_site_bears_the_free() {
     let snapshot =

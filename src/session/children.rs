@@ -360,10 +360,10 @@ impl Process {
         self.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
     }
 
-    /// The only thread of a followed child stands at execve(2), of a file that gives other rights: lets it go as if it had never
-    /// been traced.
-    pub(super) fn leave_before_exec(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
-        let name = self.space.executed(raw, at).map(|executed| executed.name(tid)).unwrap_or_default();
+    /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another tracer:
+    /// lets it go as if it had never been traced.
+    pub(super) fn leave_before_call(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
+        let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore()?;
         if let Some(status) = self.retire_retry_handler(thread)? {
             return Ok(Action::Instead(status));
@@ -372,7 +372,7 @@ impl Process {
         self.space.clear_pads(None);
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
-        (self.changed_rights, self.detached) = (true, true);
+        (self.let_go, self.detached) = (true, true);
         self.restore_affinity(tid);
         Ok(Action::Detach)
     }

@@ -241,7 +241,7 @@ impl Session {
     /// nothing before the last request that can fail, so that it can be called again.
     fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
         match status {
-            WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
+            WaitStatus::Event(event @ (Event::Fork | Event::Vfork | Event::Clone)) => {
                 // A parent in vfork can't stop before its child lets it.
                 let mut retires = false;
                 if status != WaitStatus::Event(Event::Vfork)
@@ -252,7 +252,7 @@ impl Session {
                     retires = true;
                 }
                 // The new task stops by itself, and is waited for.
-                self.stops.announce(thread)?;
+                self.stops.announce(event, thread)?;
                 return Ok(if retires { Parting::RunOn(0) } else { Parting::Detach(0) });
             }
             // A new image, with nothing of ours in it, or the end.

@@ -13,7 +13,7 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, OriginalMemory, Placed, SIGACTION_TAG};
+use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, OWN_TRACER_TAG, OriginalMemory, Placed, SIGACTION_TAG};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::unwinder::Quality;
@@ -35,7 +35,9 @@ impl Process {
             return self.deliver_trap(tid, thread);
         }
         self.space.memory.new_stop(tid);
-        let leaves = breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw, trap);
+        let is_to_be_traced =
+            breakpoint.purposes.tags & OWN_TRACER_TAG != 0 && self.is_about_to_be_traced(tid, &raw, stops);
+        let leaves = is_to_be_traced || breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw, trap);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         match self.serve_hit(tid, thread, &raw, trap, &breakpoint, stops) {
             Ok(None) => {}
@@ -48,7 +50,7 @@ impl Process {
         }
         self.release_dropped_sites();
         if leaves && self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
-            return self.leave_before_exec(tid, thread, &raw, trap);
+            return self.leave_before_call(tid, thread, &raw, trap);
         }
         match self.step_past(thread, &raw, trap, &breakpoint) {
             Err(error) if !error.is_death() => {
@@ -59,6 +61,10 @@ impl Process {
                 Ok(Action::Resume(0))
             }
             Ok(Action::Resume(0)) if leaves => {
+                if is_to_be_traced && let Err(error) = self.set_aside_for(tid) {
+                    tracing::warn!("{error}");
+                    return Ok(Action::Resume(0));
+                }
                 self.note_child_leaves(tid);
                 Ok(Action::Detach)
             }

@@ -66,8 +66,8 @@ pub struct Process {
     pub(super) attached: bool,
     /// Whether its current image is one of those that are to be traced.
     pub(super) selected: bool,
-    /// Whether it was let go before it became a program with other rights.
-    pub(super) changed_rights: bool,
+    /// Whether it was let go before it became a program with other rights, or was traced by another process.
+    pub(super) let_go: bool,
     /// The kernel would kill it with us.
     pub(super) exit_kill: bool,
     pub(super) tasks: Tasks,
@@ -157,7 +157,7 @@ impl Process {
             number: common.next_number(),
             attached: common.attached,
             selected: true,
-            changed_rights: false,
+            let_go: false,
             tasks: Tasks::default(),
             space,
             calls: Calls::default(),
@@ -255,13 +255,16 @@ impl Process {
     fn on_event(&mut self, tid: i32, event: Event, stopped: &Stopped, stops: &mut Stops) -> Result<Action> {
         match event {
             Event::Clone | Event::Fork | Event::Vfork => {
-                stops.announce(stopped)?;
+                stops.announce(event, stopped)?;
                 if event == Event::Clone {
                     self.unpin();
                 }
                 Ok(Action::Resume(0))
             }
-            Event::VforkDone => Ok(Action::Resume(0)),
+            Event::VforkDone => {
+                self.on_vfork_done(tid, stopped, stops)?;
+                Ok(Action::Resume(0))
+            }
             // The session's, as the process may become another one's.
             Event::Exec => Ok(Action::Resume(0)),
             Event::Exit => {

@@ -124,8 +124,8 @@ pub struct Recording {
     pub number: u64,
     /// Whether the last image was one of those to be traced (`--only`, `--skip`).
     pub selected: bool,
-    /// Whether it was let go before it became a program with other rights.
-    pub changed_rights: bool,
+    /// Whether it was let go before it became a program with other rights, or was traced by another process.
+    pub let_go: bool,
     /// When it began, in nanoseconds since tracing did.
     pub start_ns: u64,
     /// Bytes that were live in it when it was forked.
@@ -261,6 +261,15 @@ impl Process {
         anomalies.unknown_frees = snapshot.unknown_frees;
         anomalies.double_frees = snapshot.double_frees;
         anomalies.mismatched_frees = snapshot.mismatched_frees;
+        let doubtful = snapshot.unknown_frees + snapshot.double_frees;
+        if snapshot.frees_unseen && doubtful > 0 {
+            warnings.push(format!(
+                "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
+                 seen: it gave out {} addresses anew whose blocks nobody was seen to free (--alloc-fn and --free-fn can name \
+                 such functions)",
+                snapshot.lost
+            ));
+        }
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
@@ -308,7 +317,7 @@ impl Process {
             parent: self.parent,
             number: self.number,
             selected: self.selected,
-            changed_rights: self.changed_rights,
+            let_go: self.let_go,
             start_ns: u64::try_from(self.born.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX),
             inherited_bytes: self.inherited_bytes,
             inherited,

@@ -1,5 +1,6 @@
 //! One address space of the target: its memory, modules, breakpoints, pads, and the unwinder's view of it.
 
+mod aside;
 mod callsite;
 mod code;
 mod companion;
@@ -36,7 +37,7 @@ use crate::unwinder::{StackTable, Unwinder};
 use facts::{Facts, in_process};
 use object::Object;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,6 +105,8 @@ enum ToPlace {
     Exec,
     /// libc's `_exit`.
     Exit,
+    /// libc's `ptrace`.
+    OwnTracer,
 }
 
 impl ToPlace {
@@ -172,6 +175,8 @@ pub struct AddressSpace {
     exit_watched: bool,
     /// The entries of [`exec::EXEC_CALLS`].
     exec_calls: FxHashMap<Addr, exec::ExecCall>,
+    /// Children that borrow the memory and are not ours, for whom it has no breakpoints at this moment.
+    aside_for: BTreeSet<i32>,
     /// The programs' own functions that return suppressions for leaks, and the names of their modules.
     leak_suppressions: Vec<(Addr, String)>,
     /// Allocator functions, and other things of weight, that could not be watched: in words.
@@ -210,6 +215,9 @@ pub const EXIT_TAG: u8 = 2;
 
 /// Marks the probe on a static program's first instruction.
 const START_TAG: u8 = 4;
+
+/// Marks the probe on ptrace(2).
+pub const OWN_TRACER_TAG: u8 = 8;
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
@@ -257,6 +265,7 @@ impl AddressSpace {
             objects: objects.clone(),
             exit_watched: false,
             exec_calls: FxHashMap::default(),
+            aside_for: BTreeSet::new(),
             leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
         })
@@ -491,6 +500,7 @@ impl AddressSpace {
             ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
             ToPlace::Exec => Purpose::Exec,
             ToPlace::Exit => Purpose::Tag(EXIT_TAG),
+            ToPlace::OwnTracer => Purpose::Tag(OWN_TRACER_TAG),
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,

@@ -36,6 +36,8 @@ pub(super) struct Stops {
     pub(super) early: HashSet<i32>,
     /// New processes that stopped before they were announced, where they are followed: their parents must tell first.
     pub(super) held: Vec<(i32, WaitStatus)>,
+    /// Children in vfork(2), whose parents wait for them.
+    in_vfork: HashSet<i32>,
     /// Whether a parent could not be understood: those that wait for it can't be followed.
     pub(super) announcement_lost: bool,
     /// The stop that is being answered: what is left of it if that goes wrong.
@@ -66,6 +68,7 @@ impl Stops {
             expected: HashSet::new(),
             early: HashSet::new(),
             held: Vec::new(),
+            in_vfork: HashSet::new(),
             announcement_lost: false,
             serving: None,
             wait: Waiting::new(),
@@ -175,15 +178,31 @@ impl Stops {
         self.held.retain(|(held, _)| *held != tid);
     }
 
-    /// A task has just been given a child or thread, which will stop by itself.
-    pub(super) fn announce(&mut self, parent: &Stopped) -> Result<()> {
+    /// A task has just been given a child or thread, as `event` tells, which will stop by itself.
+    pub(super) fn announce(&mut self, event: Event, parent: &Stopped) -> Result<()> {
         let Ok(new) = i32::try_from(parent.event_message()?) else { return Ok(()) };
+        if event == Event::Vfork {
+            self.in_vfork.insert(new);
+        }
         // The parent's stop may be reported when the new task has come and gone.
         let was_early = self.early.remove(&new);
         if !was_early && !self.homes.contains_key(&new) && procfs::state(new, new).is_some() {
             self.expected.insert(new);
         }
         Ok(())
+    }
+
+    /// Whether a child is in vfork(2), as its parent has told, or is about to tell.
+    pub(super) fn is_in_vfork(&self, child: i32) -> bool {
+        let tells = |(_, status, parent): &(i32, WaitStatus, Stopped)| {
+            *status == WaitStatus::Event(Event::Vfork) && parent.event_message().is_ok_and(|told| told == child as u64)
+        };
+        self.in_vfork.contains(&child) || self.waiting.iter().any(tells)
+    }
+
+    /// A thread comes back from vfork(2).
+    pub(super) fn end_vfork(&mut self, child: i32) {
+        self.in_vfork.remove(&child);
     }
 
     /// A new task has made its first stop.

@@ -16,6 +16,9 @@ pub use by_name::{ByNameError, Instance, all_processes, find_by_name, instance};
 /// Bit of CAP_SYS_PTRACE in a capability set (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
 
+/// Bit of CAP_DAC_OVERRIDE.
+const CAP_DAC_OVERRIDE: u32 = 1;
+
 /// The request for a namespace's parent (ioctl_ns(2), <linux/nsfs.h>).
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
@@ -127,6 +130,11 @@ pub enum Cause {
     OtherUserNamespace,
     /// It is a 32-bit program.
     Not64Bit,
+    /// It may be traced, but its memory can't be opened for writing: a file of another user.
+    ForeignMemory {
+        /// Its effective user id.
+        uid: u32,
+    },
     /// Nothing that /proc tells explains it.
     Unknown {
         /// What the kernel said.
@@ -231,6 +239,10 @@ fn judge(pid: i32, errno: i32, target: &Visibility, own: &OwnFacts) -> Cause {
     if target.is_64_bit == Some(false) {
         return Cause::Not64Bit;
     }
+    let uid = target.uids.get(1).copied().unwrap_or_default();
+    if errno == libc::EACCES && privileged && own.effective & (1 << CAP_DAC_OVERRIDE) == 0 && uid != own.uid {
+        return Cause::ForeignMemory { uid };
+    }
     Cause::Unknown { errno }
 }
 
@@ -281,6 +293,10 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
              the host, or inside that container"
         ),
         Cause::Not64Bit => format!("it{named} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only"),
+        Cause::ForeignMemory { uid } => format!(
+            "it{named} runs as another user (uid {uid}), whose /proc/{pid}/mem CAP_SYS_PTRACE alone does not open for writing. Run \
+             heaptrace as that user, or with CAP_DAC_OVERRIDE, too"
+        ),
         Cause::Unknown { errno } => format!(
             "{}, and /proc does not tell why: a seccomp filter or a security module (AppArmor, SELinux) may forbid it; in \
              Docker, start the container with --cap-add SYS_PTRACE. `heaptrace doctor` tells more",

@@ -71,12 +71,13 @@ fn none_on_well_behaved_programs() {
 fn each_is_counted_where_it_is_provoked() {
     let bump = fixtures::library("bump");
     let with_bump = |name: &str| Program::new(fixtures::program_linked(name, &[&bump]));
-    let provoked: [(Program, &[(&str, u64)]); 8] = [
+    let provoked: [(Program, &[(&str, u64)]); 9] = [
         (Program::fixture("guessed"), &[("guessed_stacks", 10)]),
         (Program::fixture("jit").args(["shared"]), &[("lost", 180), ("truncated_stacks", 180)]),
         (Program::fixture("jit").args(["private"]), &[("truncated_stacks", 180)]),
         (with_bump("bad_frees"), &[("double_frees", 3), ("unknown_frees", 3)]),
         (Program::fixture("double_free"), &[("double_frees", 1)]),
+        (Program::fixture("side_doors"), &[("lost", 10), ("double_frees", 10)]),
         (Program::fixture("mismatched"), &[("mismatched_frees", 3)]),
         (with_bump("handler_in_malloc"), &[("dropped_frames", 20)]),
         (with_bump("cancel"), &[("dropped_frames", 40)]),

@@ -170,6 +170,18 @@ fn rust_program_equals_counter() {
     report.assert_no_anomaly();
 }
 
+/// Where blocks come and go past the functions that have probes, as the program's own allocator lets them, a free of what is not
+/// live is no error of the program.
+#[test]
+fn frees_beside_an_allocator_with_side_doors_are_no_findings() {
+    let traced = Program::fixture("side_doors").traced();
+    assert_eq!(traced.ended.text(), "done\n", "{}", traced.ended.stderr);
+    assert!(traced.report.list("/findings").is_empty());
+    let [warning] = traced.report.list("/warnings") else { panic!("{:?}", traced.report.list("/warnings")) };
+    let warning = warning.as_str().unwrap();
+    assert!(warning.contains("10 frees of what was not live") && warning.contains("10 addresses"), "{warning}");
+}
+
 /// Double and invalid frees are found, counted, told apart and shown with their stacks; the program goes on.
 #[test]
 fn double_and_invalid_frees_are_findings() {

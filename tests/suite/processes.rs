@@ -57,6 +57,23 @@ fn t30_spawn_loop_with_allocating_threads() {
     traced.report.assert_no_anomaly();
 }
 
+/// A task can have one tracer: a child that asks for its parent, by fork or by vfork, is let go before it does, followed or not,
+/// and nothing is missed of the parent.
+#[test]
+fn a_debugger_gets_its_tracees() {
+    for options in [&[][..], &["-f"]] {
+        let program = Program::fixture("debugger");
+        let traced = program.traced_with(options);
+        assert_eq!(traced.ended.text(), "debugged\n", "{options:?}: {}", traced.ended.stderr);
+        assert_eq!(traced.ended.code(), 0);
+        let ledger = program.ledger();
+        for total in ["allocations", "frees", "bytes_allocated"] {
+            assert_eq!(traced.report.total(total), ledger.total(total), "{options:?}: {total}");
+        }
+        traced.report.assert_no_anomaly();
+    }
+}
+
 /// T31: what a vfork child allocates stands in the memory that it shares, and is its parent's.
 #[test]
 fn t31_vfork_child_allocates() {

@@ -1,5 +1,5 @@
-//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, and
-//! changes of signal actions.
+//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, ptrace, as
+//! a task can have one tracer only, and changes of signal actions.
 
 use super::facts::Facts;
 use super::{AddressSpace, Deferred, ToPlace};
@@ -24,8 +24,8 @@ pub const EXEC_CALLS: [(&str, ExecCall); 3] =
     [("execve", ExecCall::Path), ("execveat", ExecCall::PathFrom), ("fexecve", ExecCall::Open)];
 
 impl AddressSpace {
-    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too), and
-    /// execve(2).
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
+    /// execve(2) and ptrace(2).
     pub(super) fn watch_libc(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = facts.sigaction {
             let addr = bias.to_process(sigaction);
@@ -35,6 +35,10 @@ impl AddressSpace {
             let addr = bias.to_process(function);
             self.exec_calls.insert(addr, call);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
+        }
+        if let Some(ptrace) = facts.ptrace {
+            let addr = bias.to_process(ptrace);
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
         }
         Ok(())
     }

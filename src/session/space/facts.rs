@@ -46,6 +46,8 @@ pub(super) struct Facts {
     pub(super) sigaction: Option<ObjAddr>,
     /// Where the C library executes programs.
     pub(super) exec_calls: Vec<(ObjAddr, ExecCall)>,
+    /// The C library's ptrace(2).
+    pub(super) ptrace: Option<ObjAddr>,
     /// Where the C library ends the process.
     pub(super) exits: Vec<ObjAddr>,
     /// The dynamic linker's [`LOADER_SYMBOLS`].
@@ -73,11 +75,11 @@ impl Facts {
         // Where the symbols of its code are.
         let named = companion.as_ref().unwrap_or(elf);
         let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
-        let [sigaction, underscore, underscore_capital] =
-            named.find_symbols(["sigaction", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
+        let [sigaction, ptrace, exit, other_exit] =
+            named.find_symbols(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
         let execs = named.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
         let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
-        let mut exits: Vec<ObjAddr> = [underscore, underscore_capital].into_iter().flatten().collect();
+        let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
         exits.sort_unstable();
         exits.dedup();
         let [version, mallopt, arena, suppressions, notify, state] = elf.find_symbols([
@@ -103,6 +105,7 @@ impl Facts {
             internal_code,
             // posix_spawn, system and popen end in execve, too.
             exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
+            ptrace: ptrace.filter(|_| sigaction.is_some()),
             sigaction,
             exits,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),

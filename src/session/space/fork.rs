@@ -6,6 +6,7 @@ use crate::arch::INT3;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::{Result, procfs};
+use std::collections::BTreeSet;
 
 /// Bytes that are compared at once.
 const PIECE: usize = 4096;
@@ -53,6 +54,7 @@ impl AddressSpace {
             retired: self.retired.clone(),
             exit_watched: self.exit_watched,
             exec_calls: self.exec_calls.clone(),
+            aside_for: BTreeSet::new(),
             leak_suppressions: self.leak_suppressions.clone(),
             blind_spots: self.blind_spots.clone(),
         };

@@ -90,6 +90,15 @@ fn the_capability_rules_out_all_that_it_overrides() {
 }
 
 #[test]
+fn memory_of_another_user_takes_a_second_capability() {
+    let target = Visibility::Visible(TargetFacts { uids: vec![5; 3], ..ordinary() });
+    let own = OwnFacts { effective: 1 << CAP_SYS_PTRACE, ..root() };
+    assert_eq!(judge(50, libc::EACCES, &target, &own), Cause::ForeignMemory { uid: 5 });
+    assert_eq!(judge(50, libc::EACCES, &target, &root()), Cause::Unknown { errno: libc::EACCES });
+    assert_eq!(judge(50, libc::EPERM, &target, &own), Cause::Unknown { errno: libc::EPERM });
+}
+
+#[test]
 fn every_message_names_process_cause_and_cure() {
     let message = |cause| Refusal { operation: "attach to", pid: 50, name: "app".into(), cause }.to_string();
     insta::assert_snapshot!(
@@ -110,6 +119,7 @@ fn every_message_names_process_cause_and_cure() {
             Cause::MoreCapable,
             Cause::OtherUserNamespace,
             Cause::Not64Bit,
+            Cause::ForeignMemory { uid: 33 },
             Cause::Unknown { errno: libc::EPERM },
         ]
         .map(message)

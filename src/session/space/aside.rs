@@ -1,0 +1,50 @@
+//! Breakpoints that are set aside for a while: for a child that borrows the memory, and that another tracer traces.
+
+use super::AddressSpace;
+use crate::arch::INT3;
+use crate::tracer::Result;
+
+impl AddressSpace {
+    /// Takes all int3s out of the code, as `child` is about to be let go in it. What others do meanwhile is not seen.
+    ///
+    /// # Errors
+    /// If they can't be taken out. Then they are all there.
+    pub fn set_aside_for(&mut self, child: i32) -> Result<()> {
+        self.aside_for.insert(child);
+        let all: Vec<_> = self.breakpoints.originals().collect();
+        for (addr, original) in all {
+            if self.holds_int3(addr)
+                && let Err(error) = self.memory.write_code(addr, &[original])
+            {
+                self.take_up_after(child)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the int3s are set aside for `child`.
+    pub fn is_aside_for(&self, child: i32) -> bool {
+        self.aside_for.contains(&child)
+    }
+
+    /// `child` borrows the memory no longer: unless they are set aside for another one, too, the int3s come back. Before that
+    /// the table must have been brought up to date with the modules.
+    ///
+    /// # Errors
+    /// If one can't be written.
+    pub fn take_up_after(&mut self, child: i32) -> Result<()> {
+        if !self.aside_for.remove(&child) || !self.aside_for.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<_> = self.breakpoints.originals().collect();
+        for (addr, original) in all {
+            let mut found = [0];
+            // Anything else is not the code that the breakpoint was made for.
+            if self.memory.read_uncached(addr, &mut found) == 1 && found == [original] {
+                self.memory.write_code(addr, &[INT3])?;
+            }
+        }
+        Ok(())
+    }
+}
