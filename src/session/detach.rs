@@ -131,8 +131,14 @@ impl Session {
             for old in process.forget_threads() {
                 self.stops.forget(old);
             }
+            self.add_task(slot, tid, Role::Thread);
         }
+        let child = stopped.event_message().ok().filter(|_| status == WaitStatus::Event(Event::Vfork));
         self.let_go(tid, status, stopped);
+        // Nobody will tell of its end.
+        if let Some(child) = child.and_then(|child| i32::try_from(child).ok()) {
+            self.stops.end_vfork(child);
+        }
         let Some(process) = self.processes.get_mut(slot) else { return };
         if !has_new_image && process.tasks.is_empty() && process.exit.is_none() {
             // Every thread has been seen outside the pads.
