@@ -56,12 +56,19 @@ impl Instances {
             if control::next_signal(pause).is_some_and(control::is_request_to_end) || enough() {
                 return Ok(None);
             }
-            suspects = match news {
-                Some(News::Executed(processes)) => processes,
-                Some(News::Missed | News::Nothing) => permission::all_processes()?,
-                None => self.suspects()?,
-            };
+            suspects = self.suspects_after(news)?;
         }
+    }
+
+    /// The processes to look at after what the kernel has told; None where it does not tell.
+    fn suspects_after(&mut self, news: Option<News>) -> Result<Vec<i32>, ByNameError> {
+        match news {
+            // Where something is executed all the time there is news all the time.
+            Some(News::Executed(processes)) if Instant::now() < self.next_sweep => return Ok(processes),
+            Some(_) => self.next_sweep = Instant::now(),
+            None => {}
+        }
+        self.suspects()
     }
 
     /// The processes to look at: all from time to time, else those that are new.
@@ -76,5 +83,66 @@ impl Instances {
             return Ok(all);
         }
         Ok(all.into_iter().filter(|pid| self.seen.get(pid).is_some_and(|&since| now < since + YOUNG)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that waits until it is dropped.
+    struct Waiter(Child);
+
+    impl Waiter {
+        fn start() -> Self {
+            Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            i32::try_from(self.0.id()).unwrap()
+        }
+    }
+
+    impl Drop for Waiter {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn those_that_were_executed_are_looked_at_and_else_all() {
+        let waiter = Waiter::start();
+        let mut instances = Instances::of("none");
+        let executed = || Some(News::Executed(vec![5, 7]));
+        let far = Duration::from_secs(3600);
+        instances.next_sweep = Instant::now() + far;
+        assert_eq!(instances.suspects_after(executed()).unwrap(), [5, 7]);
+        for news in [News::Missed, News::Nothing] {
+            instances.next_sweep = Instant::now() + far;
+            let all = instances.suspects_after(Some(news)).unwrap();
+            assert!(all.contains(&1) && all.contains(&waiter.pid()));
+        }
+        instances.next_sweep = Instant::now();
+        let all = instances.suspects_after(executed()).unwrap();
+        assert!(all.contains(&1), "however much is executed");
+    }
+
+    #[test]
+    fn without_news_the_young_are_looked_at_and_sometimes_all() {
+        let mut instances = Instances { events: None, ..Instances::of("none") };
+        let far = Duration::from_secs(3600);
+        assert!(instances.suspects().unwrap().contains(&1), "at first all");
+        // init has been seen for long
+        let long_ago = Instant::now().checked_sub(far).unwrap();
+        instances.seen.values_mut().for_each(|since| *since = long_ago);
+        instances.next_sweep = Instant::now() + far;
+        let waiter = Waiter::start();
+        let young = instances.suspects_after(None).unwrap();
+        assert!(young.contains(&waiter.pid()) && !young.contains(&1), "{young:?}");
+        instances.next_sweep = Instant::now();
+        assert!(instances.suspects().unwrap().contains(&1), "from time to time all");
+        assert!(instances.next_sweep > Instant::now());
     }
 }

@@ -79,7 +79,11 @@ impl Session {
                     waiting |= process.ask_to_retire(&mut asked);
                 }
             }
-            if !waiting || Instant::now() > deadline {
+            if !waiting {
+                break;
+            }
+            if Instant::now() > deadline {
+                tracing::warn!("some threads did not stop for the detach within {} s", PATIENCE.as_secs());
                 break;
             }
             std::thread::yield_now();

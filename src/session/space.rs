@@ -345,6 +345,7 @@ impl AddressSpace {
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
             self.demoted.retain(|site| !range.contains(site));
+            self.exec_calls.retain(|entry, _| !range.contains(entry));
             self.leak_suppressions.retain(|(function, _)| !range.contains(function));
         }
     }

@@ -147,6 +147,7 @@ fn a_program_whose_time_is_up_is_ended_and_read() {
     let checked = judged(&["--timeout", "1s"], "sleep");
     assert_eq!(checked.verdict(), (124, "program_failed"), "{}", checked.ended.stderr);
     checked.assert_lost();
+    assert_eq!(checked.report.number("/exit/signal"), 15);
 }
 
 /// SIGTERM is ignored: the memory is read while the program lives, which is killed then.
@@ -207,6 +208,16 @@ fn suppressed_leaks_do_not_fail() {
     let options = format!("verbosity=0:suppressions={}", rules.display());
     let program = Program::fixture("judged").env("LSAN_OPTIONS", options);
     assert_eq!(check(&program, &[], &["leak"]).verdict(), (0, "clean"));
+
+    // a relative path may also count from the program's folder
+    let fixture = Program::fixture("judged");
+    let folder = fixture.outside("bin");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(fixture.exe(), folder.join("judged")).unwrap();
+    std::fs::copy(&rules, folder.join("beside.supp")).unwrap();
+    let program = Program::new(folder.join("judged")).env("LSAN_OPTIONS", "suppressions=beside.supp");
+    let hidden = check(&program, &[], &["leak"]);
+    assert_eq!(hidden.verdict(), (0, "clean"), "{}", hidden.ended.stderr);
 
     let own = check(&Program::fixture("own_suppressions"), &[], &[]);
     assert_eq!(own.verdict(), (0, "clean"), "{}", own.ended.stderr);

@@ -7,6 +7,7 @@ use crate::support::running::Running;
 use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
 
@@ -309,6 +310,21 @@ fn t46_names_of_code_made_at_run_time() {
     work(&mut running);
     let traced = plain.collect(running.wait().success());
     std::fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap();
+    assert_named(&traced.report);
+
+    // a map from before the attach counts
+    let mut target = plain.start();
+    let pid = target.value("ready");
+    let map = format!("/tmp/perf-{pid}.map");
+    let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    std::fs::File::options().write(true).open(&map).unwrap().set_modified(an_hour_ago).unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = attach(&tracer, pid.parse().unwrap());
+    work(&mut target);
+    target.feed(b"");
+    let traced = tracer.collect(attached.wait());
+    target.wait().success();
+    std::fs::remove_file(map).unwrap();
     assert_named(&traced.report);
 
     let copy = |inside: &std::path::Path| {

@@ -1,7 +1,7 @@
 //! The control socket: one heaptrace asks another that traces a process.
 
 use super::attach::{assert_victim_well, start_victim};
-use crate::support::procfs;
+use crate::support::procfs::{self, order};
 use crate::support::program::Program;
 use crate::support::running::Running;
 use nix::sys::signal::Signal;
@@ -91,11 +91,6 @@ fn what_can_not_be_asked_is_said() {
 fn step(running: &mut Running, line: &str) {
     running.send(line);
     assert_eq!(running.line(), "ok");
-}
-
-fn order(pid: i32, order: &str) {
-    let asked = ask(&["ctl", &pid.to_string(), order]);
-    assert!(asked.status.success(), "{order}: {}", stderr(&asked));
 }
 
 /// In a pause allocations are not recorded, the ends of recorded blocks are; before the first block no probe is there at

@@ -60,6 +60,21 @@ impl Service {
         running
     }
 
+    /// The same with `--wait`, in a network namespace of heaptrace's own: the kernel does not tell of new processes there.
+    fn attach_unheard(&self) -> Running {
+        let pattern = self.pattern();
+        let own = ["unshare", "--net", env!("CARGO_BIN_EXE_heaptrace")];
+        // Without root the kernel would not tell anyway.
+        let words = if is_root() { &own[..] } else { &own[2..] };
+        let attach = ["attach", "-v", "--by-name", &self.name, "--wait", "-o", pattern.to_str().unwrap()];
+        let heaptrace = Program::new(words[0]).args(words[1..].iter().chain(&attach));
+        let running = heaptrace.start();
+        let stderr = heaptrace.outside("stderr");
+        let waits = |text: String| text.contains("waiting for") && text.contains("does not tell us of new processes");
+        procfs::wait_until("it waits", || std::fs::read_to_string(&stderr).is_ok_and(waits));
+        running
+    }
+
     fn wait_until_said(&self, words: &str) {
         let stderr = self.tracer.outside("stderr");
         procfs::wait_until(words, || std::fs::read_to_string(&stderr).is_ok_and(|text| text.contains(words)));
@@ -185,20 +200,48 @@ fn a_signal_ends_waiting() {
 #[test]
 fn new_processes_are_found_without_the_kernels_help() {
     let service = Service::new("unheard");
-    let pattern = service.pattern();
-    let own = ["unshare", "--net", env!("CARGO_BIN_EXE_heaptrace")];
-    // Without root the kernel would not tell anyway.
-    let words = if is_root() { &own[..] } else { &own[2..] };
-    let attach = ["attach", "-v", "--by-name", &service.name, "--wait", "-o", pattern.to_str().unwrap()];
-    let tracer = Program::new(words[0]).args(words[1..].iter().chain(&attach));
-    let running = tracer.start();
-    let stderr = tracer.outside("stderr");
-    let waits = |text: String| text.contains("waiting for") && text.contains("does not tell us of new processes");
-    procfs::wait_until("it waits", || std::fs::read_to_string(&stderr).is_ok_and(waits));
+    let running = service.attach_unheard();
     let (victim, pid) = service.start();
     work_and_end(victim, pid);
     let ended = running.wait().success();
     assert_profiled(&service.report(pid, 1, &ended), pid);
+}
+
+/// A process that another heaptrace traces is waited for until that lets it go.
+#[test]
+fn a_traced_process_is_taken_when_it_is_let_go() {
+    for own_network in [false, true] {
+        let service = Service::new(if own_network { "passed-on-unheard" } else { "passed-on" });
+        let (victim, pid) = service.start();
+        let first = Program::new("/bin/true");
+        let before = first.start_attached(&[], pid);
+        procfs::wait_until_answered(pid);
+        let tracer = if own_network { service.attach_unheard() } else { service.attach(&["--wait"]) };
+        procfs::order(pid, "detach");
+        before.wait().success();
+        work_and_end(victim, pid);
+        let ended = tracer.wait().success();
+        assert_profiled(&service.report(pid, 1, &ended), pid);
+    }
+}
+
+/// A process that has ended before it could be attached to is passed over: there may be a next one.
+#[test]
+fn processes_that_end_at_once_are_passed_over() {
+    for _ in 0..crate::suite::rounds(3) {
+        let service = Service::new("short");
+        let copy = service.program.folder().join(&service.name);
+        std::fs::copy("/bin/true", &copy).unwrap();
+        let (short, stop) = (copy.to_str().unwrap(), service.tracer.outside("stop"));
+        std::fs::write(&stop, "").unwrap();
+        let script = "until [ -s $1 ]; do $0; done";
+        let many = Program::new("sh").args(["-c", script, short, stop.to_str().unwrap()]).start();
+        let tracer = service.attach(&["--wait"]);
+        let ended = tracer.wait().success();
+        std::fs::write(&stop, "stop").unwrap();
+        many.wait().success();
+        assert_eq!(service.reports(), 1, "{}", ended.stderr);
+    }
 }
 
 /// One file for all of them would hold the last one only.
@@ -215,7 +258,8 @@ fn again_wants_a_file_for_each() {
     assert!(ended.stderr.contains("--by-name"), "{}", ended.stderr);
 }
 
-fn is_root() -> bool {
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0
 }
 

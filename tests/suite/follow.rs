@@ -1,11 +1,15 @@
 //! Trees of processes under `-f`.
 
+mod told;
+
 use super::counts::assert_sites;
 use crate::support::ledger::Ledger;
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
 use crate::support::running::{Ended, Running};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::Path;
 
@@ -105,13 +109,26 @@ fn t28_followed_child_inherits_blocks() {
 #[test]
 fn t28_followed_child_is_left_as_it_was() {
     let program = Tree::fixture(&["inherit"]);
-    let mut running = program.start_traced(&["-f", "--duration", "1s"]);
+    let mut running = program.start_traced(&["-f"]);
     let child: i32 = running.value("child").parse().unwrap();
+    assert!(!procfs::text_differences(child).is_empty(), "there is something to be put back");
+    procfs::order(child, "detach");
     procfs::wait_until_let_go(child);
-    procfs::assert_left_as_it_was(child);
+    assert!(!procfs::catches(child, Signal::SIGTRAP), "it has inherited our handler, and kept it");
     running.send("go on");
     assert_eq!(running.line(), "parent done");
     program.collect(running.wait().success());
+}
+
+/// T28: the parent ends right after its fork, which may be before its child has been told of: the child lives on.
+#[test]
+fn t28_followed_child_of_a_parent_that_has_ended() {
+    for _ in 0..crate::suite::rounds(5) {
+        let program = Program::fixture("orphan");
+        let traced = program.traced_with(&["-f"]);
+        assert_eq!(traced.ended.clone().success().text(), "child\n");
+        traced.report.assert_no_anomaly();
+    }
 }
 
 /// T29: a thousand followed children, each with figures of its own; few descriptors are held for them.
@@ -143,6 +160,21 @@ fn t30_followed_forks_among_allocating_threads() {
     for row in &tree.rows()[1..] {
         assert_eq!((&row["totals"]["allocations"], &row["totals"]["bytes_allocated"]), (&10.into(), &5000.into()));
     }
+    tree.all.assert_no_anomaly();
+}
+
+/// A fork in the middle of a call of a declared function: it returns in both processes, and each has its block.
+#[test]
+fn t30_followed_fork_within_a_call() {
+    let options = ["--alloc-fn", "forking_allocate:size=arg1", "--free-fn", "forked_free:ptr=arg1"];
+    let tree = Tree::run(Tree::fixture(&["within"]), &options, |_| {});
+    assert_eq!(tree.ended.clone().success().text(), "done\n");
+    for report in tree.each() {
+        assert_eq!(report.site_sum(&["within"], "/allocated/bytes"), 321, "{:#?}", report.sites());
+        assert_eq!(report.site_sum(&["within"], "/live/objects"), 0, "{:#?}", report.sites());
+        report.assert_no_anomaly();
+    }
+    assert_eq!(tree.rows().len(), 2);
     tree.all.assert_no_anomaly();
 }
 
@@ -223,113 +255,34 @@ fn a_pipeline_has_a_report_for_each_program() {
 /// `--only` and `--skip` choose by the executable; what is not chosen runs without probes, and its children are followed.
 #[test]
 fn only_chosen_programs_are_recorded() {
-    for options in [["--only", "sort"], ["--skip", "*[!x]"]] {
+    for (options, chosen) in [
+        (&["--only", "sort"][..], &["sort"][..]),
+        (&["--skip", "sort"], &["cat", "sh"]),
+        (&["--skip", "s*"], &["cat"]),
+        (&["--only", "s*", "--skip", "*/sh", "--skip", "sh"], &["sort"]),
+    ] {
         let program = Program::new("sh").args(["-c", "printf 'b\\na\\n' | sort | cat -n"]);
-        let tree = Tree::run(program, &options, |_| {});
+        let tree = Tree::run(program, options, |_| {});
         assert_eq!(tree.ended.clone().success().text(), "     1\ta\n     2\tb\n");
+        let allocations = |row: &Value| row["totals"]["allocations"].as_u64().unwrap();
         let recorded: Vec<_> = tree.rows().iter().filter(|row| row["seen"] == "recorded").collect();
-        if options[0] == "--only" {
-            assert_eq!(recorded.len(), 1, "{recorded:?}");
-            assert_eq!(recorded[0]["program"], "sort");
-            assert!(recorded[0]["totals"]["allocations"].as_u64().unwrap() > 0);
-            assert_eq!(tree.all.total("allocations"), recorded[0]["totals"]["allocations"].as_u64().unwrap());
+        assert_eq!(tree.all.total("allocations"), recorded.iter().map(|row| allocations(row)).sum::<u64>());
+        assert!(recorded.iter().all(|row| allocations(row) > 0));
+        let mut names: Vec<_> = recorded.iter().map(|row| row["program"].as_str().unwrap()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names, chosen, "{options:?}");
+        // nothing stands in the way of the files that say something, but the first process's
+        let files = tree.each();
+        let said_nothing = |report: &&Report| report.total("allocations") == 0;
+        assert!(
+            files.iter().filter(said_nothing).all(|report| report.0["pid"] == tree.rows()[0]["pid"]),
+            "{options:?}"
+        );
+        for row in tree.rows().iter().filter(|row| !chosen.contains(&row["program"].as_str().unwrap())) {
+            assert_eq!((&row["seen"], allocations(row)), (&"skipped".into(), 0), "{options:?}");
         }
     }
-}
-
-/// A first process that is not chosen has no file; of the chosen ones' files that one is recommended which has most in it.
-#[test]
-fn an_unchosen_first_process_has_no_file() {
-    let script = "cat /dev/null; sort /dev/null; cat /dev/null";
-    let program = Program::new("sh").args(["-c", script]);
-    let tree = Tree::run(program, &["--only", "sort", "--only", "cat"], |_| {});
-    let recorded = tree.rows().iter().filter(|row| row["seen"] == "recorded");
-    let mut pids: Vec<i64> = recorded.map(|row| row["pid"].as_i64().unwrap()).collect();
-    let mut found: Vec<i64> = tree.each().iter().map(|report| report.0["pid"].as_i64().unwrap()).collect();
-    pids.sort_unstable();
-    found.sort_unstable();
-    assert!(pids.len() == 3 && found == pids, "{found:?}: {pids:?}");
-
-    let named = tree.program.outside("of-%n.%p.pb.gz").display().to_string();
-    let words = ["run", "-f", "--only", "sort", "--only", "cat", "-o", &named, "--", "sh", "-c", script];
-    let ended = tree.program.start_heaptrace(words).wait().success();
-    let best = ended.stderr.split("go tool pprof -top ").nth(1).unwrap_or_else(|| panic!("{}", ended.stderr));
-    assert!(best.contains("/of-sort."), "{}", ended.stderr);
-}
-
-/// Nothing is written, and that is told, if no process is chosen.
-#[test]
-fn without_a_chosen_process_there_is_no_file() {
-    let program = Program::new("sh").args(["-c", "sort /dev/null; :"]);
-    let each = program.outside("each.%p.json");
-    let words = ["run", "-f", "--only", "none", "-o", each.to_str().unwrap(), "--", "sh", "-c", "sort /dev/null; :"];
-    let ended = program.start_heaptrace(words).wait().success();
-    assert!(ended.stderr.contains("no program that was executed is one that"), "{}", ended.stderr);
-    let files = std::fs::read_dir(each.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(!files.into_iter().any(|name| name.to_string_lossy().starts_with("each.")));
-}
-
-/// What several processes have in common is told once, with how many they are.
-#[test]
-fn what_processes_have_in_common_is_told_once() {
-    let script = "f() { sh -c 'exec sh -c \"exec sort /dev/null\"'; }; f; f; f; f";
-    let tree = Tree::run(Program::new("sh").args(["-c", script]), &[], |_| {});
-    let stderr = &tree.ended.stderr;
-    assert_eq!(stderr.matches("before exec, sh ").count(), 1, "{stderr}");
-    assert!(stderr.contains("times in 4 processes):"), "{stderr}");
-    let images = tree.all.list("/images");
-    let allocations: u64 = images.iter().map(|image| image["totals"]["allocations"].as_u64().unwrap()).sum();
-    let of_each: u64 = tree
-        .each()
-        .iter()
-        .flat_map(|report| report.list("/images").to_vec())
-        .fold(0, |sum, image| sum + image["totals"]["allocations"].as_u64().unwrap());
-    assert!(allocations > 0 && allocations == of_each, "{allocations} of {of_each}");
-}
-
-/// Times in a report count from its own process's beginning; in that of all, from the first one's.
-#[test]
-fn a_peak_lies_between_beginning_and_end() {
-    let program = Program::new("sh").args(["-c", "sort /dev/null; sort /dev/null; sort /dev/null"]);
-    let tree = Tree::run(program, &[], |_| {});
-    tree.all.assert_consistent();
-    assert!(tree.each().len() > 3);
-    for report in tree.each() {
-        report.assert_consistent();
-        assert!(report.number("/duration_ns") < tree.all.number("/duration_ns"));
-    }
-    let last = tree.each().into_iter().rfind(|report| report.text("/program") == "sort").unwrap();
-    let sum = tree.all.number("/totals/peak_at_ns");
-    assert!(sum > last.number("/totals/peak_at_ns"), "the third one's peak comes after the others");
-}
-
-/// A report that was compressed is the same report.
-#[test]
-fn a_compressed_report_of_a_tree_is_small_and_the_same() {
-    let program = Program::new("sh").args(["-c", "sort /dev/null; sort /dev/null"]);
-    let packed = program.outside("all.json.gz");
-    let tree = Tree::run(program, &["-o", packed.to_str().unwrap()], |_| {});
-    let unpacked = std::process::Command::new("gzip").arg("-dc").arg(&packed).output().unwrap();
-    assert!(unpacked.status.success());
-    let report: Value = serde_json::from_slice(&unpacked.stdout).unwrap();
-    assert_eq!(report, tree.all.0);
-    assert!(std::fs::metadata(&packed).unwrap().len() * 4 < unpacked.stdout.len() as u64);
-}
-
-/// Budgets are each process's.
-#[test]
-fn budgets_are_for_each_process() {
-    let program = Program::new("sh").args(["-c", "sort /dev/null; sort /dev/null"]);
-    let checked =
-        |limit: u64| program.checked(&["-f", "--max-leaked-bytes", "4k", "--max-allocations", &limit.to_string()]);
-    let free = checked(1 << 40);
-    let rows = free.report.list("/processes");
-    let most = rows.iter().map(|row| row["totals"]["allocations"].as_u64().unwrap()).max().unwrap();
-    assert!(free.report.total("allocations") > most && most > 0);
-    assert_eq!(free.report.text("/verdict/result"), "clean", "{}", free.ended.stderr);
-    assert_eq!(checked(most).report.text("/verdict/result"), "clean");
-    let over = checked(most - 1);
-    assert_eq!((over.ended.code(), over.report.text("/verdict/result")), (23, "over_budget"));
 }
 
 /// make: one report for each run of the compiler proper.
@@ -367,12 +320,109 @@ fn check_judges_each_process() {
     assert!(text.contains("process 2: tree") && text.contains("leaked"), "{text}");
 }
 
+/// What several processes lose at one place stands once, with the sum.
+#[test]
+fn check_adds_up_what_several_processes_lose() {
+    let checked = Tree::fixture(&["alike"]).checked(&["-f"]);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+    assert_eq!(checked.report.list("/processes").len(), 3);
+    assert_eq!(checked.report.number("/leaks/definite/blocks"), 3);
+    assert_eq!(checked.report.number("/leaks/definite/bytes"), 3 * 1234);
+    let [finding] = checked.report.list("/findings") else { panic!("{:?}", checked.report.list("/findings")) };
+    assert_eq!(
+        (&finding["direct"]["objects"], &finding["direct"]["bytes"]),
+        (&3.into(), &(3 * 1234).into()),
+        "{finding}"
+    );
+}
+
+/// A child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace) is a process of the tree all the same,
+/// and in the same memory it allocates on the one heap.
+#[test]
+fn t31_followed_child_of_the_parents_parent() {
+    let tree = Tree::of(&["sibling", "0"]);
+    assert_eq!(tree.ended.clone().success().text(), "sibling done\ndone\n");
+    let [first, second] = tree.rows() else { panic!("two processes: {:?}", tree.rows()) };
+    assert_eq!((&second["parent"], &second["exit"]["code"]), (&first["pid"], &6.into()));
+    let report = tree.process(second["pid"].as_i64().unwrap());
+    assert_totals(&report, &tree.ledger(".sibling"));
+    assert_eq!(report.total("preexisting_frees"), 1);
+    tree.all.assert_no_anomaly();
+
+    let tree = Tree::of(&["sibling", "1"]);
+    assert_eq!(tree.ended.clone().success().text(), "done\n");
+    assert!(tree.rows().is_empty(), "there is but one heap");
+    assert_totals(&tree.all, &tree.ledger(""));
+    tree.all.assert_no_anomaly();
+}
+
+/// What README says of CLONE_UNTRACED: the child hangs at a breakpoint, which nobody takes out; its parent is well.
+#[test]
+fn an_untraceable_child_hangs() {
+    for options in [&[][..], &["-f"]] {
+        let program = Tree::fixture(&["untraced"]);
+        let mut running = program.start_traced(options);
+        let child: i32 = running.value("child").parse().unwrap();
+        assert_eq!(procfs::tracer_of(child), 0);
+        // It meets the int3 again and again, which takes time of the processor (ticks of 10 ms).
+        let ticks = || {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+            let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+            fields.map(|field| field.parse::<u64>().unwrap()).sum::<u64>()
+        };
+        procfs::wait_until("it has gone round for a while", || ticks() > 10);
+        kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+        assert_eq!(running.line(), "Killed", "neither at its end nor dead before");
+        let traced = program.collect(running.wait().success());
+        assert_totals(&traced.report, &program.ledger());
+        traced.report.assert_no_anomaly();
+    }
+}
+
+/// A declared function need not be known to each program of a tree, but to one of those that are chosen.
+#[test]
+fn a_declared_function_is_known_to_one_program_at_least() {
+    let pool = Program::fixture("pool");
+    let sh = |words: &[&str]| {
+        let program = Program::new("sh").args(["-c", &format!("{}; sort /dev/null; exit 0", pool.exe().display())]);
+        program.traced_with(&[&["-f"], words].concat())
+    };
+    let well = sh(&["--alloc-fn", "pool_get:size=arg2", "--free-fn", "pool_put:ptr=arg2"]);
+    assert_eq!(well.ended.code(), 0, "{}", well.ended.stderr);
+    let live = well.report.site_sum(&["user"], "/live/objects");
+    assert_eq!(live, 5, "{:#?}", well.report.sites());
+    for (options, name) in [
+        (&["--alloc-fn", "pool_gett:size=arg2"][..], "pool_gett"),
+        (&["--alloc-fn", "pool_get:size=arg2", "--only", "sort"], "pool_get"),
+    ] {
+        let unknown = sh(options);
+        assert_eq!(unknown.ended.code(), 125, "{options:?}: {}", unknown.ended.stderr);
+        let warnings = unknown.report.list("/warnings");
+        let told = warnings.iter().filter(|warning| warning.as_str().unwrap().contains(name)).count();
+        assert_eq!(told, 1, "{options:?}: {warnings:?}");
+    }
+}
+
 /// A set-user-ID helper keeps its rights although its parents are traced. Needs root, to make such a helper.
 #[test]
 fn t32_followed_set_user_id_helper_keeps_its_rights() {
-    if let Some(report) = super::processes::set_user_id_helper(&["-f"]) {
-        assert_eq!(report.number("/children/untraced"), 5);
+    if let Some((report, ended)) = super::processes::set_user_id_helper(&["run", "-f"]) {
+        assert_eq!(ended.code(), 0, "{}", ended.stderr);
+        assert_eq!(report.number("/children/untraced"), 6);
         report.assert_no_anomaly();
+    }
+}
+
+/// A check counts the helper, which it can't see, only if all are required.
+#[test]
+fn t32_set_user_id_helper_of_a_checked_tree() {
+    for (options, code) in [(&["check", "-f"][..], 0), (&["check", "-f", "--require-all"], 125)] {
+        if let Some((report, ended)) = super::processes::set_user_id_helper(options) {
+            assert_eq!(ended.code(), code, "{options:?}: {}", ended.stderr);
+            for row in report.list("/processes").iter().filter(|row| row["seen"] == "let_go") {
+                assert_eq!(row["verdict"].is_null(), code == 0, "{row}");
+            }
+        }
     }
 }
 
@@ -441,7 +491,7 @@ fn a_busy_child_is_let_go_alone() {
     asker.start_heaptrace(["ctl", &pid.to_string(), "detach"]).wait().success();
     procfs::wait_until_let_go(pid);
     procfs::assert_left_as_it_was(pid);
-    assert!(!procfs::catches(pid, nix::sys::signal::Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+    assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
     assert_ne!(procfs::tracer_of(shell), 0);
     running.send("still alive?");
     assert_eq!(running.line(), "alive");
@@ -503,10 +553,64 @@ fn a_tree_ends_with_the_status_of_the_first() {
 /// The time is up for all of a tree, also when the first process has ended long before.
 #[test]
 fn check_tells_of_a_child_that_does_not_end_in_time() {
-    let words = ["check", "-f", "--timeout", "1", "--", "sh", "-c", "sleep 60 & exit 0"];
-    let ended = Program::new("/bin/true").start_heaptrace(words).wait();
-    assert_eq!(ended.code(), 124, "{}", ended.stderr);
-    assert!(ended.stderr.contains("did not end in time"), "{}", ended.stderr);
+    let program = Program::new("sh").args(["-c", "sleep 60 & exit 0"]);
+    let checked = program.checked(&["-f", "--timeout", "1"]);
+    assert_eq!(checked.ended.code(), 124, "{}", checked.ended.stderr);
+    assert!(checked.ended.stderr.contains("did not end in time"), "{}", checked.ended.stderr);
+    let [first, second] = checked.report.list("/processes") else { panic!("{}", checked.ended.stderr) };
+    assert_eq!(
+        (&first["exit"]["code"], &second["exit"]["signal"]),
+        (&0.into(), &15.into()),
+        "asked to end, not killed"
+    );
+}
+
+/// How a child ends is its parent's affair.
+#[test]
+fn check_leaves_a_childs_status_to_its_parent() {
+    for (script, code, verdict) in [("(exit 3); exit 0", 0, "clean"), ("exit 3", 3, "program_failed")] {
+        let checked = Program::new("sh").args(["-c", script]).checked(&["-f"]);
+        assert_eq!(checked.ended.code(), code, "{script}: {}", checked.ended.stderr);
+        assert_eq!(checked.report.text("/verdict/result"), verdict, "{script}");
+    }
+}
+
+/// What is not chosen is not judged: neither for its leaks nor for what was not seen of it.
+#[test]
+fn check_judges_chosen_programs_only() {
+    let judged = Program::fixture("judged");
+    let check = |way: &str, options: &[&str]| {
+        let script = format!("{} {way}; exit 0", judged.exe().display());
+        Program::new("sh").args(["-c", &script]).checked(&[&["-f"], options].concat())
+    };
+    for (way, options, code) in [
+        ("leak", &[][..], 23),
+        ("leak", &["--only", "judged"], 23),
+        ("clean", &["--only", "judged"], 0),
+        ("leak", &["--skip", "judged"], 0),
+    ] {
+        let checked = check(way, options);
+        assert_eq!(checked.ended.code(), code, "{way} {options:?}: {}", checked.ended.stderr);
+        for row in checked.report.list("/processes") {
+            assert_eq!(row["verdict"].is_null(), row["seen"] == "skipped", "{way} {options:?}: {row}");
+        }
+    }
+}
+
+/// A pause is one of all processes, whichever is named.
+#[test]
+fn a_pause_is_the_whole_trees() {
+    for of_child in [false, true] {
+        let tree = Tree::run(Tree::fixture(&["inherit"]), &[], |running| {
+            let child: i32 = running.value("child").parse().unwrap();
+            let parent = procfs::status_field(child, "PPid").unwrap().parse().unwrap();
+            procfs::order(if of_child { child } else { parent }, "pause");
+            running.send("go on");
+            assert_eq!(running.line(), "parent done");
+        });
+        assert_eq!(tree.rows()[1]["totals"]["allocations"], 0, "{of_child}");
+        assert_eq!(tree.all.total("allocations"), tree.ledger("").total("allocations"));
+    }
 }
 
 /// Patterns that choose nothing are told of.

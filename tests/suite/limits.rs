@@ -2,9 +2,11 @@
 //! heaptrace ends in good order.
 
 use super::counts::assert_sites;
+use super::fleet::is_root;
 use crate::support::program::Program;
 use crate::support::report::Report;
 use crate::support::running::Ended;
+use std::os::unix::fs::PermissionsExt;
 
 /// The program sets itself a limit of address space, open files or file size and meets it exactly where it does alone: nothing of
 /// ours counts for it.
@@ -21,6 +23,54 @@ fn the_programs_own_limits_are_where_they_were() {
         assert_eq!(traced.report.total("failed"), ledger.total("failed"), "{limit}");
         traced.report.assert_no_anomaly();
     }
+}
+
+/// The same for processes, followed and not. Needs root: such limits are for other users only, and heaptrace's own threads would
+/// count if it were the same user's.
+#[test]
+fn the_programs_limit_of_processes() {
+    if !is_root() {
+        return;
+    }
+    let fixture = Program::fixture("limits");
+    // a user without any other process
+    let user = format!("--reuid={}", 100_000 + std::process::id());
+    let program = Program::new("setpriv").args([&user, "--clear-groups", fixture.exe().to_str().unwrap(), "processes"]);
+    let plain = program.plain().success();
+    assert_eq!(plain.text(), "children 7\n");
+    for (options, children) in [(&[][..], "/children/untraced"), (&["-f"], "/children/followed")] {
+        let traced = program.traced_with(options);
+        assert_eq!(traced.ended.code(), 0, "{options:?}: {}", traced.ended.stderr);
+        assert_eq!(traced.ended.text(), plain.text(), "{options:?}");
+        assert_eq!(traced.report.number(children), 7, "{options:?}");
+        traced.report.assert_no_anomaly();
+    }
+}
+
+/// Where heaptrace's own threads are too many for the user, this is said, and nothing is started.
+#[test]
+fn no_room_for_heaptraces_threads() {
+    if !is_root() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("heaptrace-limits-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let heaptrace = folder.join("heaptrace");
+    std::fs::copy(env!("CARGO_BIN_EXE_heaptrace"), &heaptrace).unwrap();
+    let user = format!("--reuid={}", 200_000 + std::process::id());
+    let run = |most: &str| {
+        let command =
+            ["setpriv", &user, "--clear-groups", "bash", "-c", "ulimit -u $1; shift; exec \"$@\"", "bash", most];
+        let heaptrace =
+            [heaptrace.to_str().unwrap(), "run", "-q", "-o", "/dev/null", "--format", "json", "/bin/echo", "done"];
+        Program::new(command[0]).args(command[1..].iter().chain(&heaptrace)).plain()
+    };
+    let refused = run("1");
+    assert_eq!((refused.code(), refused.text().as_str()), (125, ""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("ulimit -u"), "{}", refused.stderr);
+    assert_eq!((run("20").code(), run("20").text().as_str()), (0, "done\n"));
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A program that has used up its CPU time ends by SIGXCPU, traced or not.
@@ -58,6 +108,23 @@ fn heaptraces_cpu_time() {
     assert!((1000..400_000).contains(&allocations), "{allocations}");
     let warnings = report.list("/warnings");
     assert!(warnings.iter().any(|text| text.as_str().unwrap().contains("CPU time")), "{warnings:?}");
+}
+
+/// Files that many processes of a tree have in common take one descriptor.
+#[test]
+fn few_descriptors_for_many_children() {
+    let program = Program::fixture("tree");
+    let line = format!(
+        "ulimit -n 120; exec {} run -q -f -o {} -- {} many 200",
+        env!("CARGO_BIN_EXE_heaptrace"),
+        program.report_path().display(),
+        program.exe().display()
+    );
+    let ended = Program::new("/bin/sh").args(["-c", &line]).plain().success();
+    let report = Report::read(&program.report_path(), &ended);
+    let own = report.list("/processes").iter().filter(|row| row["totals"]["allocations"] == 1).count();
+    assert_eq!((own, report.number("/children/untraced")), (200, 0), "{:?}", report.list("/warnings"));
+    report.assert_no_anomaly();
 }
 
 /// Little stack is enough, and the program has as much as it was given.

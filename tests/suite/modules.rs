@@ -1,5 +1,6 @@
 //! Libraries that come before main, come late, go again; executables of every shape.
 
+use super::attach::attach_while_it_works;
 use super::counts::assert_sites;
 use crate::support::fixtures;
 use crate::support::procfs;
@@ -213,12 +214,11 @@ fn t36_deleted_executable() {
     let mut victim = program.start();
     let pid = victim.value("ready").parse().unwrap();
     std::fs::remove_file(&copy).unwrap();
-    let tracer = Program::new("/bin/true");
-    let traced = tracer.collect(tracer.start_attached(&["--duration", "300ms"], pid).wait().success());
+    let traced = attach_while_it_works(&mut victim, pid);
     assert!(traced.report.site_sum(&["victim_allocate"], "/allocated/objects") > 0, "{}", traced.ended.stderr);
+    assert_eq!(procfs::tracer_of(pid), 0);
     victim.send("still alive?");
     assert_eq!(victim.line(), "alive");
-    assert_eq!(procfs::tracer_of(pid), 0);
     victim.feed(b"");
     assert_eq!(victim.line(), "ok");
     victim.wait().success();
@@ -236,8 +236,7 @@ fn t36_replaced_executable() {
     let other = program.folder().join("other");
     std::fs::copy(fixtures::program("threads"), &other).unwrap();
     std::fs::rename(&other, &copy).unwrap();
-    let tracer = Program::new("/bin/true");
-    let traced = tracer.collect(tracer.start_attached(&["--duration", "300ms"], pid).wait().success());
+    let traced = attach_while_it_works(&mut victim, pid);
     assert!(traced.report.total("allocations") > 0);
     assert_eq!(traced.report.site_sum(&["make_block"], "/allocated/objects"), 0);
     assert!(traced.report.site_sum(&["victim_allocate"], "/allocated/objects") > 0, "{}", traced.ended.stderr);
@@ -259,8 +258,7 @@ fn t36_replaced_library() {
     let other = folder.folder().join("other.so");
     std::fs::copy(fixtures::library("plugin_one"), &other).unwrap();
     std::fs::rename(&other, &library).unwrap();
-    let tracer = Program::new("/bin/true");
-    let traced = tracer.collect(tracer.start_attached(&["--duration", "300ms"], pid).wait().success());
+    let traced = attach_while_it_works(&mut victim, pid);
     let report = &traced.report;
     assert!(report.site_sum(&["victim_allocate"], "/allocated/objects") > 0, "{}", traced.ended.stderr);
     assert_eq!(report.anomaly("truncated_stacks"), 0, "{:?}", report.sites());

@@ -4,6 +4,7 @@ use super::counts::assert_sites;
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
+use crate::support::running::Ended;
 use std::os::unix::fs::{PermissionsExt, chown};
 
 /// T28: a forked child that is not followed is untraced, its code is clean, it allocates and ends as it wants.
@@ -88,18 +89,36 @@ fn t31_vfork_child_allocates() {
     traced.report.assert_no_anomaly();
 }
 
+/// T28, T31: a child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace): with a copy of the memory it
+/// lives on untraced, in the same memory it allocates on the one heap.
+#[test]
+fn t31_child_of_the_parents_parent() {
+    for (shared, said) in [("0", "sibling done\ndone\n"), ("1", "done\n")] {
+        let program = Program::fixture("tree").args(["sibling", shared]);
+        let traced = program.traced();
+        assert_eq!((traced.ended.code(), traced.ended.text().as_str()), (0, said), "{}", traced.ended.stderr);
+        let ledger = program.ledger();
+        for name in ["allocations", "frees", "bytes_allocated", "live_blocks", "live_bytes"] {
+            assert_eq!(traced.report.total(name), ledger.total(name), "{name}");
+        }
+        traced.report.assert_no_anomaly();
+    }
+}
+
 /// T32: a helper that is set-user-ID keeps its rights, however it is started, and so do searches through $PATH. Needs root, to
 /// make such a helper and to be somebody else.
 #[test]
 fn t32_set_user_id_helper_keeps_its_rights() {
-    if let Some(report) = set_user_id_helper(&[]) {
-        assert_eq!(children(&report, "untraced"), 5);
+    if let Some((report, ended)) = set_user_id_helper(&["run"]) {
+        assert_eq!(ended.code(), 0, "{}", ended.stderr);
+        assert_eq!(children(&report, "untraced"), 6);
         report.assert_no_anomaly();
     }
 }
 
-/// Runs a program that starts such a helper five times, with `options` for heaptrace. None: not without root.
-pub fn set_user_id_helper(options: &[&str]) -> Option<Report> {
+/// Runs a program that starts such a helper six times, under `heaptrace COMMAND`, a subcommand with options. None: not without
+/// root.
+pub fn set_user_id_helper(command: &[&str]) -> Option<(Report, Ended)> {
     let own = i32::try_from(std::process::id()).unwrap();
     if procfs::status_field(own, "Uid").is_none_or(|uids| uids.split_whitespace().nth(1) != Some("0")) {
         return None;
@@ -126,20 +145,19 @@ pub fn set_user_id_helper(options: &[&str]) -> Option<Report> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let as_somebody = ["--reuid", SOMEBODY, "--regid", SOMEBODY, "--clear-groups"];
-    let start = |command: &[&std::ffi::OsStr]| {
-        let runner = Program::new("setpriv").env("PATH", &search).args(as_somebody).args(command);
+    let start = |words: &[&std::ffi::OsStr]| {
+        let runner = Program::new("setpriv").env("PATH", &search).args(as_somebody).args(words);
         runner.plain()
     };
     let plain = start(&[main.as_os_str()]).success();
-    let expected = "effective user 65534\n".repeat(5) + "done\n";
+    let expected = "effective user 65534\n".repeat(6) + "done\n";
     assert_eq!(plain.text(), expected, "file systems mounted nosuid can't show this");
-    let mut command: Vec<&std::ffi::OsStr> =
-        vec![heaptrace.as_os_str(), "run".as_ref(), "-o".as_ref(), report.as_os_str()];
-    command.extend(options.iter().map(|option| -> &std::ffi::OsStr { option.as_ref() }));
-    command.extend(["--".as_ref(), main.as_os_str()]);
-    let traced = start(&command);
+    let mut words = vec![heaptrace.as_os_str()];
+    words.extend(command.iter().map(|word| -> &std::ffi::OsStr { word.as_ref() }));
+    words.extend(["-o".as_ref(), report.as_os_str(), "--".as_ref(), main.as_os_str()]);
+    let traced = start(&words);
     assert_eq!(traced.text(), expected, "{}", traced.stderr);
-    Some(Report::read(&report, &traced.success()))
+    Some((Report::read(&report, &traced), traced))
 }
 
 /// exec in the same process is followed: totals are the last image's, the earlier ones stand in the list of images.

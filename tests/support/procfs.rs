@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// An executable mapping of a file.
@@ -81,11 +81,20 @@ pub fn wait_until_probed(pid: i32) {
     wait_until("a probe is written", || !text_differences(pid).is_empty());
 }
 
+/// What `heaptrace ctl PID ORDER` says.
+fn ask(pid: i32, order: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["ctl", &pid.to_string(), order]).output().unwrap()
+}
+
+/// Gives the process's tracer an order, which must be obeyed.
+pub fn order(pid: i32, order: &str) {
+    let asked = ask(pid, order);
+    assert!(asked.status.success(), "{order}: {}", String::from_utf8_lossy(&asked.stderr));
+}
+
 /// Waits until the process's tracer answers: all probes stand then.
 pub fn wait_until_answered(pid: i32) {
-    let order = ["ctl", &pid.to_string(), "resume"];
-    let asked = || Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(order).output().unwrap();
-    wait_until("the tracer answers", || asked().status.success());
+    wait_until("the tracer answers", || ask(pid, "resume").status.success());
 }
 
 /// One line of /proc/PID/status.
@@ -174,10 +183,10 @@ pub fn group_members(group: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Looks again and again, giving way to others in between, until something is so; fails after 20 seconds. For facts
+/// Looks again and again, giving way to others in between, until something is so; fails after a minute. For facts
 /// that no one announces; where a program can say so itself, it does through a pipe.
 pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !so() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::yield_now();

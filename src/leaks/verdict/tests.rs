@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::export::tests::{check_profile, empty_profile};
+use crate::profile::Meta;
 use crate::profile::leaks::ScanMoment;
 
 /// A run that was watched to its end, and is clean.
@@ -41,6 +42,21 @@ fn by_default(profile: Profile) -> (VerdictKind, u8, Vec<String>) {
 #[test]
 fn a_run_that_was_seen_and_leaks_nothing_is_clean() {
     assert_eq!(by_default(clean()), (VerdictKind::Clean, 0, Vec::new()));
+}
+
+/// A child's failure is its parent's affair, but not that it was killed before it could be looked at.
+#[test]
+fn a_childs_end_counts_only_if_it_hides_something() {
+    let child = Circumstances { is_child: true, ..Circumstances::default() };
+    let ended = |profile: Profile, exit| {
+        let profile = Profile { meta: Meta { exit: Some(exit), ..profile.meta }, ..profile };
+        let alone = judged(profile.clone(), &Policy::default(), &Circumstances::default()).1;
+        (alone, judged(profile, &Policy::default(), &child).1)
+    };
+    assert_eq!(ended(clean(), Exit::Code(3)), (3, 0));
+    assert_eq!(ended(clean(), Exit::Signal(11)), (139, 0));
+    assert_eq!(ended(leaking(), Exit::Code(3)), (3, 23));
+    assert_eq!(ended(Profile { leaks: None, ..clean() }, Exit::Signal(9)), (125, 125));
 }
 
 /// What Memcheck's own defaults count, and what hangs on it.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::export::tests::check_profile;
+use crate::profile::leaks::BaselineStatus;
 
 fn points(list: &[(u64, u64, u64)]) -> Vec<TimelinePoint> {
     list.iter().map(|&(t_ns, live_bytes, allocations)| TimelinePoint { t_ns, live_bytes, allocations }).collect()
@@ -75,4 +77,75 @@ fn a_long_timeline_keeps_its_highest_point_and_its_end() {
     assert_eq!(thin.iter().map(|point| point.live_bytes).max(), Some(9_999));
     assert_eq!(thin.last().map(|point| point.t_ns), Some(99_999));
     assert!(thin.is_sorted_by_key(|point| point.t_ns));
+}
+
+/// Two processes that did the same, at addresses of their own: each line stands once, with the sum.
+#[test]
+fn what_processes_have_in_common_stands_once_with_its_sum() {
+    /// How much higher everything lies in the second process.
+    const SHIFT: u64 = 0x1234_5000;
+    let first = check_profile();
+    let mut second = check_profile();
+    for module in &mut second.modules {
+        (module.start.0, module.end.0) = (module.start.0 + SHIFT, module.end.0 + SHIFT);
+    }
+    for location in second.locations.iter_mut().filter(|location| location.module.is_some()) {
+        location.address.0 += SHIFT;
+    }
+    second.meta.complete = false;
+    // in the second process only there is something for the second rule to hide
+    second.leaks.as_mut().unwrap().sites[2].suppressed_by[3] = Some(1);
+    second.leaks.as_mut().unwrap().sites[4].baseline[2] = Some(BaselineStatus::New);
+
+    let alone = Merger::new(first.clone(), &Origin::default()).finish(Vec::new());
+    let mut merger = Merger::new(first, &Origin::default());
+    merger.add(second, &Origin::default());
+    let both = merger.finish(Vec::new());
+
+    let twice = |amount: Amount| Amount { objects: 2 * amount.objects, bytes: 2 * amount.bytes };
+    assert_eq!((both.samples.len(), both.stacks.len()), (alone.samples.len(), alone.stacks.len()));
+    for (sum, part) in both.samples.iter().zip(&alone.samples) {
+        assert_eq!(
+            (sum.allocated, sum.live, sum.at_peak),
+            (twice(part.allocated), twice(part.live), twice(part.at_peak))
+        );
+        assert_eq!((sum.freed, sum.deallocated), (twice(part.freed), twice(part.deallocated)));
+        assert_eq!(sum.temporary, 2 * part.temporary);
+    }
+    assert_eq!(
+        (both.totals.live_bytes, both.totals.peak_bytes),
+        (2 * alone.totals.live_bytes, 2 * alone.totals.peak_bytes)
+    );
+    assert_eq!(both.locations.len(), alone.locations.len());
+    for (found, expected) in both.locations.iter().zip(&alone.locations) {
+        assert_eq!(
+            (found.address, found.offset),
+            (expected.address, expected.offset),
+            "where the first process has it"
+        );
+    }
+    let counts = |profile: &Profile| profile.findings.iter().map(|finding| finding.count).collect::<Vec<_>>();
+    assert_eq!((counts(&alone), counts(&both)), (vec![3], vec![6]));
+    for (sum, part) in
+        [(&both.histograms.size, &alone.histograms.size), (&both.histograms.lifetime, &alone.histograms.lifetime)]
+    {
+        assert!(
+            sum.iter().zip(part).all(|(sum, part)| *sum == 2 * part) && sum.len() == part.len(),
+            "{sum:?} {part:?}"
+        );
+    }
+    assert!(alone.meta.complete && !both.meta.complete);
+
+    let (both, alone) = (both.leaks.unwrap(), alone.leaks.unwrap());
+    assert_eq!(both.sites.len(), alone.sites.len());
+    let of_stack = |stack: usize| both.sites.iter().find(|site| site.stack == stack).unwrap();
+    for part in &alone.sites {
+        let sum = of_stack(part.stack);
+        assert_eq!((sum.amounts, sum.holds), (part.amounts.map(twice), twice(part.holds)));
+    }
+    let hidden = |leaks: &Leaks| leaks.suppressions.iter().map(|rule| rule.hidden).collect::<Vec<_>>();
+    assert_eq!(hidden(&both), hidden(&alone).into_iter().map(twice).collect::<Vec<_>>());
+    assert_eq!(both.sites.iter().filter(|site| site.suppressed_by[3] == Some(1)).count(), 1);
+    assert_eq!(both.sites.iter().filter(|site| site.baseline[2] == Some(BaselineStatus::New)).count(), 1);
+    assert_eq!(both.stopped_ns, 2 * alone.stopped_ns);
 }

@@ -188,10 +188,15 @@ fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Deferred, Loaded, ToPlace, same_module};
     use super::*;
+    use crate::allocators::Family;
     use crate::maps;
     use crate::session::space::SharedObjects;
+    use crate::symbols::Search;
     use crate::tracer::procfs;
+    use crate::tracer::retry::RetryHandler;
+    use std::ops::Range;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
@@ -201,7 +206,14 @@ mod tests {
 
     impl Sleeper {
         fn start() -> Self {
-            Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+            let sleeper = Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+            let pid = sleeper.pid();
+            let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
+            let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");
+            while !has_libc() || !asleep() {
+                std::thread::yield_now();
+            }
+            sleeper
         }
 
         fn pid(&self) -> i32 {
@@ -216,19 +228,103 @@ mod tests {
         }
     }
 
+    fn is_libc(module: &MappedModule) -> bool {
+        module.path.to_string_lossy().contains("libc.so")
+    }
+
+    /// Whatever is known of addresses, and what was written to them.
+    fn known(space: &AddressSpace, range: &Range<Addr>) -> Vec<&'static str> {
+        let here = |addr: Addr| range.contains(&addr);
+        [
+            ("breakpoints", space.breakpoints.iter().any(|(addr, _)| here(addr))),
+            ("removed", space.breakpoints.removed().any(|(addr, _)| here(addr))),
+            ("pads", space.pads.regions().any(|(addr, _)| here(addr))),
+            ("unwinder", space.unwinder.module_of(range.start).is_some()),
+            ("allocator_code", space.allocator_code.iter().any(|code| here(code.start))),
+            ("deferred", space.deferred.iter().any(|probe| here(probe.addr))),
+            ("demoted", space.demoted.iter().copied().any(here)),
+            ("remote_code", space.remote_code.is_some_and(here)),
+            ("retry_handler", space.retry_handler.is_some_and(|handler| here(handler.at) || here(handler.call))),
+            ("entry_families", space.entry_families.keys().copied().any(here)),
+            ("wrappers", space.wrappers.iter().any(|(code, _)| here(code.start))),
+            ("call_families", space.call_families.keys().copied().any(here)),
+            ("exec_calls", space.exec_calls.keys().copied().any(here)),
+            ("leak_suppressions", space.leak_suppressions.iter().any(|(function, _)| here(*function))),
+        ]
+        .into_iter()
+        .filter_map(|(name, is_known)| is_known.then_some(name))
+        .collect()
+    }
+
+    #[test]
+    fn what_is_known_of_a_module_goes_with_it() {
+        let sleeper = Sleeper::start();
+        let pid = sleeper.pid();
+        let table = AllocatorTable::new();
+        let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
+        space.refresh(pid, &table, &Search::default()).unwrap();
+        let code = |space: &AddressSpace, wanted: &dyn Fn(&Loaded) -> bool| {
+            space.loaded.iter().find(|module| wanted(module)).unwrap().mapped.code()[0].clone()
+        };
+        let libc = code(&space, &|module| is_libc(&module.mapped));
+        let program = code(&space, &|module| module.is_program);
+        // what takes threads at breakpoints, or another program, to come about
+        for at in [libc.start, program.start] {
+            space.deferred.push(Deferred { addr: at, to_place: ToPlace::Exit });
+            space.demoted.insert(at);
+            space.wrappers.push((at..at.add(1), Family::New));
+            space.call_families.insert(at, None);
+            space.leak_suppressions.push((at, "x".to_owned()));
+        }
+        space.remote_code = Some(libc.start);
+        space.retry_handler = Some(RetryHandler { at: libc.start, call: program.start });
+        let probe = space.breakpoints.originals().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
+        space.breakpoints.remove_all(probe);
+        assert_eq!(known(&space, &libc).len(), 14, "{:?}", known(&space, &libc));
+        let before = known(&space, &program);
+        assert!(before.contains(&"deferred") && before.contains(&"unwinder"), "{before:?}");
+
+        let without_libc: Vec<_> =
+            maps::modules(space.maps.mappings()).into_iter().filter(|module| !is_libc(module)).collect();
+        space.drop_vanished(&without_libc);
+        assert_eq!(known(&space, &libc), [""; 0]);
+        let gone_with_libc = |name: &&&str| **name != "retry_handler";
+        assert_eq!(known(&space, &program), before.iter().filter(gone_with_libc).copied().collect::<Vec<_>>());
+    }
+
+    /// One byte tells a file from the one that is mapped, in its headers or in its code; breakpoints of ours do not.
+    #[test]
+    fn headers_and_code_tell_a_file_without_a_build_id() {
+        let sleeper = Sleeper::start();
+        let pid = sleeper.pid();
+        let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
+        space.refresh(pid, &AllocatorTable::new(), &Search::default()).unwrap();
+        let libc = space.loaded.iter().find(|module| is_libc(&module.mapped)).unwrap().mapped.clone();
+        let bytes = std::fs::read(&libc.path).unwrap();
+        assert!(space.breakpoints.originals().any(|(addr, _)| libc.code()[0].contains(&addr)), "its code is changed");
+        assert!(space.holds_head(&libc, &bytes) && space.holds_code(&libc, &bytes));
+        let changed_at = |offset: u64| {
+            let mut bytes = bytes.clone();
+            bytes[usize::try_from(offset).unwrap()] ^= 1;
+            bytes
+        };
+        let code = libc.segments.iter().find(|segment| segment.perms.execute).unwrap();
+        for offset in [code.offset, code.offset + code.size() / 2] {
+            assert!(!space.holds_code(&libc, &changed_at(offset)));
+        }
+        assert!(!space.holds_head(&libc, &changed_at(0x30)));
+        // another file at the same place; the same by another name
+        assert!(!same_module(&libc, &MappedModule { inode: libc.inode + 1, ..libc.clone() }));
+        assert!(same_module(&libc, &MappedModule { path: "/renamed".into(), ..libc.clone() }));
+    }
+
     /// A module as the maps would show it if another file had come by its path and its inode number.
     #[test]
     fn a_file_with_another_build_id_is_not_taken_for_the_one_that_is_mapped() {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
-        let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
-        let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");
-        while !has_libc() || !asleep() {
-            std::thread::yield_now();
-        }
         let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
         space.read_maps(pid).unwrap();
-        let is_libc = |module: &MappedModule| module.path.to_string_lossy().contains("libc.so");
         let mut libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();
         let table = AllocatorTable::new();
         let object = space.object(pid, &libc, false, &table).unwrap();

@@ -97,7 +97,10 @@ pub fn instance(name: &str, pid: i32) -> Option<Instance> {
     let instance = Instance { started: procfs::start_time(pid)?, pid };
     // In this order: a copy may become another program between two looks at it.
     let is_copy = procfs::forked_from(pid).is_some_and(is_named);
-    (!is_copy && is_named(pid) && procfs::tracer_of(pid) == Some(0)).then_some(instance)
+    // A tracer lets the threads go one after the other; some may end meanwhile.
+    let is_free = |tid| procfs::tracer_of(tid).is_none_or(|tracer| tracer == 0);
+    let is_untraced = || procfs::tasks(pid).is_ok_and(|tids| tids.into_iter().all(is_free));
+    (!is_copy && is_named(pid) && is_untraced()).then_some(instance)
 }
 
 fn select(name: &str, candidates: impl Iterator<Item = Candidate>) -> Result<i32, ByNameError> {
