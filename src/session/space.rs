@@ -9,6 +9,8 @@ mod exec;
 mod fork;
 mod object;
 mod original;
+#[cfg(test)]
+mod testing;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
