@@ -10,6 +10,8 @@ mod facts;
 mod fork;
 mod object;
 mod original;
+#[cfg(test)]
+mod testing;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
