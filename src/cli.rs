@@ -45,7 +45,10 @@ pub enum Command {
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
     /// Be the guardian of another heaptrace's target.
-    StandGuard,
+    StandGuard {
+        /// Whether the target shares a CPU with that.
+        pinned: bool,
+    },
 }
 
 /// Options of `heaptrace run`.
@@ -244,7 +247,7 @@ pub fn parse(
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
-        Subcommand::StandGuard => Command::StandGuard,
+        Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {
             Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
         }

@@ -52,7 +52,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             check::execute(options)
         }
         Command::Doctor(options) => doctor::execute(options),
-        Command::StandGuard => Ok(guardian::stand_by().map(|()| 0)?),
+        Command::StandGuard { pinned } => Ok(guardian::stand_by(*pinned).map(|()| 0)?),
     }
 }
 

@@ -42,7 +42,11 @@ pub(super) enum Subcommand {
     Doctor(DoctorArguments),
     /// Started by heaptrace itself
     #[command(name = guardian::COMMAND, hide = true)]
-    StandGuard,
+    StandGuard {
+        /// The program shares a CPU with heaptrace
+        #[arg(long = guardian::PINNED)]
+        pinned: bool,
+    },
 }
 
 /// Profile a program from its first instruction to its end

@@ -82,7 +82,7 @@ pub fn supervise(
     let control = Arc::new(Control::new(settings.start_paused));
     let _service = Service::start(&control, &settings.requests, profile);
     // On this thread: the tracer thread's waits must not find another child.
-    let guardian = match GuardianProcess::start() {
+    let guardian = match GuardianProcess::start(settings.pin) {
         Ok((process, guardian)) => {
             settings.guardian = Some(guardian);
             Some(process)

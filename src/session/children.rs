@@ -38,7 +38,7 @@ impl Session {
         if let Some(slot) = self.lender_of(tid)? {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get(slot) {
-                process.free_child_of_retry_handler(stopped, false);
+                process.free_borrower_of_retry_handler(stopped);
             }
             self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
@@ -131,7 +131,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
         if process.borrows_memory(child)? {
-            process.free_child_of_retry_handler(&stopped, false);
+            process.free_borrower_of_retry_handler(&stopped);
             self.add_task(slot, child, Role::Borrower);
         } else {
             let copy = process.fork(parent, &stopped, &self.common)?;
@@ -254,22 +254,34 @@ impl Process {
         Ok(copy)
     }
 
-    /// Gives a forked child, which is stopped and has one thread, its original code back.
+    /// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which it lives
+    /// on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its remote call no pads.
     fn let_copy_go(&mut self, child: &Stopped) {
         let tid = child.tid();
-        self.free_child_of_retry_handler(child, true);
         self.children.untraced += 1;
-        let clean = || {
-            let mut memory = TargetMemory::open(tid, tid)?;
-            memory.stands_still(Some(tid));
-            self.space.clean_copy(&mut memory)
-        };
-        // The child's life hangs on it.
-        match clean().or_else(|_| clean()) {
-            Ok(()) => {}
-            Err(error) => self.warn_once(format!("the code of child {tid} could not be restored: {error}")),
+        match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
+            Err(error) if !error.is_death() => {
+                self.warn_once(format!("the code of child {tid} could not be restored: {error}"));
+            }
+            _ => {}
         }
         self.restore_affinity(tid);
+    }
+
+    fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
+        memory.stands_still(Some(child.tid()));
+        // The child's life hangs on it.
+        self.space.restore_copy(&mut memory).or_else(|_| self.space.restore_copy(&mut memory))?;
+        match self.free_child_of_retry_handler(child, &mut memory) {
+            Err(error) if error.is_death() => return Err(error),
+            // Its code is still there, then.
+            Err(error) => {
+                tracing::warn!("{error}");
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        self.space.clear_pads_of_copy(&mut memory).or_else(|_| self.space.clear_pads_of_copy(&mut memory))
     }
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:

@@ -13,7 +13,8 @@ use super::tasks::{Role, Task};
 use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
-use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
+use crate::tracer::retry::RESUME_FLAG;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -381,9 +382,13 @@ impl Process {
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
-                let is_ours = signal == SIGTRAP && self.space.breakpoints.is_or_was_there(trap);
-                // A call that it was making for us may have been broken off.
-                if is_ours && (thread.is_breakpoint_trap()? || thread.is_at_system_call()?) {
+                if signal == SIGTRAP && self.is_past_trap(thread, &raw)? {
+                    self.leave_pad(thread)?;
+                    0
+                } else if signal == SIGTRAP
+                    && self.space.breakpoints.is_or_was_there(trap)
+                    && thread.is_breakpoint_trap()?
+                {
                     pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {
@@ -413,6 +418,15 @@ impl Process {
             }
         };
         Ok(Parting::Detach(signal))
+    }
+
+    /// Whether a thread that has stopped for a breakpoint of ours has been moved to where it goes on: behind that, or, by a call
+    /// that it was making for us, in front of it.
+    fn is_past_trap(&self, thread: &Stopped, raw: &RawRegs) -> crate::tracer::Result<bool> {
+        if raw.0.eflags & RESUME_FLAG != 0 && thread.is_breakpoint_trap()? {
+            return Ok(true);
+        }
+        Ok(self.space.breakpoints.is_or_was_there(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
     }
 
     /// Whether a thread has hit a breakpoint, whose signal still waits to be delivered.

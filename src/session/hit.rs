@@ -25,9 +25,12 @@ const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold
 impl Process {
     /// A SIGTRAP is about to be delivered: ours, or the program's own.
     pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<Action> {
-        let raw = thread.registers()?;
+        let (raw, is_moved) = thread.registers_at_trap()?;
         let trap = Addr(raw.0.rip.wrapping_sub(1));
         let Some(breakpoint) = self.space.breakpoints.get(trap).copied() else {
+            if is_moved {
+                thread.set_registers(&raw)?;
+            }
             return self.on_foreign_trap(tid, thread, &raw, trap);
         };
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.

@@ -11,9 +11,10 @@ use super::stops::{Serving, Stops};
 use super::tasks::{Role, Task};
 use super::trapmask::{SIGTRAP_BIT, TrapAction};
 use super::{Action, Session};
+use crate::addr::Addr;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::{self, Stopped, Waited};
-use crate::tracer::remote::RemoteCall;
+use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
+use crate::tracer::remote::{Caller, RemoteCall};
 use crate::tracer::retry::{self, Disturbance, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, control, procfs};
@@ -137,7 +138,9 @@ impl Process {
         // Not afterwards: it may be installed although the call is broken off.
         self.retry = Retry::Set(handler, None);
         self.space.tell_guardian_of(Some(handler));
-        match handler.install(thread)? {
+        let home = self.home_of(thread)?;
+        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
+        match handler.install(&mut caller)? {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
                 self.retry = Retry::Set(handler, Some(Instant::now()));
@@ -168,8 +171,18 @@ impl Process {
         if self.settings.guardian.is_none() { Ok(None) } else { self.space.retry_handler() }
     }
 
+    /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it has hit.
+    fn home_of(&self, thread: &Stopped) -> Result<RawRegs> {
+        let raw = thread.registers()?;
+        let before = raw.before_trap();
+        let has_hit = self.space.breakpoints.is_or_was_there(Addr(before.0.rip)) && thread.is_breakpoint_trap()?;
+        Ok(if has_hit { before } else { raw })
+    }
+
     fn remove_retry_handler(&mut self, thread: &Stopped, handler: RetryHandler) -> Result<Option<WaitStatus>> {
-        match handler.remove(thread, &mut self.space.memory)? {
+        let home = self.home_of(thread)?;
+        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
+        match handler.remove(&mut caller)? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
                 self.retry = Retry::Unset;
@@ -218,23 +231,31 @@ impl Process {
         Ok(Action::Resume(0))
     }
 
-    /// The first stop of a process that the traced one has made: it gets the default action back.
-    pub(super) fn free_child_of_retry_handler(&self, child: &Stopped, has_copy: bool) {
+    /// The first stop of a process that the traced one has made, and whose memory is given: it gets the default action back.
+    pub(super) fn free_child_of_retry_handler(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
         let taken_out = || self.space.known_retry_handler().filter(|_| self.trap_mask.action == TrapAction::Default);
-        let Some(handler) = self.retry.handler().or_else(taken_out) else { return };
-        if procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT == 0) {
+        let Some(handler) = self.retry.handler().or_else(taken_out) else { return Ok(()) };
+        if procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT == 0)
+            || procfs::has_seccomp(child.tid())
+        {
+            return Ok(());
+        }
+        handler.remove(&mut Caller { thread: child, home: child.registers()?, code: handler.call, memory })?;
+        Ok(())
+    }
+
+    /// The same for a child that borrows the memory, unless it shares the actions, too.
+    pub(super) fn free_borrower_of_retry_handler(&self, child: &Stopped) {
+        let tid = child.tid();
+        if procfs::same_signal_actions(tid, self.pid) != Some(false) {
             return;
         }
-        if !has_copy && procfs::same_signal_actions(child.tid(), self.pid) != Some(false) {
-            return;
-        }
-        if procfs::has_seccomp(child.tid()) {
-            return;
-        }
-        let removed =
-            TargetMemory::open(child.tid(), child.tid()).and_then(|mut memory| handler.remove(child, &mut memory));
-        if let Err(error) = removed
+        let freed = TargetMemory::open(tid, tid).and_then(|mut memory| {
+            memory.stands_still(Some(tid));
+            self.free_child_of_retry_handler(child, &mut memory)
+        });
+        if let Err(error) = freed
             && !error.is_death()
         {
             tracing::warn!("{error}");

@@ -10,7 +10,7 @@ use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use crate::session::space::Ensured;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::remote::{self, KernelAction, RemoteCall};
+use crate::tracer::remote::{KernelAction, RemoteCall};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
@@ -59,9 +59,6 @@ pub enum TrapAction {
 
 /// SIG_IGN as a handler.
 const IGNORE: u64 = 1;
-
-/// Where on the thread's stack a [`KernelAction`] is passed: below the red zone.
-const SCRATCH: u64 = 512;
 
 impl Process {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it. Some:
@@ -153,41 +150,33 @@ impl Process {
     }
 
     fn learn_trap_action(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<Option<WaitStatus>> {
-        let Some(code) = self.space.remote_code()? else { return Ok(None) };
-        let scratch = Addr(raw.0.rsp.wrapping_sub(SCRATCH));
-        // A small alternate stack may have the program's data there.
-        let saved = self.scratch_words(scratch);
-        match remote::signal_action(thread, raw, code, SIGTRAP, scratch)? {
+        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(None) };
+        let scratch = caller.borrow_stack();
+        let called = caller.exchange_signal_action(SIGTRAP, Addr(0), scratch.at)?;
+        match called {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
                 let mut action = [0; 4];
                 for (at, word) in (0..).zip(&mut action) {
-                    *word = self.space.memory.read_word_uncached(scratch.add(8 * at)).unwrap_or(0);
+                    *word = caller.memory.read_word_uncached(scratch.at.add(8 * at)).unwrap_or(0);
                 }
                 self.trap_mask.action = if action[0] == 0 { TrapAction::Default } else { TrapAction::Known(action) };
             }
             RemoteCall::Done(_) => self.trap_mask.action = TrapAction::Default,
         }
-        self.space.memory.write_code(scratch, &saved)?;
+        caller.return_stack(&scratch)?;
         Ok(None)
     }
 
-    fn scratch_words(&self, scratch: Addr) -> [u8; size_of::<KernelAction>()] {
-        let mut saved = [0; size_of::<KernelAction>()];
-        self.space.memory.read_uncached(scratch, &mut saved);
-        saved
-    }
-
     fn set_trap_action(&mut self, thread: &Stopped, raw: &RawRegs, action: KernelAction) -> Result<Option<WaitStatus>> {
-        let Some(code) = self.space.remote_code()? else { return Ok(None) };
-        let scratch = Addr(raw.0.rsp.wrapping_sub(SCRATCH));
+        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(None) };
+        let scratch = caller.borrow_stack();
         let bytes: Vec<u8> = action.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let saved = self.scratch_words(scratch);
-        self.space.memory.write_code(scratch, &bytes)?;
-        match remote::set_signal_action(thread, raw, code, SIGTRAP, scratch)? {
+        caller.memory.write_code(scratch.at, &bytes)?;
+        match caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
-                self.space.memory.write_code(scratch, &saved)?;
+                caller.return_stack(&scratch)?;
                 Ok(None)
             }
         }

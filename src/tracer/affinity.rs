@@ -10,6 +10,12 @@ use super::{Result, TracerError};
 #[derive(Clone, Copy)]
 pub struct CpuSet(libc::cpu_set_t);
 
+impl PartialEq for CpuSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.cpus().eq(other.cpus())
+    }
+}
+
 impl std::fmt::Debug for CpuSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.cpus()).finish()

@@ -30,6 +30,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// The hidden subcommand by which heaptrace becomes a guardian.
 pub const COMMAND: &str = "stand-guard";
 
+/// The option of that subcommand for a target that shares a CPU with heaptrace (`--pin`).
+pub const PINNED: &str = "pinned";
+
 /// What the process is called in lists of processes. Not heaptrace: whoever kills all heaptraces by that name must not take
 /// the guardian with them.
 const NAME: &str = "guardian";
@@ -47,17 +50,21 @@ pub struct GuardianProcess {
 }
 
 impl GuardianProcess {
-    /// Starts the guardian. To be called on another thread than the tracer thread, whose waits would report its end.
+    /// Starts the guardian. To be called on another thread than the tracer thread, whose waits would report its end. If the
+    /// target is going to be `pinned`: by a thread that may run on all CPUs on which the target may.
     ///
     /// # Errors
     /// If the process can't be started.
-    pub fn start() -> Result<(Self, Guardian)> {
+    pub fn start(pinned: bool) -> Result<(Self, Guardian)> {
         let own = |operation| move |error: nix::Error| TracerError::Own { operation, source: error.into() };
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(own("make a socket"))?;
         setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own("prepare a socket"))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).arg(COMMAND).current_dir("/");
+        if pinned {
+            command.arg(format!("--{PINNED}"));
+        }
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: between fork and exec the closure makes two system calls, which allocate nothing and take no lock.
         unsafe {

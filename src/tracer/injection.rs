@@ -1,8 +1,9 @@
 //! Failures on purpose, for the tests that show what heaptrace does to its target when it fails itself.
 //!
 //! Every call of the edge that can fail passes a point here, where it is counted. `HEAPTRACE_INJECT=panic:17` makes the
-//! seventeenth call of the tracer thread panic, `error:17` makes it fail. Behind a further colon, `writes` refuses all
-//! writes through /proc/PID/mem from then on, `code` all writes to code, in whatever way; from call 0 on: from the start. In builds without debug assertions none of this exists.
+//! seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of it, as SIGKILL
+//! does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
+//! whatever way; from call 0 on: from the start. In builds without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +45,17 @@ mod ordered {
         static CALLS: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
+    /// What is to happen at the call.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Failure {
+        Error,
+        Panic,
+        Abort,
+    }
+
     #[derive(Clone, Copy, Debug)]
     struct Order {
-        panic: bool,
+        failure: Failure,
         at: u64,
         refused: &'static [Call],
     }
@@ -58,9 +67,10 @@ mod ordered {
 
     fn parse(text: &str) -> Option<Order> {
         let mut words = text.split(':');
-        let panic = match words.next()? {
-            "panic" => true,
-            "error" => false,
+        let failure = match words.next()? {
+            "panic" => Failure::Panic,
+            "error" => Failure::Error,
+            "abort" => Failure::Abort,
             _ => return None,
         };
         let at = words.next()?.parse().ok()?;
@@ -69,7 +79,7 @@ mod ordered {
             Some("code") => &[Call::Write, Call::Poke],
             _ => &[],
         };
-        Some(Order { panic, at, refused })
+        Some(Order { failure, at, refused })
     }
 
     /// From now on the calls of this thread are counted.
@@ -86,8 +96,15 @@ mod ordered {
         let (Some(order), Some(calls)) = (order(), CALLS.get()) else { return Ok(()) };
         let this = calls + 1;
         CALLS.set(Some(this));
-        if this == order.at && order.panic {
-            panic!("call {this} of the edge panics by order");
+        if this == order.at {
+            match order.failure {
+                Failure::Panic => panic!("call {this} of the edge panics by order"),
+                // SAFETY: kill has no memory effects, and the process is our own.
+                Failure::Abort => unsafe {
+                    libc::kill(libc::getpid(), libc::SIGKILL);
+                },
+                Failure::Error => {}
+            }
         }
         if this == order.at || (this > order.at && order.refused.contains(&call)) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -102,9 +119,10 @@ mod ordered {
         #[test]
         fn orders_are_read() {
             let order = parse("error:12:writes").unwrap();
-            assert!(!order.panic && order.at == 12 && order.refused == [Call::Write]);
+            assert!(order.failure == Failure::Error && order.at == 12 && order.refused == [Call::Write]);
             let order = parse("panic:3").unwrap();
-            assert!(order.panic && order.at == 3 && order.refused.is_empty());
+            assert!(order.failure == Failure::Panic && order.at == 3 && order.refused.is_empty());
+            assert_eq!(parse("abort:4").map(|order| order.failure), Some(Failure::Abort));
             assert!(parse("panic").is_none() && parse("pause:3").is_none());
         }
     }

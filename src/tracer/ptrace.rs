@@ -1,10 +1,12 @@
 //! The ptrace requests, typed: a request that needs a stopped task takes a [`Stopped`], and resuming consumes it.
 
 use super::injection::{self, Call};
+use super::retry::RESUME_FLAG;
 use super::status::WaitStatus;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::arch::{Regs, reg};
+use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 
@@ -85,11 +87,94 @@ pub enum Waited {
     NoTasks,
 }
 
+thread_local! {
+    /// The task, and the signal, of a stop that [`wait`] has told of while the kernel still holds it to be unreported.
+    static UNCLAIMED: Cell<Option<(i32, i32)>> = const { Cell::new(None) };
+}
+
 /// Waits for any task that the calling thread traces, or its child (`__WALL`). Without `block`, returns at once.
+///
+/// A signal whose stop was reported is lost if the tracer dies, and so would be the trap of a breakpoint: the thread would go on
+/// behind it, within an instruction. So the report of such a stop is only looked at (WNOWAIT). As a rule the task is resumed
+/// before the next wait. If it is not, the report is taken then, and a thread that has hit a breakpoint is moved back in front
+/// of it before: see [`Stopped::registers_at_trap`].
 pub fn wait(block: bool) -> Result<Waited> {
+    if let Some((tid, signal)) = UNCLAIMED.take()
+        && let Some(other) = claim(tid, signal)?
+    {
+        return Ok(other);
+    }
+    loop {
+        let (tid, status) = match look(block)? {
+            Ok(found) => found,
+            Err(nothing) => return Ok(nothing),
+        };
+        if let WaitStatus::Signal(signal) = status {
+            UNCLAIMED.set(Some((tid, signal)));
+            return Ok(Waited::Task(tid, status, Some(Stopped { tid })));
+        }
+        // It may have been killed in between.
+        match wait_for(tid, libc::__WALL | libc::WNOHANG)? {
+            Waited::Nothing | Waited::Interrupted | Waited::NoTasks => {}
+            found => return Ok(found),
+        }
+    }
+}
+
+/// The next report, which is left with the kernel: a task and its status. The inner error is the answer where there is none.
+fn look(block: bool) -> Result<std::result::Result<(i32, WaitStatus), Waited>> {
+    injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "wait for the target", source })?;
     // Other threads' children are none of ours.
-    let flags = libc::__WALL | libc::__WNOTHREAD;
-    wait_for(-1, if block { flags } else { flags | libc::WNOHANG })
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::__WALL | libc::__WNOTHREAD;
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is a valid place for the kernel to write to.
+    let result =
+        unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), if block { flags } else { flags | libc::WNOHANG }) };
+    if result != 0 {
+        let source = io::Error::last_os_error();
+        return match source.raw_os_error() {
+            Some(libc::EINTR) => Ok(Err(Waited::Interrupted)),
+            Some(libc::ECHILD) => Ok(Err(Waited::NoTasks)),
+            _ => Err(TracerError::Own { operation: "wait for the target", source }),
+        };
+    }
+    // SAFETY: zeroed above; all bit patterns are valid.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: waitid fills the fields of SIGCHLD, or leaves them zero.
+    let (tid, code) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok(match info.si_code {
+        _ if tid == 0 => Err(Waited::Nothing),
+        // As wait4 has it: wait(2), WSTOPSIG and the events of ptrace(2) above it.
+        libc::CLD_TRAPPED | libc::CLD_STOPPED => Ok((tid, WaitStatus::decode((code << 8) | 0x7f))),
+        // An end, which is taken at once.
+        _ => Ok((tid, WaitStatus::Exited(code))),
+    })
+}
+
+/// Takes a report that was only looked at. Some: what has come instead, as the task was killed.
+fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
+    let stopped = Stopped { tid };
+    if signal == libc::SIGTRAP {
+        match stopped.move_before_trap() {
+            Err(error) if !error.is_death() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(match wait_for(tid, libc::__WALL | libc::WNOHANG)? {
+        Waited::Task(_, WaitStatus::Signal(_), Some(_)) | Waited::Nothing | Waited::Interrupted | Waited::NoTasks => {
+            None
+        }
+        other => Some(other),
+    })
+}
+
+/// Lets a stopped task go: its report is no longer there to be taken.
+fn let_run(kind: libc::c_uint, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
+    request(kind, tid, 0, as_word(signal), operation)?;
+    if UNCLAIMED.get().is_some_and(|(unclaimed, _)| unclaimed == tid) {
+        UNCLAIMED.set(None);
+    }
+    Ok(())
 }
 
 /// Waits for one task, whatever signals heaptrace itself gets meanwhile.
@@ -161,7 +246,7 @@ impl Stopped {
 
     /// Lets the task run on, delivering `signal` (0: none). Only a signal-delivery-stop may pass a signal.
     pub fn resume(self, signal: i32) -> Result<()> {
-        request(libc::PTRACE_CONT, self.tid, 0, as_word(signal), "resume")
+        let_run(libc::PTRACE_CONT, self.tid, signal, "resume")
     }
 
     /// The task is no longer to be killed if the calling thread ends; see [`seize`].
@@ -172,7 +257,12 @@ impl Stopped {
     /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
     /// ends in another stop of the same task.
     pub(super) fn run_to_system_call(&self) -> Result<()> {
-        request(libc::PTRACE_SYSCALL, self.tid, 0, 0, "resume")
+        let_run(libc::PTRACE_SYSCALL, self.tid, 0, "resume")
+    }
+
+    /// Lets the task run on without the signal that it has stopped for, while its token is kept: it has been told to stop again.
+    pub(super) fn run_on(&self) -> Result<()> {
+        let_run(libc::PTRACE_CONT, self.tid, 0, "resume")
     }
 
     /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
@@ -188,12 +278,12 @@ impl Stopped {
 
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
     pub fn listen(self) -> Result<()> {
-        request(libc::PTRACE_LISTEN, self.tid, 0, 0, "leave in its group stop")
+        let_run(libc::PTRACE_LISTEN, self.tid, 0, "leave in its group stop")
     }
 
     /// Lets go of the task for good, delivering `signal` (0: none).
     pub fn detach(self, signal: i32) -> Result<()> {
-        request(libc::PTRACE_DETACH, self.tid, 0, as_word(signal), "detach from")
+        let_run(libc::PTRACE_DETACH, self.tid, signal, "detach from")
     }
 
     /// All integer registers, in the kernel's layout.
@@ -220,8 +310,35 @@ impl Stopped {
     pub fn pass_trap(&self, raw: &RawRegs, regs: &Regs) -> Result<()> {
         let mut passed = *raw;
         passed.set_regs(regs);
-        passed.0.eflags |= super::retry::RESUME_FLAG;
+        passed.0.eflags |= RESUME_FLAG;
         self.set_registers(&passed)
+    }
+
+    /// Moves a thread that has hit a breakpoint, and has not been moved yet, back in front of it.
+    fn move_before_trap(&self) -> Result<()> {
+        if !self.is_breakpoint_trap()? {
+            return Ok(());
+        }
+        let raw = self.registers()?;
+        if raw.0.eflags & RESUME_FLAG != 0 {
+            return Ok(());
+        }
+        let mut before = raw.before_trap();
+        before.0.eflags |= RESUME_FLAG;
+        self.set_registers(&before)
+    }
+
+    /// The registers of a thread that has stopped for SIGTRAP, as the trap has left them; and whether the thread has other ones,
+    /// as it was moved back in front of the breakpoint: see [`wait`].
+    pub fn registers_at_trap(&self) -> Result<(RawRegs, bool)> {
+        let mut raw = self.registers()?;
+        // An int3 does not set the flag, but a page fault may have been on the way when another signal came.
+        let is_moved = raw.0.eflags & RESUME_FLAG != 0 && self.is_breakpoint_trap()?;
+        if is_moved {
+            raw.0.rip = raw.0.rip.wrapping_add(1);
+            raw.0.eflags &= !RESUME_FLAG;
+        }
+        Ok((raw, is_moved))
     }
 
     /// The message of a ptrace event: the new task's id, the exit status, or the former id at an exec.
@@ -246,10 +363,15 @@ impl Stopped {
         Ok(self.signal_code()? == SI_KERNEL)
     }
 
-    /// Whether the thread has stopped at the entry or exit of a system call that it makes for us (ptrace(2), "Syscall-stops"):
-    /// the stop that it was at before, and the signal of that, are used up.
-    pub fn is_at_system_call(&self) -> Result<bool> {
-        Ok(self.signal_code()? == libc::SIGTRAP)
+    /// Whether the thread has stopped for a signal, which it gets when it is let go. Otherwise it has stopped for an event, at a
+    /// system call that it makes for us, or in a group stop (ptrace(2), "Stopped states").
+    pub fn has_signal_to_deliver(&self) -> Result<bool> {
+        match self.signal_code() {
+            // Events have SIGTRAP in the low byte and their number above it, system calls SIGTRAP alone.
+            Ok(code) => Ok(code < 0 || code & 0xff != libc::SIGTRAP),
+            Err(TracerError::Task { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says
@@ -317,6 +439,13 @@ impl RawRegs {
         gpr[reg::R14] = r.r14;
         gpr[reg::R15] = r.r15;
         Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+    }
+
+    /// Of a thread that has hit a breakpoint: as it was in front of that.
+    pub const fn before_trap(&self) -> Self {
+        let mut before = *self;
+        before.0.rip = self.0.rip.wrapping_sub(1);
+        before
     }
 
     /// If the thread was interrupted in a system call that has to be made once more: how it makes it. What the kernel itself

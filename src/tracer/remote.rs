@@ -1,16 +1,16 @@
 //! System calls made by a stopped thread of the target on our behalf.
 //!
-//! Used only where nothing else will do: executable memory near a module when its slack is full, and repairing SIGTRAP's
-//! disposition. Made only at a breakpoint stop: there the thread is in user code, so no interrupted system call of its
-//! own waits to be restarted.
+//! Used only where nothing else will do: executable memory near a module when its slack is full, and SIGTRAP's disposition.
+//! At whatever moment heaptrace is killed, the thread goes on as if it had made no call or a whole one: see [`code`].
 
-use super::ptrace::{RawRegs, Stopped, Waited};
+pub mod code;
+
+use super::memory::TargetMemory;
+use super::ptrace::{self, RawRegs, Stopped, Waited};
+use super::retry::RESUME_FLAG;
 use super::status::WaitStatus;
 use super::{Result, TracerError};
 use crate::addr::Addr;
-
-/// The `syscall` instruction: what must stand at the address given to [`call`].
-pub const CALL_CODE: [u8; 2] = [0x0f, 0x05];
 
 /// How a remote call ended.
 #[derive(Debug)]
@@ -22,60 +22,28 @@ pub enum RemoteCall {
     Ended(WaitStatus),
 }
 
-/// Lets the stopped thread make system call `number`. `code` is the address of [`CALL_CODE`]; `regs` are the
-/// thread's registers, which are put back.
-///
-/// All signals are blocked meanwhile, so none is delivered at an address that the program does not know. The thread is
-/// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
-///
-/// # Errors
-/// Any failure of a ptrace request; [`TracerError::Died`] if the thread is gone without a status.
-pub fn call(thread: &Stopped, regs: &RawRegs, code: Addr, number: i64, arguments: [u64; 6]) -> Result<RemoteCall> {
-    let mask = thread.signal_mask()?;
-    let mut errand = Errand {
-        thread,
-        regs,
-        mask,
-        sent: false,
-        running: false,
-        entered: false,
-        left: false,
-        stop_again: 0,
-        in_group_stop: false,
-        faulted: false,
-        over: false,
-    };
-    thread.set_signal_mask(u64::MAX)?;
-    let mut changed = *regs;
-    let r = &mut changed.0;
-    r.rip = code.0;
-    r.rax = number.cast_unsigned();
-    [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
-    thread.set_registers(&changed)?;
-    errand.sent = true;
-    match errand.complete() {
-        Ok(None) => {}
-        Ok(Some(status)) => {
-            errand.over = true;
-            return Ok(RemoteCall::Ended(status));
-        }
-        Err(error) => {
-            // Its end is to be reported to whoever waits next.
-            errand.over = error.is_death();
-            return Err(error);
-        }
-    }
-    let result = thread.registers()?.regs().result().cast_signed();
-    errand.give_back()?;
-    Ok(RemoteCall::Done(result))
+/// A stopped thread that can make a system call for us.
+#[derive(Debug)]
+pub struct Caller<'a> {
+    /// It has stopped; it may have been interrupted in a system call of its own, or hit a breakpoint.
+    pub thread: &'a Stopped,
+    /// The registers with which it goes on afterwards. An interrupted system call is made once more. If it has hit a breakpoint
+    /// of ours: in front of that, see [`RawRegs::before_trap`].
+    pub home: RawRegs,
+    /// Room for [`code::SIZE`] bytes of executable memory.
+    pub code: Addr,
+    /// The thread's memory.
+    pub memory: &'a mut TargetMemory,
 }
 
 /// A thread that is busy for us. However that ends, by an error or a panic too, it gets its registers and mask back: dropping
 /// this sees to it.
 struct Errand<'a> {
     thread: &'a Stopped,
-    regs: &'a RawRegs,
+    home: RawRegs,
     mask: u64,
+    /// It is not stopped for a signal any more, which would be delivered without us.
+    clear: bool,
     /// It has the registers of the system call.
     sent: bool,
     running: bool,
@@ -91,7 +59,140 @@ struct Errand<'a> {
     over: bool,
 }
 
+impl Caller<'_> {
+    /// Lets the thread make system call `number`. Any signal that it has stopped for is used up.
+    ///
+    /// All signals are blocked meanwhile, so none is delivered at an address that the program does not know. The thread is
+    /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
+    ///
+    /// # Errors
+    /// Any failure of a ptrace request, or to write the code; [`TracerError::Died`] if the thread is gone without a status.
+    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<RemoteCall> {
+        let thread = self.thread;
+        let home = self.home.repeating_system_call().unwrap_or(self.home);
+        let mask = thread.signal_mask()?;
+        let clear = !thread.has_signal_to_deliver()?;
+        self.memory.write_code(self.code, &code::image(&home.regs(), mask))?;
+        let mut errand = Errand {
+            thread,
+            home,
+            mask,
+            clear,
+            sent: false,
+            running: false,
+            entered: false,
+            left: false,
+            stop_again: 0,
+            in_group_stop: false,
+            faulted: false,
+            over: false,
+        };
+        match errand.make(self.code, number, arguments) {
+            Ok(None) => {}
+            Ok(Some(status)) => {
+                errand.over = true;
+                return Ok(RemoteCall::Ended(status));
+            }
+            Err(error) => {
+                // Its end is to be reported to whoever waits next.
+                errand.over = error.is_death();
+                return Err(error);
+            }
+        }
+        let result = thread.registers()?.regs().result().cast_signed();
+        errand.give_back()?;
+        Ok(RemoteCall::Done(result))
+    }
+
+    /// Lets the thread map `size` bytes of private, executable memory at `at`, where nothing is mapped.
+    ///
+    /// # Errors
+    /// As for [`Self::call`].
+    pub fn map_code(&mut self, at: Addr, size: u64) -> Result<RemoteCall> {
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        self.call(libc::SYS_mmap, [at.0, size, protection as u64, flags as u64, u64::MAX, 0])
+    }
+
+    /// Lets the thread set its process's action for `signal` to what stands at `new`, and write the action from before to `old`,
+    /// 32 writable bytes. Either may be 0.
+    ///
+    /// # Errors
+    /// As for [`Self::call`].
+    pub fn exchange_signal_action(&mut self, signal: i32, new: Addr, old: Addr) -> Result<RemoteCall> {
+        self.call(libc::SYS_rt_sigaction, [signal as u64, new.0, old.0, 8, 0, 0])
+    }
+
+    /// Borrows a little of the thread's stack, to pass an action of a signal there.
+    pub fn borrow_stack(&self) -> Scratch {
+        // Below the red zone.
+        let at = Addr(self.home.0.rsp.wrapping_sub(512));
+        let mut saved = [0; size_of::<KernelAction>()];
+        // A small alternate stack may have the program's data there.
+        let kept = self.memory.read_uncached(at, &mut saved) == saved.len();
+        Scratch { at, saved: kept.then_some(saved) }
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn return_stack(&mut self, scratch: &Scratch) -> Result<()> {
+        scratch.saved.map_or(Ok(()), |saved| self.memory.write_code(scratch.at, &saved))
+    }
+}
+
+/// Room for one [`KernelAction`] on a thread's stack.
+#[derive(Debug)]
+pub struct Scratch {
+    /// Where.
+    pub at: Addr,
+    /// What stood there; None if that can't be read, and so not be written either.
+    saved: Option<[u8; size_of::<KernelAction>()]>,
+}
+
 impl Errand<'_> {
+    /// Lets the thread make the call. Some: it is ending instead.
+    fn make(&mut self, code: Addr, number: i64, arguments: [u64; 6]) -> Result<Option<WaitStatus>> {
+        if !self.clear {
+            // If we are killed now, the retry handler leaves the thread there: see `Stopped::pass_trap`.
+            let mut waiting = self.home;
+            waiting.0.eflags |= RESUME_FLAG;
+            self.thread.set_registers(&waiting)?;
+            if let Some(status) = self.use_up_signal()? {
+                return Ok(Some(status));
+            }
+        }
+        let mut changed = self.home;
+        let r = &mut changed.0;
+        r.rip = code.0;
+        r.rax = number.cast_unsigned();
+        r.orig_rax = u64::MAX;
+        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
+        self.thread.set_registers(&changed)?;
+        self.sent = true;
+        // Not before: without its way back the thread would be left with all signals blocked.
+        self.thread.set_signal_mask(u64::MAX)?;
+        self.complete()
+    }
+
+    /// Has the thread stop once more without having run, and so without its signal. Some: something else has come instead.
+    fn use_up_signal(&mut self) -> Result<Option<WaitStatus>> {
+        while !self.clear {
+            if !self.running {
+                ptrace::interrupt(self.thread.tid())?;
+                self.thread.run_on()?;
+                self.running = true;
+            }
+            match self.wait()? {
+                (WaitStatus::EventStop, true) => self.clear = true,
+                (WaitStatus::GroupStop(_), true) => (self.clear, self.in_group_stop) = (true, true),
+                (status, _) => return Ok(Some(status)),
+            }
+        }
+        Ok(None)
+    }
+
     /// Lets the thread run until it has left the system call. Some: it is ending instead. May be called again after an error.
     fn complete(&mut self) -> Result<Option<WaitStatus>> {
         let tid = self.thread.tid();
@@ -100,36 +201,41 @@ impl Errand<'_> {
                 self.thread.run_to_system_call()?;
                 self.running = true;
             }
-            let Waited::Task(_, status, token) = super::ptrace::wait_task(tid)? else {
-                return Err(TracerError::Died { tid });
-            };
-            self.running = false;
-            if token.is_none() {
-                return Ok(Some(status));
-            }
-            match status {
+            match self.wait()? {
+                (status, false) => return Ok(Some(status)),
                 // Without PTRACE_O_TRACESYSGOOD the stops at a system call's entry and exit look like this.
-                WaitStatus::Signal(libc::SIGTRAP) if !self.entered => self.entered = true,
-                WaitStatus::Signal(libc::SIGTRAP) => self.left = true,
+                (WaitStatus::Signal(libc::SIGTRAP), _) if !self.entered => self.entered = true,
+                (WaitStatus::Signal(libc::SIGTRAP), _) => self.left = true,
                 // Of the code that stands there, and it would be so again: it is not what was written.
-                WaitStatus::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE) => {
+                (WaitStatus::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE), _) => {
                     self.faulted = true;
                     let source = std::io::Error::from_raw_os_error(libc::EFAULT);
                     return Err(TracerError::Task { operation: "make a system call in", tid, source });
                 }
                 // SIGSTOP can't be blocked; it is delivered afterwards.
-                WaitStatus::Signal(signal) => self.stop_again = signal,
-                WaitStatus::GroupStop(_) => self.in_group_stop = true,
-                WaitStatus::EventStop => {}
-                _ => return Ok(Some(status)),
+                (WaitStatus::Signal(signal), _) => self.stop_again = signal,
+                (WaitStatus::GroupStop(_), _) => self.in_group_stop = true,
+                (WaitStatus::EventStop, _) => {}
+                (status, _) => return Ok(Some(status)),
             }
         }
         Ok(None)
     }
 
+    /// The next that is reported of the thread, and whether it is a stop.
+    fn wait(&mut self) -> Result<(WaitStatus, bool)> {
+        let tid = self.thread.tid();
+        let Waited::Task(_, status, token) = ptrace::wait_task(tid)? else {
+            return Err(TracerError::Died { tid });
+        };
+        self.running = false;
+        Ok((status, token.is_some()))
+    }
+
+    /// The mask first: with its registers the thread loses its own way back to it.
     fn give_back(&mut self) -> Result<()> {
-        self.thread.set_registers(self.regs)?;
         self.thread.set_signal_mask(self.mask)?;
+        self.thread.set_registers(&self.home)?;
         self.over = true;
         let tid = self.thread.tid();
         if self.stop_again != 0 {
@@ -138,15 +244,24 @@ impl Errand<'_> {
         }
         if self.in_group_stop {
             // The kernel then reports the group stop once more, and the thread can be left in it.
-            super::ptrace::interrupt(tid)?;
+            ptrace::interrupt(tid)?;
         }
         Ok(())
+    }
+
+    /// After a failure: has the thread stop where its registers can be given back.
+    fn break_off(&mut self) -> Result<Option<WaitStatus>> {
+        match (self.sent, self.running) {
+            (true, _) if !self.faulted => self.complete(),
+            (false, true) => self.use_up_signal(),
+            _ => Ok(None),
+        }
     }
 }
 
 impl Drop for Errand<'_> {
     fn drop(&mut self) {
-        if self.over || (self.sent && !self.faulted && !matches!(self.complete(), Ok(None))) {
+        if self.over || !matches!(self.break_off(), Ok(None)) {
             return;
         }
         if let Err(error) = self.give_back() {
@@ -155,53 +270,5 @@ impl Drop for Errand<'_> {
     }
 }
 
-/// Lets the stopped thread map `size` bytes of private, executable memory at `at`, where nothing is mapped.
-///
-/// # Errors
-/// As for [`call`].
-pub fn map_code(thread: &Stopped, regs: &RawRegs, code: Addr, at: Addr, size: u64) -> Result<RemoteCall> {
-    let protection = libc::PROT_READ | libc::PROT_EXEC;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let arguments = [at.0, size, protection as u64, flags as u64, u64::MAX, 0];
-    call(thread, regs, code, libc::SYS_mmap, arguments)
-}
-
 /// The kernel's `struct sigaction` on x86-64: handler, flags, restorer, mask, eight bytes each.
 pub type KernelAction = [u64; 4];
-
-/// Lets the stopped thread ask for its process's action for `signal`. The answer goes to `scratch`, 32 writable bytes.
-///
-/// # Errors
-/// As for [`call`].
-pub fn signal_action(thread: &Stopped, regs: &RawRegs, code: Addr, signal: i32, scratch: Addr) -> Result<RemoteCall> {
-    call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, 0, scratch.0, 8, 0, 0])
-}
-
-/// Lets the stopped thread set its process's action for `signal`, which stands at `scratch`.
-///
-/// # Errors
-/// As for [`call`].
-pub fn set_signal_action(
-    thread: &Stopped,
-    regs: &RawRegs,
-    code: Addr,
-    signal: i32,
-    scratch: Addr,
-) -> Result<RemoteCall> {
-    exchange_signal_action(thread, regs, code, signal, scratch, Addr(0))
-}
-
-/// The same, and writes the action from before to `old`, 32 writable bytes, if that is not 0.
-///
-/// # Errors
-/// As for [`call`].
-pub fn exchange_signal_action(
-    thread: &Stopped,
-    regs: &RawRegs,
-    code: Addr,
-    signal: i32,
-    new: Addr,
-    old: Addr,
-) -> Result<RemoteCall> {
-    call(thread, regs, code, libc::SYS_rt_sigaction, [signal as u64, new.0, old.0, 8, 0, 0])
-}

@@ -5,13 +5,12 @@
 //! traces the handler never runs: the trap's signal is taken away from the thread.
 //!
 //! A thread that was stopped when heaptrace was killed gets its signal even where heaptrace has already moved it past the
-//! breakpoint. Such a thread is told by its resume flag, which [`Stopped::pass_trap`] sets: a processor clears that flag
+//! breakpoint. Such a thread is told by its resume flag, which [`ptrace::Stopped::pass_trap`] sets: a processor clears that flag
 //! with the first instruction, and it is never set behind an int3.
 
-use super::memory::TargetMemory;
 use super::procfs;
-use super::ptrace::{self, Stopped};
-use super::remote::{self, KernelAction, RemoteCall};
+use super::ptrace;
+use super::remote::{Caller, RemoteCall};
 use super::{Result, status::SIGTRAP};
 use crate::addr::Addr;
 
@@ -42,9 +41,6 @@ const DEFAULT: u64 = INSTALLED + 32;
 /// SA_RESTORER of the kernel's <asm/signal.h>, which the C library keeps to itself.
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// How far below the stack pointer a thread's old action is passed: below the red zone.
-const SCRATCH: u64 = 512;
-
 /// Bytes that the handler takes in the target, with the actions that system calls set.
 pub const SIZE: u64 = DEFAULT + 32;
 
@@ -65,58 +61,37 @@ pub fn image(at: Addr) -> Vec<u8> {
 pub struct RetryHandler {
     /// The [`image`].
     pub at: Addr,
-    /// A `syscall` instruction: see [`remote::call`].
+    /// Room for the code of a remote call: see [`Caller`].
     pub call: Addr,
 }
 
 impl RetryHandler {
-    /// Lets a stopped thread install the handler. It may have been interrupted in a system call, which it goes on with.
+    /// Lets a thread install the handler.
     ///
     /// # Errors
-    /// As for [`remote::call`].
-    pub fn install(self, thread: &Stopped) -> Result<RemoteCall> {
-        let before = thread.registers()?;
-        let called = self.exchange(thread, self.at.add(INSTALLED), Addr(0))?;
-        if matches!(called, RemoteCall::Done(_))
-            && let Some(again) = before.repeating_system_call()
-        {
-            thread.set_registers(&again)?;
-        }
-        Ok(called)
+    /// As for [`Caller::call`].
+    pub fn install(self, caller: &mut Caller<'_>) -> Result<RemoteCall> {
+        caller.exchange_signal_action(SIGTRAP, self.at.add(INSTALLED), Addr(0))
     }
 
-    /// Lets a stopped thread put the default action back, unless the program has set its own, past the C library. The thread
-    /// may have been interrupted in a system call, which it goes on with. `memory` is the thread's.
+    /// Lets a thread put the default action back, unless the program has set its own, past the C library.
     ///
     /// # Errors
-    /// As for [`remote::call`].
-    pub fn remove(self, thread: &Stopped, memory: &mut TargetMemory) -> Result<RemoteCall> {
-        let before = thread.registers()?;
-        let old = Addr(before.0.rsp.wrapping_sub(SCRATCH));
-        let mut saved = KernelAction::default().map(u64::to_le_bytes).concat();
-        let kept = memory.read_uncached(old, &mut saved) == saved.len();
-        let mut called = self.exchange(thread, self.at.add(DEFAULT), old)?;
+    /// As for [`Caller::call`].
+    pub fn remove(self, caller: &mut Caller<'_>) -> Result<RemoteCall> {
+        let scratch = caller.borrow_stack();
+        let mut called = caller.exchange_signal_action(SIGTRAP, self.at.add(DEFAULT), scratch.at)?;
         if let RemoteCall::Done(result) = called {
             // Without an answer there was no room on the stack, and nothing is known against it.
-            let handler = if result == 0 { memory.read_word_uncached(old) } else { None };
+            let handler = if result == 0 { caller.memory.read_word_uncached(scratch.at) } else { None };
             if handler.is_some_and(|handler| handler != self.at.0 && handler != 0) {
-                called = self.exchange(thread, old, Addr(0))?;
+                called = caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;
             }
         }
         if matches!(called, RemoteCall::Done(_)) {
-            if kept {
-                memory.write_code(old, &saved)?;
-            }
-            if let Some(again) = before.repeating_system_call() {
-                thread.set_registers(&again)?;
-            }
+            caller.return_stack(&scratch)?;
         }
         Ok(called)
-    }
-
-    fn exchange(self, thread: &Stopped, new: Addr, old: Addr) -> Result<RemoteCall> {
-        let regs = thread.registers()?;
-        remote::exchange_signal_action(thread, &regs, self.call, SIGTRAP, new, old)
     }
 }
 

@@ -214,6 +214,75 @@ fn a_forking_program_is_left_without_the_handler() {
     forking.assert_killed();
 }
 
+/// T42: heaptrace is killed at one call of the edge after the other: in front of every request, read and write by which it
+/// traces. Neither the program nor a child that it has forked is hurt: registers, flags, floating-point state and signal mask are
+/// as they were. Before our handler is installed `run` has the kernel kill the program, which has done nothing yet then.
+#[cfg(debug_assertions)]
+fn killed_at_any_call(options: &[&str], mode: &str) {
+    let killed_at = |call: u64| {
+        let program = Program::fixture("killed_children").args(["2", mode]);
+        let running = program.env("HEAPTRACE_INJECT", format!("abort:{call}")).start_traced(options);
+        let ended = running.wait();
+        let is_killed = ended.status.signal() == Some(Signal::SIGKILL as i32);
+        let text = ended.text();
+        assert!(is_killed || ended.code() == 0, "{call}: {} {}", ended.status, ended.stderr);
+        assert!(text == "begins\nok\n" || is_killed && text.is_empty(), "{call}: {text} {}", ended.stderr);
+        (is_killed, !text.is_empty())
+    };
+    // how many calls there are
+    let (mut low, mut high) = (1, 20_000);
+    assert!(!killed_at(high).0, "there are more calls");
+    while low < high {
+        let middle = u64::midpoint(low, high);
+        if killed_at(middle).0 { low = middle + 1 } else { high = middle }
+    }
+    let kills = u64::from(crate::suite::rounds(40));
+    let survived = (1..=kills).filter(|kill| killed_at(low * kill / kills) == (true, true)).count();
+    assert!(survived as u64 > kills / 2, "{survived} of {kills}");
+}
+
+/// T42: children that run untraced.
+#[cfg(debug_assertions)]
+#[test]
+fn t42_killed_at_any_call_with_children() {
+    killed_at_any_call(&[], "plain");
+}
+
+/// T42: children that are followed.
+#[cfg(debug_assertions)]
+#[test]
+fn t42_killed_at_any_call_with_followed_children() {
+    killed_at_any_call(&["-f"], "plain");
+}
+
+/// T42: on an alternate signal stack, which stays as it is.
+#[cfg(debug_assertions)]
+#[test]
+fn t42_killed_at_any_call_on_an_alternate_stack() {
+    killed_at_any_call(&[], "alternate");
+}
+
+/// T42: with children that borrow the memory; these may be lost, the program may not.
+#[cfg(debug_assertions)]
+#[test]
+fn t42_killed_at_any_call_with_borrowers() {
+    killed_at_any_call(&[], "spawn");
+}
+
+/// T42: a program that shared a CPU with heaptrace may run on all again.
+#[test]
+fn t42_killed_in_run_of_a_pinned_program() {
+    let program = Program::fixture("victim").args(["0"]);
+    let mut running = program.start_traced(&["--pin"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    kill_heaptrace(running.pid(), pid);
+    let cpus = |pid| procfs::status_field(pid, "Cpus_allowed_list").unwrap();
+    assert_eq!(cpus(pid), cpus(i32::try_from(std::process::id()).unwrap()));
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    running.assert_killed();
+}
+
 /// T42: a tree of processes: none of them dies of it.
 #[test]
 fn t42_killed_in_run_of_a_tree() {

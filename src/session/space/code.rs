@@ -9,7 +9,7 @@ use crate::breakpoints::{Added, Purpose, Purposes, Site};
 use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::remote::{self, RemoteCall};
+use crate::tracer::remote::{self, Caller, RemoteCall};
 use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
@@ -211,8 +211,9 @@ impl AddressSpace {
         }
         self.read_maps(thread.tid())?;
         let Some(gap) = self.maps.find_gap(near, PAD_MAPPING) else { return Ok(Placed::Impossible) };
-        let Some(code) = self.remote_code()? else { return Ok(Placed::Impossible) };
-        match remote::map_code(thread, raw, code, gap, PAD_MAPPING)? {
+        // It stands at a breakpoint of ours.
+        let Some(mut caller) = self.caller(thread, raw.before_trap())? else { return Ok(Placed::Impossible) };
+        match caller.map_code(gap, PAD_MAPPING)? {
             RemoteCall::Done(result) if result.cast_unsigned() == gap.0 => {
                 self.pads.add_region(gap, PAD_MAPPING, None);
                 self.mapped_pads += 1;
@@ -227,12 +228,18 @@ impl AddressSpace {
         }
     }
 
-    /// Where the code of remote system calls stands; written at first use, to a module's slack.
-    pub fn remote_code(&mut self) -> Result<Option<Addr>> {
+    /// Prepares a thread for a remote call, after which it goes on with the registers `home`. None if there is no room.
+    pub fn caller<'a>(&'a mut self, thread: &'a Stopped, home: RawRegs) -> Result<Option<Caller<'a>>> {
+        let Some(code) = self.remote_code()? else { return Ok(None) };
+        Ok(Some(Caller { thread, home, code, memory: &mut self.memory }))
+    }
+
+    /// Where the code of remote system calls goes: in a module's slack. It is written for each call.
+    fn remote_code(&mut self) -> Result<Option<Addr>> {
         if self.remote_code.is_none()
-            && let Some(at) = self.pads.reserve(remote::CALL_CODE.len() as u64)
+            && let Some(at) = self.pads.reserve(remote::code::SIZE as u64)
         {
-            self.write_new_code(at, &remote::CALL_CODE)?;
+            self.write_new_code(at, &[0; remote::code::SIZE])?;
             self.remote_code = Some(at);
         }
         Ok(self.remote_code)
@@ -335,15 +342,13 @@ impl AddressSpace {
         let used: Vec<_> = self.pads.regions().collect();
         for (start, len) in used {
             let mut zeros = vec![0; usize::try_from(len).unwrap_or(0)];
-            if let Some(handler) = kept {
-                let mut keep = |at: Addr, code: &[u8]| {
-                    let Some(offset) = at.0.checked_sub(start.0).filter(|offset| *offset < len) else { return };
-                    for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(code) {
-                        *byte = *kept;
-                    }
-                };
-                keep(handler.at, &retry::image(handler.at));
-                keep(handler.call, &remote::CALL_CODE);
+            if let Some(handler) = kept
+                && let Some(offset) = handler.at.0.checked_sub(start.0).filter(|offset| *offset < len)
+            {
+                let image = retry::image(handler.at);
+                for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(image) {
+                    *byte = kept;
+                }
             }
             if let Err(error) = self.memory.write_code(start, &zeros) {
                 tracing::debug!("{error}");
@@ -379,9 +384,9 @@ impl AddressSpace {
         self.breakpoints.originals().any(|(addr, _)| holds(addr))
     }
 
-    /// Takes everything of ours out of a copy of this address space: the memory of a forked child that is stopped and has
-    /// no other thread.
-    pub fn clean_copy(&self, copy: &mut TargetMemory) -> Result<()> {
+    /// Writes the original bytes to a copy of this address space: the memory of a forked child that is stopped and has no other
+    /// thread.
+    pub fn restore_copy(&self, copy: &mut TargetMemory) -> Result<()> {
         let mut pages: BTreeMap<Addr, Vec<(usize, u8)>> = BTreeMap::new();
         for (addr, original) in self.breakpoints.originals().chain(self.breakpoints.removed()) {
             let offset = addr.0 % PAGE_SIZE;
@@ -400,6 +405,11 @@ impl AddressSpace {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Zeroes the pads in such a copy.
+    pub fn clear_pads_of_copy(&self, copy: &mut TargetMemory) -> Result<()> {
         for (start, len) in self.pads.regions() {
             copy.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)])?;
         }

@@ -4,10 +4,11 @@ use super::NAME;
 use super::record::{Record, SIZE, What};
 use crate::addr::Addr;
 use crate::arch::INT3;
+use crate::tracer::affinity::CpuSet;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
-use crate::tracer::remote::RemoteCall;
+use crate::tracer::remote::{Caller, RemoteCall};
 use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control};
@@ -25,9 +26,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the guardian does, from its start to its end. Standard input is the socket to heaptrace.
 ///
+/// If heaptrace has `pinned` the target to one CPU, it gets those of the guardian, who has them from the same parent.
+///
 /// # Errors
 /// If standard input is no such socket.
-pub fn stand_by() -> Result<()> {
+pub fn stand_by(pinned: bool) -> Result<()> {
     let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
     let mut spaces = BTreeMap::new();
     while let Some((record, memory)) = receive()? {
@@ -37,13 +40,26 @@ pub fn stand_by() -> Result<()> {
     for space in spaces.values_mut() {
         space.restore();
     }
+    let mut known: BTreeSet<i32> = spaces.values().map(|space| space.pid).collect();
     for space in spaces.values_mut() {
-        space.restore_children();
-        if space.settle() && space.remove_handler() {
-            space.clear_code();
-        }
+        space.rescue(&mut known);
+    }
+    if pinned {
+        let cpus = CpuSet::of(0)?;
+        known.into_iter().for_each(|pid| unpin(pid, &cpus));
     }
     Ok(())
+}
+
+/// Gives threads that are left on the one CPU that heaptrace has chosen all of `cpus`.
+fn unpin(pid: i32, cpus: &CpuSet) {
+    let Some(single) = cpus.single() else { return };
+    for tid in procfs::tasks(pid).unwrap_or_default() {
+        if CpuSet::of(tid).is_ok_and(|current| current == single) {
+            // It may be gone.
+            let _ = cpus.apply(tid);
+        }
+    }
 }
 
 /// The next record and the descriptor that came with it. None at the end.
@@ -190,23 +206,51 @@ impl Space {
         }
     }
 
-    /// Children that were forked at the last moment, and have never been seen by heaptrace, hold a copy of our breakpoints.
-    fn restore_children(&self) {
-        for child in procfs::children(self.pid) {
-            if procfs::same_memory(child, self.pid) != Some(false) {
+    /// Takes all that is ours out, once its code is restored. `known` are the processes that are dealt with.
+    fn rescue(&mut self, known: &mut BTreeSet<i32>) {
+        let mut copies = self.copies(known);
+        let is_settled = self.settle();
+        // A fork that was under way is over now, and those are all.
+        copies.extend(self.copies(known));
+        for mut copy in copies {
+            copy.rescue(known);
+        }
+        if is_settled && self.remove_handler() && !self.sharers().into_iter().any(catches_trap) {
+            self.clear_code();
+        }
+    }
+
+    /// Children that were forked at the last moment, and that heaptrace has not told of, hold a copy of our breakpoints: they
+    /// get their code back at once.
+    fn copies(&self, known: &mut BTreeSet<i32>) -> Vec<Self> {
+        let mut copies = Vec::new();
+        for pid in procfs::children(self.pid) {
+            if known.contains(&pid) || procfs::same_memory(pid, self.pid) != Some(false) {
                 continue;
             }
-            let Ok(mut copy) = TargetMemory::open(child, child) else { continue };
-            // Another program has something else there.
-            let is_copy = self.bytes.placed.iter().all(|(&addr, &original)| {
-                let mut byte = [0];
-                copy.read_uncached(addr, &mut byte) == 1 && (byte == [INT3] || byte == [original])
-            });
-            if is_copy {
-                // Its end is no failure of ours.
-                let _ = write_originals(&mut copy, &self.bytes);
+            let Ok(memory) = TargetMemory::open(pid, pid) else { continue };
+            let mut copy = Self { pid, memory, bytes: self.bytes.clone() };
+            if copy.is_copy() {
+                known.insert(pid);
+                copy.restore();
+                copies.push(copy);
             }
         }
+        copies
+    }
+
+    /// Whether a child has our breakpoints where its parent has them, or is rid of them. Another program has something else there.
+    fn is_copy(&self) -> bool {
+        self.bytes.placed.iter().all(|(&addr, &original)| {
+            let mut byte = [0];
+            self.memory.read_uncached(addr, &mut byte) == 1 && (byte == [INT3] || byte == [original])
+        })
+    }
+
+    /// Children that borrow its memory.
+    fn sharers(&self) -> Vec<i32> {
+        let shares = |child: &i32| procfs::same_memory(*child, self.pid) == Some(true);
+        procfs::children(self.pid).into_iter().filter(shares).collect()
     }
 
     /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be told.
@@ -214,10 +258,11 @@ impl Space {
         let mut clear = BTreeSet::new();
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
-            let Ok(threads) = procfs::tasks(self.pid) else { return false };
+            let Ok(mut threads) = procfs::tasks(self.pid) else { return false };
             // A list is cut short where a thread ends meanwhile.
             let mut again =
                 procfs::status_number(self.pid, "Threads").is_some_and(|count| threads.len() < count as usize);
+            threads.extend(self.sharers());
             for tid in threads {
                 if clear.contains(&tid) {
                     continue;
@@ -241,7 +286,8 @@ impl Space {
 
     /// Looks where a thread is: without touching it if it sleeps.
     fn look_at(&self, tid: i32, deadline: Instant) -> Look {
-        if matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')) {
+        let Ok(Some(process)) = procfs::thread_group(tid) else { return Look::Clear };
+        if matches!(procfs::state(process, tid), None | Some(b'Z' | b'X')) {
             return Look::Clear;
         }
         // The kernel has not finished with heaptrace yet: the thread may be about to get the signal of a trap that it has been
@@ -249,10 +295,10 @@ impl Space {
         if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0 && tracer != control::thread_id()) {
             return Look::Again;
         }
-        if let Whereabouts::Blocked { pc, .. } = procfs::whereabouts(self.pid, tid)
+        if let Whereabouts::Blocked { pc, .. } = procfs::whereabouts(process, tid)
             && self.bytes.is_clear(pc)
             // One that sleeps elsewhere, as for a page of its stack, may be about to enter the handler.
-            && procfs::system_call(self.pid, tid).is_some()
+            && procfs::system_call(process, tid).is_some()
         {
             return Look::Clear;
         }
@@ -300,7 +346,7 @@ impl Space {
 
     /// Lets a thread take the handler for SIGTRAP out, which none needs any more. False if it may be there still.
     fn remove_handler(&mut self) -> bool {
-        let Some(handler) = self.bytes.handler else { return true };
+        let Some(handler) = self.bytes.handler.filter(|_| catches_trap(self.pid)) else { return true };
         // A filter may kill the program for a system call that it would never make itself.
         if procfs::has_seccomp(self.pid) {
             return false;
@@ -333,7 +379,11 @@ impl Space {
         loop {
             match ptrace::poll_task(tid)? {
                 Waited::Task(_, WaitStatus::EventStop | WaitStatus::GroupStop(_), Some(thread)) => {
-                    let called = handler.remove(&thread, &mut self.memory)?;
+                    let (home, code) = (thread.registers()?, handler.call);
+                    self.memory.stands_still(Some(tid));
+                    let called = handler.remove(&mut Caller { thread: &thread, home, code, memory: &mut self.memory });
+                    self.memory.stands_still(None);
+                    let called = called?;
                     thread.detach(0)?;
                     return Ok(matches!(called, RemoteCall::Done(0)));
                 }
@@ -354,6 +404,11 @@ impl Space {
             let _ = self.memory.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)]);
         }
     }
+}
+
+/// Whether a process has a handler for SIGTRAP, ours or its own.
+fn catches_trap(pid: i32) -> bool {
+    procfs::status_signals(pid, "SigCgt").is_some_and(|set| set & (1 << (SIGTRAP - 1)) != 0)
 }
 
 /// Attaches to a thread, if it is not attached to already: for the right to write.
