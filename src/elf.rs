@@ -222,19 +222,7 @@ impl<'d> Elf<'d> {
         if let Image::Memory { start, base } = self.image {
             return Some(LoadBias(start.0.wrapping_sub(base.0)));
         }
-        let bias_of = |mapping: &Mapping| {
-            let covers = |s: &Segment| {
-                let end = s.offset.checked_add(s.file_size).and_then(|e| e.checked_next_multiple_of(PAGE_SIZE));
-                s.execute == mapping.perms.execute
-                    && page_floor(s.offset) <= mapping.offset
-                    && end.is_some_and(|end| mapping.offset < end)
-            };
-            let segment = self.segments().find(covers)?;
-            let object = segment.addr.0.wrapping_add(mapping.offset).wrapping_sub(segment.offset);
-            Some(LoadBias(mapping.start.0.wrapping_sub(object)))
-        };
-        let files = || mappings.iter().filter(|m| m.kind == Kind::File);
-        files().filter(|m| m.perms.execute).chain(files().filter(|m| !m.perms.execute)).find_map(bias_of)
+        load_bias(&self.segments().collect::<Vec<_>>(), mappings)
     }
 
     fn program_header(&self, p_type: elf::ProgramType) -> Option<&'d elf::ProgramHeader64<LE>> {
@@ -275,6 +263,23 @@ impl<'d> Elf<'d> {
             _ => ObjAddr(value),
         }
     }
+}
+
+/// As [`Elf::load_bias`] of the file with these segments.
+pub fn load_bias(segments: &[Segment], mappings: &[Mapping]) -> Option<LoadBias> {
+    let bias_of = |mapping: &Mapping| {
+        let covers = |s: &&Segment| {
+            let end = s.offset.checked_add(s.file_size).and_then(|e| e.checked_next_multiple_of(PAGE_SIZE));
+            s.execute == mapping.perms.execute
+                && page_floor(s.offset) <= mapping.offset
+                && end.is_some_and(|end| mapping.offset < end)
+        };
+        let segment = segments.iter().find(covers)?;
+        let object = segment.addr.0.wrapping_add(mapping.offset).wrapping_sub(segment.offset);
+        Some(LoadBias(mapping.start.0.wrapping_sub(object)))
+    };
+    let files = || mappings.iter().filter(|m| m.kind == Kind::File);
+    files().filter(|m| m.perms.execute).chain(files().filter(|m| !m.perms.execute)).find_map(bias_of)
 }
 
 fn is_loadable(e_type: u16) -> bool {

@@ -43,6 +43,8 @@ pub enum Format {
     Svg,
     /// report.json, for scripts; `docs/report.schema.json` describes it.
     Json,
+    /// The same, compressed with gzip: stacks repeat each other, so that it is far smaller.
+    JsonGz,
     /// A report to read.
     Txt,
     /// A summary in Markdown of what `check` found.
@@ -55,12 +57,13 @@ pub enum Format {
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
         Self::Svg,
         Self::Json,
+        Self::JsonGz,
         Self::Txt,
         Self::Markdown,
         Self::JUnit,
@@ -75,6 +78,7 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Json => "json",
+            Self::JsonGz => "json.gz",
             Self::Txt => "txt",
             Self::Markdown => "md",
             Self::JUnit => "junit.xml",
@@ -132,7 +136,7 @@ impl fmt::Display for Format {
 }
 
 /// Names that are reserved for formats of later versions: refused, never mistaken for a shorter one.
-const PLANNED: [&str; 3] = ["html", "dhat.json", "firefox.json"];
+const PLANNED: [&str; 5] = ["html", "dhat.json", "dhat.json.gz", "firefox.json", "firefox.json.gz"];
 
 /// Lists the formats that exist, for messages.
 fn available() -> String {
@@ -214,6 +218,7 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Folded => folded::write(&view, out),
         Format::Svg => svg::write(&view, options, out),
         Format::Json => json::write(&view, out),
+        Format::JsonGz => json::write_gz(&view, out),
         Format::Txt => txt::write(&view, options, out),
         Format::Markdown => markdown::write(&view, options.top, out),
         Format::JUnit => junit::write(&view, out),

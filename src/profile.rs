@@ -371,12 +371,21 @@ pub struct Histograms {
 /// An earlier image of the process, replaced by exec.
 #[derive(Clone, Debug)]
 pub struct Image {
+    /// The process, as one profile may be of several.
+    pub pid: i32,
     /// Basename of its executable.
     pub program: String,
     /// Its totals at the exec.
     pub totals: Totals,
     /// Blocks live at the exec, gone with the address space: neither leaks nor residual.
     pub gone_with_exec: Amount,
+}
+
+impl Image {
+    /// Whether nothing happened in it.
+    pub const fn is_empty(&self) -> bool {
+        self.totals.allocations + self.totals.frees + self.totals.preexisting_frees + self.totals.failed == 0
+    }
 }
 
 /// Children of the process.

@@ -43,7 +43,6 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use process::{Common, Process};
 use processes::{Processes, Slot};
-use space::SharedFiles;
 use std::sync::Arc;
 use std::time::Instant;
 use stops::{Next, Serving, Stops};
@@ -139,7 +138,8 @@ pub struct Session {
     first_pid: i32,
     /// What is left of processes that have ended while others go on.
     finished: Vec<Recording>,
-    files: SharedFiles,
+    /// How many processes are about to be let go, while others are traced on.
+    leaving: usize,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
@@ -242,6 +242,14 @@ impl Session {
 
     /// Does what another heaptrace has asked for, through the thread that talks to it.
     fn answer(&mut self, request: requests::Request) {
+        if request.wish == Wish::Detach
+            && request.pid != self.first_pid
+            && let Some(slot) = self.processes.find(request.pid)
+        {
+            self.begin_leaving(slot);
+            let _ = request.reply.send(Ok(Answer::Detaching));
+            return;
+        }
         let process = self.processes.find(request.pid).and_then(|slot| self.processes.get_mut(slot));
         let reply = match process {
             Some(process) => match request.wish {
@@ -307,6 +315,12 @@ impl Session {
     }
 
     fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) -> crate::tracer::Result<()> {
+        if self.leaving > 0
+            && let Some(slot) = self.leaving_home(tid, status)
+        {
+            self.leave(slot, tid, status, stopped);
+            return Ok(());
+        }
         let noticed = Instant::now();
         let action = match self.decide(tid, status, &stopped) {
             Ok(action) => action,
@@ -436,9 +450,11 @@ impl Session {
         }
         self.release_held_children_of(slot);
         if let Some(mut process) = self.processes.remove(slot) {
+            self.leaving -= usize::from(process.leaving);
+            process.detached &= process.exit.or(process.killed_by).is_none();
             process.cost.wall_ns = process.lived_ns();
             process.exit = process.exit.or(process.killed_by);
-            process.end(&mut self.files);
+            process.end();
             self.finished.push(process.finish(None));
         }
     }

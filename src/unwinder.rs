@@ -163,6 +163,7 @@ pub struct Unwinder {
     /// By look-up address; only addresses inside modules.
     rules: FxHashMap<Addr, (Rule, ModuleId)>,
     rows: Rows,
+    /// Empty before the first walk, which many processes never see.
     edges: Vec<Edge>,
     stacks: StackTable,
     context: UnwindContext<usize>,
@@ -181,7 +182,7 @@ impl Default for Unwinder {
             code: Vec::new(),
             rules: FxHashMap::default(),
             rows: Rows::default(),
-            edges: vec![NO_EDGE; EDGES],
+            edges: Vec::new(),
             stacks: StackTable::new(),
             context: UnwindContext::new(),
             buffer: StackBuffer::default(),
@@ -348,6 +349,9 @@ impl Unwinder {
     where
         M: ReadMemory + ?Sized,
     {
+        if self.edges.is_empty() {
+            self.edges.resize(EDGES, NO_EDGE);
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut stack = StackWindow::new(&mut buffer, memory, regs.sp());
         let mut cursor = Cursor::new(regs);
@@ -389,7 +393,7 @@ impl Unwinder {
         let pc = addr.raw().0;
         let is_return = matches!(addr, FrameAddr::Return(_));
         let hash = (pc ^ u64::from(parent.0) << 32 ^ u64::from(parent.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let slot = (hash >> 40) as usize & (self.edges.len() - 1);
+        let slot = (hash >> 40) as usize & self.edges.len().wrapping_sub(1);
         if let Some(edge) = self.edges.get(slot)
             && edge.pc == pc
             && edge.parent == parent

@@ -116,8 +116,8 @@ Examples:
   heaptrace ctl 1234 pause
       Records no more allocations until `heaptrace ctl 1234 resume`; the process runs faster meanwhile.
   heaptrace ctl 1234 detach
-      Lets process 1234 go, and all that `-f` follows with it, and writes what was recorded, as Ctrl-C in
-      `heaptrace attach` does."
+      Lets process 1234 go and writes what was recorded, as Ctrl-C in `heaptrace attach` does. With -f: the first
+      process takes all others with it; another one goes alone, and they are traced on."
 )]
 pub(super) struct CtlArguments {
     /// Process id, and what its tracer is to do: pause, resume or detach

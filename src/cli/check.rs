@@ -99,25 +99,25 @@ pub(super) struct CheckArguments {
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
     gen_suppressions: Option<PathBuf>,
 
-    /// An earlier report (-o x.json): only leaks and errors that it does not have count
+    /// An earlier report (-o x.json, x.json.gz): only leaks and errors that it does not have count
     ///
     /// They are compared by the names of the functions on their stacks, so that the report of an older build will do.
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
     baseline: Option<PathBuf>,
 
-    /// Leaks up to so many bytes are no failure
+    /// Leaks up to so many bytes are no failure; with -f, in each process
     #[arg(long, value_name = "BYTES", value_parser = values::size, help_heading = "Judgement")]
     max_leaked_bytes: Option<u64>,
 
-    /// Fail if more bytes than this are live at one moment: 1000000, 512k, 10MiB
+    /// Fail if more bytes than this are live at one moment: 1000000, 512k, 10MiB; with -f, in any one process
     #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Judgement")]
     max_peak: Option<u64>,
 
-    /// Fail after more allocations than this
+    /// Fail after more allocations than this; with -f, of any one process
     #[arg(long, value_name = "N", help_heading = "Judgement")]
     max_allocations: Option<u64>,
 
-    /// Fail if more bytes than this are live at the end, leaked or not
+    /// Fail if more bytes than this are live at the end, leaked or not; with -f, in any one process
     #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Judgement")]
     max_live: Option<u64>,
 

@@ -147,8 +147,10 @@ fn conclude_as(
     let servers = destinations.servers.as_ref();
     let mut work = Work { options, outputs, servers, export, number, known: KnownNames::default(), judging };
     let (profile, files) = if traced.others.is_empty() {
+        // What was not chosen has no file of its own.
+        let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
         let profile = work.name(traced.first);
-        let files = work.outputs.write(Scope::All, &profile, &work.export, &mut waiter);
+        let files = work.outputs.write(scope, &profile, &work.export, &mut waiter);
         (profile, files)
     } else {
         work.tree(traced, &mut waiter)

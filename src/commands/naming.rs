@@ -125,7 +125,9 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
     let names = recording.thread_names;
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
+    let pid = recording.pid;
     let images = recording.images.into_iter().map(|image| Image {
+        pid,
         program: image.program,
         totals: image.totals,
         gone_with_exec: image.gone_with_exec,

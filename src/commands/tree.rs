@@ -33,7 +33,7 @@ impl Work<'_, '_> {
         direct: &mut dyn DirectOutputs,
     ) -> (Profile, Origin) {
         let origin = Origin {
-            end_ns: recording.start_ns.saturating_add(recording.cost.wall_ns),
+            start_ns: recording.start_ns,
             inherited_bytes: recording.inherited_bytes,
             inherited: recording.inherited,
             inherited_at_peak: recording.inherited_at_peak,
@@ -41,7 +41,7 @@ impl Work<'_, '_> {
         let (parent, seen) = (recording.parent, seen(&recording));
         let profile = self.name(recording);
         // Files that say nothing are in the way of those that do.
-        if seen == Seen::Recorded || parent.is_none() {
+        if seen == Seen::Recorded || parent.is_none() && seen != Seen::Skipped {
             files.extend(self.outputs.write(Scope::Process, &profile, &self.export, direct));
         }
         let require_all = self.judging.as_ref().is_some_and(|judging| judging.options.policy.require_all);

@@ -100,12 +100,20 @@ impl<'d> Elf<'d> {
 
     /// The first symbol of this name, versions aside; a global one before a local one.
     pub fn find_symbol(&self, name: &str) -> Option<Symbol<'d>> {
-        let mut found: Option<Symbol<'d>> = None;
-        for symbol in self.all_symbols().filter(|s| base_name(&s.name) == name) {
-            if symbol.binding != Binding::Local {
-                return Some(symbol);
+        let [found] = self.find_symbols([name]);
+        found
+    }
+
+    /// As [`Elf::find_symbol`], of several names in one go through the tables.
+    pub fn find_symbols<const N: usize>(&self, names: [&str; N]) -> [Option<Symbol<'d>>; N] {
+        let mut found = [const { None::<Symbol<'d>> }; N];
+        for symbol in self.all_symbols() {
+            let name = base_name(&symbol.name);
+            let Some(place) = names.iter().zip(&mut found).find(|(wanted, _)| **wanted == name) else { continue };
+            let known = place.1;
+            if known.as_ref().is_none_or(|known| known.binding == Binding::Local && symbol.binding != Binding::Local) {
+                *known = Some(symbol);
             }
-            found.get_or_insert(symbol);
         }
         found
     }

@@ -7,8 +7,11 @@ mod judged;
 use super::view::{Frame, Site, View, weight};
 use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Totals};
 use crate::unwinder::Quality;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use judged::{ReportBudget, ReportFinding, ReportLeaks, ReportSuppression, ReportVerdict};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
@@ -16,6 +19,15 @@ use std::io::{self, Write};
 pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, &report(view))?;
     out.write_all(b"\n")
+}
+
+/// Writes the report compressed.
+pub(crate) fn write_gz(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
+    // no time and no name in the header: equal profiles make equal files
+    let mut gzip = GzEncoder::new(out, Compression::default());
+    write(view, &mut gzip)?;
+    gzip.finish()?;
+    Ok(())
 }
 
 #[derive(Serialize)]
@@ -120,6 +132,7 @@ struct Module<'a> {
 
 #[derive(Serialize)]
 struct Image<'a> {
+    pid: i32,
     program: &'a str,
     totals: ReportTotals,
     gone_with_exec: ReportAmount,
@@ -181,7 +194,7 @@ struct ReportFrame<'a> {
     function: &'a str,
     file: Option<&'a str>,
     line: Option<u32>,
-    module: Option<String>,
+    module: Option<Cow<'a, str>>,
     offset: Option<String>,
     inlined: bool,
 }
@@ -335,6 +348,7 @@ fn modules<'a>(view: &View<'a>) -> Vec<Module<'a>> {
 
 fn images<'a>(view: &View<'a>) -> Vec<Image<'a>> {
     let images = view.profile.images.iter().map(|image| Image {
+        pid: image.pid,
         program: &image.program,
         totals: totals(&image.totals),
         gone_with_exec: amount(image.gone_with_exec),
@@ -379,7 +393,7 @@ fn report_frame<'a>(frame: &Frame<'a>) -> ReportFrame<'a> {
         function: frame.name,
         file: frame.file,
         line: Some(frame.line).filter(|line| *line != 0),
-        module: frame.module.map(|module| module.path.to_string_lossy().into_owned()),
+        module: frame.module.map(|module| module.path.to_string_lossy()),
         offset: frame.location.map(|location| format!("{:#x}", location.offset)),
         inlined: frame.inlined,
     }

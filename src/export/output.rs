@@ -150,6 +150,8 @@ pub struct Outcome {
     pub path: PathBuf,
     /// Its format.
     pub format: Format,
+    /// Bytes that were allocated as the profile in it says.
+    pub allocated_bytes: u64,
     /// The number of bytes written, or why there is no (new) file.
     pub result: Result<u64, OutputError>,
 }
@@ -283,7 +285,7 @@ impl Outputs {
         let mut outcomes: Vec<(usize, Outcome)> = order
             .into_iter()
             .map(|(place, output, path, shown)| {
-                let format = output.format;
+                let (format, allocated_bytes) = (output.format, profile.totals.bytes_allocated);
                 let fill = |out: &mut dyn Write| write(format, profile, options, out);
                 let result = match output.target {
                     _ if written.contains(&path) => Err(OutputError::Duplicate { path: shown.clone() }),
@@ -291,7 +293,7 @@ impl Outputs {
                     Target::File { .. } => write_anywhere(&path, fill, direct),
                 };
                 written.push(path);
-                (place, Outcome { path: shown, format, result })
+                (place, Outcome { path: shown, format, allocated_bytes, result })
             })
             .collect();
         outcomes.sort_by_key(|(place, _)| *place);

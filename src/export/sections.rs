@@ -6,7 +6,7 @@ use super::text::{
 };
 use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text};
 use crate::profile::identity::is_unresolved;
-use crate::profile::{Amount, Exit, Finding, FindingKind, Mode, Profile};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Mode, Profile};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -21,6 +21,12 @@ const LONG_RUN_NS: u64 = 30_000_000_000;
 
 /// How many frames of a stack the tables show.
 const FRAMES: usize = 3;
+
+/// Of so many programs at most the images are told that exec has replaced.
+const PROGRAMS: usize = 8;
+
+/// So many processes are named; of more it is told how many they are.
+const NAMED: usize = 3;
 
 /// How text is laid out.
 #[derive(Clone, Copy, Debug)]
@@ -406,19 +412,7 @@ pub(crate) fn other_processes(out: &mut String, layout: Layout, profile: &Profil
         return;
     }
     heading(out, layout, "Other images and processes");
-    for image in &profile.images {
-        prose(
-            out,
-            layout,
-            &format!(
-                "before exec, {}: {}, {}; {} gone with it, not counted above",
-                image.program,
-                plural(image.totals.allocations, "allocation"),
-                human_bytes(image.totals.bytes_allocated),
-                human_bytes(image.gone_with_exec.bytes)
-            ),
-        );
-    }
+    images(out, layout, profile);
     let noun = |count: u64| if count == 1 { "child" } else { "children" };
     if followed > 0 {
         prose(out, layout, &format!("{} {} traced too", grouped(followed), noun(followed)));
@@ -429,6 +423,51 @@ pub(crate) fn other_processes(out: &mut String, layout: Layout, profile: &Profil
         let count = children.untraced;
         let line = format!("{} {}{names} ran untraced: not in these numbers", grouped(count), noun(count));
         let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&printable(&line), 2, layout.width)));
+    }
+}
+
+/// Earlier images, those of one program together.
+fn images(out: &mut String, layout: Layout, profile: &Profile) {
+    let mut programs: Vec<&str> = Vec::new();
+    for image in &profile.images {
+        if !programs.contains(&image.program.as_str()) {
+            programs.push(&image.program);
+        }
+    }
+    let allocated = |program: &&str| {
+        let images = profile.images.iter().filter(|image| image.program == **program);
+        images.fold(0u64, |sum, image| sum.saturating_add(image.totals.bytes_allocated))
+    };
+    if programs.len() > PROGRAMS {
+        programs.sort_by_key(|program| Reverse(allocated(program)));
+    }
+    for program in programs.iter().take(PROGRAMS) {
+        let images: Vec<&Image> = profile.images.iter().filter(|image| image.program == *program).collect();
+        let sum = |of: fn(&Image) -> u64| images.iter().fold(0u64, |sum, image| sum.saturating_add(of(image)));
+        let mut pids: Vec<String> = images.iter().map(|image| image.pid.to_string()).collect();
+        pids.dedup();
+        let times = match (images.len(), pids.as_slice()) {
+            (1, [_]) if profile.processes.is_empty() => String::new(),
+            (1, [pid]) => format!(" (process {pid})"),
+            (count, [_]) if profile.processes.is_empty() => format!(" ({} times)", grouped(count as u64)),
+            (count, [pid]) => format!(" ({} times in process {pid})", grouped(count as u64)),
+            (count, _) if count == pids.len() && count <= NAMED => format!(" (processes {})", pids.join(", ")),
+            (count, _) if count == pids.len() => format!(" (in {} processes)", grouped(count as u64)),
+            (count, _) => format!(" ({} times in {} processes)", grouped(count as u64), grouped(pids.len() as u64)),
+        };
+        prose(
+            out,
+            layout,
+            &format!(
+                "before exec, {program}{times}: {}, {}; {} gone with it, not counted above",
+                plural(sum(|image| image.totals.allocations), "allocation"),
+                human_bytes(sum(|image| image.totals.bytes_allocated)),
+                human_bytes(sum(|image| image.gone_with_exec.bytes))
+            ),
+        );
+    }
+    if let Some(more @ 1..) = programs.len().checked_sub(PROGRAMS) {
+        prose(out, layout, &format!("and images of {}", plural(more as u64, "more program")));
     }
 }
 

@@ -73,9 +73,10 @@ pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &
     if hidden > 0 {
         let _ = writeln!(out, "  {}", layout.paint.dim(&format!("and {} more", text::grouped(hidden as u64))));
     }
-    let pprof = files.iter().find(|outcome| outcome.result.is_ok() && outcome.format.is_pprof());
+    let pprof = files.iter().filter(|outcome| outcome.result.is_ok() && outcome.format.is_pprof());
+    let richest = pprof.rev().max_by_key(|outcome| outcome.allocated_bytes);
     // an empty profile is no use to look at
-    if let Some(outcome) = pprof.filter(|_| view.profile.totals.allocations > 0) {
+    if let Some(outcome) = richest.filter(|_| view.profile.totals.allocations > 0) {
         let path = text::shell_words(&[outcome.path.to_string_lossy().into_owned()]);
         let what = match view.headline() {
             Headline::Peak => "the peak",

@@ -43,6 +43,7 @@ pub(crate) fn sample_profile() -> Profile {
         allocators: vec![AllocatorUse { module: 2, functions: ["calloc", "free", "malloc"].map(str::to_owned).into() }],
         modules: modules(),
         images: vec![Image {
+            pid: 4242,
             program: "sh".to_owned(),
             totals: Totals {
                 allocations: 120,
@@ -393,10 +394,11 @@ fn formats_are_told_by_the_longest_suffix() {
     assert_eq!(format("dir/a.pb.gz"), Ok(Format::PprofGz));
     assert_eq!(format("a.b.pb"), Ok(Format::Pprof));
     assert_eq!(format("a.json"), Ok(Format::Json));
+    assert_eq!(format("a.json.gz"), Ok(Format::JsonGz));
     assert_eq!(format("a.dhat.json"), Err(FormatError::NotYet { suffix: "dhat.json" }));
     for unknown in ["a", "a.gz", "pb.gz", ".json", "a.json.bak", "ajson", "a.JSON"] {
         let message = format(unknown).expect_err(unknown).to_string();
-        assert!(message.contains(".pb.gz .pb .folded .svg .json .txt"), "{message}");
+        assert!(message.contains(".pb.gz .pb .folded .svg .json .json.gz .txt"), "{message}");
     }
 }
 

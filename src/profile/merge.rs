@@ -19,6 +19,9 @@ const POINTS: usize = 1024;
 /// The most sentences of warning that are taken over.
 const WARNINGS: usize = 20;
 
+/// So many processes are named that a warning is about; of more it is told how many they are.
+const NAMED: usize = 3;
+
 /// Adds profile to profile.
 #[derive(Debug)]
 pub struct Merger {
@@ -32,6 +35,16 @@ pub struct Merger {
     findings: FxHashMap<FindingKey, usize>,
     leak_sites: FxHashMap<usize, usize>,
     timelines: Vec<OwnTimeline>,
+    warnings: Vec<SharedWarning>,
+}
+
+/// A sentence of warning, and the processes that it is about.
+#[derive(Debug)]
+struct SharedWarning {
+    text: String,
+    /// So many as are named.
+    pids: Vec<i32>,
+    processes: u64,
 }
 
 /// Module, offset in it, and names: code without a module has only those.
@@ -54,8 +67,8 @@ struct OwnTimeline {
 /// What a process's profile does not say of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Origin {
-    /// Its end, in nanoseconds since tracing began.
-    pub end_ns: u64,
+    /// When it began, in nanoseconds since tracing did. The times in its profile count from then.
+    pub start_ns: u64,
     /// Bytes that were live when it was forked.
     pub inherited_bytes: u64,
     /// What came over the fork and is live at its end.
@@ -88,7 +101,7 @@ impl Merger {
             budgets: Vec::new(),
             verdict: None,
             meta: first.meta.clone(),
-            images: first.images.clone(),
+            images: Vec::new(),
         };
         let mut merger = Self {
             merged: empty,
@@ -101,6 +114,7 @@ impl Merger {
             findings: FxHashMap::default(),
             leak_sites: FxHashMap::default(),
             timelines: Vec::new(),
+            warnings: Vec::new(),
         };
         merger.add(first, origin);
         merger
@@ -153,21 +167,23 @@ impl Merger {
         add_up(&mut merged.histograms.size, &profile.histograms.size);
         add_up(&mut merged.histograms.lifetime, &profile.histograms.lifetime);
         merged.meta.complete &= profile.meta.complete;
-        merged.meta.duration_ns = merged.meta.duration_ns.max(origin.end_ns);
-        for warning in profile.warnings {
-            if merged.warnings.len() < WARNINGS && !merged.warnings.contains(&warning) {
-                merged.warnings.push(warning);
-            }
-        }
+        let end_ns = origin.start_ns.saturating_add(profile.cost.wall_ns);
+        merged.meta.duration_ns = merged.meta.duration_ns.max(end_ns);
+        // A process that becomes another program at once has nothing to tell of the image before.
+        let is_first = self.timelines.is_empty();
+        merged.images.extend(profile.images.into_iter().filter(|image| is_first || !image.is_empty()));
+        let pid = profile.meta.pid;
+        profile.warnings.into_iter().for_each(|warning| self.add_warning(warning, pid));
         self.timelines.push(OwnTimeline {
-            points: profile.timeline,
+            points: profile.timeline.into_iter().map(|point| later(point, origin.start_ns)).collect(),
             inherited_bytes: origin.inherited_bytes,
-            end_ns: profile.meta.exit.map(|_| origin.end_ns),
+            end_ns: profile.meta.exit.map(|_| end_ns),
         });
     }
 
     /// Ends it: the profile of all, with a line for each process.
     pub fn finish(mut self, processes: Vec<ProcessRow>) -> Profile {
+        self.merged.warnings = self.warnings.iter().map(|warning| warning.told(processes.len())).collect();
         self.merged.children.followed = (processes.len() as u64).saturating_sub(1);
         self.merged.processes = processes;
         self.merged.timeline = sum_of(&self.timelines);
@@ -284,10 +300,29 @@ impl Merger {
         sum.live_bytes = sum.live_bytes.saturating_add(totals.live_bytes.saturating_sub(inherited.bytes));
         sum.peak_blocks += totals.peak_blocks.saturating_sub(inherited_at_peak.objects);
         sum.peak_bytes = sum.peak_bytes.saturating_add(totals.peak_bytes.saturating_sub(inherited_at_peak.bytes));
-        sum.peak_at_ns = sum.peak_at_ns.max(totals.peak_at_ns);
+        // A process that only inherited its peak has none of its own.
+        if totals.peak_bytes > inherited_at_peak.bytes {
+            sum.peak_at_ns = sum.peak_at_ns.max(origin.start_ns.saturating_add(totals.peak_at_ns));
+        }
         sum.temporary += totals.temporary;
         sum.failed += totals.failed;
         sum.preexisting_frees += totals.preexisting_frees;
+    }
+
+    fn add_warning(&mut self, text: String, pid: i32) {
+        let has_room = self.warnings.len() < WARNINGS;
+        match self.warnings.iter_mut().find(|known| known.text == text) {
+            Some(known) => {
+                known.processes += 1;
+                if known.pids.len() < NAMED {
+                    known.pids.push(pid);
+                }
+            }
+            None if has_room => {
+                self.warnings.push(SharedWarning { text, pids: vec![pid], processes: 1 });
+            }
+            None => {}
+        }
     }
 
     fn add_finding(&mut self, finding: Finding) {
@@ -328,6 +363,22 @@ impl Merger {
                     merged.sites.push(site);
                 }
             }
+        }
+    }
+}
+
+impl SharedWarning {
+    /// The sentence, with the processes out of `all` that it is about.
+    fn told(&self, all: usize) -> String {
+        let Self { text, pids, processes } = self;
+        if all < 2 {
+            return text.clone();
+        }
+        let named: Vec<String> = pids.iter().map(i32::to_string).collect();
+        match usize::try_from(*processes).unwrap_or(usize::MAX) {
+            1 => format!("{text} (process {})", named.join(", ")),
+            count if count <= NAMED => format!("{text} (processes {})", named.join(", ")),
+            count => format!("{text} ({count} of {all} processes)"),
         }
     }
 }
@@ -376,6 +427,10 @@ fn add_up(sum: &mut Vec<u64>, part: &[u64]) {
     for (sum, part) in sum.iter_mut().zip(part) {
         *sum += part;
     }
+}
+
+const fn later(point: TimelinePoint, ns: u64) -> TimelinePoint {
+    TimelinePoint { t_ns: point.t_ns.saturating_add(ns), ..point }
 }
 
 /// What all processes together had live over time.

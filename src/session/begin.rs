@@ -2,7 +2,7 @@
 
 use super::process::{Common, Pinned, Process};
 use super::processes::Processes;
-use super::space::{self, AddressSpace, Probing, SharedFiles};
+use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stops::{Serving, Stops};
 use super::tasks::Role;
 use super::{Session, SessionError, Settings, Target, exit_of};
@@ -39,6 +39,7 @@ impl Session {
             began: Instant::now(),
             attached: matches!(target, Target::Attach { .. }),
             numbers: Arc::default(),
+            objects: SharedObjects::default(),
         };
         match target {
             Target::Launch { program, mask } => Self::launch(&program, &mask, common),
@@ -57,7 +58,7 @@ impl Session {
             first,
             first_pid,
             finished: Vec::new(),
-            files: SharedFiles::default(),
+            leaving: 0,
             unstarted: None,
         }
     }
@@ -85,7 +86,7 @@ impl Session {
                 }
             }
         };
-        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref())?;
+        let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref(), &common.objects)?;
         let mut process = Process::new(child.pid, Preexisting::None, space, &common);
         process.affinity = affinity;
         let mut session = Self::new(process, common);
@@ -101,7 +102,7 @@ impl Session {
         let threads = seize::seize_all(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
-        let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref());
+        let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects);
         let opened = threads
             .iter()
             .map(|thread| thread.tid)

@@ -190,7 +190,7 @@ impl Session {
     /// A child that had borrowed the memory has got its own, by exec.
     fn follow_borrower(&mut self, lender: Slot, tid: i32, former: i32) -> Result<Action> {
         let guardian = self.common.settings.guardian.as_ref();
-        let opened = AddressSpace::open(tid, tid, guardian);
+        let opened = AddressSpace::open(tid, tid, guardian, &self.common.objects);
         let Some(process) = self.processes.get_mut(lender) else { return Ok(Action::Gone) };
         let space = match opened {
             Ok(space) => space,
@@ -297,7 +297,7 @@ impl Process {
 
     /// Other threads vanish in an exec, some without any event. Borrowers live on, in the old address space. Returns who
     /// has vanished.
-    fn forget_threads(&mut self) -> Vec<i32> {
+    pub(super) fn forget_threads(&mut self) -> Vec<i32> {
         let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
         for task in &threads {
             self.tasks.remove(task.tid);
@@ -309,7 +309,7 @@ impl Process {
     /// A new image: another address space, with nothing of ours in it.
     fn on_exec(&mut self, tid: i32) -> Result<Action> {
         self.end_image();
-        let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref()) {
+        let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref(), self.space.objects()) {
             Ok(space) => space,
             Err(error) if error.is_death() => return Err(error),
             Err(error) => {

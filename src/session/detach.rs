@@ -6,9 +6,10 @@
 
 use super::hit::{leave_pad, pass_trap_to};
 use super::process::Process;
+use super::processes::Slot;
 use super::retry::NobodyLeft;
 use super::stops::{Serving, Stops};
-use super::tasks::Task;
+use super::tasks::{Role, Task};
 use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
@@ -36,6 +37,8 @@ struct Asked {
     tried: BTreeSet<i32>,
     /// The last of them, by process.
     retiring: BTreeMap<i32, i32>,
+    /// Whether sleeping threads have to be stopped, too.
+    everyone: bool,
 }
 
 /// How a stopped task leaves the tracing.
@@ -90,6 +93,77 @@ impl Session {
             process.note_stuck(&asked.settled);
         }
         self.drain_detaching()
+    }
+
+    /// One process of several is to be let go, while the others are traced on: takes its probes away and makes its threads
+    /// stop. Each is let go at its next stop.
+    pub(super) fn begin_leaving(&mut self, slot: Slot) {
+        let Self { processes, stops, .. } = self;
+        let Some(process) = processes.get_mut(slot).filter(|process| !process.leaving) else { return };
+        process.scan_before_detach(stops);
+        (process.leaving, process.detached) = (true, true);
+        self.leaving += 1;
+        process.unpin();
+        process.restore_code();
+        // The kernel detaches nobody by itself, as the tracer lives on.
+        process.ask_to_stop(&mut Asked { everyone: true, ..Asked::default() }, stops);
+        self.finish_if_over(slot);
+    }
+
+    /// The process of a task that has stopped, if that one is to be let go.
+    pub(super) fn leaving_home(&self, tid: i32, status: WaitStatus) -> Option<Slot> {
+        let group = || self.processes.find(procfs::thread_group(tid).ok().flatten()?);
+        let slot = self.stops.home(tid).or_else(group)?;
+        let process = self.processes.get(slot).filter(|process| process.leaving)?;
+        // A child that had borrowed its memory is a process of its own from its exec on, which is traced.
+        let is_other_ones = status == WaitStatus::Event(Event::Exec) && tid != process.pid;
+        Some(slot).filter(|_| !is_other_ones)
+    }
+
+    /// Lets go of a stopped task of a process that [`Self::begin_leaving`] was called for. What it has forked until now is a
+    /// process of its own, which is traced.
+    pub(super) fn leave(&mut self, slot: Slot, tid: i32, status: WaitStatus, stopped: Stopped) {
+        if self.stops.home(tid).is_none() {
+            self.stops.note_arrival(tid);
+            self.add_task(slot, tid, Role::Thread);
+        }
+        if matches!(status, WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone)) {
+            self.follow_child(tid, &stopped);
+            self.expect_thread(slot, &stopped);
+        }
+        let has_new_image = status == WaitStatus::Event(Event::Exec);
+        if has_new_image && let Some(process) = self.processes.get_mut(slot) {
+            for old in process.forget_threads() {
+                self.stops.forget(old);
+            }
+            self.add_task(slot, tid, Role::Thread);
+        }
+        let child = stopped.event_message().ok().filter(|_| status == WaitStatus::Event(Event::Vfork));
+        self.let_go(tid, status, stopped);
+        // Nobody will tell of its end.
+        if let Some(child) = child.and_then(|child| i32::try_from(child).ok()) {
+            self.stops.end_vfork(child);
+        }
+        let Some(process) = self.processes.get_mut(slot) else { return };
+        if !has_new_image && process.tasks.is_empty() && process.exit.is_none() {
+            // Every thread has been seen outside the pads.
+            process.space.clear_pads(process.retry.handler());
+        }
+        self.finish_if_over(slot);
+    }
+
+    /// A thread of a process that is to be let go has just made another one: that will stop, too.
+    fn expect_thread(&mut self, slot: Slot, parent: &Stopped) {
+        let Some(new) = parent.event_message().ok().and_then(|new| i32::try_from(new).ok()) else { return };
+        let is_thread = |process: &Process| procfs::thread_group(new).ok().flatten() == Some(process.pid);
+        // It may have stopped, and gone, before this was told.
+        if self.processes.get(slot).is_some_and(is_thread)
+            && self.stops.home(new).is_none()
+            && !self.stops.early.contains(&new)
+        {
+            self.stops.early.insert(new);
+            self.add_task(slot, new, Role::Thread);
+        }
     }
 
     /// Takes all stops that are waiting and detaches from those tasks.
@@ -212,6 +286,7 @@ impl Process {
         let mut waiting = false;
         // Where only a stopped thread's code can be changed, one has to be stopped.
         let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
+        let may_sleep_on = !self.exit_kill && !needs_stop && !asked.everyone;
         for tid in self.tasks.tids() {
             if asked.settled.contains(&tid) && !needs_stop {
                 continue;
@@ -224,16 +299,11 @@ impl Process {
                     stops.forget(tid);
                     continue;
                 }
-                Some(b'S' | b'D' | b'I') if !self.exit_kill && !needs_stop && self.stands_clear(group, tid) => {
+                Some(b'S' | b'D' | b'I') if may_sleep_on && self.stands_clear(group, tid) => {
                     asked.settled.insert(tid);
                     continue;
                 }
-                Some(_)
-                    if task.listening
-                        && !self.exit_kill
-                        && !needs_stop
-                        && !procfs::has_pending(tid, SIGTRAP).unwrap_or(true) =>
-                {
+                Some(_) if task.listening && may_sleep_on && !procfs::has_pending(tid, SIGTRAP).unwrap_or(true) => {
                     // Its registers were seen, and if need be moved, when it entered the group stop.
                     asked.settled.insert(tid);
                     continue;

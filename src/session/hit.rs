@@ -194,7 +194,7 @@ impl Process {
         if self.space.is_wrapper(return_addr) {
             entry.family = self.space.family_through_wrapper(stack);
         }
-        let time_ns = self.elapsed_ns();
+        let time_ns = self.lived_ns();
         let (model, table) = (&mut self.model, &self.settings.table);
         let entered = self.calls.enter(&entry, stack, time_ns, table, &mut |event| model.apply(&event));
         if frees {
@@ -240,7 +240,7 @@ impl Process {
 
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
-        let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.elapsed_ns() };
+        let at = Return { task, site, sp: regs.sp(), result: regs.result(), time_ns: self.lived_ns() };
         let model = &mut self.model;
         let left = self.calls.leave(&at, &mut self.space.original_memory(), &mut |event| model.apply(&event));
         let matched = left == Left::Matched;

@@ -4,7 +4,7 @@ use super::leakscan::LeakWatch;
 use super::pausing::Pause;
 use super::recording::EndedImage;
 use super::retry::Retry;
-use super::space::{AddressSpace, SharedFiles};
+use super::space::{AddressSpace, SharedObjects};
 use super::stops::Stops;
 use super::tasks::Tasks;
 use super::trapmask::TrapMask;
@@ -36,6 +36,7 @@ pub(super) struct Common {
     pub(super) began: Instant,
     pub(super) attached: bool,
     pub(super) numbers: Arc<AtomicU64>,
+    pub(super) objects: SharedObjects,
 }
 
 impl Common {
@@ -83,6 +84,8 @@ pub struct Process {
     /// How a thread ended that a signal has ended.
     pub(super) killed_by: Option<Exit>,
     pub(super) detached: bool,
+    /// Whether it is about to be let go, while others are traced on.
+    pub(super) leaving: bool,
     pub(super) affinity: Option<Pinned>,
     pub(super) program: String,
     pub(super) command: Vec<String>,
@@ -167,6 +170,7 @@ impl Process {
             exit: None,
             killed_by: None,
             detached: false,
+            leaving: false,
             affinity: None,
             program: String::new(),
             command: Vec::new(),
@@ -184,19 +188,14 @@ impl Process {
         }
     }
 
-    pub(super) fn elapsed_ns(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// For how long it was traced, ns.
+    /// For how long it was traced, ns: what the times of its events and of its end are told in.
     pub(super) fn lived_ns(&self) -> u64 {
         u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
-    pub(super) fn end(&mut self, files: &mut SharedFiles) {
+    pub(super) fn end(&mut self) {
         self.space.end_guard();
-        self.space.share_files(files);
         self.progress.live(&mut self.shown_bytes, 0);
     }
 

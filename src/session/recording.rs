@@ -189,6 +189,8 @@ impl Recording {
         }
         kept.shrink();
         self.stacks = kept;
+        // Thousands of processes may leave one until the end.
+        self.snapshot.sites.shrink_to_fit();
     }
 }
 
@@ -199,7 +201,7 @@ impl Process {
         let (stacks, modules) = self.space.records();
         let modules = modules.to_vec();
         let stacks = stacks.clone();
-        self.cost.wall_ns = self.elapsed_ns();
+        self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
         self.record(snapshot, LeakScan::NotWanted, stacks, modules)
     }

@@ -6,26 +6,28 @@ mod code;
 mod companion;
 mod data;
 mod exec;
+mod facts;
 mod fork;
 mod object;
 mod original;
+#[cfg(test)]
+mod testing;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
-pub use fork::SharedFiles;
+pub use facts::SharedObjects;
 pub use original::OriginalMemory;
 
 use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
-use crate::allocators::select::{AllocatorSymbol, ModuleSymbols, Probe, is_internal_name};
+use crate::allocators::select::{ModuleSymbols, Probe};
 use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
-use crate::elf::{Elf, SymbolKind, base_name};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
-use crate::symbols::{Companion, FileVersion, ModuleMemory, Search};
+use crate::symbols::{FileVersion, Search};
 use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -34,6 +36,8 @@ use crate::tracer::root::TargetRoot;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{StackTable, Unwinder};
+use facts::{Facts, in_process};
+use object::Object;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -167,6 +171,8 @@ pub struct AddressSpace {
     warnings: Vec<String>,
     /// Where debug files are looked for.
     search: Option<Search>,
+    /// What is known of files that other processes have loaded, too.
+    objects: SharedObjects,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
     /// The entries of [`exec::EXEC_CALLS`].
@@ -223,7 +229,7 @@ const R_STATE: u64 = 24;
 
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
-    pub fn open(pid: i32, tid: i32, guardian: Option<&Guardian>) -> Result<Self> {
+    pub fn open(pid: i32, tid: i32, guardian: Option<&Guardian>, objects: &SharedObjects) -> Result<Self> {
         let memory = TargetMemory::open(pid, tid)?;
         let mut unwinder = Unwinder::default();
         if let Some(sp) = procfs::initial_stack(tid) {
@@ -258,12 +264,18 @@ impl AddressSpace {
             probing: Probing::default(),
             warnings: Vec::new(),
             search: None,
+            objects: objects.clone(),
             exit_watched: false,
             exec_calls: FxHashMap::default(),
             aside_for: BTreeSet::new(),
             leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
         })
+    }
+
+    /// What is known of the files that this session's processes have loaded.
+    pub const fn objects(&self) -> &SharedObjects {
+        &self.objects
     }
 
     /// Ends the guard: nothing of ours is in it any more, or it is gone.
@@ -346,35 +358,10 @@ impl AddressSpace {
         if code.is_empty() {
             return;
         }
-        let (file, bytes) = if mapped.is_vdso() { (None, None) } else { self.open_file(tid, &mapped) };
-        let memory =
-            bytes.is_none().then(|| ModuleMemory { start: mapped.start(), bytes: self.memory_image(&mapped).into() });
-        let parsed = match (&bytes, &memory) {
-            (Some(bytes), _) => Elf::parse(bytes),
-            (None, Some(memory)) => Elf::parse_memory(&memory.bytes, memory.start),
-            (None, None) => return,
-        };
-        let elf = match parsed {
-            Ok(elf) => elf,
-            // Mapped executable, but no object file of ours: a JIT's cache file, a 32-bit library under a translator.
-            Err(error) => {
-                tracing::debug!("{}: {error}", mapped.path.display());
-                return;
-            }
-        };
-        let bias = elf.load_bias(&mapped.segments);
-        let Some(bias) = bias else { return };
         let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
-        let mut symbols = allocator_symbols(&elf, id, &mapped, table);
-        let companion = self.symbols_elsewhere(&mapped.path, &elf, is_program, &symbols, table);
-        let stripped = companion.as_ref().and_then(Companion::elf);
-        if let Some(stripped) = &stripped {
-            symbols.symbols.extend(allocator_symbols(stripped, id, &mapped, table).symbols);
-        }
-        // Where this module's symbols are.
-        let named = stripped.as_ref().unwrap_or(&elf);
-        self.unwinder.add_module(elf.unwind_sections().into_module(id, code.clone(), bias));
-        for slack in elf.executable_slack() {
+        let Some(Object { facts, bias, file, memory }) = self.object(tid, &mapped, is_program, table) else { return };
+        self.unwinder.add_module(facts.unwind.clone().into_module(id, code.clone(), bias));
+        for slack in &facts.slack {
             self.add_slack(bias.to_process(slack.addr), slack.size, id);
         }
         let first = code.first().cloned().unwrap_or_default();
@@ -382,33 +369,38 @@ impl AddressSpace {
             id,
             path: mapped.path.clone(),
             deleted: mapped.deleted,
-            build_id: elf.build_id_hex(),
+            build_id: facts.build_id.clone(),
             start: first.start,
             end: code.last().map_or(first.end, |last| last.end),
             file_offset: mapped.segments.iter().find(|s| s.start == first.start).map_or(0, |s| s.offset),
             bias,
-            version: file.as_ref().and_then(FileVersion::of),
-            file: file.map(Arc::new),
-            memory: memory.clone(),
+            version: file.as_deref().and_then(FileVersion::of),
+            file,
+            memory,
             is_program,
             probed: Vec::new(),
         });
-        if let Err(error) = self.watch_libc(named, bias) {
+        if let Err(error) = self.watch_libc(&facts, bias) {
             tracing::debug!("{error}");
         }
-        if let Err(error) = self.watch_loader(&elf, bias) {
+        if let Err(error) = self.watch_loader(&facts, bias) {
             self.blind(format!("libraries that are loaded later will not be seen: {error}"));
         }
         if self.exit_watched {
-            self.note_leak_suppressions(&elf, bias, &mapped.path);
-            if let Err(error) = self.watch_libc_exit(named, bias) {
+            self.note_leak_suppressions(&facts, bias, &mapped.path);
+            if let Err(error) = self.watch_libc_exit(&facts, bias) {
                 tracing::debug!("{error}");
             }
         }
-        let data = data::module_data(&elf, id, bias);
-        let internal_code =
-            if is_program && !symbols.symbols.is_empty() { internal_code(named, bias) } else { Vec::new() };
-        let start = Some(bias.to_process(elf.entry())).filter(|_| is_program && elf.is_static());
+        let data = facts.module_data(id, bias);
+        let internal_code = facts.internal_code.iter().map(|range| in_process(range, bias)).collect();
+        let start = facts.static_entry.map(|entry| bias.to_process(entry));
+        let symbols = ModuleSymbols {
+            module: id,
+            file_name: mapped.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            soname: facts.soname.clone(),
+            symbols: facts.allocator.clone(),
+        };
         self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, start, internal_code, data });
     }
 }
@@ -480,6 +472,14 @@ impl AddressSpace {
         }
     }
 
+    /// An address as it is the same in each process: `module+0xoffset`.
+    pub(super) fn place_in_module(&self, addr: Addr) -> String {
+        let is_here = |module: &&Loaded| module.mapped.code().iter().any(|code| code.contains(&addr));
+        let Some(module) = self.loaded.iter().find(is_here) else { return addr.to_string() };
+        let name = module.mapped.path.file_name().unwrap_or_default().to_string_lossy();
+        format!("{name}+{:#x}", module.bias.to_object(addr).0)
+    }
+
     fn process_address(&self, probe: &Probe) -> Option<(Addr, ModuleId)> {
         let module = self.loaded.iter().find(|module| module.id == probe.module)?;
         Some((module.bias.to_process(probe.addr), module.id))
@@ -517,7 +517,8 @@ impl AddressSpace {
             }
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
-                let missed = format!("no probe could be placed at {}: calls of that function are missed", probe.addr);
+                let place = self.place_in_module(probe.addr);
+                let missed = format!("no probe could be placed at {place}: calls of that function are missed");
                 if probe.to_place.is_needed_to_see_all() { self.blind(missed) } else { self.warnings.push(missed) }
             }
             Placed::Interrupted(status) => {
@@ -562,12 +563,10 @@ impl AddressSpace {
     }
 
     /// If the module is the dynamic linker: watches the function that it calls before and after each change of its list.
-    fn watch_loader(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
-        let (Some(notify), Some(state)) = (elf.find_symbol("_dl_debug_state"), elf.find_symbol("_r_debug")) else {
-            return Ok(());
-        };
-        self.loader_state = Some(bias.to_process(state.addr).add(R_STATE));
-        self.place_or_defer(Deferred { addr: bias.to_process(notify.addr), to_place: ToPlace::Loader }, None)?;
+    fn watch_loader(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
+        let Some((notify, state)) = facts.loader else { return Ok(()) };
+        self.loader_state = Some(bias.to_process(state).add(R_STATE));
+        self.place_or_defer(Deferred { addr: bias.to_process(notify), to_place: ToPlace::Loader }, None)?;
         Ok(())
     }
 
@@ -626,36 +625,6 @@ impl Drop for AddressSpace {
             tracing::warn!("{error}");
         }
     }
-}
-
-/// The allocator functions among a module's symbols.
-fn allocator_symbols(elf: &Elf<'_>, id: ModuleId, mapped: &MappedModule, table: &AllocatorTable) -> ModuleSymbols {
-    let symbols = elf
-        .symbols()
-        .chain(elf.global_labels())
-        .filter_map(|symbol| {
-            let name = base_name(&symbol.name);
-            let function = table.lookup(name)?;
-            // A label of assembly code is a function if the user says so.
-            let is_label = symbol.kind == SymbolKind::Untyped && table.is_declared(function);
-            if symbol.kind != SymbolKind::Function && !is_label {
-                return None;
-            }
-            Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
-        })
-        .collect();
-    ModuleSymbols {
-        module: id,
-        file_name: mapped.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        soname: elf.soname().map(|name| name.to_string_lossy().into_owned()),
-        symbols,
-    }
-}
-
-fn internal_code(elf: &Elf<'_>, bias: LoadBias) -> Vec<Range<Addr>> {
-    let internal =
-        elf.symbols().filter(|symbol| symbol.is_function() && symbol.size > 0 && is_internal_name(&symbol.name));
-    internal.map(|symbol| bias.to_process(symbol.addr)..bias.to_process(symbol.addr).add(symbol.size)).collect()
 }
 
 /// Whether two snapshots of the maps show the same load of the same file.

@@ -164,7 +164,7 @@ fn expressions_have_the_cfa_the_load_address_and_loads_of_every_size() {
 #[test]
 fn edges_that_share_a_slot_are_told_apart() {
     let mut unwinder = unwinder();
-    unwinder.edges.truncate(1);
+    unwinder.edges.resize(1, NO_EDGE);
     // FRAMED calls itself from one place, to different depths; its row there is CFA = rsp + 8
     for depth in [1, 5, 3, 5, 1] {
         let mut stack = Stack::new();
@@ -501,7 +501,7 @@ fn mangled_tables_and_stacks_never_panic_or_hang() {
         }
         let [eh_frame, header, debug] = tables;
         let mut unwinder = Unwinder::new();
-        unwinder.edges.truncate(64);
+        unwinder.edges.resize(64, NO_EDGE);
         unwinder.add_module(UnwindModule {
             eh_frame: section(EH_FRAME, eh_frame),
             eh_frame_hdr: (round % 3 != 0).then(|| section(EH_FRAME_HDR, header)).flatten(),

@@ -239,6 +239,10 @@ fn a_baseline_excuses_what_it_knows() {
     std::fs::copy(program.report_path(), &old).unwrap();
     let known = check(&program, &["--baseline", old.to_str().unwrap()], &["leak"]);
     assert_eq!(known.verdict(), (0, "clean"), "{}", known.ended.stderr);
+    let packed = std::process::Command::new("gzip").arg("-k").arg(&old).status().unwrap();
+    assert!(packed.success());
+    let known = check(&program, &["--baseline", &format!("{}.gz", old.display())], &["leak"]);
+    assert_eq!(known.verdict(), (0, "clean"), "{}", known.ended.stderr);
     assert_eq!(check(&program, &[], &["clean"]).verdict(), (0, "clean"));
     std::fs::copy(program.report_path(), &old).unwrap();
     let new = check(&program, &["--baseline", old.to_str().unwrap()], &["leak"]);

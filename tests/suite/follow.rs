@@ -1,5 +1,7 @@
 //! Trees of processes under `-f`.
 
+mod told;
+
 use super::counts::assert_sites;
 use crate::support::ledger::Ledger;
 use crate::support::procfs;
@@ -450,6 +452,57 @@ fn attach_follows_what_is_started_from_then_on() {
         let row = rows.iter().find(|row| row["program"] == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
         assert_eq!((&row["seen"], &row["exit"]["code"]), (&"recorded".into(), &0.into()));
     }
+    traced.report.assert_no_anomaly();
+}
+
+/// `ctl CHILD detach` lets that process go and no other one; what it does then is its own.
+#[test]
+fn a_child_is_let_go_alone() {
+    let (mut child, mut first) = (0, 0);
+    let tree = Tree::run(Tree::fixture(&["inherit"]), &[], |running| {
+        child = running.value("child").parse().unwrap();
+        first = procfs::status_field(child, "PPid").unwrap().parse().unwrap();
+        let asker = Program::new("/bin/true");
+        asker.start_heaptrace(["ctl", &child.to_string(), "detach"]).wait().success();
+        procfs::wait_until_let_go(child);
+        procfs::assert_left_as_it_was(child);
+        assert_ne!(procfs::tracer_of(first), 0, "its parent is traced on");
+        running.send("go on");
+        assert_eq!(running.line(), "parent done");
+    });
+    tree.ended.clone().success();
+    assert_totals(&tree.process(i64::from(first)), &tree.ledger(""));
+    let [_, second] = tree.rows() else { panic!("two processes: {:?}", tree.rows()) };
+    assert_eq!((&second["pid"], &second["exit"]), (&Value::from(child), &Value::Null));
+    assert_eq!(second["totals"]["allocations"], 0, "it was let go before");
+    tree.all.assert_no_anomaly();
+}
+
+/// So where the child has threads that allocate all the time.
+#[test]
+fn a_busy_child_is_let_go_alone() {
+    let busy = Program::fixture("victim").exe().display().to_string();
+    let program = Program::new("sh").args(["-c", &format!("{busy} 4; sort /dev/null; echo over")]);
+    let mut running = program.start_traced(&["-f"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    procfs::wait_until_probed(pid);
+    let shell: i32 = procfs::status_field(pid, "PPid").unwrap().parse().unwrap();
+    let asker = Program::new("/bin/true");
+    asker.start_heaptrace(["ctl", &pid.to_string(), "detach"]).wait().success();
+    procfs::wait_until_let_go(pid);
+    procfs::assert_left_as_it_was(pid);
+    assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+    assert_ne!(procfs::tracer_of(shell), 0);
+    running.send("still alive?");
+    assert_eq!(running.line(), "alive");
+    running.feed(b"");
+    assert_eq!(running.line(), "ok");
+    assert_eq!(running.line(), "over");
+    let traced = program.collect(running.wait().success());
+    let rows = traced.report.list("/processes");
+    let of = |name: &str| rows.iter().find(|row| row["program"] == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+    assert_eq!((&of("victim")["seen"], &of("victim")["exit"]), (&"recorded".into(), &Value::Null));
+    assert_eq!(of("sort")["exit"]["code"], 0, "what is started later is traced");
     traced.report.assert_no_anomaly();
 }
 

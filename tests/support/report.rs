@@ -101,6 +101,11 @@ impl Report {
             .map(|bucket| bucket.as_u64().or(bucket["count"].as_u64()).unwrap())
             .sum();
         assert_eq!(histogram, self.total("allocations"), "the size histogram counts every allocation");
+        let end = self.number("/duration_ns");
+        assert!(self.total("peak_at_ns") <= end, "the peak at {} ns, the end at {end}", self.total("peak_at_ns"));
+        for point in self.list("/timeline") {
+            assert!(point["t_ns"].as_u64().unwrap() <= end, "{point} of {end} ns");
+        }
     }
 }
 

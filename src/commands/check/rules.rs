@@ -7,8 +7,10 @@ use crate::profile::Profile;
 use crate::session::OwnSuppressions;
 use crate::tracer::launch::Program;
 use anyhow::Context;
+use flate2::read::MultiGzDecoder;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +24,9 @@ pub(super) struct Rules {
     baseline: Option<Baseline>,
     own: BTreeSet<(String, Option<Vec<u8>>)>,
 }
+
+/// How a file begins that gzip has compressed (RFC 1952).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Rules {
     /// Reads the files that the options name, and the one that `lsan_options` (the variable $LSAN_OPTIONS) names.
@@ -38,7 +43,13 @@ impl Rules {
             rules.add_file(&found).context("named by $LSAN_OPTIONS")?;
         }
         if let Some(path) = &options.baseline {
-            let bytes = std::fs::read(path).with_context(|| format!("baseline {} can't be read", path.display()))?;
+            let unreadable = || format!("baseline {} can't be read", path.display());
+            let mut bytes = std::fs::read(path).with_context(unreadable)?;
+            if bytes.starts_with(&GZIP) {
+                let mut report = Vec::new();
+                MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut report).with_context(unreadable)?;
+                bytes = report;
+            }
             rules.baseline = Some(Baseline::from_report(&bytes, &path.display().to_string())?);
         }
         Ok(rules)

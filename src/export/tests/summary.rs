@@ -18,8 +18,13 @@ fn plain(profile: &Profile, width: usize) -> String {
 fn summary_of_a_run() {
     let failed = OutputError::from(io::Error::from_raw_os_error(28));
     let files = [
-        Outcome { path: PathBuf::from("heaptrace.app.4242.pb.gz"), format: Format::PprofGz, result: Ok(12_345) },
-        Outcome { path: PathBuf::from("/full/app.svg"), format: Format::Svg, result: Err(failed) },
+        Outcome {
+            path: PathBuf::from("heaptrace.app.4242.pb.gz"),
+            format: Format::PprofGz,
+            allocated_bytes: 1,
+            result: Ok(12_345),
+        },
+        Outcome { path: PathBuf::from("/full/app.svg"), format: Format::Svg, allocated_bytes: 1, result: Err(failed) },
     ];
     let options = SummaryOptions { files: &files, ..SummaryOptions::default() };
     insta::assert_snapshot!(summary(&sample_profile(), &options));
@@ -112,9 +117,16 @@ fn a_truncated_stack_is_marked_once() {
 /// A profile of nothing is no use to look at: it is not recommended.
 #[test]
 fn an_empty_profile_is_not_recommended() {
-    let files = [Outcome { path: PathBuf::from("a.pb.gz"), format: Format::PprofGz, result: Ok(100) }];
+    let file = |name: &str, allocated_bytes| Outcome {
+        path: PathBuf::from(name),
+        format: Format::PprofGz,
+        allocated_bytes,
+        result: Ok(100),
+    };
+    let files = [file("a.pb.gz", 0), file("b.pb.gz", 7), file("c.pb.gz", 7), file("d.pb.gz", 1)];
     let options = SummaryOptions { files: &files, ..SummaryOptions::default() };
-    assert!(summary(&sample_profile(), &options).contains("go tool pprof"));
+    // of several the one with most in it
+    assert!(summary(&sample_profile(), &options).contains("go tool pprof -top b.pb.gz"));
     assert!(!summary(&empty_profile(), &options).contains("go tool pprof"));
 }
 

@@ -2,30 +2,30 @@
 
 use super::{AddressSpace, OriginalMemory};
 use crate::addr::ModuleId;
-use crate::allocators::{AllocatorTable, ModuleSymbols};
+use crate::allocators::AllocatorTable;
+use crate::allocators::select::AllocatorSymbol;
 use crate::arch::Regs;
 use crate::elf::Elf;
 use crate::symbols::{Bytes, Companion};
 use crate::unwinder::{Section, Unwound};
 use std::path::Path;
 
+/// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and those
+/// that the user has named. `known` are those of its own file.
+pub(super) fn wants_companion(
+    elf: &Elf<'_>,
+    known: &[AllocatorSymbol],
+    is_program: bool,
+    table: &AllocatorTable,
+) -> bool {
+    let is_known = |name: &str| known.iter().any(|symbol| symbol.name == name);
+    let is_wanted = (is_program && known.is_empty()) || table.declared_symbols().any(|name| !is_known(name));
+    is_wanted && !elf.has_symtab()
+}
+
 impl AddressSpace {
-    /// The debug file (or what is packed in the file) of a stripped module, if allocator functions may be found by its
-    /// symbols only: a static program's, and those that the user has named.
-    pub(super) fn symbols_elsewhere(
-        &self,
-        path: &Path,
-        elf: &Elf<'_>,
-        is_program: bool,
-        known: &ModuleSymbols,
-        table: &AllocatorTable,
-    ) -> Option<Companion> {
-        let is_known = |name: &str| known.symbols.iter().any(|symbol| symbol.name == name);
-        let is_wanted =
-            (is_program && known.symbols.is_empty()) || table.declared_symbols().any(|name| !is_known(name));
-        if elf.has_symtab() || !is_wanted {
-            return None;
-        }
+    /// The debug file of a stripped module, or what is packed in its file.
+    pub(super) fn symbols_elsewhere(&self, path: &Path, elf: &Elf<'_>) -> Option<Companion> {
         self.search.as_ref()?.companion(path, elf, |elf| elf.has_symtab())
     }
 

@@ -1,38 +1,15 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
+use super::facts::Facts;
 use super::{AddressSpace, Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::{self, Returned};
-use crate::elf::Elf;
 use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
 use crate::maps::Mapping;
 use crate::tracer::Result;
-use std::collections::BTreeSet;
 use std::path::Path;
-
-/// What glibc's malloc is told by: glibc has these, other C libraries have not.
-const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
-
-/// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
-const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
-
-pub(super) fn module_data(elf: &Elf<'_>, id: ModuleId, bias: LoadBias) -> ModuleData {
-    let writable = elf.segments().filter(|segment| segment.write && segment.mem_size > 0);
-    let ranges = writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect();
-    let is_glibc = GLIBC_SYMBOLS.iter().any(|name| elf.find_symbol(name).is_some());
-    let arena = || {
-        let symbol = elf.find_symbol("main_arena").filter(|symbol| symbol.size > 0)?;
-        let start = bias.to_process(symbol.addr);
-        Some(start..start.add(symbol.size))
-    };
-    ModuleData { id, ranges, tls_size: elf.tls_size(), glibc: is_glibc.then(arena) }
-}
-
-/// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
-/// (<sanitizer/lsan_interface.h>).
-const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
 
 /// Libraries that have an empty one of their own.
 const SANITIZERS: [&str; 3] = ["libasan", "liblsan", "libclang_rt"];
@@ -50,13 +27,13 @@ pub struct OwnSuppressions {
 }
 
 impl AddressSpace {
-    pub(super) fn note_leak_suppressions(&mut self, elf: &Elf<'_>, bias: LoadBias, path: &Path) {
+    pub(super) fn note_leak_suppressions(&mut self, facts: &Facts, bias: LoadBias, path: &Path) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if SANITIZERS.iter().any(|library| name.starts_with(library)) {
             return;
         }
-        if let Some(function) = elf.find_symbol(LEAK_SUPPRESSIONS).filter(|symbol| symbol.is_function()) {
-            self.leak_suppressions.push((bias.to_process(function.addr), name.into_owned()));
+        if let Some(function) = facts.leak_suppressions {
+            self.leak_suppressions.push((bias.to_process(function), name.into_owned()));
         }
     }
 
@@ -104,12 +81,9 @@ impl AddressSpace {
         self.exit_watched = true;
     }
 
-    pub(super) fn watch_libc_exit(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
-        let symbols = EXIT_FUNCTIONS.iter().filter_map(|name| elf.find_symbol(name));
-        let addresses: BTreeSet<Addr> =
-            symbols.filter(|symbol| symbol.is_function()).map(|symbol| bias.to_process(symbol.addr)).collect();
-        for addr in addresses {
-            self.place_or_defer(Deferred { addr, to_place: ToPlace::Exit }, None)?;
+    pub(super) fn watch_libc_exit(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
+        for &function in &facts.exits {
+            self.place_or_defer(Deferred { addr: bias.to_process(function), to_place: ToPlace::Exit }, None)?;
         }
         Ok(())
     }
@@ -128,7 +102,7 @@ impl AddressSpace {
         let waiting = waiting.map(|probe| {
             format!(
                 "no probe was placed at {}, as there was no room near it: calls of that function were missed",
-                probe.addr
+                self.place_in_module(probe.addr)
             )
         });
         self.blind_spots.iter().cloned().chain(waiting).collect()

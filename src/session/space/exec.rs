@@ -1,9 +1,9 @@
 //! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, ptrace, as
 //! a task can have one tracer only, and changes of signal actions.
 
+use super::facts::Facts;
 use super::{AddressSpace, Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias};
-use crate::elf::Elf;
 use crate::tracer::Result;
 use crate::tracer::files::Executed;
 use crate::tracer::ptrace::RawRegs;
@@ -26,22 +26,19 @@ pub const EXEC_CALLS: [(&str, ExecCall); 3] =
 impl AddressSpace {
     /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
     /// execve(2) and ptrace(2).
-    pub(super) fn watch_libc(&mut self, elf: &Elf<'_>, bias: LoadBias) -> Result<()> {
-        if let Some(sigaction) = elf.find_symbol("sigaction").filter(|symbol| symbol.is_function()) {
-            let addr = bias.to_process(sigaction.addr);
+    pub(super) fn watch_libc(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
+        if let Some(sigaction) = facts.sigaction {
+            let addr = bias.to_process(sigaction);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
-            // posix_spawn, system and popen end in execve, too.
-            for (name, call) in EXEC_CALLS {
-                if let Some(symbol) = elf.find_symbol(name).filter(|symbol| symbol.is_function()) {
-                    let addr = bias.to_process(symbol.addr);
-                    self.exec_calls.insert(addr, call);
-                    self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
-                }
-            }
-            if let Some(ptrace) = elf.find_symbol("ptrace").filter(|symbol| symbol.is_function()) {
-                let addr = bias.to_process(ptrace.addr);
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
-            }
+        }
+        for &(function, call) in &facts.exec_calls {
+            let addr = bias.to_process(function);
+            self.exec_calls.insert(addr, call);
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
+        }
+        if let Some(ptrace) = facts.ptrace {
+            let addr = bias.to_process(ptrace);
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
         }
         Ok(())
     }

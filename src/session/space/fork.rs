@@ -7,7 +7,6 @@ use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::{Result, procfs};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// Bytes that are compared at once.
 const PIECE: usize = 4096;
@@ -49,6 +48,7 @@ impl AddressSpace {
             warnings: Vec::new(),
             // The child may get another root, which is looked at with its modules.
             search: self.search.clone(),
+            objects: self.objects.clone(),
             pid_inside: procfs::pid_inside(child),
             root: self.root.clone(),
             retired: self.retired.clone(),
@@ -96,30 +96,5 @@ impl AddressSpace {
             }
         }
         Ok(())
-    }
-
-    /// Shares the descriptors of files that other processes have open, too: `known` by device and inode.
-    pub fn share_files(&mut self, known: &mut SharedFiles) {
-        for record in &mut self.records {
-            if let Some(file) = &mut record.file {
-                known.share(file);
-            }
-        }
-    }
-}
-
-/// Files that are open, by device and inode.
-#[derive(Debug, Default)]
-pub struct SharedFiles {
-    known: rustc_hash::FxHashMap<(u64, u64), Arc<std::fs::File>>,
-}
-
-impl SharedFiles {
-    /// Replaces a descriptor by that of the same file which is known, if one is; else makes it known.
-    fn share(&mut self, file: &mut Arc<std::fs::File>) {
-        use std::os::unix::fs::MetadataExt;
-        let Ok(metadata) = file.metadata() else { return };
-        let known = self.known.entry((metadata.dev(), metadata.ino())).or_insert_with(|| Arc::clone(file));
-        *file = Arc::clone(known);
     }
 }

@@ -1,36 +1,98 @@
 //! The object file of a module: found and verified, or read from the process's memory.
 
 use super::AddressSpace;
-use crate::addr::{Addr, ModuleId};
+use super::facts::Facts;
+use crate::addr::{Addr, LoadBias, ModuleId};
+use crate::allocators::AllocatorTable;
 use crate::arch::PAGE_SIZE;
-use crate::elf::Elf;
+use crate::elf::{Elf, ElfError, load_bias};
 use crate::maps::{Kind, MappedModule};
-use crate::symbols::Bytes;
+use crate::symbols::{Bytes, ModuleMemory};
 use crate::tracer::files;
 use std::fs::File;
+use std::sync::Arc;
 
 /// So much of a module's code is compared with a file, in bytes.
 const MOST_CODE: u64 = 16 << 20;
 
+/// A module's object.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) facts: Arc<Facts>,
+    pub(super) bias: LoadBias,
+    /// The file, if it was found.
+    pub(super) file: Option<Arc<File>>,
+    /// The bytes that stand in for it else.
+    pub(super) memory: Option<ModuleMemory>,
+}
+
+/// What is in a file that was found.
+#[derive(Debug)]
+enum Contents {
+    /// It was read before.
+    Known(Arc<Facts>),
+    Read(Bytes),
+}
+
 impl AddressSpace {
+    /// The object of a module: of its file, or if that is not to be had, of the process's memory. None if it is no object
+    /// file, or not mapped as one.
+    pub(super) fn object(
+        &mut self,
+        tid: i32,
+        mapped: &MappedModule,
+        is_program: bool,
+        table: &AllocatorTable,
+    ) -> Option<Object> {
+        let opened = if mapped.is_vdso() { None } else { self.open_file(tid, mapped, is_program) };
+        let Some((file, contents)) = opened else {
+            let memory = ModuleMemory { start: mapped.start(), bytes: self.memory_image(mapped).into() };
+            let elf = understood(Elf::parse_memory(&memory.bytes, memory.start), mapped)?;
+            let facts = Arc::new(self.facts(&elf, mapped, is_program, table));
+            return Some(Object { facts, bias: elf.load_bias(&mapped.segments)?, file: None, memory: Some(memory) });
+        };
+        let facts = match contents {
+            Contents::Known(facts) => facts,
+            Contents::Read(bytes) => {
+                let elf = understood(Elf::parse(&bytes), mapped)?;
+                let facts = Arc::new(self.facts(&elf, mapped, is_program, table));
+                // In another root, other debug files may be found.
+                if self.root.is_none() {
+                    self.objects.remember(&file, &facts, is_program);
+                }
+                facts
+            }
+        };
+        let bias = load_bias(&facts.segments, &mapped.segments)?;
+        Some(Object { facts, bias, file: Some(self.objects.share(file)), memory: None })
+    }
+
+    fn facts(&self, elf: &Elf<'_>, mapped: &MappedModule, is_program: bool, table: &AllocatorTable) -> Facts {
+        Facts::of(elf, || self.symbols_elsewhere(&mapped.path, elf), is_program, table)
+    }
+
     /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory, or, if
     /// there is none, its code.
-    pub(super) fn open_file(&mut self, tid: i32, mapped: &MappedModule) -> (Option<File>, Option<Bytes>) {
+    fn open_file(&mut self, tid: i32, mapped: &MappedModule, is_program: bool) -> Option<(File, Contents)> {
         let wanted = self.mapped_build_id(mapped);
-        let (mut bytes, mut is_other) = (None, false);
+        let (mut contents, mut is_other) = (None, false);
         let mut accepts = |file: &File, same_inode: bool| {
-            bytes = Bytes::of_file(file).ok();
-            let accepted = bytes.as_ref().is_some_and(|bytes| match &wanted {
+            let known = wanted.as_ref().and_then(|wanted| self.objects.find(file, wanted, is_program));
+            if let Some(known) = known {
+                contents = Some(Contents::Known(known));
+                return true;
+            }
+            let accepted = Bytes::of_file(file).ok().filter(|bytes| match &wanted {
                 Some(wanted) => Elf::parse(bytes).is_ok_and(|elf| elf.build_id_hex().as_ref() == Some(wanted)),
                 None if same_inode => self.holds_head(mapped, bytes),
                 None => self.holds_head(mapped, bytes) && self.holds_code(mapped, bytes),
             });
-            is_other |= same_inode && !accepted;
-            accepted
+            is_other |= same_inode && accepted.is_none();
+            contents = accepted.map(Contents::Read);
+            contents.is_some()
         };
         let file = files::open_module(self.pid, tid, self.root.as_deref(), mapped, &mut accepts);
         if file.is_none() {
-            bytes = None;
             let why = if is_other {
                 "is not the file that the program has mapped (its contents differ)"
             } else {
@@ -41,7 +103,7 @@ impl AddressSpace {
                 mapped.path.display()
             ));
         }
-        (file, bytes)
+        file.zip(contents)
     }
 
     /// The build id in the process's memory, where the beginning of the file is mapped and holds it.
@@ -111,6 +173,12 @@ impl AddressSpace {
     }
 }
 
+/// An object, if the bytes of a module were understood.
+fn understood<'d>(parsed: Result<Elf<'d>, ElfError>, mapped: &MappedModule) -> Option<Elf<'d>> {
+    // Mapped executable, but no object file of ours: a JIT's cache file, a 32-bit library under a translator.
+    parsed.inspect_err(|error| tracing::debug!("{}: {error}", mapped.path.display())).ok()
+}
+
 /// Where the headers and notes are mapped, and in how many bytes; None if they are not.
 fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
     const HEAD: u64 = 4 * PAGE_SIZE;
@@ -120,44 +188,17 @@ fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Sleeper;
     use super::super::{Deferred, Loaded, ToPlace, same_module};
     use super::*;
-    use crate::allocators::{AllocatorTable, Family};
+    use crate::allocators::Family;
     use crate::maps;
+    use crate::session::space::SharedObjects;
     use crate::symbols::Search;
-    use crate::tracer::procfs;
     use crate::tracer::retry::RetryHandler;
     use std::ops::Range;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
-    use std::process::{Child, Command, Stdio};
-
-    /// A process to read from. Not our own: what is loaded is probed, too.
-    struct Sleeper(Child);
-
-    impl Sleeper {
-        fn start() -> Self {
-            let sleeper = Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
-            let pid = sleeper.pid();
-            let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
-            let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");
-            while !has_libc() || !asleep() {
-                std::thread::yield_now();
-            }
-            sleeper
-        }
-
-        fn pid(&self) -> i32 {
-            i32::try_from(self.0.id()).unwrap()
-        }
-    }
-
-    impl Drop for Sleeper {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     fn is_libc(module: &MappedModule) -> bool {
         module.path.to_string_lossy().contains("libc.so")
@@ -192,7 +233,7 @@ mod tests {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
         let table = AllocatorTable::new();
-        let mut space = AddressSpace::open(pid, pid, None).unwrap();
+        let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
         space.refresh(pid, &table, &Search::default()).unwrap();
         let code = |space: &AddressSpace, wanted: &dyn Fn(&Loaded) -> bool| {
             space.loaded.iter().find(|module| wanted(module)).unwrap().mapped.code()[0].clone()
@@ -223,16 +264,15 @@ mod tests {
         assert_eq!(known(&space, &program), before.iter().filter(gone_with_libc).copied().collect::<Vec<_>>());
     }
 
-    /// One byte tells a file from the one that is mapped, in its headers or in its code; breakpoints of ours do not.
+    /// One byte tells a file from the one that is mapped, in its headers or in its code.
     #[test]
     fn headers_and_code_tell_a_file_without_a_build_id() {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
-        let mut space = AddressSpace::open(pid, pid, None).unwrap();
-        space.refresh(pid, &AllocatorTable::new(), &Search::default()).unwrap();
-        let libc = space.loaded.iter().find(|module| is_libc(&module.mapped)).unwrap().mapped.clone();
+        let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
+        space.read_maps(pid).unwrap();
+        let libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();
         let bytes = std::fs::read(&libc.path).unwrap();
-        assert!(space.breakpoints.originals().any(|(addr, _)| libc.code()[0].contains(&addr)), "its code is changed");
         assert!(space.holds_head(&libc, &bytes) && space.holds_code(&libc, &bytes));
         let changed_at = |offset: u64| {
             let mut bytes = bytes.clone();
@@ -254,13 +294,17 @@ mod tests {
     fn a_file_with_another_build_id_is_not_taken_for_the_one_that_is_mapped() {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
-        let mut space = AddressSpace::open(pid, pid, None).unwrap();
+        let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
         space.read_maps(pid).unwrap();
         let mut libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();
-        let (file, bytes) = space.open_file(pid, &libc);
-        assert!(file.is_some() && space.warnings.is_empty(), "{:?}", space.warnings);
-        let from_file = Elf::parse(&bytes.unwrap()).unwrap().build_id_hex();
+        let table = AllocatorTable::new();
+        let object = space.object(pid, &libc, false, &table).unwrap();
+        assert!(object.file.is_some() && space.warnings.is_empty(), "{:?}", space.warnings);
+        let from_file = object.facts.build_id.clone();
         assert!(from_file.is_some());
+        // the second time its facts are known
+        let again = space.object(pid, &libc, false, &table).unwrap();
+        assert!(Arc::ptr_eq(&object.facts, &again.facts) && again.bias == object.bias);
         assert_eq!(space.mapped_build_id(&libc), from_file);
 
         let other = Path::new("/bin/ls").canonicalize().unwrap();
@@ -269,11 +313,9 @@ mod tests {
         libc.path = other;
         // no link of the kernel's leads to the right one
         libc.segments[0].end = libc.segments[0].start.add(2 * PAGE_SIZE);
-        let (file, bytes) = space.open_file(pid, &libc);
-        assert!(file.is_none() && bytes.is_none());
+        assert!(space.object(pid, &libc, false, &table).is_some_and(|object| object.file.is_none()));
         assert!(space.warnings[0].contains("its contents differ"), "{:?}", space.warnings);
         // what is read from memory instead
-        let table = AllocatorTable::new();
         space.load(pid, libc, &table);
         let record = space.records.last().unwrap();
         assert!(record.file.is_none() && record.memory.is_some());

@@ -46,6 +46,7 @@ impl AddressSpace {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Sleeper;
     use super::*;
     use crate::arch::INT3;
     use crate::breakpoints::{Purpose, Site};
@@ -53,10 +54,9 @@ mod tests {
     /// A child that never ran this code is read: its bytes are ours, but for what is written to it.
     #[test]
     fn breakpoints_never_show_but_the_program_s_own_int3s_do() {
-        use std::process::{Command, Stdio};
-        let mut child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        let mut space = AddressSpace::open(pid, pid, None).unwrap();
+        let sleeper = Sleeper::start();
+        let pid = sleeper.pid();
+        let mut space = AddressSpace::open(pid, pid, None, &Default::default()).unwrap();
         let at = space.mappings_and_memory().0.first().map(|mapping| mapping.start);
         assert_eq!(at, None, "no maps are read yet");
         let stack = crate::tracer::procfs::initial_stack(pid).unwrap();
@@ -83,7 +83,5 @@ mod tests {
         space.memory.write_code(stack.add(1), &[0x77]).unwrap();
         space.original_memory().read(stack, &mut after);
         assert_eq!(after[1], 0x77);
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }

@@ -93,6 +93,48 @@ fn build_ids_lead_into_the_tree_and_are_verified() {
     assert!(warnings[0].contains("cdef0123.debug"), "{warnings:?}");
 }
 
+/// Where both have a build id, it decides, not the checksum: tools may have added sections to the debug file since.
+#[test]
+fn a_linked_debug_file_of_another_build_is_refused() {
+    let Split { dir: _dir, program, debug } = split("files-link-id", &["-Wl,--build-id=0xabcdef0125"]);
+    let mut longer = fs::read(&debug).unwrap();
+    longer.push(0);
+    fs::write(&debug, longer).unwrap();
+    assert_eq!(find(&nowhere(), &program), (Some(debug.clone()), vec![]));
+
+    let other = split("files-link-other", &["-Wl,--build-id=0xabcdef0126"]);
+    move_to(&other.debug, &debug);
+    let (found, warnings) = find(&nowhere(), &program);
+    assert_eq!(found, None);
+    assert!(warnings[0].contains("build id differ"), "{warnings:?}");
+}
+
+/// A server that gives the same file to everybody.
+#[derive(Debug)]
+struct Server(PathBuf);
+
+impl DebugServers for Server {
+    fn fetch(&self, build_id: &str) -> Result<Option<PathBuf>, String> {
+        assert_eq!(build_id, "abcdef0127");
+        Ok(Some(self.0.clone()))
+    }
+}
+
+#[test]
+fn what_a_server_gives_is_verified() {
+    let Split { dir, program, debug } = split("files-server", &["-Wl,--build-id=0xabcdef0127"]);
+    let fetched = dir.join("cache/debuginfo");
+    move_to(&debug, &fetched);
+    let search = Search { servers: Some(Arc::new(Server(fetched.clone()))), ..nowhere() };
+    assert_eq!(find(&search, &program), (Some(fetched.clone()), vec![]));
+
+    let other = split("files-server-other", &["-Wl,--build-id=0xabcdef0128"]);
+    move_to(&other.debug, &fetched);
+    let (found, warnings) = find(&search, &program);
+    assert_eq!(found, None);
+    assert!(warnings[0].contains("not the debug file that was asked for"), "{warnings:?}");
+}
+
 #[test]
 fn the_target_s_root_and_the_sysroot_are_searched() {
     let Split { dir, program, debug } = split("files-root", &["-Wl,--build-id=0xabcdef0123"]);

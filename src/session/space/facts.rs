@@ -1,0 +1,306 @@
+//! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
+
+use super::companion::wants_companion;
+use super::exec::{EXEC_CALLS, ExecCall};
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::allocators::AllocatorTable;
+use crate::allocators::select::{AllocatorSymbol, is_internal_name};
+use crate::elf::{Elf, Segment, Slack, Symbol, SymbolKind, UnwindSections, base_name};
+use crate::leaks::roots::ModuleData;
+use crate::symbols::{Companion, FileVersion};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::fs::File;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+/// What glibc's malloc is told by: glibc has these, other C libraries have not.
+const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
+
+/// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
+const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
+
+/// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
+/// (<sanitizer/lsan_interface.h>).
+const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
+
+/// The function that the dynamic linker calls before and after each change of its list, and the list (<link.h>).
+const LOADER_SYMBOLS: [&str; 2] = ["_dl_debug_state", "_r_debug"];
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) build_id: Option<String>,
+    pub(super) soname: Option<String>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) slack: Vec<Slack>,
+    pub(super) unwind: UnwindSections,
+    /// Where a program begins that no dynamic linker loads.
+    pub(super) static_entry: Option<ObjAddr>,
+    /// The allocator's functions, also those whose symbols are in a companion only.
+    pub(super) allocator: Vec<AllocatorSymbol>,
+    /// Functions of an allocator's inside, where the program holds its own allocator.
+    pub(super) internal_code: Vec<Range<ObjAddr>>,
+    /// The C library's sigaction(2).
+    pub(super) sigaction: Option<ObjAddr>,
+    /// Where the C library executes programs.
+    pub(super) exec_calls: Vec<(ObjAddr, ExecCall)>,
+    /// The C library's ptrace(2).
+    pub(super) ptrace: Option<ObjAddr>,
+    /// Where the C library ends the process.
+    pub(super) exits: Vec<ObjAddr>,
+    /// The dynamic linker's [`LOADER_SYMBOLS`].
+    pub(super) loader: Option<(ObjAddr, ObjAddr)>,
+    /// The program's own function that returns suppressions for leaks.
+    pub(super) leak_suppressions: Option<ObjAddr>,
+    tls_size: u64,
+    glibc: Option<Option<Range<ObjAddr>>>,
+}
+
+impl Facts {
+    /// Those of `elf`. `companion` finds the file with the symbols that were stripped from it, and is asked if they are needed.
+    pub(super) fn of(
+        elf: &Elf<'_>,
+        companion: impl FnOnce() -> Option<Companion>,
+        is_program: bool,
+        table: &AllocatorTable,
+    ) -> Self {
+        let mut allocator = allocator_symbols(elf, table);
+        let companion = if wants_companion(elf, &allocator, is_program, table) { companion() } else { None };
+        let companion = companion.as_ref().and_then(Companion::elf);
+        if let Some(companion) = &companion {
+            allocator.extend(allocator_symbols(companion, table));
+        }
+        // Where the symbols of its code are.
+        let named = companion.as_ref().unwrap_or(elf);
+        let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
+        let [sigaction, ptrace, exit, other_exit] =
+            named.find_symbols(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
+        let execs = named.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
+        let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
+        let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
+        exits.sort_unstable();
+        exits.dedup();
+        let [version, mallopt, arena, suppressions, notify, state] = elf.find_symbols([
+            GLIBC_SYMBOLS[0],
+            GLIBC_SYMBOLS[1],
+            "main_arena",
+            LEAK_SUPPRESSIONS,
+            LOADER_SYMBOLS[0],
+            LOADER_SYMBOLS[1],
+        ]);
+        let is_glibc = version.is_some() || mallopt.is_some();
+        let arena = arena.filter(|symbol| symbol.size > 0);
+        let arena = arena.map(|symbol| symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size)));
+        let internal_code = if is_program && !allocator.is_empty() { internal_code(named) } else { Vec::new() };
+        Self {
+            build_id: elf.build_id_hex(),
+            soname: elf.soname().map(|name| name.to_string_lossy().into_owned()),
+            segments: elf.segments().collect(),
+            slack: elf.executable_slack(),
+            unwind: elf.unwind_sections(),
+            static_entry: Some(elf.entry()).filter(|_| is_program && elf.is_static()),
+            allocator,
+            internal_code,
+            // posix_spawn, system and popen end in execve, too.
+            exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
+            ptrace: ptrace.filter(|_| sigaction.is_some()),
+            sigaction,
+            exits,
+            loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
+            leak_suppressions: function_at(suppressions),
+            tls_size: elf.tls_size(),
+            glibc: is_glibc.then_some(arena),
+        }
+    }
+
+    /// What the leak scan needs to know of it as the module `id`.
+    pub(super) fn module_data(&self, id: ModuleId, bias: LoadBias) -> ModuleData {
+        let writable = self.segments.iter().filter(|segment| segment.write && segment.mem_size > 0);
+        ModuleData {
+            id,
+            ranges: writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect(),
+            tls_size: self.tls_size,
+            glibc: self.glibc.as_ref().map(|arena| arena.as_ref().map(|arena| in_process(arena, bias))),
+        }
+    }
+
+    /// Bytes of its unwind tables, which are most of it.
+    fn size(&self) -> usize {
+        let UnwindSections { eh_frame_hdr, eh_frame, debug_frame, .. } = &self.unwind;
+        [eh_frame_hdr, eh_frame, debug_frame].into_iter().flatten().map(|section| section.bytes.len()).sum()
+    }
+}
+
+/// A range of the object's addresses, where the process has it.
+pub(super) fn in_process(range: &Range<ObjAddr>, bias: LoadBias) -> Range<Addr> {
+    bias.to_process(range.start)..bias.to_process(range.end)
+}
+
+/// The allocator functions among an object's symbols.
+fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
+    let functions = elf.symbols().chain(elf.global_labels()).filter_map(|symbol| {
+        let name = base_name(&symbol.name);
+        let function = table.lookup(name)?;
+        // A label of assembly code is a function if the user says so.
+        let is_label = symbol.kind == SymbolKind::Untyped && table.is_declared(function);
+        if symbol.kind != SymbolKind::Function && !is_label {
+            return None;
+        }
+        Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
+    });
+    functions.collect()
+}
+
+fn internal_code(elf: &Elf<'_>) -> Vec<Range<ObjAddr>> {
+    let internal =
+        elf.symbols().filter(|symbol| symbol.is_function() && symbol.size > 0 && is_internal_name(&symbol.name));
+    internal.map(|symbol| symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size))).collect()
+}
+
+/// What tells an object file whose contents need not be looked at again.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Identity {
+    version: FileVersion,
+    build_id: String,
+    is_program: bool,
+}
+
+/// Facts that are remembered at most. A build executes a few dozen programs over and over.
+const MOST_FILES: usize = 256;
+
+/// Bytes of unwind tables that are remembered at most.
+const MOST_BYTES: usize = 64 << 20;
+
+/// What the processes of a session know of object files, and which they have open. A handle: clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct SharedObjects(Rc<RefCell<Objects>>);
+
+#[derive(Debug, Default)]
+struct Objects {
+    /// With the moment of the last use, in uses.
+    facts: FxHashMap<Identity, (u64, Arc<Facts>)>,
+    bytes: usize,
+    uses: u64,
+    /// Files that are open, by device and inode.
+    files: FxHashMap<(u64, u64), Weak<File>>,
+}
+
+impl SharedObjects {
+    /// What is known of this version of a file, if the object in it has this build id.
+    pub(super) fn find(&self, file: &File, build_id: &str, is_program: bool) -> Option<Arc<Facts>> {
+        let version = FileVersion::of(file)?;
+        let objects = &mut *self.0.borrow_mut();
+        objects.uses += 1;
+        let identity = Identity { version, build_id: build_id.to_owned(), is_program };
+        let (used, facts) = objects.facts.get_mut(&identity)?;
+        *used = objects.uses;
+        Some(Arc::clone(facts))
+    }
+
+    /// Remembers what was found in a file. One without a build id is read each time: only its contents prove it.
+    pub(super) fn remember(&self, file: &File, facts: &Arc<Facts>, is_program: bool) {
+        let (Some(version), Some(build_id)) = (FileVersion::of(file), facts.build_id.clone()) else { return };
+        self.0.borrow_mut().insert(Identity { version, build_id, is_program }, Arc::clone(facts));
+    }
+
+    /// The descriptor of the same file that another process has open, if one has.
+    pub(super) fn share(&self, file: File) -> Arc<File> {
+        use std::os::unix::fs::MetadataExt;
+        let file = Arc::new(file);
+        let Ok(metadata) = file.metadata() else { return file };
+        let files = &mut self.0.borrow_mut().files;
+        let identity = (metadata.dev(), metadata.ino());
+        if let Some(known) = files.get(&identity).and_then(Weak::upgrade) {
+            return known;
+        }
+        if files.len() == files.capacity() {
+            files.retain(|_, file| file.strong_count() > 0);
+        }
+        files.insert(identity, Arc::downgrade(&file));
+        file
+    }
+}
+
+impl Objects {
+    fn insert(&mut self, identity: Identity, facts: Arc<Facts>) {
+        self.uses += 1;
+        self.bytes += facts.size();
+        if let Some((_, replaced)) = self.facts.insert(identity, (self.uses, facts)) {
+            self.bytes -= replaced.size();
+        }
+        while self.facts.len() > MOST_FILES || self.bytes > MOST_BYTES {
+            let oldest = self.facts.iter().min_by_key(|(_, (used, _))| *used).map(|(identity, _)| identity.clone());
+            let Some((_, forgotten)) = oldest.and_then(|identity| self.facts.remove(&identity)) else { return };
+            self.bytes -= forgotten.size();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::Bytes;
+    use std::path::Path;
+
+    fn facts_of(path: &Path) -> (File, Arc<Facts>) {
+        let file = File::open(path).unwrap();
+        let bytes = Bytes::of_file(&file).unwrap();
+        let elf = Elf::parse(&bytes).unwrap();
+        (file, Arc::new(Facts::of(&elf, || None, true, &AllocatorTable::new())))
+    }
+
+    /// A file is known by what it is, not by its path; and one that was written to is another one.
+    #[test]
+    fn a_file_that_has_changed_is_not_known() {
+        let folder = std::env::temp_dir().join(format!("heaptrace-facts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("program");
+        std::fs::copy("/bin/cat", &program).unwrap();
+        let objects = SharedObjects::default();
+        let (file, facts) = facts_of(&program);
+        let build_id = facts.build_id.clone().unwrap();
+        assert!(objects.find(&file, &build_id, true).is_none());
+        objects.remember(&file, &facts, true);
+        let known = objects.find(&File::open(&program).unwrap(), &build_id, true).unwrap();
+        assert!(Arc::ptr_eq(&known, &facts));
+        assert!(objects.find(&file, "00", true).is_none() && objects.find(&file, &build_id, false).is_none());
+        std::fs::rename(&program, folder.join("renamed")).unwrap();
+        assert!(objects.find(&file, &build_id, true).is_some());
+        std::fs::copy("/bin/cat", &program).unwrap();
+        assert!(objects.find(&File::open(&program).unwrap(), &build_id, true).is_none());
+        let written = File::options().append(true).open(folder.join("renamed")).unwrap();
+        std::io::Write::write_all(&mut &written, b"x").unwrap();
+        assert!(objects.find(&file, &build_id, true).is_none());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Thousands of programs may be executed; what was used last is kept.
+    #[test]
+    fn the_memory_of_files_is_bounded() {
+        let (file, facts) = facts_of(Path::new("/bin/cat"));
+        let objects = SharedObjects::default();
+        let version = FileVersion::of(&file).unwrap();
+        let identity = |i: usize| Identity { version, build_id: i.to_string(), is_program: true };
+        for i in 0..2 * MOST_FILES {
+            objects.0.borrow_mut().insert(identity(i), Arc::clone(&facts));
+            assert!(objects.find(&file, "0", true).is_some(), "0 is in use all the time, also at {i}");
+        }
+        let inside = objects.0.borrow();
+        assert!(facts.size() > 0 && inside.facts.len() == MOST_FILES);
+        assert_eq!(inside.bytes, MOST_FILES * facts.size());
+        assert!(inside.facts.contains_key(&identity(2 * MOST_FILES - 1)) && !inside.facts.contains_key(&identity(1)));
+    }
+
+    #[test]
+    fn one_descriptor_serves_all_who_need_the_file() {
+        let objects = SharedObjects::default();
+        let open = |path: &str| File::open(path).unwrap();
+        let first = objects.share(open("/bin/cat"));
+        assert!(Arc::ptr_eq(&first, &objects.share(open("/bin/cat"))));
+        assert!(!Arc::ptr_eq(&first, &objects.share(open("/bin/ls"))));
+        drop(first);
+        assert_eq!(Arc::strong_count(&objects.share(open("/bin/cat"))), 1);
+    }
+}

@@ -1,0 +1,33 @@
+//! For tests: a process to read from, and to write to.
+
+use crate::tracer::procfs;
+use std::process::{Child, Command, Stdio};
+
+/// `cat`, which waits for input until it is dropped. Not our own process: what is loaded is probed, too.
+pub(super) struct Sleeper(Child);
+
+impl Sleeper {
+    /// Starts it, and waits until it has become itself and sleeps.
+    pub(super) fn start() -> Self {
+        let sleeper = Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+        let pid = sleeper.pid();
+        let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
+        let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");
+        while !has_libc() || !asleep() {
+            std::thread::yield_now();
+        }
+        sleeper
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
