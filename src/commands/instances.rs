@@ -119,8 +119,11 @@ mod tests {
         let far = Duration::from_secs(3600);
         instances.next_sweep = Instant::now() + far;
         assert_eq!(instances.suspects_after(executed()).unwrap(), [5, 7]);
+        instances.suspects().unwrap();
+        let long_ago = Instant::now().checked_sub(far).unwrap();
         for news in [News::Missed, News::Nothing] {
             instances.next_sweep = Instant::now() + far;
+            instances.seen.values_mut().for_each(|since| *since = long_ago);
             let all = instances.suspects_after(Some(news)).unwrap();
             assert!(all.contains(&1) && all.contains(&waiter.pid()));
         }

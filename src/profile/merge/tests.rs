@@ -126,9 +126,8 @@ fn what_processes_have_in_common_stands_once_with_its_sum() {
     }
     let counts = |profile: &Profile| profile.findings.iter().map(|finding| finding.count).collect::<Vec<_>>();
     assert_eq!((counts(&alone), counts(&both)), (vec![3], vec![6]));
-    for (sum, part) in
-        [(&both.histograms.size, &alone.histograms.size), (&both.histograms.lifetime, &alone.histograms.lifetime)]
-    {
+    let part = check_profile().histograms;
+    for (sum, part) in [(&both.histograms.size, &part.size), (&both.histograms.lifetime, &part.lifetime)] {
         assert!(
             sum.iter().zip(part).all(|(sum, part)| *sum == 2 * part) && sum.len() == part.len(),
             "{sum:?} {part:?}"
@@ -148,4 +147,28 @@ fn what_processes_have_in_common_stands_once_with_its_sum() {
     assert_eq!(both.sites.iter().filter(|site| site.suppressed_by[3] == Some(1)).count(), 1);
     assert_eq!(both.sites.iter().filter(|site| site.baseline[2] == Some(BaselineStatus::New)).count(), 1);
     assert_eq!(both.stopped_ns, 2 * alone.stopped_ns);
+}
+
+/// What only a later process has called lies where the first one's modules are.
+#[test]
+fn addresses_are_those_of_the_first_process() {
+    let first = check_profile();
+    let mut second = check_profile();
+    for module in &mut second.modules {
+        (module.start.0, module.end.0) = (module.start.0 + 0x5000, module.end.0 + 0x5000);
+    }
+    for location in second.locations.iter_mut().filter(|location| location.module.is_some()) {
+        (location.address.0, location.offset) = (location.address.0 + 0x5000 + 4, location.offset + 4);
+    }
+    let biases = |profile: &Profile| {
+        let in_modules = profile.locations.iter().filter_map(|location| Some((location.module?, location)));
+        let biases = in_modules.map(|(module, location)| (module, location.address.0.wrapping_sub(location.offset)));
+        biases.collect::<std::collections::BTreeSet<_>>()
+    };
+    let alone = Merger::new(first.clone(), &Origin::default()).finish(Vec::new());
+    let mut merger = Merger::new(first, &Origin::default());
+    merger.add(second, &Origin::default());
+    let both = merger.finish(Vec::new());
+    assert!(both.locations.len() > alone.locations.len());
+    assert_eq!(biases(&both), biases(&alone));
 }
