@@ -18,8 +18,9 @@ use crate::profile::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::Blocks;
 use booking::{ErrorKey, Limbo};
 use recent::RecentFrees;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use sites::Sites;
+use std::collections::BTreeSet;
 use timeline::Timeline;
 
 /// So many freed blocks are remembered to tell double frees.
@@ -86,7 +87,8 @@ pub struct Snapshot {
     pub unknown_frees: u64,
     pub double_frees: u64,
     pub mismatched_frees: u64,
-    /// Addresses that were handed out while the model still held a block there: frees that were not seen.
+    /// Addresses that were handed out while the model still held a block there, which no error of the program explains: frees that
+    /// were not seen.
     pub lost: u64,
 }
 
@@ -143,8 +145,11 @@ pub struct HeapModel {
     double_frees: u64,
     mismatched_frees: u64,
     lost: u64,
-    /// Where a block was freed twice: an allocator that does not notice hands its address out twice, too.
-    freed_twice: FxHashSet<Addr>,
+    /// What was freed though no block was live there: an allocator that does not notice hands such an address out twice, or that
+    /// of the block that it lies in.
+    freed_dead: BTreeSet<Addr>,
+    /// Blocks born up to here may have been freed while nobody looked.
+    gap_births: u64,
     frees_unseen: bool,
 }
 
@@ -172,7 +177,8 @@ impl HeapModel {
             double_frees: 0,
             mismatched_frees: 0,
             lost: 0,
-            freed_twice: FxHashSet::default(),
+            freed_dead: BTreeSet::new(),
+            gap_births: 0,
             frees_unseen: false,
         }
     }
@@ -259,6 +265,12 @@ impl HeapModel {
     pub fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;
         self.recent.clear();
+    }
+
+    /// For a moment nothing was seen: blocks may have come, and gone.
+    pub fn note_gap(&mut self) {
+        self.expect_unknown_frees();
+        self.gap_births = self.births;
     }
 
     /// Whether allocations are not seen for a while: then no free of a block that is not known is an error.

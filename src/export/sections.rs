@@ -93,7 +93,11 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
 pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     let totals = &profile.totals;
     let live = if profile.meta.exit.is_some() { "at exit" } else { "at the end of tracing" };
-    let peak = if totals.peak_bytes > 0 { format!("after {}", duration(totals.peak_at_ns)) } else { String::new() };
+    let peak = match (totals.peak_bytes, profile.processes.len()) {
+        (0, _) => String::new(),
+        (_, 0 | 1) => format!("after {}", duration(totals.peak_at_ns)),
+        _ => "the sum of each process's own".to_owned(),
+    };
     let amounts = [
         ("allocated", totals.allocations, totals.bytes_allocated, ""),
         ("freed", totals.frees, totals.bytes_freed, ""),

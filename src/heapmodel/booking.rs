@@ -15,8 +15,8 @@ pub(super) struct Limbo {
     state: LimboState,
 }
 
-/// How many addresses are remembered at which a block was freed twice.
-const MAX_FREED_TWICE: usize = 1 << 16;
+/// How many addresses are remembered that were freed though no block was live there.
+const MAX_FREED_DEAD: usize = 1 << 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LimboState {
@@ -104,11 +104,14 @@ impl HeapModel {
             let by = limbo.by;
             self.release(addr, block, FreedBy::Call(by));
         } else {
-            // Another thread may have freed it just before the fork.
-            let is_doubtful = block.birth <= self.inherited_births && self.preexisting == Preexisting::Unknown;
-            if !is_doubtful {
+            // Another thread may have freed it just before the fork, or while nobody looked.
+            let is_doubtful =
+                block.birth <= self.inherited_births.max(self.gap_births) && self.preexisting == Preexisting::Unknown;
+            let end = Addr(addr.0.saturating_add(block.size.max(1)));
+            let is_explained = || self.freed_dead.range(addr..end).next().is_some();
+            if !is_doubtful && (self.frees_unseen || !is_explained()) {
                 self.lost += 1;
-                self.frees_unseen |= !self.freed_twice.contains(&addr);
+                self.frees_unseen = true;
             }
             self.release(addr, block, FreedBy::Lost);
         }
@@ -240,11 +243,11 @@ impl HeapModel {
 
     /// Reports the free of a block that is not live, if that is an error; else it is from before.
     fn judge_dead(&mut self, addr: Addr, by: &Call) -> bool {
+        if self.freed_dead.len() < MAX_FREED_DEAD {
+            self.freed_dead.insert(addr);
+        }
         if let Some(freed) = self.recent.get(addr).filter(|_| !self.blind) {
             self.double_frees += 1;
-            if self.freed_twice.len() < MAX_FREED_TWICE {
-                self.freed_twice.insert(addr);
-            }
             let (alloc_stack, free_stack) = (Some(freed.alloc_stack), Some(freed.free_stack));
             self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, free_stack);
             return true;

@@ -122,9 +122,13 @@ impl Session {
         if procfs::thread_group(child)?.is_some_and(|group| self.processes.find(group).is_some()) {
             return Ok(());
         }
+        // If this breaks off, its first stop is still to be waited for: it has our breakpoints.
+        self.stops.expected.insert(child);
+        let is_held = self.stops.hold(child)?;
+        self.stops.expected.remove(&child);
         // From here on it is known, and not to be waited for.
         self.stops.early.insert(child);
-        if !self.stops.hold(child)? {
+        if !is_held {
             return Ok(());
         }
         let Some(slot) = self.stops.home(parent) else { return Ok(()) };

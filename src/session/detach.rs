@@ -10,6 +10,7 @@ use super::processes::Slot;
 use super::retry::NobodyLeft;
 use super::stops::{Serving, Stops};
 use super::tasks::{Role, Task};
+use super::trapmask::SIGTRAP_BIT;
 use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
@@ -252,18 +253,21 @@ impl Session {
     /// nothing before the last request that can fail, so that it can be called again.
     fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
         match status {
-            WaitStatus::Event(event @ (Event::Fork | Event::Vfork | Event::Clone)) => {
-                // A parent in vfork can't stop before its child lets it.
+            WaitStatus::Event(event @ (Event::Fork | Event::Vfork | Event::VforkDone | Event::Clone)) => {
                 let mut retires = false;
-                if status != WaitStatus::Event(Event::Vfork)
-                    && let Some(process) = self.process_of(tid)
+                if let Some(process) = self.process_of(tid)
                     && process.is_to_retire_handler(tid)?
                 {
-                    process.interrupt(tid)?;
+                    // A parent in vfork can't stop before its child lets it. That is told of, too.
+                    if event != Event::Vfork {
+                        process.interrupt(tid)?;
+                    }
                     retires = true;
                 }
-                // The new task stops by itself, and is waited for.
-                self.stops.announce(event, thread)?;
+                if event != Event::VforkDone {
+                    // The new task stops by itself, and is waited for.
+                    self.stops.announce(event, thread)?;
+                }
                 return Ok(if retires { Parting::RunOn(0) } else { Parting::Detach(0) });
             }
             // A new image, with nothing of ours in it, or the end.
@@ -353,6 +357,14 @@ impl Process {
         } else {
             // Every thread has now been seen outside the pads, and none can enter one any more.
             self.space.clear_pads(self.retry.handler());
+        }
+        let is_caught = procfs::status_signals(self.pid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
+        if is_caught && self.has_handler_to_retire() {
+            self.warn_once(format!(
+                "the handler for SIGTRAP stays behind in process {}, as none of its threads could be stopped to take it out: a \
+                 SIGTRAP of its own would not end it",
+                self.pid
+            ));
         }
     }
 

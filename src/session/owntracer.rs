@@ -25,11 +25,12 @@ impl Process {
     pub(super) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
-            self.model.expect_unknown_frees();
-            self.warn_once(format!(
-                "child {child} was let go, as its parent was to trace it: what other threads allocated and freed before it had \
+            self.model.note_gap();
+            self.space.blind(
+                "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
-            ));
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -42,6 +43,7 @@ impl Process {
             self.space.memory.new_stop(tid);
             self.refresh_modules(tid);
             self.space.take_up_after(child)?;
+            self.model.note_gap();
         }
         Ok(())
     }

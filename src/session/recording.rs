@@ -265,8 +265,8 @@ impl Process {
         if snapshot.frees_unseen && doubtful > 0 {
             warnings.push(format!(
                 "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
-                 seen: it gave out {} addresses anew whose blocks nobody was seen to free (--alloc-fn and --free-fn can name \
-                 such functions)",
+                 seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
+                 name such functions)",
                 snapshot.lost
             ));
         }

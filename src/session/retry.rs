@@ -319,8 +319,8 @@ impl Process {
             false => retry::disturbance(self.pid, task.id.tid),
         };
         let best = candidates.iter().filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid);
-        // A parent in vfork waits uninterruptibly.
-        let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'D' | b'Z' | b'X'));
+        // A parent in vfork (D) comes back when its child has executed its program.
+        let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'Z' | b'X'));
         if best.is_none() && !candidates.into_iter().any(may_come) { Err(NobodyLeft) } else { Ok(best) }
     }
 }

@@ -6,6 +6,7 @@ use crate::support::procfs;
 use crate::support::program::Program;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::os::unix::fs::FileExt;
 
 /// T05: threads asleep in every kind of call that a tracer can end early sleep to their limit, through an attach and a
 /// detach.
@@ -140,6 +141,30 @@ fn t41_impatient_ctrl_c_in_attach() {
     let _ = kill(Pid::from_raw(attached.pid()), Signal::SIGINT);
     attached.wait().success();
     assert_victim_well(victim, pid);
+}
+
+/// A parent in vfork can't take the handler for SIGTRAP out before its child lets it: the detach waits for that.
+#[test]
+fn a_parent_in_vfork_is_left_without_our_handler() {
+    let program = Program::fixture("vfork_waits");
+    let mut running = program.start_traced(&["--duration", "100ms"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let code_is_back = |pid| {
+        procfs::text_differences(pid).into_iter().all(|(file, offset)| {
+            let mut byte = [0];
+            FileExt::read_exact_at(&std::fs::File::open(file).unwrap(), &mut byte, offset).unwrap();
+            byte == [0]
+        })
+    };
+    procfs::wait_until("the detach has begun", || code_is_back(pid));
+    assert!(procfs::catches(pid, Signal::SIGTRAP), "the handler is there as long as nobody can take it out");
+    running.send("go on");
+    assert_eq!(running.line(), "back");
+    procfs::wait_until_let_go(pid);
+    assert!(!procfs::catches(pid, Signal::SIGTRAP));
+    running.send("end");
+    let traced = program.collect(running.wait().success());
+    assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
 }
 
 /// A target can be attached to again after a detach.

@@ -39,7 +39,7 @@ struct Reference {
     lifetimes: Vec<u64>,
     errors: BTreeMap<FindingKind, u64>,
     lost: u64,
-    twice: Vec<u64>,
+    freed_dead: Vec<u64>,
     frees_unseen: bool,
 }
 
@@ -134,8 +134,11 @@ impl Reference {
                     self.release(addr, Some(by));
                 }
                 None => {
-                    self.lost += 1;
-                    self.frees_unseen |= !self.twice.contains(&addr);
+                    let inside = addr..addr + found.size.max(1);
+                    if self.frees_unseen || !self.freed_dead.iter().any(|freed| inside.contains(freed)) {
+                        self.lost += 1;
+                        self.frees_unseen = true;
+                    }
                     self.release(addr, None);
                 }
             }
@@ -190,14 +193,12 @@ impl Reference {
     }
 
     fn stranger(&mut self, addr: u64) -> bool {
+        self.freed_dead.push(addr);
         let kind = match (self.dead.contains_key(&addr), self.attached) {
             (true, _) => FindingKind::DoubleFree,
             (false, true) => return false,
             (false, false) => FindingKind::InvalidFree,
         };
-        if kind == FindingKind::DoubleFree {
-            self.twice.push(addr);
-        }
         *self.errors.entry(kind).or_default() += 1;
         true
     }
