@@ -11,6 +11,7 @@ use super::{
 };
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
+use std::hash::Hash;
 use std::path::PathBuf;
 
 /// The most points that a merged timeline has.
@@ -193,18 +194,14 @@ impl Merger {
     }
 
     fn intern(&mut self, text: &str) -> usize {
-        if let Some(&known) = self.strings.get(text) {
-            return known;
-        }
-        self.merged.strings.push(text.to_owned());
-        self.strings.insert(text.to_owned(), self.merged.strings.len() - 1);
-        self.merged.strings.len() - 1
+        number_of(text, &mut self.strings, &mut self.merged.strings)
     }
 
     /// Enters the tables of a profile; returns the new numbers of its strings and stacks.
     fn tables(&mut self, profile: &Profile) -> Tables {
         let strings = profile.strings.iter().map(|text| self.intern(text)).collect();
-        let functions: Vec<usize> = profile.functions.iter().map(|function| self.function(function)).collect();
+        let mut number = |function| number_of(function, &mut self.functions, &mut self.merged.functions);
+        let functions: Vec<usize> = profile.functions.iter().map(&mut number).collect();
         let modules: Vec<usize> = profile.modules.iter().map(|module| self.module(module)).collect();
         for AllocatorUse { module, functions } in &profile.allocators {
             self.allocator(modules.get(*module).copied().unwrap_or_default(), functions);
@@ -229,15 +226,6 @@ impl Merger {
         });
         let stacks = stacks.map(|stack| self.stack(stack)).collect();
         Tables { strings, stacks }
-    }
-
-    fn function(&mut self, function: &Function) -> usize {
-        if let Some(&known) = self.functions.get(function) {
-            return known;
-        }
-        self.merged.functions.push(function.clone());
-        self.functions.insert(function.clone(), self.merged.functions.len() - 1);
-        self.merged.functions.len() - 1
     }
 
     fn module(&mut self, module: &ModuleInfo) -> usize {
@@ -477,6 +465,21 @@ fn thin_out(points: Vec<TimelinePoint>) -> Vec<TimelinePoint> {
         }
     }
     kept
+}
+
+/// The place of `item` in `table`, to which it is added if it is not `known` there.
+fn number_of<T>(item: &T, known: &mut FxHashMap<T::Owned, usize>, table: &mut Vec<T::Owned>) -> usize
+where
+    T: ToOwned + Hash + Eq + ?Sized,
+    T::Owned: Hash + Eq,
+{
+    if let Some(&at) = known.get(item) {
+        return at;
+    }
+    let at = table.len();
+    table.push(item.to_owned());
+    known.insert(item.to_owned(), at);
+    at
 }
 
 #[cfg(test)]

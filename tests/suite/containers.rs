@@ -81,7 +81,12 @@ fn t37_attach_to_a_process_apart() {
 
 /// Attaches to a contained process, lets it work and end, and names are looked for afterwards.
 fn attached_to_its_end(contained: &Contained) -> Traced {
-    let (mut target, pid, _) = contained.start();
+    let (target, pid, _) = contained.start();
+    attached_while_it_works(target, pid)
+}
+
+/// The same for one that has been started.
+fn attached_while_it_works(mut target: Running, pid: i32) -> Traced {
     let tracer = Program::new("/bin/true");
     let attached = attach(&tracer, pid);
     work(&mut target);
@@ -331,13 +336,7 @@ fn t46_names_of_code_made_at_run_time() {
         std::fs::copy(fixtures::program("perf_map"), inside.join("app")).unwrap();
     };
     let contained = container::apart(Apart::Container, &copy, &["./app"]);
-    let (mut target, pid, inner) = container::start(&contained, Apart::Container);
+    let (target, pid, inner) = container::start(&contained, Apart::Container);
     assert_ne!(pid, inner);
-    let tracer = Program::new("/bin/true");
-    let attached = attach(&tracer, pid);
-    work(&mut target);
-    target.feed(b"");
-    let traced = tracer.collect(attached.wait());
-    target.wait().success();
-    assert_named(&traced.report);
+    assert_named(&attached_while_it_works(target, pid).report);
 }
