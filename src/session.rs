@@ -367,6 +367,9 @@ impl Session {
                 let slot = self.stops.home(tid);
                 self.forget_task(tid);
                 let done = stopped.detach(0);
+                if done.is_ok() {
+                    self.stops.has_left(tid);
+                }
                 if let Some(slot) = slot {
                     self.finish_if_over(slot);
                 }

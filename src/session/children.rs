@@ -43,11 +43,7 @@ impl Session {
             self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
         }
-        self.stops.note_arrival(tid);
-        let slot = self.slot_of(tid);
-        if let Some(process) = self.processes.get_mut(slot) {
-            process.let_copy_go(stopped);
-        }
+        self.let_child_go(stopped);
         Ok(Some(Action::Detach))
     }
 
@@ -55,13 +51,26 @@ impl Session {
     pub(super) fn detach_new_child(&mut self, stopped: &Stopped) -> Result<()> {
         let tid = stopped.tid();
         let is_thread = procfs::thread_group(tid)?.is_some_and(|group| self.processes.find(group).is_some());
-        let has_copy = !is_thread && self.lender_of(tid)?.is_none();
-        self.stops.note_arrival(tid);
-        let slot = self.slot_of(tid);
-        if has_copy && let Some(process) = self.processes.get_mut(slot) {
-            process.let_copy_go(stopped);
+        if is_thread || self.lender_of(tid)?.is_some() {
+            self.stops.note_arrival(tid);
+        } else {
+            self.let_child_go(stopped);
         }
         Ok(())
+    }
+
+    /// A new process with a copy of our breakpoints, which is stopped, is not to be traced.
+    fn let_child_go(&mut self, child: &Stopped) {
+        let tid = child.tid();
+        let slot = self.slot_of(tid);
+        let is_new = self.stops.begin_to_let_go(tid);
+        if is_new {
+            self.stops.note_arrival(tid);
+        }
+        if let Some(process) = self.processes.get_mut(slot) {
+            process.children.untraced += u64::from(is_new);
+            process.let_copy_go(child);
+        }
     }
 
     /// The process that a task belongs to, or if it is a new one, that of its parent.
@@ -160,12 +169,13 @@ impl Session {
             }
             let child = Stopped::regained(tid);
             if let Some(process) = self.processes.get_mut(slot) {
+                process.children.untraced += u64::from(self.stops.begin_to_let_go(tid));
                 process.let_copy_go(&child);
             }
-            if let Err(error) = child.detach(0)
-                && !error.is_death()
-            {
-                tracing::warn!("{error}");
+            match child.detach(0) {
+                Ok(()) => self.stops.has_left(tid),
+                Err(error) if error.is_death() => {}
+                Err(error) => tracing::warn!("{error}"),
             }
         }
     }
@@ -262,7 +272,6 @@ impl Process {
     /// on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its remote call no pads.
     fn let_copy_go(&mut self, child: &Stopped) {
         let tid = child.tid();
-        self.children.untraced += 1;
         match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
             Err(error) if !error.is_death() => {
                 self.warn_once(format!("the code of child {tid} could not be restored: {error}"));

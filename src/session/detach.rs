@@ -242,6 +242,7 @@ impl Session {
                 _ => break,
             }
         }
+        self.stops.has_left(tid);
         match left.and(done) {
             Err(error) if !error.is_death() => tracing::warn!("{error}"),
             _ => self.forget_task(tid),

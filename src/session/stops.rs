@@ -36,6 +36,8 @@ pub(super) struct Stops {
     pub(super) early: HashSet<i32>,
     /// New processes that stopped before they were announced, where they are followed: their parents must tell first.
     pub(super) held: Vec<(i32, WaitStatus)>,
+    /// New processes that are let go. One that is killed at that very moment stops once more, at its end.
+    let_go: HashSet<i32>,
     /// Children in vfork(2), whose parents wait for them.
     in_vfork: HashSet<i32>,
     /// Whether a parent could not be understood: those that wait for it can't be followed.
@@ -68,6 +70,7 @@ impl Stops {
             expected: HashSet::new(),
             early: HashSet::new(),
             held: Vec::new(),
+            let_go: HashSet::new(),
             in_vfork: HashSet::new(),
             announcement_lost: false,
             serving: None,
@@ -173,7 +176,18 @@ impl Stops {
         self.ended.pop_front()
     }
 
+    /// A new process is about to be let go. False: it was before.
+    pub(super) fn begin_to_let_go(&mut self, tid: i32) -> bool {
+        self.let_go.insert(tid)
+    }
+
+    /// A task is not traced any more, and has not ended.
+    pub(super) fn has_left(&mut self, tid: i32) {
+        self.let_go.remove(&tid);
+    }
+
     fn note_end(&mut self, tid: i32) {
+        self.let_go.remove(&tid);
         self.expected.remove(&tid);
         self.held.retain(|(held, _)| *held != tid);
     }

@@ -108,8 +108,17 @@ impl TargetMemory {
     ///
     /// # Errors
     /// [`TracerError::Write`] if the kernel refuses (Linux 6.12 and later can forbid such writes, see `heaptrace
-    /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards.
+    /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards, [`TracerError::Died`] if the task that
+    /// was stopped is being killed, with which its memory goes.
     pub fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
+        let written = self.try_to_write_code(addr, bytes);
+        match (&written, self.stopped) {
+            (Err(_), Some(tid)) if super::ptrace::is_being_killed(tid) => Err(TracerError::Died { tid }),
+            _ => written,
+        }
+    }
+
+    fn try_to_write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         self.window.clear();
         let written = injection::point(Call::Write).and_then(|()| self.file.write_all_at(bytes, addr.0));
         if let Err(source) = written {

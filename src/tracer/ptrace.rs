@@ -173,6 +173,11 @@ fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
     })
 }
 
+/// Whether a task that was stopped is so no longer: it is being killed.
+pub(super) fn is_being_killed(tid: i32) -> bool {
+    matches!((Stopped { tid }).event_message(), Err(error) if error.is_death())
+}
+
 /// Lets a stopped task go: its report is no longer there to be taken.
 fn let_run(kind: libc::c_uint, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
     request(kind, tid, 0, as_word(signal), operation)?;

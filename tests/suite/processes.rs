@@ -46,6 +46,22 @@ fn t29_thousand_short_children() {
     traced.report.assert_no_anomaly();
 }
 
+/// A child that is killed in its first moment is one child, and nothing is wrong with it: it may stop once more at its end, and
+/// its memory may be gone when its code is to be restored.
+#[test]
+fn children_killed_in_their_first_moment() {
+    for killer in [&["300"][..], &["300", "thread"]] {
+        let program = Program::fixture("nipped_children").args(killer);
+        for (options, counted) in [(&[][..], "untraced"), (&["-f"], "followed")] {
+            let traced = program.traced_with(options);
+            assert_eq!(traced.ended.text(), "children 300\n");
+            assert_eq!(children(&traced.report, counted), 300, "{killer:?} {options:?}");
+            assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
+            traced.report.assert_no_anomaly();
+        }
+    }
+}
+
 /// T30: system, popen, posix_spawn and vfork while other threads allocate: no probe is missed, none is lifted.
 #[test]
 fn t30_spawn_loop_with_allocating_threads() {
