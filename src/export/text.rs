@@ -310,7 +310,7 @@ pub(crate) fn basename(path: &Path) -> String {
 /// recursion. Where nothing else is there, the innermost.
 pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<Frame<'a>> {
     let mut frames: Vec<Frame<'a>> = Vec::new();
-    for frame in view.frames(stack).filter(|frame| !is_plumbing(frame.name) && frame.name != TRUNCATED_STACK) {
+    for frame in view.frames(stack).filter(|frame| !is_plumbing(frame) && frame.name != TRUNCATED_STACK) {
         if frames.len() == count {
             break;
         }
@@ -321,8 +321,21 @@ pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) ->
     if frames.is_empty() { view.frames(stack).take(count).collect() } else { frames }
 }
 
-/// Whether a function belongs to a standard library or to what runs before `main`.
-fn is_plumbing(name: &str) -> bool {
+/// Whether a function belongs to a standard library, to the way to an allocator, or to what runs before `main`.
+fn is_plumbing(frame: &Frame<'_>) -> bool {
+    is_plumbing_by_name(frame.name) || frame.file.is_some_and(is_standard_source)
+}
+
+/// Whether a source file is one of a standard library, of Rust (as rustc has it, or `/rust/deps/…` for what it is built with)
+/// or C++: where debug information has lines only, inlined functions have bare names, such as `alloc`.
+fn is_standard_source(file: &str) -> bool {
+    const BEGINNINGS: [&str; 5] =
+        ["/rustc/", "/rust/deps/", "library/std/src/", "library/core/src/", "library/alloc/src/"];
+    const PARTS: [&str; 3] = ["/rustlib/src/rust/library/", "/hashbrown-", "/include/c++/"];
+    BEGINNINGS.iter().any(|beginning| file.starts_with(beginning)) || PARTS.iter().any(|part| file.contains(part))
+}
+
+fn is_plumbing_by_name(name: &str) -> bool {
     const CRATES: [&str; 9] =
         ["std::", "core::", "alloc::", "hashbrown::", "__gnu_cxx::", "<std::", "<core::", "<alloc::", "<hashbrown::"];
     const START: [&str; 6] =
@@ -332,6 +345,8 @@ fn is_plumbing(name: &str) -> bool {
         // the return type of a C++ template comes first: `void std::vector<…>::push_back(…)`
         || name.split(['<', '(']).next().is_some_and(|head| head.contains(" std::") || head.contains(" __gnu_cxx::"))
         || name.starts_with("<T as ")
+        // a Rust program's own global allocator
+        || name.contains(" as core::alloc::global::GlobalAlloc>::")
         // libstdc++'s way to call what a thread runs; its debug information leaves `std::` out
         || name.starts_with("__invoke")
         || START.contains(&bare)
@@ -437,6 +452,28 @@ mod tests {
     fn a_small_share_is_not_shown_as_none() {
         let shown = [percent(0, 10), percent(1, 100_000), percent(1, 3), percent(5, 0)];
         assert_eq!(shown, ["0.0 %", "<0.1 %", "33.3 %", "-"]);
+    }
+
+    #[test]
+    fn standard_libraries_and_allocators_tell_nothing() {
+        let frame = |name, file| Frame { name, file, line: 1, inlined: false, location: None, module: None };
+        let plumbing = |name, file| is_plumbing(&frame(name, file));
+        for file in [
+            "/rustc/59807616e1fa/library/alloc/src/raw_vec/mod.rs",
+            "library/std/src/sys/alloc/unix.rs",
+            "/rust/deps/hashbrown-0.16.1/src/raw.rs",
+            "/home/me/.rustup/toolchains/x/lib/rustlib/src/rust/library/alloc/src/vec/mod.rs",
+            "/usr/include/c++/12/bits/new_allocator.h",
+            "/usr/lib/llvm-14/include/c++/v1/vector",
+        ] {
+            assert!(plumbing("grow_one<u8>", Some(file)), "{file}");
+        }
+        let own = "<counting::Counting as core::alloc::global::GlobalAlloc>::alloc";
+        assert!(plumbing(own, Some("/home/me/counting.rs")));
+        for file in ["src/alloc.rs", "/home/me/library/core/src/alloc.c", "/usr/include/glib-2.0/glib.h"] {
+            assert!(!plumbing("grow_one", Some(file)), "{file}");
+        }
+        assert!(!plumbing("grow_one", None));
     }
 
     #[test]
