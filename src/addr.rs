@@ -4,6 +4,7 @@
 //! *object address* ([`ObjAddr`]) is where the ELF file's own headers and tables say that it is. They differ
 //! by the module's *load bias*, and only [`LoadBias`] converts.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// An address in the target process.
@@ -106,7 +107,7 @@ impl ModuleId {
 }
 
 /// An interned call stack: an index into [`crate::unwinder::StackTable`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct StackId(pub u32);
 
 impl StackId {
@@ -116,7 +117,7 @@ impl StackId {
 
 /// Index into [`crate::allocators::AllocatorTable`] (the built-in functions, then the user's declarations): which
 /// allocator function a probe or an event is about.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FunctionId(pub u16);
 
 macro_rules! hex_format {

@@ -19,6 +19,7 @@ use blocks::Blocks;
 use booking::{ErrorKey, Limbo};
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use sites::Sites;
 use std::collections::BTreeSet;
 use timeline::Timeline;
@@ -27,7 +28,7 @@ use timeline::Timeline;
 const RECENT_FREES: u32 = 1 << 16;
 
 /// Identity of a site.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SiteKey {
     /// The stack of the call.
     pub stack: StackId,
@@ -41,7 +42,7 @@ pub struct SiteKey {
 }
 
 /// The figures of one site; the fields are those of [`crate::profile::Sample`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "see profile::Sample")]
 pub struct SiteStats {
     pub key: SiteKey,

@@ -4,6 +4,7 @@
 //! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
 
 use crate::addr::{Addr, ModuleId};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -14,7 +15,7 @@ pub mod merge;
 pub mod symbolize;
 
 /// Objects and bytes, counted together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 pub struct Amount {
     /// Number of blocks.
     pub objects: u64,
@@ -349,7 +350,7 @@ impl Sample {
 }
 
 /// A point of the timeline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TimelinePoint {
     /// Since tracing began, ns.
     pub t_ns: u64,

@@ -18,6 +18,7 @@ mod processes;
 mod recording;
 mod requests;
 mod retry;
+mod shelf;
 mod space;
 mod stops;
 mod tasks;
@@ -43,6 +44,7 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use process::{Common, Process};
 use processes::{Processes, Slot};
+use shelf::{Shelf, Shelved};
 use std::sync::Arc;
 use std::time::Instant;
 use stops::{Next, Serving, Stops};
@@ -137,7 +139,9 @@ pub struct Session {
     /// Its id.
     first_pid: i32,
     /// What is left of processes that have ended while others go on.
-    finished: Vec<Recording>,
+    finished: Vec<Shelved>,
+    /// Where that lies.
+    shelf: Shelf,
     /// How many processes are about to be let go, while others are traced on.
     leaving: usize,
     /// A launched program at its first stop, before its first instruction.
@@ -458,7 +462,7 @@ impl Session {
             process.cost.wall_ns = process.lived_ns();
             process.exit = process.exit.or(process.killed_by);
             process.end();
-            self.finished.push(process.finish(None));
+            self.finished.push(self.shelf.put(process.finish(None)));
         }
     }
 }

@@ -45,7 +45,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
         return Ok(EXIT_OWN_FAILURE);
     };
     let (pid, lives_on) = (traced.first.pid, traced.first.detached && traced.first.exit.is_none());
-    for recording in std::iter::once(&mut traced.first).chain(&mut traced.others) {
+    for recording in traced.all_mut() {
         if let LeakScan::Done(scan) = &recording.leaks {
             recording.warnings.extend(rules.add_own(&scan.own_suppressions));
         }

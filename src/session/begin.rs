@@ -2,6 +2,7 @@
 
 use super::process::{Common, Pinned, Process};
 use super::processes::Processes;
+use super::shelf::Shelf;
 use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stops::{Serving, Stops};
 use super::tasks::Role;
@@ -58,6 +59,7 @@ impl Session {
             first,
             first_pid,
             finished: Vec::new(),
+            shelf: Shelf::default(),
             leaving: 0,
             unstarted: None,
         }

@@ -222,14 +222,18 @@ impl Session {
 
     /// Ends the session: what it has found out, until it was broken off if it was.
     fn finish(mut self, broken_off: Option<&BreakOff>) -> Option<Traced> {
-        let mut recordings = std::mem::take(&mut self.finished);
+        let (mut shelf, mut others) = (std::mem::take(&mut self.shelf), std::mem::take(&mut self.finished));
+        let mut left = Vec::new();
         for slot in self.processes.slots() {
-            recordings.extend(self.processes.remove(slot).map(|process| process.finish(broken_off)));
+            left.extend(self.processes.remove(slot).map(|process| process.finish(broken_off)));
         }
-        recordings.sort_by_key(|recording| std::cmp::Reverse(recording.number));
-        let first = recordings.pop()?;
-        recordings.reverse();
-        Some(Traced { first, others: recordings })
+        left.sort_by_key(|recording| std::cmp::Reverse(recording.number));
+        let first = left.pop_if(|last| others.iter().all(|other| last.number < other.rest().number));
+        others.extend(left.into_iter().map(|recording| shelf.put(recording)));
+        others.sort_by_key(|other| std::cmp::Reverse(other.rest().number));
+        let first = first.or_else(|| others.pop().map(|first| shelf.take(first)))?;
+        others.reverse();
+        Some(Traced { first, others, shelf })
     }
 
     /// Lets go of the task in whose stop the session broke off.

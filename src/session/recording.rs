@@ -2,6 +2,7 @@
 
 use super::leakscan::LeakScan;
 use super::process::Process;
+use super::shelf::{Shelf, Shelved};
 use super::{Aftermath, BreakOff};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
@@ -66,13 +67,20 @@ pub struct Traced {
     /// The one that tracing began with.
     pub first: Recording,
     /// Those that were followed, in the order in which they came to be.
-    pub others: Vec<Recording>,
+    pub others: Vec<Shelved>,
+    /// Where those lie.
+    pub shelf: Shelf,
 }
 
 impl Traced {
-    /// All of them.
+    /// All of them; of the others, see [`Shelved::rest`].
     pub fn all(&self) -> impl Iterator<Item = &Recording> {
-        std::iter::once(&self.first).chain(&self.others)
+        std::iter::once(&self.first).chain(self.others.iter().map(Shelved::rest))
+    }
+
+    /// The same, to be changed.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Recording> {
+        std::iter::once(&mut self.first).chain(self.others.iter_mut().map(Shelved::rest_mut))
     }
 
     /// The functions that the user has declared and no program has, in words: taken out of the recordings.
@@ -83,10 +91,11 @@ impl Traced {
             unknown = self
                 .others
                 .iter()
+                .map(Shelved::rest)
                 .find(|other| other.selected)
                 .map_or(unknown, |other| other.unknown_functions.clone());
         }
-        for other in self.others.iter().filter(|other| other.selected) {
+        for other in self.others.iter().map(Shelved::rest).filter(|other| other.selected) {
             unknown.retain(|mine| other.unknown_functions.iter().any(|theirs| symbol(theirs) == symbol(mine)));
         }
         if !self.others.is_empty() {
@@ -170,8 +179,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Keeps only those stacks that something refers to: a forked child has all of its parent's.
-    fn compact(&mut self) {
+    /// The stacks that something refers to.
+    pub(super) fn stack_ids(&mut self) -> impl Iterator<Item = &mut StackId> {
         let Snapshot { sites, errors, .. } = &mut self.snapshot;
         let scanned = match &mut self.leaks {
             LeakScan::Done(scan) => Some(&mut scan.sites),
@@ -181,16 +190,7 @@ impl Recording {
             [Some(&mut error.stack), error.alloc_stack.as_mut(), error.free_stack.as_mut()].into_iter().flatten()
         });
         let of_scan = scanned.into_iter().flat_map(|sites| sites.values_mut()).map(|key| &mut key.stack);
-        let mut used: Vec<&mut StackId> =
-            sites.iter_mut().map(|site| &mut site.key.stack).chain(of_errors).chain(of_scan).collect();
-        let (mut kept, ids) = self.stacks.keep(used.iter().map(|stack| **stack));
-        for stack in &mut used {
-            **stack = ids.get(*stack).copied().unwrap_or(StackId::EMPTY);
-        }
-        kept.shrink();
-        self.stacks = kept;
-        // Thousands of processes may leave one until the end.
-        self.snapshot.sites.shrink_to_fit();
+        sites.iter_mut().map(|site| &mut site.key.stack).chain(of_errors).chain(of_scan)
     }
 }
 
@@ -237,7 +237,6 @@ impl Process {
             if !self.settings.profile_each && self.settings.leak_scan.is_none() {
                 recording.snapshot.sites.retain(|site| !site.inherited);
             }
-            recording.compact();
         }
         if let Some(broken) = broken_off {
             recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));

@@ -91,22 +91,10 @@ impl<T: Copy + Default> Chunked<T> {
         let index = self.len;
         if index / CHUNK == self.chunks.len() {
             self.chunks.push(vec![T::default(); CHUNK].into_boxed_slice());
-        } else if let Some(shrunk) = self.chunks.last_mut().filter(|last| last.len() < CHUNK) {
-            let mut whole = shrunk.to_vec();
-            whole.resize(CHUNK, T::default());
-            *shrunk = whole.into_boxed_slice();
         }
         if let Some(slot) = self.get_mut(index) {
             *slot = value;
             self.len += 1;
-        }
-    }
-
-    /// Gives back what the last chunk does not use.
-    fn shrink(&mut self) {
-        let used = self.len % CHUNK;
-        if let Some(last) = self.chunks.last_mut().filter(|_| used > 0) {
-            *last = last.get(..used).unwrap_or_default().into();
         }
     }
 
@@ -120,20 +108,12 @@ impl<T: Copy + Default> Chunked<T> {
 ///
 /// A stack is identified by addresses, their modules and how its frames were found; two walks of the same call chain
 /// give the same id if and only if they are of the same quality.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct StackTable {
+    /// The root comes with the first frame: an empty table takes no memory.
     nodes: Chunked<Node>,
     /// First node of each bucket.
     buckets: Chunked<u32>,
-}
-
-impl Default for StackTable {
-    fn default() -> Self {
-        let mut table = Self { nodes: Chunked::default(), buckets: Chunked::default() };
-        table.nodes.push(Node::default());
-        table.buckets.push(0);
-        table
-    }
 }
 
 impl StackTable {
@@ -187,9 +167,14 @@ impl StackTable {
         frames
     }
 
-    /// A table of these stacks only, and which id each has in it.
-    pub fn keep(&self, stacks: impl IntoIterator<Item = StackId>) -> (Self, FxHashMap<StackId, StackId>) {
-        let mut kept = Self::new();
+    /// Copies these stacks to another table, each frame as `moved` has it there; qualities stay. Returns which id each stack, and
+    /// each beginning of one, has in the other.
+    pub fn copy_into(
+        &self,
+        other: &mut Self,
+        stacks: impl IntoIterator<Item = StackId>,
+        moved: impl Fn(Frame) -> Frame,
+    ) -> FxHashMap<StackId, StackId> {
         let mut ids = FxHashMap::from_iter([(StackId::EMPTY, StackId::EMPTY)]);
         for stack in stacks {
             let mut missing = Vec::new();
@@ -203,17 +188,16 @@ impl StackTable {
             };
             for old in missing.into_iter().rev() {
                 let node = self.node(old);
-                parent = kept.intern(parent, node.word(), ModuleId(node.module));
+                let (mut word, mut module) = (node.word(), ModuleId(node.module));
+                if let Some(frame) = node.frame().map(&moved) {
+                    word = word & !ADDR_MASK | frame.addr.raw().0 & ADDR_MASK;
+                    module = frame.module;
+                }
+                parent = other.intern(parent, word, module);
                 ids.insert(old, parent);
             }
         }
-        (kept, ids)
-    }
-
-    /// Gives back what is kept for more stacks.
-    pub fn shrink(&mut self) {
-        self.nodes.shrink();
-        self.buckets.shrink();
+        ids
     }
 
     /// The number of frames of `stack`.
@@ -228,7 +212,7 @@ impl StackTable {
 
     /// The number of nodes, the root included: every id is below.
     pub fn len(&self) -> usize {
-        self.nodes.len
+        self.nodes.len.max(1)
     }
 
     /// Whether no stack but the empty one was interned.
@@ -269,6 +253,10 @@ impl StackTable {
                 return StackId(at);
             }
             at = node.next;
+        }
+        if self.nodes.len == 0 {
+            self.nodes.push(Node::default());
+            self.buckets.push(0);
         }
         let Ok(id) = u32::try_from(self.nodes.len) else { return parent };
         let [low, high] = [word as u32, (word >> 32) as u32];
@@ -332,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_kept_with_its_frames_and_qualities_and_grows_on() {
+    fn a_part_is_copied_with_its_frames_and_qualities_and_grows_on() {
         let mut table = StackTable::new();
         let mut all = Vec::new();
         for outer in 0..200u64 {
@@ -343,9 +331,9 @@ mod tests {
             all.push(if outer % 5 == 0 { table.truncated(stack) } else { stack });
         }
         let some: Vec<StackId> = all.iter().copied().step_by(10).collect();
-        let (mut kept, ids) = table.keep(some.iter().copied());
-        kept.shrink();
-        assert!(kept.len() <= 20 * 21 + 1 && kept.memory() < table.memory() / 4, "{} nodes", kept.len());
+        let mut kept = StackTable::new();
+        let ids = table.copy_into(&mut kept, some.iter().copied(), |frame| frame);
+        assert!(kept.len() <= 20 * 21 + 1 && kept.len() < table.len() / 4, "{} nodes", kept.len());
         for old in some {
             let new = ids[&old];
             assert_eq!((kept.frames(new), kept.quality(new)), (table.frames(old), table.quality(old)));
