@@ -101,7 +101,7 @@ pub fn supervise(
                 session::trace(target, settings, &control, progress)
             }
         })
-        .context("could not start the tracer thread (a limit, such as `ulimit -u`?)")?;
+        .context("could not start the tracer thread (a limit of memory, `ulimit -v`, or of processes, `ulimit -u`?)")?;
     let mut scheduled = false;
     let mut begins = None;
     let mut deadline = None;
