@@ -58,9 +58,8 @@ pub(crate) fn prose(out: &mut String, layout: Layout, sentence: &str) {
 pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
     let meta = &profile.meta;
     let end = match meta.exit {
-        Some(Exit::Code(0)) => exit_text(meta.exit),
+        Some(Exit::Code(0)) | None => exit_text(meta.exit),
         Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
-        None => "let go".to_owned(),
     };
     let children = match profile.processes.len() {
         0 | 1 => String::new(),

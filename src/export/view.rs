@@ -185,12 +185,12 @@ fn leak_labels(profile: &Profile) -> Vec<&'static str> {
     labels
 }
 
-/// Whether the program ended, and with what.
+/// Whether the program ended, and with what; one that has not was let go while it ran.
 pub(crate) fn exit_text(exit: Option<Exit>) -> String {
     match exit {
         Some(Exit::Code(code)) => format!("exit status {code}"),
         Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
-        None => "still running".to_owned(),
+        None => "let go".to_owned(),
     }
 }
 
