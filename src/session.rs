@@ -319,6 +319,9 @@ impl Session {
     }
 
     fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) -> crate::tracer::Result<()> {
+        if self.stops.home(tid).is_none() && self.stops.is_let_go(tid) {
+            return self.part_with_dying(tid, stopped);
+        }
         if self.leaving > 0
             && let Some(slot) = self.leaving_home(tid, status)
         {
@@ -354,6 +357,16 @@ impl Session {
         Ok(())
     }
 
+    /// A task was killed when it was to be let go, and stops once more at its end.
+    fn part_with_dying(&mut self, tid: i32, stopped: Stopped) -> crate::tracer::Result<()> {
+        match stopped.detach(0) {
+            Ok(()) => self.stops.has_left(tid),
+            Err(error) if error.is_death() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Carries out what was decided for a stop.
     fn carry_out(&mut self, tid: i32, stopped: Stopped, action: Action) -> crate::tracer::Result<()> {
         let mut status_of_serving = WaitStatus::EventStop;
@@ -370,6 +383,7 @@ impl Session {
             Action::Detach => {
                 let slot = self.stops.home(tid);
                 self.forget_task(tid);
+                self.stops.begin_to_let_go(tid);
                 let done = stopped.detach(0);
                 if done.is_ok() {
                     self.stops.has_left(tid);

@@ -306,13 +306,15 @@ pub(crate) fn basename(path: &Path) -> String {
     printable(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy())
 }
 
-/// The frames that tell whose allocation it is: without the standard libraries, the program's start-up code and
-/// recursion. Where nothing else is there, the innermost.
+/// The frames that tell whose allocation it is: without the standard libraries, the program's start-up code, the way to a
+/// global allocator of its own, and recursion. Where nothing else is there, the innermost.
 pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<Frame<'a>> {
     let mut frames: Vec<Frame<'a>> = Vec::new();
-    for frame in view.frames(stack).filter(|frame| !is_plumbing(frame) && frame.name != TRUNCATED_STACK) {
-        if frames.len() == count {
-            break;
+    let mut all = view.frames(stack).peekable();
+    while let Some(frame) = all.next().filter(|_| frames.len() < count) {
+        let is_way_in = frames.is_empty() && is_global_allocator(&frame, all.peek());
+        if is_way_in || is_plumbing(&frame) || frame.name == TRUNCATED_STACK {
+            continue;
         }
         if frames.last().is_none_or(|last| last.name != frame.name) {
             frames.push(frame);
@@ -323,7 +325,14 @@ pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) ->
 
 /// Whether a function belongs to a standard library, to the way to an allocator, or to what runs before `main`.
 fn is_plumbing(frame: &Frame<'_>) -> bool {
-    is_plumbing_by_name(frame.name) || frame.file.is_some_and(is_standard_source)
+    // Where inlined calls are not known, the program's own function bears the file of what was inlined into it.
+    is_plumbing_by_name(frame.name) || frame.inlined && frame.file.is_some_and(is_standard_source)
+}
+
+/// Whether an inlined frame with a bare name is a function of GlobalAlloc, which the standard library calls only.
+fn is_global_allocator(frame: &Frame<'_>, caller: Option<&Frame<'_>>) -> bool {
+    const FUNCTIONS: [&str; 4] = ["alloc", "alloc_zeroed", "realloc", "dealloc"];
+    frame.inlined && FUNCTIONS.contains(&frame.name) && caller.is_some_and(is_plumbing)
 }
 
 /// Whether a source file is one of a standard library, of Rust (as rustc has it, or `/rust/deps/…` for what it is built with)
@@ -331,7 +340,7 @@ fn is_plumbing(frame: &Frame<'_>) -> bool {
 fn is_standard_source(file: &str) -> bool {
     const BEGINNINGS: [&str; 5] =
         ["/rustc/", "/rust/deps/", "library/std/src/", "library/core/src/", "library/alloc/src/"];
-    const PARTS: [&str; 3] = ["/rustlib/src/rust/library/", "/hashbrown-", "/include/c++/"];
+    const PARTS: [&str; 3] = ["/rustlib/src/rust/library/", "/hashbrown-0.", "/include/c++/"];
     BEGINNINGS.iter().any(|beginning| file.starts_with(beginning)) || PARTS.iter().any(|part| file.contains(part))
 }
 
@@ -456,8 +465,8 @@ mod tests {
 
     #[test]
     fn standard_libraries_and_allocators_tell_nothing() {
-        let frame = |name, file| Frame { name, file, line: 1, inlined: false, location: None, module: None };
-        let plumbing = |name, file| is_plumbing(&frame(name, file));
+        let frame = |name, file, inlined| Frame { name, file, line: 1, inlined, location: None, module: None };
+        let plumbing = |name, file| is_plumbing(&frame(name, file, true));
         for file in [
             "/rustc/59807616e1fa/library/alloc/src/raw_vec/mod.rs",
             "library/std/src/sys/alloc/unix.rs",
@@ -467,12 +476,23 @@ mod tests {
             "/usr/lib/llvm-14/include/c++/v1/vector",
         ] {
             assert!(plumbing("grow_one<u8>", Some(file)), "{file}");
+            assert!(!is_plumbing(&frame("own", Some(file), false)), "inlined calls are not known: {file}");
         }
         let own = "<counting::Counting as core::alloc::global::GlobalAlloc>::alloc";
         assert!(plumbing(own, Some("/home/me/counting.rs")));
-        for file in ["src/alloc.rs", "/home/me/library/core/src/alloc.c", "/usr/include/glib-2.0/glib.h"] {
+        for file in [
+            "src/alloc.rs",
+            "/home/me/library/core/src/alloc.c",
+            "/usr/include/glib-2.0/glib.h",
+            "/src/hashbrown-demo/a.c",
+        ] {
             assert!(!plumbing("grow_one", Some(file)), "{file}");
         }
+        let standard = frame("alloc", Some("/rustc/59807616e1fa/library/alloc/src/alloc.rs"), true);
+        let jemalloc = frame("alloc", Some("/registry/tikv-jemallocator-0.6.1/src/lib.rs"), true);
+        assert!(is_global_allocator(&jemalloc, Some(&standard)));
+        assert!(!is_global_allocator(&jemalloc, Some(&frame("main", Some("src/main.rs"), false))));
+        assert!(!is_global_allocator(&frame("grow", jemalloc.file, true), Some(&standard)));
         assert!(!plumbing("grow_one", None));
     }
 

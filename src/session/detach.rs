@@ -235,6 +235,7 @@ impl Session {
             }
             process.restore_affinity(tid);
         }
+        self.stops.begin_to_let_go(tid);
         let mut done = stopped.detach(signal);
         for _ in 1..ATTEMPTS {
             match &done {
@@ -242,7 +243,9 @@ impl Session {
                 _ => break,
             }
         }
-        self.stops.has_left(tid);
+        if done.is_ok() {
+            self.stops.has_left(tid);
+        }
         match left.and(done) {
             Err(error) if !error.is_death() => tracing::warn!("{error}"),
             _ => self.forget_task(tid),
@@ -271,8 +274,13 @@ impl Session {
                 }
                 return Ok(if retires { Parting::RunOn(0) } else { Parting::Detach(0) });
             }
-            // A new image, with nothing of ours in it, or the end.
-            WaitStatus::Event(_) => return Ok(Parting::Detach(0)),
+            // A new image, with nothing of ours in it, or the end. A new task may be killed before its first stop.
+            WaitStatus::Event(_) => {
+                if self.stops.home(tid).is_none() {
+                    self.stops.note_arrival(tid);
+                }
+                return Ok(Parting::Detach(0));
+            }
             WaitStatus::Signal(_) | WaitStatus::GroupStop(_) => {}
             _ if self.stops.home(tid).is_none() => self.detach_new_child(thread)?,
             _ => {}

@@ -36,7 +36,7 @@ pub(super) struct Stops {
     pub(super) early: HashSet<i32>,
     /// New processes that stopped before they were announced, where they are followed: their parents must tell first.
     pub(super) held: Vec<(i32, WaitStatus)>,
-    /// New processes that are let go. One that is killed at that very moment stops once more, at its end.
+    /// Tasks that are let go. One that is killed at that very moment stops once more, at its end.
     let_go: HashSet<i32>,
     /// Children in vfork(2), whose parents wait for them.
     in_vfork: HashSet<i32>,
@@ -176,12 +176,17 @@ impl Stops {
         self.ended.pop_front()
     }
 
-    /// A new process is about to be let go. False: it was before.
+    /// A task is about to be let go. False: it was before.
     pub(super) fn begin_to_let_go(&mut self, tid: i32) -> bool {
         self.let_go.insert(tid)
     }
 
-    /// A task is not traced any more, and has not ended.
+    /// Whether a task was about to be let go and has not been seen to leave: it is being killed.
+    pub(super) fn is_let_go(&self, tid: i32) -> bool {
+        self.let_go.contains(&tid)
+    }
+
+    /// A task has been let go: it is not traced any more, and nobody will tell of its end.
     pub(super) fn has_left(&mut self, tid: i32) {
         self.let_go.remove(&tid);
     }

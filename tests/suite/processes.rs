@@ -62,6 +62,16 @@ fn children_killed_in_their_first_moment() {
     }
 }
 
+/// A followed child that is killed when it is let go: its end is nobody's to wait for but its parent's.
+#[test]
+fn followed_children_killed_when_they_are_let_go() {
+    let program = Program::fixture("nipped_children").args(["500", "traced"]);
+    let traced = program.traced_with(&["-f"]);
+    assert_eq!(traced.ended.text(), "children 500\n");
+    assert_eq!(children(&traced.report, "followed"), 500);
+    assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
+}
+
 /// T30: system, popen, posix_spawn and vfork while other threads allocate: no probe is missed, none is lifted.
 #[test]
 fn t30_spawn_loop_with_allocating_threads() {
