@@ -319,7 +319,7 @@ impl Session {
     }
 
     fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) -> crate::tracer::Result<()> {
-        if self.stops.home(tid).is_none() && self.stops.is_let_go(tid) {
+        if self.stops.is_let_go(tid) && self.stops.home(tid).is_none() {
             return self.part_with_dying(tid, stopped);
         }
         if self.leaving > 0
