@@ -4,6 +4,7 @@
 pub mod constant;
 pub mod emulate;
 pub mod step;
+pub mod xsave;
 
 /// The integer registers of a stopped thread.
 ///
@@ -56,6 +57,17 @@ impl Regs {
             self.gpr[reg::R8],
             self.gpr[reg::R9],
         ]
+    }
+
+    /// The registers that a function keeps for its caller (System V: rbx, rbp, rsp, r12 to r15); the others are zero. At a
+    /// function's entry, what the others hold is of no use to the caller any more.
+    #[must_use]
+    pub fn kept_by_callees(&self) -> Self {
+        let mut kept = Self { gpr: [0; 16], ..*self };
+        for register in [reg::RBX, reg::RBP, reg::RSP, reg::R12, reg::R13, reg::R14, reg::R15] {
+            kept.gpr[register] = self.gpr[register];
+        }
+        kept
     }
 
     /// The stack pointer.

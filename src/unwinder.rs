@@ -298,15 +298,20 @@ impl Unwinder {
 
     /// Shows each frame, from the innermost one outwards, until `visit` breaks or the walk ends. Nothing is interned.
     /// `at_entry`: the thread stands at the first instruction of a function, whose caller is the first frame.
+    ///
+    /// Returns the registers of the caller of the frame at which `visit` broke, as they will be when that frame has returned (of
+    /// those that a function need not keep, whatever they hold now); None if CFI does not tell.
     pub fn walk<M>(
         &mut self,
         regs: &Regs,
         memory: &mut M,
         at_entry: bool,
         visit: &mut dyn FnMut(&FrameInfo) -> ControlFlow<()>,
-    ) where
+    ) -> Option<Regs>
+    where
         M: ReadMemory + ?Sized,
     {
+        let mut outer = None;
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut stack = StackWindow::new(&mut buffer, memory, regs.sp());
         let mut cursor = Cursor::new(regs);
@@ -323,6 +328,8 @@ impl Unwinder {
             let cfa = caller.map(|_| Addr(cursor.cpu.sp()));
             let info = FrameInfo { addr, module, sp, cfa, is_signal_frame: rule.is_signal_frame(), guessed };
             if visit(&info).is_break() {
+                let is_told = caller.is_some_and(|(_, by_frame_pointer)| !guessed && !by_frame_pointer);
+                outer = is_told.then_some(Regs { gpr: cursor.cpu.gpr, rip: cursor.cpu.pc, ..*regs });
                 break;
             }
             guessed |= caller.is_some_and(|(_, guessed)| guessed);
@@ -330,6 +337,7 @@ impl Unwinder {
         }
         drop(stack);
         self.buffer = buffer;
+        outer
     }
 
     /// Interns a stack that another unwinder has walked, innermost frame first.

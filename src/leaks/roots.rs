@@ -11,6 +11,7 @@ mod pieces;
 
 use super::{RootKind, RootWord, Roots};
 use crate::addr::{Addr, ModuleId};
+use crate::arch::xsave::VectorWord;
 use crate::arch::{PAGE_SIZE, Regs, reg};
 use crate::heapmodel::LiveBlock;
 use crate::maps::{Kind, Mapping};
@@ -55,14 +56,43 @@ pub struct ModuleData {
 }
 
 /// What is known of a thread that stands still.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ThreadState {
     /// Its id.
     pub tid: i32,
     /// Its stack pointer; None if it could not be made to stop.
     pub sp: Option<u64>,
-    /// Its registers; None if it could not be made to stop.
+    /// Its registers; None if it could not be made to stop. Those that hold nothing of use are zero.
     pub regs: Option<Regs>,
+    /// What its vector registers hold, word by word.
+    pub vectors: Vec<VectorWord>,
+    /// Whether a function may have something in the red zone below the stack pointer: not one that has just called another.
+    pub has_red_zone: bool,
+}
+
+impl ThreadState {
+    /// A thread that stands still with these registers, anywhere.
+    pub fn stopped(tid: i32, regs: Regs, vectors: Vec<VectorWord>) -> Self {
+        Self { tid, sp: Some(regs.sp()), regs: Some(regs), vectors, has_red_zone: true }
+    }
+
+    /// A thread that stands at the entry of a function which will not return: it has no use for what a function need not keep,
+    /// vector registers included.
+    pub fn in_last_call(tid: i32, regs: &Regs) -> Self {
+        let regs = regs.kept_by_callees();
+        Self { tid, sp: Some(regs.sp()), regs: Some(regs), vectors: Vec::new(), has_red_zone: false }
+    }
+
+    /// A thread that could not be made to stop, and of which at most the stack pointer is known.
+    pub const fn elsewhere(tid: i32, sp: Option<u64>) -> Self {
+        Self { tid, sp, regs: None, vectors: Vec::new(), has_red_zone: true }
+    }
+
+    /// The lowest address of its stack that may be in use.
+    fn stack_top(&self) -> Option<Addr> {
+        let red_zone = if self.has_red_zone { RED_ZONE } else { 0 };
+        self.sp.map(|sp| Addr(sp.saturating_sub(red_zone)))
+    }
 }
 
 /// What the roots are found from.
@@ -190,11 +220,11 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<
         }
     }
     for thread in sources.threads {
-        let Some(sp) = thread.sp else { continue };
+        let (Some(sp), Some(top)) = (thread.sp, thread.stack_top()) else { continue };
         let Some((index, mapping)) = mapping_at(mappings, sp) else { continue };
         in_use.push(index);
         if mapping.kind == Kind::Stack || (mapping.kind == Kind::Anonymous && has_guard(index, mapping)) {
-            unused.push(mapping.start..Addr(sp.saturating_sub(RED_ZONE)).max(mapping.start));
+            unused.push(mapping.start..top.max(mapping.start));
         }
     }
     if sources.threads.iter().any(|thread| thread.regs.is_none()) {
@@ -230,7 +260,7 @@ fn stacks_in_blocks(sources: &RootSources<'_>) -> Vec<(i32, Range<Addr>)> {
         let last = sources.blocks.partition_point(|block| block.addr <= sp).checked_sub(1)?;
         let block = sources.blocks.get(last)?;
         let end = block.addr.add(block.size);
-        (sp < end).then(|| (thread.tid, sp.sub(RED_ZONE).max(block.addr)..end))
+        (sp < end).then(|| (thread.tid, thread.stack_top().unwrap_or(sp).max(block.addr)..end))
     };
     sources.threads.iter().filter_map(stack).collect()
 }
@@ -279,11 +309,10 @@ fn label_threads(pieces: &mut Pieces, sources: &RootSources<'_>) {
     let tls_size = static_tls_size(sources.modules);
     for thread in sources.threads {
         let tid = thread.tid;
-        if let Some(sp) = thread.sp
+        if let (Some(sp), Some(top)) = (thread.sp, thread.stack_top())
             && let Some((_, mapping)) = mapping_at(sources.mappings, sp)
         {
-            let from = Addr(sp.saturating_sub(RED_ZONE)).max(mapping.start);
-            pieces.label(&(from..mapping.end), RootKind::Stack { tid });
+            pieces.label(&(top.max(mapping.start)..mapping.end), RootKind::Stack { tid });
         }
         if let Some(regs) = thread.regs.filter(|regs| regs.fs_base != 0) {
             let tcb = Addr(regs.fs_base);
@@ -323,6 +352,10 @@ fn words(threads: &[ThreadState], memory: &mut dyn ReadMemory) -> Vec<RootWord> 
                 words.push(RootWord { value, kind: RootKind::Register { tid, name } });
             }
         }
+        let vectors = thread.vectors.iter().filter(|word| word.value != 0);
+        words.extend(
+            vectors.map(|word| RootWord { value: word.value, kind: RootKind::Register { tid, name: word.name } }),
+        );
         if regs.fs_base != 0
             && let Some(dtv) = memory.read_u64(Addr(regs.fs_base.wrapping_add(TCB_DTV)))
             && let Some(start) = dtv.checked_sub(DTV_HEADER)

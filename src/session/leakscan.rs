@@ -131,7 +131,8 @@ impl Process {
             return Ok(());
         }
         let began = Instant::now();
-        let own = ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) };
+        let at_entry = raw.regs();
+        let own = ThreadState::in_last_call(tid, &self.space.caller_of_exit(&at_entry).unwrap_or(at_entry));
         let mut threads = self.halt(Some(tid), stops)?;
         threads.push(own);
         self.scan(tid, &threads, ScanMoment::Exit, began);
@@ -152,7 +153,7 @@ impl Process {
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
             self.leaks.names.insert(tid, procfs::comm(tid));
-            self.leaks.ended.push(ThreadState { tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
+            self.leaks.ended.push(stopped_thread(thread, &raw));
         }
         if is_last {
             let threads = std::mem::take(&mut self.leaks.ended);
@@ -265,7 +266,7 @@ impl Process {
             if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))
                 && let Ok(raw) = stopped.registers()
             {
-                states.push(ThreadState { tid: *tid, sp: Some(raw.0.rsp), regs: Some(raw.regs()) });
+                states.push(stopped_thread(stopped, &raw));
             }
         }
         for task in self.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
@@ -274,9 +275,9 @@ impl Process {
                 continue;
             }
             if let Whereabouts::Blocked { sp, .. } = procfs::whereabouts(self.pid, tid) {
-                states.push(ThreadState { tid, sp: Some(sp.0), regs: None });
+                states.push(ThreadState::elsewhere(tid, Some(sp.0)));
             } else if procfs::state(self.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
-                states.push(ThreadState { tid, sp: None, regs: None });
+                states.push(ThreadState::elsewhere(tid, None));
             }
         }
         states
@@ -356,4 +357,11 @@ impl Process {
         }
         sites
     }
+}
+
+/// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's functions need not
+/// keep them, and what is there is left from what ran before.
+fn stopped_thread(thread: &Stopped, raw: &RawRegs) -> ThreadState {
+    let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
+    ThreadState::stopped(thread.tid(), raw.regs(), vectors)
 }

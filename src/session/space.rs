@@ -175,6 +175,8 @@ pub struct AddressSpace {
     objects: SharedObjects,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
+    /// The code of libc's `exit` and its kin.
+    normal_exits: Vec<Range<Addr>>,
     /// The entries of [`exec::EXEC_CALLS`].
     exec_calls: FxHashMap<Addr, exec::ExecCall>,
     /// Children that borrow the memory and are not ours, for whom it has no breakpoints at this moment.
@@ -266,6 +268,7 @@ impl AddressSpace {
             search: None,
             objects: objects.clone(),
             exit_watched: false,
+            normal_exits: Vec::new(),
             exec_calls: FxHashMap::default(),
             aside_for: BTreeSet::new(),
             leak_suppressions: Vec::new(),
@@ -349,6 +352,7 @@ impl AddressSpace {
             self.demoted.retain(|site| !range.contains(site));
             self.exec_calls.retain(|entry, _| !range.contains(entry));
             self.leak_suppressions.retain(|(function, _)| !range.contains(function));
+            self.normal_exits.retain(|code| !range.contains(&code.start));
         }
     }
 

@@ -5,6 +5,7 @@ use super::retry::RESUME_FLAG;
 use super::status::WaitStatus;
 use super::{Result, TracerError};
 use crate::addr::Addr;
+use crate::arch::xsave::{self, VectorWord};
 use crate::arch::{Regs, reg};
 use std::cell::Cell;
 use std::io;
@@ -304,6 +305,16 @@ impl Stopped {
         Ok(RawRegs(unsafe { regs.assume_init() }))
     }
 
+    /// What the vector registers hold, word by word; words that are zero are left out.
+    pub fn vector_registers(&self) -> Result<Vec<VectorWord>> {
+        let mut area = [0u64; xsave::WORDS];
+        let mut place = libc::iovec { iov_base: area.as_mut_ptr().cast(), iov_len: size_of_val(&area) };
+        let kind = as_word(xsave::NT_X86_XSTATE);
+        request(libc::PTRACE_GETREGSET, self.tid, kind, &raw mut place as u64, "read the vector registers of")?;
+        let read = place.iov_len / size_of::<u64>();
+        Ok(xsave::vector_words(area.get(..read).unwrap_or(&area)))
+    }
+
     /// Writes all integer registers.
     pub fn set_registers(&self, regs: &RawRegs) -> Result<()> {
         request(libc::PTRACE_SETREGS, self.tid, 0, &raw const regs.0 as u64, "write the registers of")
@@ -449,6 +460,11 @@ impl RawRegs {
         gpr[reg::R14] = r.r14;
         gpr[reg::R15] = r.r15;
         Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+    }
+
+    /// Whether the thread has entered a system call, and not come back from it.
+    pub const fn is_in_system_call(&self) -> bool {
+        self.0.orig_rax.cast_signed() >= 0
     }
 
     /// Of a thread that has hit a breakpoint: as it was in front of that.

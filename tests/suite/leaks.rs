@@ -6,6 +6,7 @@ mod blind;
 mod chains;
 mod ci;
 mod clean;
+mod random;
 mod real;
 mod suppress;
 mod threads;

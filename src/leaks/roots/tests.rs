@@ -60,7 +60,7 @@ impl World {
         let mut regs = Regs { fs_base, ..Regs::default() };
         regs.gpr[reg::RSP] = sp;
         regs.gpr[reg::RBX] = 0xb10c;
-        self.threads.push(ThreadState { tid, sp: Some(sp), regs: Some(regs) });
+        self.threads.push(ThreadState::stopped(tid, regs, Vec::new()));
         self
     }
 
@@ -105,6 +105,21 @@ fn data_with_relro_and_bss_is_a_root_and_what_else_lies_in_its_pages_is_not() {
         (0x700000, 0x701000, RootKind::Anonymous),
     ];
     assert_eq!(ranges, expected);
+}
+
+/// Whatever lies below the stack pointer, and in registers that the function called need not keep.
+#[test]
+fn a_thread_in_its_last_call_holds_what_its_callers_do() {
+    let mut world = World::new("7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]\n");
+    let mut regs = Regs { gpr: [0xb10c; 16], ..Regs::default() };
+    regs.gpr[reg::RSP] = 0x7ffc00020000;
+    world.threads.push(ThreadState::in_last_call(1, &regs));
+    let roots = world.roots();
+    let ranges: Vec<_> = roots.ranges.iter().map(|range| (range.start.0, range.end.0)).collect();
+    assert_eq!(ranges, [(0x7ffc00020000, 0x7ffc00021000)]);
+    let kinds: Vec<_> = roots.words.iter().map(|word| word.kind).collect();
+    let kept = ["rbx", "rbp", "r12", "r13", "r14", "r15"].map(|name| RootKind::Register { tid: 1, name });
+    assert_eq!(kinds, kept);
 }
 
 #[test]

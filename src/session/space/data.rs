@@ -1,14 +1,16 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
-use super::facts::Facts;
-use super::{AddressSpace, Deferred, ToPlace};
+use super::facts::{Facts, in_process};
+use super::{AddressSpace, Deferred, OriginalMemory, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
+use crate::arch::Regs;
 use crate::arch::constant::{self, Returned};
 use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
 use crate::maps::Mapping;
 use crate::tracer::Result;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Libraries that have an empty one of their own.
@@ -82,10 +84,27 @@ impl AddressSpace {
     }
 
     pub(super) fn watch_libc_exit(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
+        self.normal_exits.extend(facts.normal_exits.iter().map(|code| in_process(code, bias)));
         for &function in &facts.exits {
             self.place_or_defer(Deferred { addr: bias.to_process(function), to_place: ToPlace::Exit }, None)?;
         }
         Ok(())
+    }
+
+    /// Of a thread at the entry of libc's `_exit`: the registers of the function that has called `exit`, if `_exit` is called by that,
+    /// or by the one function in between that runs glibc's exit handlers. What lies below its stack pointer are frames of the C
+    /// library, in whose gaps words of main's old frame are left.
+    pub fn caller_of_exit(&mut self, at_entry: &Regs) -> Option<Regs> {
+        let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
+        let normal_exits = &self.normal_exits;
+        let mut frames = 0;
+        let mut found = false;
+        let caller = self.unwinder.walk(at_entry, &mut memory, true, &mut |frame| {
+            frames += 1;
+            found = normal_exits.iter().any(|code| code.contains(&frame.addr.lookup()));
+            if found || frames == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        caller.filter(|_| found)
     }
 
     /// Notes what is not seen: a warning, and a reason not to judge.

@@ -21,6 +21,9 @@ const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
 /// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
 const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
 
+/// The functions that end the process in order, after the exit handlers.
+const NORMAL_EXITS: [&str; 2] = ["exit", "quick_exit"];
+
 /// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
 /// (<sanitizer/lsan_interface.h>).
 const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
@@ -50,6 +53,8 @@ pub(super) struct Facts {
     pub(super) ptrace: Option<ObjAddr>,
     /// Where the C library ends the process.
     pub(super) exits: Vec<ObjAddr>,
+    /// The code of `exit` and its kin, where the C library has them.
+    pub(super) normal_exits: Vec<Range<ObjAddr>>,
     /// The dynamic linker's [`LOADER_SYMBOLS`].
     pub(super) loader: Option<(ObjAddr, ObjAddr)>,
     /// The program's own function that returns suppressions for leaks.
@@ -77,6 +82,7 @@ impl Facts {
         let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
         let [sigaction, ptrace, exit, other_exit] =
             named.find_symbols(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
+        let normal_exits = named.find_symbols(NORMAL_EXITS);
         let execs = named.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
         let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
         let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
@@ -91,8 +97,7 @@ impl Facts {
             LOADER_SYMBOLS[1],
         ]);
         let is_glibc = version.is_some() || mallopt.is_some();
-        let arena = arena.filter(|symbol| symbol.size > 0);
-        let arena = arena.map(|symbol| symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size)));
+        let arena = arena.filter(|symbol| symbol.size > 0).map(|symbol| extent(&symbol));
         let internal_code = if is_program && !allocator.is_empty() { internal_code(named) } else { Vec::new() };
         Self {
             build_id: elf.build_id_hex(),
@@ -107,6 +112,12 @@ impl Facts {
             exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
             ptrace: ptrace.filter(|_| sigaction.is_some()),
             sigaction,
+            // A program may call a function of its own `exit`.
+            normal_exits: if exits.is_empty() {
+                Vec::new()
+            } else {
+                normal_exits.iter().flatten().filter_map(function_code).collect()
+            },
             exits,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
             leak_suppressions: function_at(suppressions),
@@ -154,9 +165,16 @@ fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymb
 }
 
 fn internal_code(elf: &Elf<'_>) -> Vec<Range<ObjAddr>> {
-    let internal =
-        elf.symbols().filter(|symbol| symbol.is_function() && symbol.size > 0 && is_internal_name(&symbol.name));
-    internal.map(|symbol| symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size))).collect()
+    elf.symbols().filter(|symbol| is_internal_name(&symbol.name)).filter_map(|symbol| function_code(&symbol)).collect()
+}
+
+/// The code of a function whose symbol tells its size.
+fn function_code(symbol: &Symbol<'_>) -> Option<Range<ObjAddr>> {
+    (symbol.is_function() && symbol.size > 0).then(|| extent(symbol))
+}
+
+fn extent(symbol: &Symbol<'_>) -> Range<ObjAddr> {
+    symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size))
 }
 
 /// What tells an object file whose contents need not be looked at again.

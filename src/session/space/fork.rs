@@ -53,6 +53,7 @@ impl AddressSpace {
             root: self.root.clone(),
             retired: self.retired.clone(),
             exit_watched: self.exit_watched,
+            normal_exits: self.normal_exits.clone(),
             exec_calls: self.exec_calls.clone(),
             aside_for: BTreeSet::new(),
             leak_suppressions: self.leak_suppressions.clone(),

@@ -1,6 +1,6 @@
 //! What threads hold, and where: stacks, registers, thread-local variables, thread-specific data; and every way out.
 
-use super::{DEFINITE, Expected, INDIRECT, REACHABLE, assert_classes, fixture, same, times, truer};
+use super::{DEFINITE, Expected, INDIRECT, REACHABLE, assert_classes, assert_ours, fixture, same, times, truer};
 use crate::support::fixtures;
 
 /// T49: thread-local variables, thread-specific data and stacks of threads that live hold their blocks; of one that has
@@ -59,6 +59,16 @@ fn t49_pointers_in_registers() {
         let moment = if arguments.is_empty() { "last_thread" } else { "exit" };
         assert_eq!(checked.report.text("/leaks/moment"), moment);
     }
+}
+
+/// Vector registers of a thread that computes hold its blocks; what the thread that calls `_exit` has in registers that no function
+/// keeps holds nothing.
+#[test]
+fn t49_registers_at_the_end() {
+    assert_ours(
+        &fixture("last_words"),
+        &[same("in_vector_register", REACHABLE), same("in_scratch_register", DEFINITE)],
+    );
 }
 
 /// T50: every way out, with the same classes as Memcheck, and the status that the program or the verdict asks for.
