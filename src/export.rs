@@ -43,7 +43,7 @@ pub enum Format {
     Svg,
     /// report.json, for scripts; `docs/report.schema.json` describes it.
     Json,
-    /// The same, compressed with gzip: stacks repeat each other, so that it is far smaller.
+    /// The same, compressed with gzip.
     JsonGz,
     /// A report to read.
     Txt,

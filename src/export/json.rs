@@ -1,23 +1,32 @@
-//! report.json, version 1: everything for scripts. `docs/report.schema.json` is its contract.
+//! report.json, version 2: everything for scripts. `docs/report.schema.json` is its contract.
 //!
-//! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports.
+//! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports. Version 1
+//! had whole frames in each stack.
 
+mod frames;
 mod judged;
 
-use super::view::{Frame, Site, View, weight};
+use super::view::{Site, View, weight};
 use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Totals};
 use crate::unwinder::Quality;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use frames::{FrameTable, ReportFrame, ReportStack};
 use judged::{ReportBudget, ReportFinding, ReportLeaks, ReportSuppression, ReportVerdict};
-use serde::Serialize;
-use std::borrow::Cow;
+use serde::{Serialize, Serializer};
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
+/// The version of the format. `--baseline` reads this one and all before it.
+const VERSION: u32 = 2;
+
 /// Writes the report, on one line.
 pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &report(view))?;
+    let sites = sites(view);
+    let mut table = FrameTable::new(view);
+    let judged = judged::stacks(view.profile);
+    sites.iter().map(|site| site.stack).chain(judged).for_each(|stack| table.enter(stack));
+    serde_json::to_writer(&mut *out, &report(view, &table, &sites))?;
     out.write_all(b"\n")
 }
 
@@ -57,7 +66,8 @@ struct Report<'a> {
     processes: Vec<ReportProcess<'a>>,
     timeline: Vec<Point>,
     histograms: ReportHistograms<'a>,
-    sites: Vec<ReportSite<'a>>,
+    frames: &'a [ReportFrame<'a>],
+    sites: Sites<'a>,
     leaks: Option<ReportLeaks>,
     findings: Vec<ReportFinding<'a>>,
     suppressions: Vec<ReportSuppression<'a>>,
@@ -177,26 +187,28 @@ struct ReportAmount {
     bytes: u64,
 }
 
+/// The sites, each made when it is written: there can be hundreds of thousands.
+struct Sites<'a> {
+    table: &'a FrameTable<'a>,
+    sites: &'a [Site],
+}
+
+impl Serialize for Sites<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.sites.iter().map(|site| report_site(self.table, site)))
+    }
+}
+
 #[derive(Serialize)]
 struct ReportSite<'a> {
     id: String,
-    stack: Vec<ReportFrame<'a>>,
+    stack: ReportStack<'a>,
     quality: &'static str,
     allocated: ReportAmount,
     freed: ReportAmount,
     live: ReportAmount,
     at_peak: ReportAmount,
     temporary: u64,
-}
-
-#[derive(Serialize)]
-struct ReportFrame<'a> {
-    function: &'a str,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    module: Option<Cow<'a, str>>,
-    offset: Option<String>,
-    inlined: bool,
 }
 
 const fn report_exit(exit: Exit) -> ReportExit {
@@ -220,13 +232,13 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
     }
 }
 
-fn report<'a>(view: &View<'a>) -> Report<'a> {
+fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [Site]) -> Report<'a> {
     let profile = view.profile;
     let meta = &profile.meta;
     let cost = profile.cost;
     let anomalies = profile.anomalies;
     Report {
-        version: 1,
+        version: VERSION,
         heaptrace_version: env!("CARGO_PKG_VERSION"),
         mode: match meta.mode {
             Mode::Run => "run",
@@ -277,9 +289,10 @@ fn report<'a>(view: &View<'a>) -> Report<'a> {
             .map(|point| Point { t_ns: point.t_ns, live_bytes: point.live_bytes, allocations: point.allocations })
             .collect(),
         histograms: histograms(&profile.histograms),
-        sites: sites(view),
+        frames: table.frames(),
+        sites: Sites { table, sites },
         leaks: judged::leaks(profile),
-        findings: judged::findings(view),
+        findings: judged::findings(table),
         suppressions: judged::suppressions(profile),
         budgets: judged::budgets(profile),
         warnings: &profile.warnings,
@@ -361,16 +374,16 @@ fn histograms(histograms: &Histograms) -> ReportHistograms<'_> {
 }
 
 /// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
-fn sites<'a>(view: &View<'a>) -> Vec<ReportSite<'a>> {
+fn sites(view: &View<'_>) -> Vec<Site> {
     let mut sites = view.sites();
     sites.sort_by_key(|site| (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), site.id));
-    sites.iter().map(|site| report_site(view, site)).collect()
+    sites
 }
 
-fn report_site<'a>(view: &View<'a>, site: &Site) -> ReportSite<'a> {
+fn report_site<'a>(table: &'a FrameTable<'a>, site: &Site) -> ReportSite<'a> {
     ReportSite {
         id: format!("{:016x}", site.id),
-        stack: frames(view, site.stack),
+        stack: ReportStack::new(table, Some(site.stack)),
         quality: match site.quality {
             Quality::Complete => "complete",
             Quality::Guessed => "guessed",
@@ -381,21 +394,6 @@ fn report_site<'a>(view: &View<'a>, site: &Site) -> ReportSite<'a> {
         live: amount(site.live),
         at_peak: amount(site.at_peak),
         temporary: site.temporary,
-    }
-}
-
-fn frames<'a>(view: &View<'a>, stack: usize) -> Vec<ReportFrame<'a>> {
-    view.frames(stack).map(|frame| report_frame(&frame)).collect()
-}
-
-fn report_frame<'a>(frame: &Frame<'a>) -> ReportFrame<'a> {
-    ReportFrame {
-        function: frame.name,
-        file: frame.file,
-        line: Some(frame.line).filter(|line| *line != 0),
-        module: frame.module.map(|module| module.path.to_string_lossy()),
-        offset: frame.location.map(|location| format!("{:#x}", location.offset)),
-        inlined: frame.inlined,
     }
 }
 

@@ -3,6 +3,7 @@
 mod check;
 mod ci;
 mod go_pprof;
+mod many;
 mod numbers;
 mod report;
 mod summary;

@@ -121,7 +121,7 @@ impl<'a> View<'a> {
     }
 
     /// The frames of one location.
-    fn location_frames(&self, index: usize) -> impl Iterator<Item = Frame<'a>> {
+    pub fn location_frames(&self, index: usize) -> impl Iterator<Item = Frame<'a>> {
         let profile = self.profile;
         profile.locations.get(index).into_iter().flat_map(move |location| {
             let module = location.module.and_then(|index| profile.modules.get(index));

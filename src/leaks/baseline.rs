@@ -5,9 +5,11 @@ use crate::profile::leaks::{BaselineStatus, LeakClass};
 use crate::profile::{Amount, Profile};
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::ops::RangeInclusive;
 
-/// The version of report.json that is understood.
-const VERSION: u64 = 1;
+/// The versions of report.json that are understood: what a baseline needs is the same in all of them.
+const VERSIONS: RangeInclusive<u64> = 1..=2;
 
 /// Why a file can't be a baseline.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,7 +24,11 @@ pub enum BaselineError {
         reason: String,
     },
     /// A report in another format.
-    #[error("baseline {file}: a report of version {version}, this heaptrace reads version {VERSION}; make it anew")]
+    #[error(
+        "baseline {file}: a report of version {version}, this heaptrace reads versions {} to {}; make it anew",
+        VERSIONS.start(),
+        VERSIONS.end()
+    )]
     Version {
         /// The file, as it was named.
         file: String,
@@ -48,11 +54,19 @@ pub struct Baseline {
     known: FxHashMap<u64, Amount>,
 }
 
-/// As much of report.json as a baseline needs.
+/// What tells a report, of whatever version.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Head {
+    version: Option<u64>,
+    heaptrace_version: Option<IgnoredAny>,
+}
+
+/// As much of report.json as a baseline needs. The rest, which may be large, is skipped as it is read.
 #[derive(Deserialize)]
 struct Report {
     mode: String,
-    leaks: Option<serde_json::Value>,
+    leaks: Option<IgnoredAny>,
     findings: Vec<KnownFinding>,
 }
 
@@ -83,18 +97,18 @@ impl Baseline {
     /// It is no such report, or of another version.
     pub fn from_report(bytes: &[u8], file: &str) -> Result<Self, BaselineError> {
         let no_report = |reason: String| BaselineError::NoReport { file: file.to_owned(), reason };
-        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| no_report(error.to_string()))?;
-        let version = value.get("version").and_then(serde_json::Value::as_u64);
+        let not_read = |error: serde_json::Error| no_report(error.to_string());
+        let head: Head = serde_json::from_slice(bytes).map_err(not_read)?;
         // other tools' reports have versions too
-        if value.get("heaptrace_version").is_none() {
+        if head.heaptrace_version.is_none() {
             return Err(no_report("it has no `heaptrace_version`".to_owned()));
         }
-        match version {
-            Some(VERSION) => {}
+        match head.version {
+            Some(version) if VERSIONS.contains(&version) => {}
             Some(version) => return Err(BaselineError::Version { file: file.to_owned(), version }),
             None => return Err(no_report("it has no `version`".to_owned())),
         }
-        let report = Report::deserialize(value).map_err(|error| no_report(error.to_string()))?;
+        let report: Report = serde_json::from_slice(bytes).map_err(not_read)?;
         if report.leaks.is_none() {
             return Err(BaselineError::NoLeaks { file: file.to_owned(), mode: report.mode });
         }

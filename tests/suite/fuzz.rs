@@ -294,8 +294,10 @@ proptest! {
 
     #[test]
     fn fuzz_baselines(edits in edits()) {
-        const REPORT: &str = r#"{"schema":1,"sites":[{"stack":[{"function":"f","file":null,"line":1}],"leak":{"definite":
-            {"objects":1,"bytes":2}}}],"findings":[{"kind":"double_free","stack":[{"function":"g"}]}],"totals":{}}"#;
+        const REPORT: &str = r#"{"version":2,"heaptrace_version":"0.1.0","mode":"check","frames":[{"function":"f"}],
+            "sites":[{"stack":[0]}],"leaks":{"definite":{"blocks":1,"bytes":2}},"findings":[{"id":"03ea5287382f6bd8",
+            "kind":"double_free","count":3,"direct":null,"indirect":null,"stack":[0]},{"id":"9692a82ec5cc1228","count":1,
+            "kind":"leak_definite","direct":{"objects":1,"bytes":2},"indirect":{"objects":0,"bytes":0},"stack":[0]}]}"#;
         let text = change(REPORT.as_bytes(), &[], &edits);
         bounded(text.len(), || drop(Baseline::from_report(&text, "file")));
     }

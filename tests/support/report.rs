@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// A report that its schema has accepted.
+/// A report that its schema has accepted; in its stacks, frames stand where the file has indices into its table of frames.
 #[derive(Clone, Debug)]
 pub struct Report(pub Value);
 
@@ -15,11 +15,15 @@ impl Report {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| {
             panic!("no report at {}: {error}\nheaptrace: {}\n{}", path.display(), ended.status, ended.stderr)
         });
-        let value: Value = serde_json::from_str(&text).expect("report.json is JSON");
+        let mut value: Value = serde_json::from_str(&text).expect("report.json is JSON");
         if let Some(validator) = schema() {
             let errors: Vec<_> =
                 validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
             assert!(errors.is_empty(), "report.json does not follow its schema:\n{}", errors.join("\n"));
+        }
+        let frames = value["frames"].as_array().expect("a table of frames").clone();
+        for list in ["sites", "findings"] {
+            fill_stacks(&mut value[list], &frames);
         }
         Self(value)
     }
@@ -106,6 +110,26 @@ impl Report {
         for point in self.list("/timeline") {
             assert!(point["t_ns"].as_u64().unwrap() <= end, "{point} of {end} ns");
         }
+    }
+}
+
+/// Puts frames where stacks have their indices, here and in what stands below.
+fn fill_stacks(value: &mut Value, frames: &[Value]) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| fill_stacks(item, frames)),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if !name.ends_with("stack") {
+                    fill_stacks(field, frames);
+                    continue;
+                }
+                for index in field.as_array_mut().expect("a stack") {
+                    let at = index.as_u64().expect("an index of a frame") as usize;
+                    *index = frames.get(at).expect("a frame in the table").clone();
+                }
+            }
+        }
+        _ => {}
     }
 }
 

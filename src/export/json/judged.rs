@@ -1,6 +1,7 @@
 //! What `check` concludes, in report.json: the verdict, leaks and errors as findings, suppressions, budgets.
 
-use super::{ReportAmount, ReportFrame, View, amount, frames};
+use super::frames::{FrameTable, ReportStack};
+use super::{ReportAmount, amount};
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Verdict};
 use crate::profile::{Amount, Finding, Profile};
 use serde::Serialize;
@@ -40,9 +41,9 @@ pub(super) struct ReportFinding<'a> {
     given_size: Option<u64>,
     direct: Option<ReportAmount>,
     indirect: Option<ReportAmount>,
-    stack: Vec<ReportFrame<'a>>,
-    alloc_stack: Vec<ReportFrame<'a>>,
-    free_stack: Vec<ReportFrame<'a>>,
+    stack: ReportStack<'a>,
+    alloc_stack: ReportStack<'a>,
+    free_stack: ReportStack<'a>,
     thread: &'a str,
     alloc_fn: &'a str,
     path: Vec<ReportStep<'a>>,
@@ -58,7 +59,7 @@ struct ReportStep<'a> {
     size: Option<u64>,
     target_offset: Option<u64>,
     next_offset: Option<u64>,
-    stack: Vec<ReportFrame<'a>>,
+    stack: ReportStack<'a>,
 }
 
 #[derive(Serialize)]
@@ -109,21 +110,35 @@ fn blocks(amount: Amount) -> Blocks {
     Blocks { blocks: amount.objects, bytes: amount.bytes }
 }
 
-/// The errors, then the leaks: each site once for each class of which it has blocks, worst class first.
-pub(super) fn findings<'a>(view: &View<'a>) -> Vec<ReportFinding<'a>> {
-    let profile = view.profile;
-    let errors = profile.findings.iter().map(|finding| error(view, finding));
+/// The stacks of all findings and of the paths to what can still be reached.
+pub(super) fn stacks(profile: &Profile) -> impl Iterator<Item = usize> {
+    let errors = profile
+        .findings
+        .iter()
+        .flat_map(|finding| [Some(finding.stack), finding.alloc_stack, finding.free_stack].into_iter().flatten());
+    let sites = profile.leaks.iter().flat_map(|leaks| &leaks.sites);
+    let leaks = sites.flat_map(|site| {
+        let steps = site.path.iter().flat_map(|path| &path.steps);
+        std::iter::once(site.stack).chain(steps.map(|step| step.stack))
+    });
+    errors.chain(leaks)
+}
+
+/// The errors, then the leaks: each site once for each class of which it has blocks, worst class first. The table must hold their
+/// [`stacks`].
+pub(super) fn findings<'a>(table: &'a FrameTable<'a>) -> Vec<ReportFinding<'a>> {
+    let profile = table.view().profile;
+    let errors = profile.findings.iter().map(|finding| error(table, finding));
     let leaks = profile.leaks.iter().flat_map(|leaks| {
-        let of = move |class| leaks.sites.iter().filter_map(move |site| leak(view, leaks, site, class));
+        let of = move |class| leaks.sites.iter().filter_map(move |site| leak(table, leaks, site, class));
         LeakClass::ALL.into_iter().flat_map(of)
     });
     errors.chain(leaks).collect()
 }
 
-fn error<'a>(view: &View<'a>, finding: &'a Finding) -> ReportFinding<'a> {
-    let optional = |stack: Option<usize>| stack.map(|stack| frames(view, stack)).unwrap_or_default();
+fn error<'a>(table: &'a FrameTable<'a>, finding: &'a Finding) -> ReportFinding<'a> {
     ReportFinding {
-        id: format!("{:016x}", view.profile.finding_id(finding)),
+        id: format!("{:016x}", table.view().profile.finding_id(finding)),
         kind: finding.kind.name(),
         count: finding.count,
         block: Some(finding.block.to_string()),
@@ -131,9 +146,9 @@ fn error<'a>(view: &View<'a>, finding: &'a Finding) -> ReportFinding<'a> {
         given_size: finding.given_size,
         direct: None,
         indirect: None,
-        stack: frames(view, finding.stack),
-        alloc_stack: optional(finding.alloc_stack),
-        free_stack: optional(finding.free_stack),
+        stack: ReportStack::new(table, Some(finding.stack)),
+        alloc_stack: ReportStack::new(table, finding.alloc_stack),
+        free_stack: ReportStack::new(table, finding.free_stack),
         thread: &finding.thread,
         alloc_fn: &finding.function,
         path: Vec::new(),
@@ -142,7 +157,13 @@ fn error<'a>(view: &View<'a>, finding: &'a Finding) -> ReportFinding<'a> {
     }
 }
 
-fn leak<'a>(view: &View<'a>, leaks: &'a Leaks, site: &'a LeakSite, class: LeakClass) -> Option<ReportFinding<'a>> {
+fn leak<'a>(
+    table: &'a FrameTable<'a>,
+    leaks: &'a Leaks,
+    site: &'a LeakSite,
+    class: LeakClass,
+) -> Option<ReportFinding<'a>> {
+    let view = table.view();
     let direct = site.amounts.get(class as usize).copied().filter(|amount| *amount != Amount::default())?;
     let indirect = if class == LeakClass::Definite { site.holds } else { Amount::default() };
     let index = class as usize;
@@ -156,25 +177,25 @@ fn leak<'a>(view: &View<'a>, leaks: &'a Leaks, site: &'a LeakSite, class: LeakCl
         given_size: None,
         direct: Some(amount(direct)),
         indirect: Some(amount(indirect)),
-        stack: frames(view, site.stack),
-        alloc_stack: Vec::new(),
-        free_stack: Vec::new(),
+        stack: ReportStack::new(table, Some(site.stack)),
+        alloc_stack: ReportStack::new(table, None),
+        free_stack: ReportStack::new(table, None),
         thread: view.string(site.thread),
         alloc_fn: view.string(site.alloc_fn),
-        path: site.path_of(class).map(|path| steps(view, path)).unwrap_or_default(),
+        path: site.path_of(class).map(|path| steps(table, path)).unwrap_or_default(),
         baseline: site.baseline.get(index).copied().flatten().map(BaselineStatus::name),
         suppressed_by: suppressed_by.filter(|rule| *rule < leaks.suppressions.len()),
     })
 }
 
-fn steps<'a>(view: &View<'a>, path: &'a RetentionPath) -> Vec<ReportStep<'a>> {
+fn steps<'a>(table: &'a FrameTable<'a>, path: &'a RetentionPath) -> Vec<ReportStep<'a>> {
     let root = ReportStep {
         root: Some(&path.root),
         address: path.root_address.map(|address| address.to_string()),
         size: None,
         target_offset: None,
         next_offset: None,
-        stack: Vec::new(),
+        stack: ReportStack::new(table, None),
     };
     let block = |step: &PathStep| ReportStep {
         root: None,
@@ -182,7 +203,7 @@ fn steps<'a>(view: &View<'a>, path: &'a RetentionPath) -> Vec<ReportStep<'a>> {
         size: Some(step.size),
         target_offset: Some(step.target_offset),
         next_offset: step.next_offset,
-        stack: frames(view, step.stack),
+        stack: ReportStack::new(table, Some(step.stack)),
     };
     std::iter::once(root).chain(path.steps.iter().map(block)).collect()
 }

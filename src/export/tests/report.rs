@@ -27,6 +27,25 @@ fn every_report_is_valid() {
     }
 }
 
+/// Two processes of one tree have the same code at different addresses.
+#[test]
+fn equal_frames_of_different_locations_are_written_once() {
+    let mut profile = sample_profile();
+    let moved = profile.locations.len();
+    profile.locations.push(Location { address: Addr(0x7777_0000_1100), ..profile.locations[0].clone() });
+    profile.stacks[2].locations = vec![moved, 5];
+    let report = report(&profile);
+    let stack = |at: usize| {
+        let site = report["sites"].as_array().expect("sites").iter().find(|site| site["allocated"]["objects"] == at);
+        site.expect("the site")["stack"].as_array().expect("a stack").clone()
+    };
+    assert_eq!(stack(10)[..2], stack(100)[..2]);
+    let frames = report["frames"].as_array().expect("frames");
+    for (index, frame) in frames.iter().enumerate() {
+        assert!(!frames[..index].contains(frame), "{frame} stands there twice");
+    }
+}
+
 #[test]
 fn the_schema_misses_no_field_and_knows_no_other() {
     let schema = schema();
@@ -39,7 +58,7 @@ fn the_schema_misses_no_field_and_knows_no_other() {
         "/modules/0",
         "/images/0",
         "/sites/0",
-        "/sites/0/stack/0",
+        "/frames/0",
         "/verdict",
         "/leaks",
         "/leaks/definite",
@@ -61,7 +80,7 @@ fn the_schema_misses_no_field_and_knows_no_other() {
         assert!(!schema.is_valid(&more), "{place} with another field");
     }
     let mut nameless = good;
-    nameless["sites"][0]["stack"][0]["function"] = Value::Null;
+    nameless["frames"][0]["function"] = Value::Null;
     assert!(!schema.is_valid(&nameless), "function is never null");
 }
 
@@ -93,6 +112,7 @@ fn fields_stand_in_the_order_of_the_contract() {
         "children",
         "timeline",
         "histograms",
+        "frames",
         "sites",
         "leaks",
         "findings",
@@ -118,7 +138,8 @@ fn report_json() {
 #[test]
 fn report_json_of_a_check() {
     let report = report(&check_profile());
-    let judged = ["verdict", "leaks", "findings", "suppressions", "budgets"].map(|name| (name, &report[name]));
+    let judged =
+        ["verdict", "frames", "leaks", "findings", "suppressions", "budgets"].map(|name| (name, &report[name]));
     insta::assert_snapshot!(
         serde_json::to_string_pretty(&std::collections::BTreeMap::from(judged)).expect("printable")
     );

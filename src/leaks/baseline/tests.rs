@@ -103,6 +103,24 @@ fn a_new_error_fails() {
     assert_eq!(judged(&old, leaking()).0, VerdictKind::Errors);
 }
 
+/// A file that heaptrace has written before stacks were indices into a table.
+#[test]
+fn reports_of_version_1_are_read() {
+    let baseline = Baseline::from_report(include_bytes!("version1.json"), "old.json").expect("a baseline");
+    let mut known: Vec<_> = baseline.known.into_iter().map(|(id, amount)| (id, amount.objects, amount.bytes)).collect();
+    known.sort_unstable();
+    let expected = [
+        (0x03ea_5287_382f_6bd8, 3, 0),
+        (0x10dd_ee27_0983_eb9a, 1, 0),
+        (0x2a37_1623_4ae9_7f2e, 2, 128),
+        (0x9692_a82e_c5cc_1228, 1, 32),
+        (0x9eb5_e401_fdd7_5466, 5, 3200),
+        (0xbd63_ee0f_e745_6569, 1, 1024),
+        (0xebfc_74ec_30c5_1e7c, 1, 262_144),
+    ];
+    assert_eq!(known, expected);
+}
+
 #[test]
 fn other_files_are_refused_with_the_way_out() {
     let error = |bytes: &[u8]| Baseline::from_report(bytes, "old.json").expect_err("no baseline").to_string();
@@ -115,8 +133,8 @@ fn other_files_are_refused_with_the_way_out() {
         (error(b""), "no report of heaptrace"),
         (error(b"{\"version\": 1}"), "`heaptrace_version`"),
         (error(b"[]"), "`heaptrace_version`"),
-        (changed("\"version\":1,", "\"version\":2,"), "a report of version 2"),
-        (changed("\"version\":1,", ""), "no `version`"),
+        (changed("\"version\":2,", "\"version\":3,"), "a report of version 3, this heaptrace reads versions 1 to 2"),
+        (changed("\"version\":2,", ""), "no `version`"),
         (changed("\"findings\":", "\"foundlings\":"), "missing field `findings`"),
         (error(&report(&sample_profile())), "a report of `heaptrace run` without a leak check"),
     ] {
