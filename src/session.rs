@@ -64,6 +64,12 @@ pub enum SessionError {
         /// How, if that is known.
         exit: Option<Exit>,
     },
+    /// heaptrace was told to end before the program became the program asked for.
+    #[error("{program} was not started: heaptrace was told to end while it was loaded")]
+    NotStarted {
+        /// The program as the user named it.
+        program: String,
+    },
     /// A 32-bit (or x32) program.
     #[error("process {pid} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only")]
     Not64Bit {

@@ -5,6 +5,7 @@
 //! checks the calling thread, not the process.
 
 pub mod affinity;
+mod alarm;
 pub mod control;
 pub mod execevents;
 pub mod files;
@@ -36,6 +37,13 @@ pub enum TracerError {
     /// reported by the next wait.
     #[error("task {tid} has died")]
     Died {
+        /// The task.
+        tid: i32,
+    },
+    /// The task runs, or is held up by the kernel, and has not stopped in time. It is resumed and will report its next stop;
+    /// nothing can be asked of it until then.
+    #[error("task {tid} did not stop in time")]
+    Unresponsive {
         /// The task.
         tid: i32,
     },
@@ -124,9 +132,15 @@ impl TracerError {
         }
     }
 
-    /// Whether the task is merely gone.
+    /// Whether the task is merely gone, or on its own for now: there is nothing left to be done at its stop, and the next wait
+    /// tells what has become of it.
     pub const fn is_death(&self) -> bool {
-        matches!(self, Self::Died { .. })
+        matches!(self, Self::Died { .. } | Self::Unresponsive { .. })
+    }
+
+    /// Whether a refusal may be of the moment: see [`seize::seize_all`].
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Task { source, .. } if source.raw_os_error() == Some(libc::EPERM))
     }
 
     /// An error of heaptrace itself, from the last errno.

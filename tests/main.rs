@@ -35,6 +35,7 @@ mod suite {
     mod anomalies;
     mod architecture;
     mod attach;
+    mod awkward;
     mod binaries;
     mod builds;
     mod check;

@@ -21,6 +21,10 @@ const REPEAT: Duration = Duration::from_millis(10);
 /// How long a program that was passed a SIGTERM or SIGHUP may take to end before its profile is written without its end.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long the tracer thread may sleep on when it is to end. What it waits for itself has deadlines; the kernel may still hold it
+/// up, as in the memory of a process that hangs in an uninterruptible sleep.
+const LONGEST_SLEEP: Duration = Duration::from_secs(4);
+
 /// Who the signals that heaptrace gets are meant for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signals {
@@ -111,6 +115,7 @@ pub fn supervise(
     let mut interrupts = 0u32;
     let mut dismissed = false;
     let mut out_of_time = false;
+    let mut asleep_since = None;
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -167,6 +172,17 @@ pub fn supervise(
         }
         if control.is_pending() {
             control.wake();
+        }
+        match control.held_up_by().filter(|_| control.detach_requested()) {
+            None => asleep_since = None,
+            Some(cause) if asleep_since.get_or_insert_with(Instant::now).elapsed() > LONGEST_SLEEP => {
+                // The guardian sees the end of this process, and does its work.
+                return Err(anyhow!(
+                    "the kernel holds heaptrace up ({cause}): it ends without a profile, and the guardian process gives the \
+                     target its code back"
+                ));
+            }
+            Some(_) => {}
         }
         tick();
     }

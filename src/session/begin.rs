@@ -9,7 +9,7 @@ use super::tasks::Role;
 use super::{Session, SessionError, Settings, Target, exit_of};
 use crate::heapmodel::Preexisting;
 use crate::progress::Progress;
-use crate::tracer::control::{Control, SignalMask};
+use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::launch::{self, Program};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, Waited};
@@ -82,7 +82,16 @@ impl Session {
                         None => SessionError::EndedEarly { program: program.name().to_owned(), exit: exit_of(status) },
                     });
                 }
-                Waited::Task(..) | Waited::Interrupted => {}
+                // Its file may be on a disk that does not answer.
+                Waited::Interrupted if common.control.detach_requested() => {
+                    return Err(SessionError::NotStarted { program: program.name().to_owned() });
+                }
+                Waited::Interrupted => {
+                    if let Some(signal) = common.control.take_forward() {
+                        control::send(child.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+                    }
+                }
+                Waited::Task(..) => {}
                 Waited::Nothing | Waited::NoTasks => {
                     return Err(SessionError::EndedEarly { program: program.name().to_owned(), exit: None });
                 }

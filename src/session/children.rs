@@ -319,9 +319,25 @@ impl Process {
         threads.into_iter().map(|task| task.tid).collect()
     }
 
-    /// A new image: another address space, with nothing of ours in it.
+    /// A new image: another address space, with nothing of ours in it, unless the exec was under way when we attached.
     fn on_exec(&mut self, tid: i32) -> Result<Action> {
-        self.end_image();
+        let borrowed = !self.tasks.is_empty();
+        // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
+        let is_first = self.attached && self.images.is_empty() && self.cost.events == 0;
+        let too_early = is_first && !borrowed && !self.space.memory.is_gone();
+        // Whoever lives in the old memory does not stand still.
+        self.space.memory.stands_still(too_early.then_some(tid));
+        if (borrowed || too_early)
+            && let Err(error) = self.space.restore()
+        {
+            self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
+        }
+        if too_early {
+            self.space.clear_pads(None);
+            self.warnings.clear();
+        } else {
+            self.end_image();
+        }
         let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref(), self.space.objects()) {
             Ok(space) => space,
             Err(error) if error.is_death() => return Err(error),
@@ -337,12 +353,6 @@ impl Process {
             space.watch_exit();
         }
         std::mem::swap(&mut space, &mut self.space);
-        // Borrowers of the old memory would run into breakpoints that nobody knows any more.
-        if !self.tasks.is_empty()
-            && let Err(error) = space.restore()
-        {
-            self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
-        }
         space.end_guard();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);

@@ -14,7 +14,7 @@ use super::trapmask::SIGTRAP_BIT;
 use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
-use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
+use crate::tracer::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::retry::RESUME_FLAG;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How long threads that run are waited for before the detach goes on without them. They only fail to stop in an
 /// uninterruptible sleep, in which they can't hit anything either.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How often a request is repeated on which a task's life depends.
 const ATTEMPTS: u32 = 3;
@@ -230,8 +230,10 @@ impl Session {
                     left = process.leave_pad(&stopped);
                 }
             }
-            if signal == 0 {
-                process.retire_retry_handler_by(status, &stopped);
+            if signal == 0 && !process.retire_retry_handler_by(status, &stopped) {
+                // It is let go at its next stop.
+                self.stops.serving = None;
+                return;
             }
             process.restore_affinity(tid);
         }
@@ -400,6 +402,15 @@ impl Process {
 
     fn prepare_parting(&mut self, tid: i32, status: WaitStatus, thread: &Stopped) -> crate::tracer::Result<Parting> {
         let signal = match status {
+            // Of a call for us that was not waited for to its end.
+            WaitStatus::Signal(SYSTEM_CALL_STOP) => {
+                self.interrupt(tid)?;
+                return Ok(Parting::RunOn(0));
+            }
+            WaitStatus::EventStop if self.space.is_in_remote_code(Addr(thread.registers()?.0.rip)) => {
+                self.interrupt(tid)?;
+                return Ok(Parting::RunOn(0));
+            }
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::Control;
 use crate::tracer::libunwind::Libunwind;
-use crate::tracer::ptrace::Stopped;
+use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 use std::collections::{HashMap, HashSet};
@@ -219,6 +219,8 @@ impl Process {
         let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
         match status {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped, stops),
+            // Of a call for us that was not waited for to its end: the thread goes on by its own way back.
+            WaitStatus::Signal(SYSTEM_CALL_STOP) => Ok(Action::Resume(0)),
             WaitStatus::Signal(signal) => {
                 self.before_signal(tid, stopped)?;
                 Ok(Action::Resume(signal))

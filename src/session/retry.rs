@@ -17,7 +17,7 @@ use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
 use crate::tracer::remote::{Caller, RemoteCall};
 use crate::tracer::retry::{self, Disturbance, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
-use crate::tracer::{Result, control, procfs};
+use crate::tracer::{Result, TracerError, control, procfs};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -294,19 +294,21 @@ impl Process {
     }
 
     /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
-    /// system call, it takes the handler out.
-    pub(super) fn retire_retry_handler_by(&mut self, status: WaitStatus, thread: &Stopped) {
+    /// system call, it takes the handler out. False if it is still about to: it will stop once more.
+    pub(super) fn retire_retry_handler_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
         if !fits || !self.is_to_retire_handler(thread.tid()).unwrap_or(false) {
-            return;
+            return true;
         }
         for _ in 0..ATTEMPTS {
-            let Some(handler) = self.retry.handler().filter(|_| self.has_handler_to_retire()) else { return };
+            let Some(handler) = self.retry.handler().filter(|_| self.has_handler_to_retire()) else { break };
             match self.remove_retry_handler(thread, handler) {
+                Err(TracerError::Unresponsive { .. }) => return false,
                 Err(error) if !error.is_death() => tracing::warn!("{error}"),
-                _ => return,
+                _ => break,
             }
         }
+        true
     }
 
     /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An error if

@@ -5,7 +5,7 @@ use super::processes::Slot;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::waiting::Waiting;
-use crate::tracer::{Result, procfs};
+use crate::tracer::{Result, TracerError, procfs};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -154,11 +154,16 @@ impl Stops {
         if self.ended.iter().any(|(ended, _)| *ended == tid) {
             return Ok(false);
         }
-        match ptrace::wait_task(tid)? {
+        match ptrace::wait_task(tid, ptrace::PATIENCE)? {
             Waited::Task(_, status, Some(_)) => {
                 self.held.push((tid, status));
                 Ok(true)
             }
+            Waited::Nothing => Err(TracerError::Task {
+                operation: "see the first stop of",
+                tid,
+                source: std::io::ErrorKind::TimedOut.into(),
+            }),
             _ => Ok(false),
         }
     }

@@ -4,7 +4,7 @@
 //! interrupts the wait; since a signal can arrive just before the wait begins, it is repeated until the tracer thread
 //! has taken the order.
 
-use super::{Result, TracerError, injection};
+use super::{Result, TracerError, injection, procfs};
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Interrupts the tracer thread's wait. Ignored by default, so a stray one harms nobody.
-const WAKE_UP: i32 = libc::SIGURG;
+pub(super) const WAKE_UP: i32 = libc::SIGURG;
 
 /// The id of the calling thread.
 pub fn thread_id() -> i32 {
@@ -137,6 +137,19 @@ impl Control {
             || (self.detach_requested() && !self.is_finished())
     }
 
+    /// What holds the tracer thread up at this moment: its state and the system call that it sleeps in, in words. None if it runs,
+    /// or has finished.
+    pub fn held_up_by(&self) -> Option<String> {
+        let own = i32::try_from(std::process::id()).ok()?;
+        let tid = self.tracer_tid.load(Ordering::Acquire);
+        if tid == 0 || self.is_finished() {
+            return None;
+        }
+        let state = procfs::state(own, tid).filter(|state| matches!(state, b'S' | b'D'))?;
+        let call = procfs::system_call(own, tid).map_or("no system call".to_owned(), |n| format!("system call {n}"));
+        Some(format!("state {}, {call}", char::from(state)))
+    }
+
     /// Interrupts the tracer thread's wait.
     pub fn wake(&self) {
         let tid = self.tracer_tid.load(Ordering::Acquire);
@@ -147,17 +160,38 @@ impl Control {
     }
 }
 
-extern "C" fn nothing(_signal: i32) {}
+/// Makes the call that was interrupted return EINTR. Most do by themselves. PTRACE_SEIZE, which waits while its task is in exec,
+/// the kernel begins anew whatever the action says (ERESTARTNOINTR): it has set the thread back in front of the call.
+extern "C" fn interrupt_call(_signal: i32, _information: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    // SAFETY: the kernel passes a ucontext_t to a handler with SA_SIGINFO.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let [number, request, next] = [libc::REG_RAX, libc::REG_RDI, libc::REG_RIP].map(|register| register as usize);
+    if registers[number] != libc::SYS_ptrace || registers[request] != i64::from(libc::PTRACE_SEIZE) {
+        return;
+    }
+    // SAFETY: the program counter points to the instruction that this thread executes next, which is mapped.
+    if unsafe { (registers[next] as *const [u8; 2]).read_unaligned() } == SYSCALL {
+        registers[next] += SYSCALL.len() as i64;
+        registers[number] = -i64::from(libc::EINTR);
+    }
+}
 
-fn install_wake_up() -> Result<()> {
-    // SAFETY: zeroed is a valid sigaction; the handler does nothing, so it is async-signal-safe. No SA_RESTART: the
-    // wait must return.
+/// Lets [`WAKE_UP`] interrupt this thread.
+pub(super) fn install_wake_up() -> Result<()> {
+    // SAFETY: zeroed is a valid sigaction; the handler touches nothing but its own arguments, so it is async-signal-safe. No
+    // SA_RESTART: the wait must return.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        action.sa_sigaction = interrupt_call as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+        action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(WAKE_UP, &raw const action, std::ptr::null_mut())
     };
-    if result == 0 { Ok(()) } else { Err(TracerError::own("install the wake-up handler")) }
+    if result != 0 {
+        return Err(TracerError::own("install the wake-up handler"));
+    }
+    // heaptrace may have been started with it blocked.
+    change_mask(libc::SIG_UNBLOCK, &set_of(&[WAKE_UP])).map(|_| ())
 }
 
 /// A set of blocked signals.

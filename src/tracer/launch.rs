@@ -277,8 +277,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
     if let Err(error) = ptrace::seize(pid, exit_kill) {
         // The closed gate ends the child.
         drop(gate_write);
-        // SAFETY: waits for our own child, which is about to end.
-        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        ptrace::kill_child(pid);
         return Err(error);
     }
     let launched = Launched {

@@ -31,6 +31,8 @@ pub struct TargetMemory {
     reader: i32,
     /// A task of this address space that is stopped for us now.
     stopped: Option<i32>,
+    /// A thread that was to make a system call for us and did not come back in time: it still needs the code of that call.
+    pub(super) late_caller: Option<i32>,
     /// Whether the kernel has refused a write, so that a stopped task is needed for it.
     refused: bool,
     window_start: u64,
@@ -60,6 +62,7 @@ impl TargetMemory {
             file,
             reader: tid,
             stopped: None,
+            late_caller: None,
             refused: false,
             window_start: 0,
             window: Vec::with_capacity(WINDOW),
@@ -89,6 +92,12 @@ impl TargetMemory {
         self.refused && self.stopped.is_none()
     }
 
+    /// Whether nobody lives in this address space any more: those who did have ended, or have another one by exec. The kernel
+    /// then reads nothing, and says so by no error.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.file.read_at(&mut [0], 0), Ok(0))
+    }
+
     /// Reads as the program itself could: pages without read permission fail. (Through /proc/TID/mem they do not.)
     fn read_as_program(&self, addr: Addr, buf: &mut [u8]) -> usize {
         let Ok(start) = usize::try_from(addr.0) else { return 0 };
@@ -109,7 +118,7 @@ impl TargetMemory {
     /// # Errors
     /// [`TracerError::Write`] if the kernel refuses (Linux 6.12 and later can forbid such writes, see `heaptrace
     /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards, [`TracerError::Died`] if the task that
-    /// was stopped is being killed, with which its memory goes.
+    /// was stopped is being killed, or all tasks are gone, with which its memory goes.
     pub fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         let written = self.try_to_write_code(addr, bytes);
         match (&written, self.stopped) {
@@ -122,6 +131,9 @@ impl TargetMemory {
         self.window.clear();
         let written = injection::point(Call::Write).and_then(|()| self.file.write_all_at(bytes, addr.0));
         if let Err(source) = written {
+            if self.is_gone() {
+                return Err(TracerError::Died { tid: self.pid });
+            }
             match self.stopped {
                 Some(task) => self.poke(task, addr, bytes)?,
                 None => {

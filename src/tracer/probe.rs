@@ -94,7 +94,7 @@ fn try_code(pid: i32) -> Result<CodeAccess> {
         Err(refused) => refused,
     };
     ptrace::interrupt(pid)?;
-    match ptrace::wait_task(pid)? {
+    match ptrace::wait_task(pid, ptrace::PATIENCE)? {
         Waited::Task(_, _, Some(stopped)) => {
             let written = write_and_restore(pid, Some(pid));
             stopped.resume(0)?;

@@ -5,6 +5,7 @@ use super::{Result, TracerError};
 use crate::addr::Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Reads `/proc/TID/FILE`.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
@@ -188,7 +189,11 @@ pub fn state(pid: i32, tid: i32) -> Option<u8> {
 
 /// A number in /proc/TID/stat, by its place in proc(5): 3 is the state, which is none. None if the task is gone.
 pub fn stat_number(tid: i32, field: usize) -> Option<u64> {
-    let text = read(tid, "stat").ok()?;
+    stat_field(&format!("/proc/{tid}/stat"), field)
+}
+
+fn stat_field(path: &str, field: usize) -> Option<u64> {
+    let text = injection::point(Call::Other).and_then(|()| std::fs::read(path)).ok()?;
     // The command name stands in parentheses and may itself hold any byte: search from the end.
     let close = text.iter().rposition(|&b| b == b')')?;
     let mut fields = text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
@@ -209,8 +214,34 @@ pub fn start_time(pid: i32) -> Option<u64> {
 
 /// The kernel's flags of a task, `PF_…` of linux/sched.h.
 pub fn task_flags(tid: i32) -> Option<u64> {
-    stat_number(tid, 9)
+    stat_number(tid, FLAGS)
 }
+
+/// `PF_IO_WORKER`: a worker that io_uring has made in the process.
+const IO_WORKER: u64 = 0x10;
+
+/// `PF_USER_WORKER`: a worker of any kind that the kernel has made in the process, such as vhost's.
+const USER_WORKER: u64 = 0x4000;
+
+/// Since which kernels these bits mean that. Before, they told of other things, in threads of programs, too.
+const WORKERS_SINCE: [((u32, u32), u64); 2] = [((5, 12), IO_WORKER), ((6, 4), USER_WORKER)];
+
+/// Whether task `tid` of process `pid` is a thread of the kernel's that works in the process's name: it can be traced, and
+/// reports stops, but it never returns to the program's code. Threads that it makes are none of the program's.
+pub fn is_kernel_worker(pid: i32, tid: i32) -> bool {
+    static BITS: OnceLock<u64> = OnceLock::new();
+    let bits = *BITS.get_or_init(|| {
+        let mut numbers = kernel_release();
+        numbers.retain(|char| char == '.' || char.is_ascii_digit());
+        let mut numbers = numbers.split('.').map_while(|number| number.parse::<u32>().ok());
+        let release = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        WORKERS_SINCE.iter().filter(|(since, _)| release >= *since).fold(0, |bits, (_, bit)| bits | bit)
+    });
+    stat_field(&format!("/proc/{pid}/task/{tid}/stat"), FLAGS).is_some_and(|flags| flags & bits != 0)
+}
+
+/// The field of /proc/PID/stat with the kernel's flags.
+const FLAGS: usize = 9;
 
 /// `PF_FORKNOEXEC`: the process runs its parent's program since it was forked.
 const FORKED_WITHOUT_EXEC: u64 = 0x40;

@@ -1,15 +1,17 @@
 //! The ptrace requests, typed: a request that needs a stopped task takes a [`Stopped`], and resuming consumes it.
 
+use super::alarm::Alarm;
 use super::injection::{self, Call};
 use super::retry::RESUME_FLAG;
-use super::status::WaitStatus;
-use super::{Result, TracerError};
+use super::status::{Event, WaitStatus};
+use super::{Result, TracerError, procfs};
 use crate::addr::Addr;
 use crate::arch::xsave::{self, VectorWord};
 use crate::arch::{Regs, reg};
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
 
 /// Options of every seized task; see [`seize`].
 pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
@@ -22,7 +24,7 @@ pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
 
 /// What a stop at a system call's entry or exit is reported as (PTRACE_O_TRACESYSGOOD). Without that option it would be SIGTRAP,
 /// which the kernel sends to a thread whose tracer dies before it has waited for the stop; this is no signal.
-pub(super) const SYSTEM_CALL_STOP: i32 = libc::SIGTRAP | 0x80;
+pub const SYSTEM_CALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
 /// A task that is stopped for us: wait has reported it and nothing has resumed it since. Not `Clone`: there is one
 /// token a stop. Dropping it leaves the task stopped, so every path must end in [`Stopped::resume`],
@@ -67,12 +69,19 @@ pub const ENDING_EARLY: [libc::c_long; 22] = [
 /// `exit_kill`: the kernel kills the task if the calling thread ends while still attached.
 pub fn seize(tid: i32, exit_kill: bool) -> Result<()> {
     let options = if exit_kill { OPTIONS | libc::PTRACE_O_EXITKILL } else { OPTIONS };
-    request(libc::PTRACE_SEIZE, tid, 0, as_word(options), "seize")
+    while !seize_unless_interrupted(tid, options)? {}
+    Ok(())
 }
 
-/// Attaches to `tid` alone, without stopping it: children and threads of its own are not attached to.
-pub fn seize_only(tid: i32) -> Result<()> {
-    request(libc::PTRACE_SEIZE, tid, 0, 0, "seize")
+/// Attaches to `tid` with `options`, without stopping it. Without any, children and threads of its own are not attached to.
+/// False if a signal to the calling thread came first: the kernel lets this wait while a thread of the process is in exec, and
+/// the exec may wait for what the caller has to do with another thread.
+pub(super) fn seize_unless_interrupted(tid: i32, options: i32) -> Result<bool> {
+    match request(libc::PTRACE_SEIZE, tid, 0, as_word(options), "seize") {
+        Ok(()) => Ok(true),
+        Err(TracerError::Task { source, .. }) if source.raw_os_error() == Some(libc::EINTR) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
@@ -111,7 +120,7 @@ pub fn wait(block: bool) -> Result<Waited> {
         return Ok(other);
     }
     loop {
-        let (tid, status) = match look(block)? {
+        let (tid, status) = match look(None, block)? {
             Ok(found) => found,
             Err(nothing) => return Ok(nothing),
         };
@@ -127,15 +136,17 @@ pub fn wait(block: bool) -> Result<Waited> {
     }
 }
 
-/// The next report, which is left with the kernel: a task and its status. The inner error is the answer where there is none.
-fn look(block: bool) -> Result<std::result::Result<(i32, WaitStatus), Waited>> {
+/// The next report, of any task or of one, which is left with the kernel: a task and its status. The inner error is the answer
+/// where there is none.
+fn look(tid: Option<i32>, block: bool) -> Result<std::result::Result<(i32, WaitStatus), Waited>> {
     injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "wait for the target", source })?;
     // Other threads' children are none of ours.
     let flags = libc::WEXITED | libc::WNOWAIT | libc::__WALL | libc::__WNOTHREAD;
+    let flags = if block { flags } else { flags | libc::WNOHANG };
+    let (kind, id) = tid.map_or((libc::P_ALL, 0), |tid| (libc::P_PID, tid.cast_unsigned()));
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: `info` is a valid place for the kernel to write to.
-    let result =
-        unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), if block { flags } else { flags | libc::WNOHANG }) };
+    let result = unsafe { libc::waitid(kind, id, info.as_mut_ptr(), flags) };
     if result != 0 {
         let source = io::Error::last_os_error();
         return match source.raw_os_error() {
@@ -155,6 +166,22 @@ fn look(block: bool) -> Result<std::result::Result<(i32, WaitStatus), Waited>> {
         // An end, which is taken at once.
         _ => Ok((tid, WaitStatus::Exited(code))),
     })
+}
+
+/// Lets a task end that stands at its end, and takes the report of an end. Any other report is left where it is. Whether
+/// there was one.
+pub(super) fn let_end(tid: i32) -> Result<bool> {
+    match look(Some(tid), false)? {
+        Ok((_, WaitStatus::Event(Event::Exit) | WaitStatus::Exited(_))) => {}
+        _ => return Ok(false),
+    }
+    if let Waited::Task(_, _, Some(stopped)) = poll_task(tid)? {
+        match stopped.resume(0) {
+            Err(error) if !error.is_death() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(true)
 }
 
 /// Takes a report that was only looked at. Some: what has come instead, as the task was killed.
@@ -188,12 +215,29 @@ fn let_run(kind: libc::c_uint, tid: i32, signal: i32, operation: &'static str) -
     Ok(())
 }
 
-/// Waits for one task, whatever signals heaptrace itself gets meanwhile.
-pub fn wait_task(tid: i32) -> Result<Waited> {
+/// How often a wait for one task looks around.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
+
+/// Waits for one task for up to `patience`, whatever signals heaptrace itself gets meanwhile; [`Waited::Nothing`] afterwards.
+///
+/// [`Waited::NoTasks`] also of a leader that has ended: the kernel tells of that only when its other threads have ended or one
+/// of them has taken its place by exec, and those may wait to be served in turn.
+pub fn wait_task(tid: i32, patience: Duration) -> Result<Waited> {
+    let began = Instant::now();
+    let alarm = Alarm::every(LOOK_AROUND);
+    let flags = if alarm.is_ok() { libc::__WALL } else { libc::__WALL | libc::WNOHANG };
     loop {
-        match wait_for(tid, libc::__WALL)? {
+        match wait_for(tid, flags)? {
             Waited::Interrupted => {}
+            Waited::Nothing => std::thread::sleep(LOOK_AROUND / 20),
             other => return Ok(other),
+        }
+        let has_ended = matches!(procfs::state(tid, tid), None | Some(b'Z' | b'X'));
+        if has_ended || began.elapsed() > patience {
+            return Ok(match poll_task(tid)? {
+                Waited::Nothing if has_ended => Waited::NoTasks,
+                other => other,
+            });
         }
     }
 }
@@ -237,11 +281,15 @@ pub(super) fn poke(tid: i32, addr: Addr, word: u64) -> Result<()> {
 pub fn kill_child(pid: i32) {
     // SAFETY: kill has no memory effects; the child has not been reaped, so the id is still its own.
     unsafe { libc::kill(pid, libc::SIGKILL) };
-    // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone.
-    while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid) {
+    // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone. One in an uninterruptible sleep goes by itself later.
+    while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid, PATIENCE) {
         let _ = stopped.resume(0);
     }
 }
+
+/// How long is waited for one task that is about to stop, or to end: it takes some microseconds, and a time slice of all others
+/// where many want the CPU. One that does not come is frozen (cgroup freezer), or sleeps uninterruptibly.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Stopped {
     /// The token of a stop whose own was lost: by a panic between the stop and its answer, or by a request that failed.

@@ -6,6 +6,7 @@
 pub mod code;
 
 use super::memory::TargetMemory;
+use super::procfs::{self, Whereabouts};
 use super::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::retry::RESUME_FLAG;
 use super::status::WaitStatus;
@@ -66,9 +67,11 @@ impl Caller<'_> {
     /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
     ///
     /// # Errors
-    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Died`] if the thread is gone without a status.
+    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Died`] if the thread is gone without a status;
+    /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `home`.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<RemoteCall> {
         let thread = self.thread;
+        self.require_code_unused()?;
         let home = self.home.repeating_system_call().unwrap_or(self.home);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
@@ -102,14 +105,38 @@ impl Caller<'_> {
                 return Ok(RemoteCall::Ended(status));
             }
             Err(error) => {
-                // Its end is to be reported to whoever waits next.
+                // Its end is to be reported to whoever waits next; or it goes on by itself, by the way back behind the call.
                 errand.over = error.is_death();
+                if matches!(error, TracerError::Unresponsive { .. }) {
+                    self.memory.late_caller = Some(thread.tid());
+                }
                 return Err(error);
             }
         }
         let result = thread.registers()?.regs().result().cast_signed();
         errand.give_back()?;
         Ok(RemoteCall::Done(result))
+    }
+
+    /// Makes sure that no thread is still on its way through the code: it would go back to where this one belongs.
+    fn require_code_unused(&mut self) -> Result<()> {
+        let tid = self.thread.tid();
+        let is_inside = |pc: u64| (self.code.0..self.code.0 + code::SIZE as u64).contains(&pc);
+        let is_used = is_inside(self.home.0.rip)
+            || self.memory.late_caller.is_some_and(|late| {
+                late != tid
+                    && match procfs::whereabouts(late, late) {
+                        Whereabouts::Blocked { pc, .. } => is_inside(pc.0),
+                        Whereabouts::Running => true,
+                        Whereabouts::Unknown => procfs::state(late, late).is_some(),
+                    }
+            });
+        if is_used {
+            let source = std::io::Error::from_raw_os_error(libc::EBUSY);
+            return Err(TracerError::Task { operation: "make a system call in", tid, source });
+        }
+        self.memory.late_caller = None;
+        Ok(())
     }
 
     /// Lets the thread map `size` bytes of private, executable memory at `at`, where nothing is mapped.
@@ -233,8 +260,10 @@ impl Errand<'_> {
     /// The next that is reported of the thread, and whether it is a stop.
     fn wait(&mut self) -> Result<(WaitStatus, bool)> {
         let tid = self.thread.tid();
-        let Waited::Task(_, status, token) = ptrace::wait_task(tid)? else {
-            return Err(TracerError::Died { tid });
+        let (status, token) = match ptrace::wait_task(tid, ptrace::PATIENCE)? {
+            Waited::Task(_, status, token) => (status, token),
+            Waited::Nothing => return Err(TracerError::Unresponsive { tid }),
+            Waited::Interrupted | Waited::NoTasks => return Err(TracerError::Died { tid }),
         };
         self.running = false;
         Ok((status, token.is_some()))

@@ -1,7 +1,9 @@
 //! Attaching to all that runs in the memory of a process, without stopping anything.
 
+use super::alarm::Alarm;
 use super::{Result, TracerError, procfs, ptrace};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 /// A task that was seized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,7 +14,18 @@ pub struct Seized {
     pub unannounced: bool,
 }
 
-/// Seizes every thread of `pid`.
+/// How often a seizure that is held up looks for what holds it up.
+const LOOK_AROUND: Duration = Duration::from_millis(10);
+
+/// How long an exec is waited for that holds a seizure up. Others can hold that up in turn: another process that traces one of the
+/// threads, or an uninterruptible sleep.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// For how long a refusal must last to be believed: while a thread takes its leader's place by exec, the kernel knows neither for
+/// a moment, and refuses as it does for lack of rights.
+const DOUBT: Duration = Duration::from_millis(200);
+
+/// Seizes every thread of `pid` that runs code of the program.
 ///
 /// Threads created meanwhile by a seized thread are seized with it; those created by a thread that was not seized yet
 /// are found by listing again, until two passes in a row find nothing new (gdb's rule). No breakpoint may be written
@@ -22,44 +35,112 @@ pub struct Seized {
 /// What the kernel said of the leader, or, if it has ended, of all threads; or /proc is not ours.
 pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     procfs::require_own()?;
-    // TracerPid names the tracing *thread*.
-    let own_tid = super::control::thread_id();
-    let mut seized = BTreeMap::new();
+    let mut seizure =
+        Seizure { pid, own_tid: super::control::thread_id(), seized: BTreeMap::new(), began: Instant::now() };
+    // Without it, an exec at the wrong moment would hold us up for ever.
+    let _alarm = Alarm::every(LOOK_AROUND)?;
     let mut quiet_passes = 0;
-    let mut refused = None;
-    while quiet_passes < 2 {
+    let mut doubtful_since = None;
+    loop {
+        match seizure.pass() {
+            Ok(true) => (quiet_passes, doubtful_since) = (0, None),
+            Ok(false) => quiet_passes += 1,
+            Err(error) => {
+                let since = *doubtful_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > DOUBT || !error.may_pass() {
+                    return Err(error);
+                }
+                quiet_passes = 0;
+                std::thread::sleep(LOOK_AROUND);
+            }
+        }
+        if quiet_passes >= 2 {
+            if !seizure.drop_replaced() {
+                break;
+            }
+            std::thread::sleep(LOOK_AROUND / 10);
+        }
+    }
+    let seized = seizure.seized;
+    if seized.is_empty() {
+        return Err(TracerError::Died { tid: pid });
+    }
+    Ok(seized.into_iter().map(|(tid, unannounced)| Seized { tid, unannounced }).collect())
+}
+
+/// The threads of a process that were seized so far, and whether each came under trace by itself.
+struct Seizure {
+    pid: i32,
+    /// TracerPid names the tracing *thread*.
+    own_tid: i32,
+    seized: BTreeMap<i32, bool>,
+    began: Instant,
+}
+
+impl Seizure {
+    /// Seizes all threads that are to be seen now and were not before. Whether there was one.
+    ///
+    /// # Errors
+    /// The first refusal, when all others have been tried.
+    fn pass(&mut self) -> Result<bool> {
         let mut found_new = false;
-        for tid in procfs::tasks(pid)? {
-            if seized.contains_key(&tid) {
+        let mut refused = None;
+        for tid in procfs::tasks(self.pid)? {
+            if self.seized.contains_key(&tid) || procfs::is_kernel_worker(self.pid, tid) {
                 continue;
             }
-            match ptrace::seize(tid, false) {
+            match self.seize(tid) {
                 Ok(()) => {
-                    seized.insert(tid, false);
+                    self.seized.insert(tid, false);
                     found_new = true;
                 }
                 // A zombie leader can't be seized; a thread that ends meanwhile neither.
                 Err(TracerError::Died { .. }) => {}
-                Err(error) => {
-                    if procfs::tracer_of(tid) == Some(own_tid) {
-                        seized.insert(tid, true);
-                        found_new = true;
-                    } else if matches!(procfs::state(pid, tid), Some(b'Z' | b'X') | None) {
-                        // Ending: nothing will run in it any more.
-                    } else if seized.is_empty() {
-                        return Err(error);
-                    } else {
-                        refused = Some(error);
-                    }
+                // Ending: nothing will run in it any more.
+                Err(_) if matches!(procfs::state(self.pid, tid), Some(b'Z' | b'X') | None) => {}
+                Err(_) if self.is_ours(tid) => {
+                    // A leader is announced by nobody: it has taken the place of the one that was, by exec.
+                    self.seized.insert(tid, tid != self.pid);
+                    found_new = true;
                 }
+                Err(error) => refused = refused.or(Some(error)),
             }
         }
-        quiet_passes = if found_new { 0 } else { quiet_passes + 1 };
+        refused.map_or(Ok(found_new), Err)
     }
-    match refused {
-        Some(error) => Err(error),
-        None if seized.is_empty() => Err(TracerError::Died { tid: pid }),
-        None => Ok(seized.into_iter().map(|(tid, unannounced)| Seized { tid, unannounced }).collect()),
+
+    /// The kernel lets this wait for the end of an exec in another thread; and that waits for all threads to end, of which those
+    /// that are seized do so only when they are let.
+    fn seize(&mut self, tid: i32) -> Result<()> {
+        while !ptrace::seize_unless_interrupted(tid, ptrace::OPTIONS)? {
+            let others = procfs::tasks(self.pid).unwrap_or_default();
+            let all: BTreeSet<i32> = self.seized.keys().copied().chain(others).collect();
+            for other in all {
+                if ptrace::let_end(other)? {
+                    self.seized.remove(&other);
+                }
+            }
+            if self.began.elapsed() > PATIENCE {
+                let source = std::io::ErrorKind::TimedOut.into();
+                return Err(TracerError::Task { operation: "wait for the exec of", tid: self.pid, source });
+            }
+        }
+        Ok(())
+    }
+
+    fn is_ours(&self, tid: i32) -> bool {
+        procfs::tracer_of(tid) == Some(self.own_tid)
+    }
+
+    /// Forgets threads that are gone, or whose id another task has got by exec. Whether that task, the leader, is still to be
+    /// seized.
+    fn drop_replaced(&mut self) -> bool {
+        let (own_tid, pid) = (self.own_tid, self.pid);
+        self.seized.retain(|&tid, _| {
+            procfs::state(pid, tid).is_some() && procfs::tracer_of(tid).is_none_or(|tracer| tracer == own_tid)
+        });
+        let is_left = !self.seized.contains_key(&pid) && !matches!(procfs::state(pid, pid), None | Some(b'Z' | b'X'));
+        is_left && self.began.elapsed() < PATIENCE
     }
 }
 

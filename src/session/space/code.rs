@@ -245,6 +245,11 @@ impl AddressSpace {
         Ok(self.remote_code)
     }
 
+    /// Whether a thread with this program counter is on its way through the code of a remote system call.
+    pub fn is_in_remote_code(&self, pc: Addr) -> bool {
+        self.remote_code.is_some_and(|at| (at..at.add(remote::code::SIZE as u64)).contains(&pc))
+    }
+
     /// The handler for SIGTRAP, ready to be installed; written at first use, to a module's slack. None if there is no room.
     pub fn retry_handler(&mut self) -> Result<Option<RetryHandler>> {
         if self.retry_handler.is_none()

@@ -5,6 +5,7 @@ use super::record::{Record, SIZE, What};
 use crate::addr::Addr;
 use crate::arch::INT3;
 use crate::tracer::affinity::CpuSet;
+use crate::tracer::alarm::Alarm;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -197,7 +198,7 @@ impl Space {
             // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.
             let deadline = Instant::now() + PATIENCE;
             while Instant::now() < deadline {
-                match ptrace::seize_only(self.pid) {
+                match self.seize(self.pid) {
                     Ok(()) => break,
                     Err(error) if error.is_death() => return,
                     Err(_) => std::thread::sleep(PAUSE),
@@ -208,6 +209,10 @@ impl Space {
 
     /// Takes all that is ours out, once its code is restored. `known` are the processes that are dealt with.
     fn rescue(&mut self, known: &mut BTreeSet<i32>) {
+        // It has ended, or is another program by now.
+        if self.memory.is_gone() {
+            return;
+        }
         let mut copies = self.copies(known);
         let is_settled = self.settle();
         // A fork that was under way is over now, and those are all.
@@ -264,7 +269,7 @@ impl Space {
                 procfs::status_number(self.pid, "Threads").is_some_and(|count| threads.len() < count as usize);
             threads.extend(self.sharers());
             for tid in threads {
-                if clear.contains(&tid) {
+                if clear.contains(&tid) || procfs::is_kernel_worker(self.pid, tid) {
                     continue;
                 }
                 match self.look_at(tid, deadline) {
@@ -279,6 +284,7 @@ impl Space {
             if !again {
                 return true;
             }
+            self.let_strays_go();
             std::thread::sleep(PAUSE);
         }
         false
@@ -302,7 +308,7 @@ impl Space {
         {
             return Look::Clear;
         }
-        match seize(tid) {
+        match self.seize(tid) {
             Ok(()) => {}
             Err(error) if error.is_death() => return Look::Clear,
             Err(_) => return Look::Refused,
@@ -344,6 +350,38 @@ impl Space {
         Ok(look)
     }
 
+    /// Attaches to a thread, if it is not attached to already: for the right to write.
+    fn seize(&self, tid: i32) -> Result<()> {
+        self.seize_alone(tid).or_else(|error| match procfs::tracer_of(tid) {
+            Some(tracer) if tracer == control::thread_id() => Ok(()),
+            // The old tracer may have gone in between.
+            Some(0) => self.seize_alone(tid),
+            _ => Err(error),
+        })
+    }
+
+    /// The kernel lets this wait for the end of an exec, which may wait for threads that have to end, and are ours.
+    fn seize_alone(&self, tid: i32) -> Result<()> {
+        let _alarm = Alarm::every(10 * PAUSE)?;
+        let began = Instant::now();
+        while !ptrace::seize_unless_interrupted(tid, 0)? {
+            self.let_strays_go();
+            if began.elapsed() > ptrace::PATIENCE {
+                return Err(TracerError::Unresponsive { tid });
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets threads go that have stopped after they were no longer waited for: those that came too late, and one that has got its
+    /// leader's id by exec. Takes the ends of those that have ended.
+    fn let_strays_go(&self) {
+        while let Ok(Waited::Task(_, status, stopped)) = ptrace::wait(false) {
+            // It may have been killed.
+            let _ = stopped.map(|stopped| self.look_at_stopped(status, stopped));
+        }
+    }
+
     /// Lets a thread take the handler for SIGTRAP out, which none needs any more. False if it may be there still.
     fn remove_handler(&mut self) -> bool {
         let Some(handler) = self.bytes.handler.filter(|_| catches_trap(self.pid)) else { return true };
@@ -357,11 +395,12 @@ impl Space {
             let Ok(threads) = procfs::tasks(self.pid) else { return true };
             let best = threads
                 .into_iter()
-                .filter(|tid| !tried.contains(tid))
+                .filter(|&tid| !tried.contains(&tid) && !procfs::is_kernel_worker(self.pid, tid))
                 .filter_map(|tid| Some((retry::disturbance(self.pid, tid)?, tid)))
                 .min();
             let Some((_, tid)) = best else {
                 tried.clear();
+                self.let_strays_go();
                 std::thread::sleep(PAUSE);
                 continue;
             };
@@ -374,7 +413,7 @@ impl Space {
     }
 
     fn remove_handler_by(&mut self, tid: i32, handler: RetryHandler, deadline: Instant) -> Result<bool> {
-        seize(tid)?;
+        self.seize(tid)?;
         ptrace::interrupt(tid)?;
         loop {
             match ptrace::poll_task(tid)? {
@@ -409,16 +448,6 @@ impl Space {
 /// Whether a process has a handler for SIGTRAP, ours or its own.
 fn catches_trap(pid: i32) -> bool {
     procfs::status_signals(pid, "SigCgt").is_some_and(|set| set & (1 << (SIGTRAP - 1)) != 0)
-}
-
-/// Attaches to a thread, if it is not attached to already: for the right to write.
-fn seize(tid: i32) -> Result<()> {
-    ptrace::seize_only(tid).or_else(|error| match procfs::tracer_of(tid) {
-        Some(tracer) if tracer == control::thread_id() => Ok(()),
-        // The old tracer may have gone in between.
-        Some(0) => ptrace::seize_only(tid),
-        _ => Err(error),
-    })
 }
 
 /// Writes the original bytes where int3s still stand. Goes on after an error; returns the first.

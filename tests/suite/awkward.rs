@@ -1,0 +1,172 @@
+//! Targets that are in the middle of something when heaptrace attaches, or that hold it up: exec, workers of the kernel, the freezer.
+
+use super::guardian::guardian_of;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::running::{Ended, Running};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Within so long heaptrace ends when it is told to.
+const PROMPT: Duration = Duration::from_secs(5);
+
+/// Starts a program that says `ready PID`.
+fn start(fixture: &str, arguments: &[&str]) -> (Running, i32) {
+    let mut running = Program::fixture(fixture).args(arguments).start();
+    let pid = running.value("ready").parse().unwrap();
+    (running, pid)
+}
+
+/// How often the program has executed itself.
+fn execs(pid: i32) -> u64 {
+    let mut count = None;
+    procfs::wait_until("its command line is there", || {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let last = line.strip_suffix(&[0]).and_then(|line| line.rsplit(|&byte| byte == 0).next());
+        count = last.and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
+        count.is_some()
+    });
+    count.unwrap_or(0)
+}
+
+/// Whether it lives its state does not tell: in an exec by another thread its leader is a zombie for a moment.
+fn assert_goes_on(pid: i32) {
+    let before = execs(pid);
+    procfs::wait_until("it executes itself again", || execs(pid) > before + 2);
+}
+
+fn attach(pid: i32, options: &[&str]) -> Ended {
+    let tracer = Program::new("/bin/true");
+    tracer.start_attached(options, pid).wait_at_most(Duration::from_secs(30))
+}
+
+/// What was written too early belongs to the new image, which would die of it.
+#[test]
+fn attach_in_the_middle_of_an_exec() {
+    let (target, pid) = start("exec_loop", &["0", "0"]);
+    for _ in 0..crate::suite::rounds(20) {
+        attach(pid, &["--duration", "10ms"]).success();
+        assert_goes_on(pid);
+    }
+    target.signal(Signal::SIGKILL);
+    target.assert_killed();
+}
+
+/// An exec waits for all other threads to end, for which some wait for their tracer; and that waits for the exec.
+#[test]
+fn attach_to_threads_that_execute() {
+    let (target, pid) = start("exec_loop", &["3", "0"]);
+    for _ in 0..crate::suite::rounds(20) {
+        attach(pid, &["--duration", "20ms"]).success();
+        assert_goes_on(pid);
+    }
+    target.signal(Signal::SIGKILL);
+    target.assert_killed();
+}
+
+/// The guardian, too, must not wait for threads that another one's exec has ended.
+#[test]
+fn killed_while_threads_execute() {
+    let (target, pid) = start("exec_loop", &["3", "0"]);
+    for _ in 0..crate::suite::rounds(5) {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until_answered(pid);
+        let guardian = guardian_of(attached.pid());
+        kill(Pid::from_raw(attached.pid()), Signal::SIGKILL).unwrap();
+        procfs::wait_until("the guardian has gone", || matches!(procfs::state(guardian), None | Some('Z' | 'X')));
+        attached.assert_killed();
+        assert_goes_on(pid);
+    }
+    target.signal(Signal::SIGKILL);
+    target.assert_killed();
+}
+
+/// A worker of the kernel's reports stops, but never returns to the program's code: whoever waits for that waits for ever.
+#[test]
+fn workers_of_the_kernel_are_left_alone() {
+    let mut target = Program::fixture("kernel_workers").start();
+    let first = target.line();
+    let Some(pid) = first.strip_prefix("ready ") else {
+        assert_eq!(first, "none");
+        println!("skipped: the kernel offers no io_uring here");
+        return;
+    };
+    let pid = pid.parse().unwrap();
+    for _ in 0..crate::suite::rounds(5) {
+        attach(pid, &["--duration", "100ms"]).success();
+        target.send("still alive?");
+        assert_eq!(target.line(), "alive");
+        procfs::assert_text_intact(pid);
+    }
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_answered(pid);
+    kill(Pid::from_raw(attached.pid()), Signal::SIGKILL).unwrap();
+    attached.assert_killed();
+    procfs::wait_until_let_go(pid);
+    target.send("still alive?");
+    assert_eq!(target.line(), "alive");
+    target.feed(b"");
+    target.wait().success();
+}
+
+/// A group of processes that the kernel can freeze; None where this one can't make any.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new(pid: i32) -> Option<Self> {
+        let folder = PathBuf::from(format!("/sys/fs/cgroup/freezer/heaptrace-test-{pid}"));
+        std::fs::create_dir(&folder).ok()?;
+        let freezer = Self(folder);
+        std::fs::write(freezer.0.join("cgroup.procs"), pid.to_string()).ok()?;
+        freezer.set("FROZEN").then_some(freezer)
+    }
+
+    fn set(&self, state: &str) -> bool {
+        let file = self.0.join("freezer.state");
+        std::fs::write(&file, state).is_ok() && std::fs::read_to_string(file).is_ok()
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.set("THAWED");
+        if let Ok(all) = std::fs::read_to_string(self.0.join("cgroup.procs")) {
+            for pid in all.lines() {
+                let _ = std::fs::write("/sys/fs/cgroup/freezer/cgroup.procs", pid);
+            }
+        }
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A process that is frozen in the middle of its stops does not hold heaptrace up, and is whole when it is thawed.
+#[test]
+fn a_frozen_process_is_let_go() {
+    let program = Program::fixture("victim").args(["4"]);
+    for _ in 0..crate::suite::rounds(3) {
+        let (mut victim, pid) = super::attach::start_victim(&program);
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until_answered(pid);
+        let Some(freezer) = Freezer::new(pid) else {
+            println!("skipped: there is no freezer here");
+            attached.signal(Signal::SIGTERM);
+            attached.wait();
+            return;
+        };
+        let began = Instant::now();
+        attached.signal(Signal::SIGTERM);
+        attached.wait_at_most(Duration::from_secs(30));
+        assert!(began.elapsed() < PROMPT, "{:?}", began.elapsed());
+        drop(freezer);
+        victim.send("still alive?");
+        assert_eq!(victim.line(), "alive");
+        victim.feed(b"");
+        assert_eq!(victim.line(), "ok");
+        victim.wait().success();
+    }
+}
