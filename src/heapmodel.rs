@@ -8,6 +8,7 @@
 
 mod blocks;
 mod booking;
+mod ignored;
 mod recent;
 mod sites;
 mod timeline;
@@ -17,6 +18,7 @@ use crate::event::HeapEvent;
 use crate::profile::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::Blocks;
 use booking::{ErrorKey, Limbo};
+use ignored::Ignored;
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -152,6 +154,7 @@ pub struct HeapModel {
     /// Blocks born up to here may have been freed while nobody looked.
     gap_births: u64,
     frees_unseen: bool,
+    ignored: Ignored,
 }
 
 impl HeapModel {
@@ -181,6 +184,7 @@ impl HeapModel {
             freed_dead: BTreeSet::new(),
             gap_births: 0,
             frees_unseen: false,
+            ignored: Ignored::default(),
         }
     }
 

@@ -60,6 +60,10 @@ pub enum RootKind {
     },
     /// Writable memory without a file that is not the allocator's.
     Anonymous,
+    /// Memory that the program has registered (`__lsan_register_root_region`).
+    Registered,
+    /// The program's word that a block is no leak (`__lsan_ignore_object`, `__lsan_disable`).
+    Ignored,
 }
 
 impl RootKind {

@@ -88,7 +88,7 @@ pub(super) struct CheckArguments {
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = values::on_off(), action = clap::ArgAction::Set, help_heading = "Judgement")]
     errors: bool,
 
-    /// Known leaks to hide: a file of `leak:PATTERN` lines (LeakSanitizer) or of Valgrind's suppressions; repeatable
+    /// Known leaks and errors to hide: a file of `leak:PATTERN` lines (LeakSanitizer) or Valgrind's suppressions; repeatable
     ///
     /// The files that $LSAN_OPTIONS names (`suppressions=FILE`) and the program's own `__lsan_default_suppressions` are read,
     /// too.

@@ -98,9 +98,15 @@ fn class_of_leaks(
     }
     let counted = sites.iter().any(|site| site.fails(kinds, class));
     let whole = sites.iter().fold(Amount::default(), |sum, site| sum.plus(site.lost(class)));
-    let note = if counted { "" } else { ", which the verdict does not count" };
     let places = plural(sites.len() as u64, "place");
-    let title = format!("{} {}, in {places}{note}", text::capitalized(leak_state(class)), bytes(whole));
+    let title = format!("{} {}, in {places}", text::capitalized(leak_state(class)), bytes(whole));
+    if class == LeakClass::Possible && !kinds.get(class as usize).copied().unwrap_or(false) {
+        let line = format!("{title}; --leak-kinds {} shows where", class.name());
+        let _ = writeln!(out, "\n{}", layout.paint.dim(&text::wrap(&line, 2, layout.width)));
+        return;
+    }
+    let note = if counted { "" } else { ", which the verdict does not count" };
+    let title = format!("{title}{note}");
     let title = if counted { layout.paint.red(&title) } else { layout.paint.yellow(&title) };
     let _ = writeln!(out, "\n{title}");
     let shown = sites.get(..top).unwrap_or(&sites);
@@ -143,8 +149,9 @@ fn caller_line(layout: Layout, view: &View<'_>, site: &LeakSite) -> String {
 
 /// The frames of a stack, names and places in columns.
 fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent: usize) {
-    let all = view.frames(stack).count();
-    let frames: Vec<Frame<'_>> = view.frames(stack).take(FRAMES).collect();
+    let of_program = text::program_frames(view, stack);
+    let all = of_program.len();
+    let frames: Vec<Frame<'_>> = of_program.into_iter().take(FRAMES).collect();
     let room = layout.width.saturating_sub(indent);
     let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();
     let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -225,6 +232,14 @@ fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
     let stopped = duration(leaks.stopped_ns);
     let looked = format!("{} looked through in {stopped}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
+    if leaks.unreadable_bytes > 0 {
+        let unread = human_bytes(leaks.unreadable_bytes);
+        sections::prose(
+            out,
+            layout,
+            &format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be."),
+        );
+    }
     if leaks.moment == ScanMoment::LastThread {
         sections::prose(
             out,
@@ -281,14 +296,48 @@ fn way(out: &mut String, layout: Layout, view: &View<'_>, path: Option<&Retentio
         (Some(path), _) => {
             let at = path.root_address.map(|address| format!(", at {address}")).unwrap_or_default();
             let _ = writeln!(out, "    {}{at}", printable(&path.root));
-            for (depth, step) in path.steps.iter().enumerate() {
-                path_step(out, layout, view, step, depth + 1 == path.steps.len());
-            }
+            steps(out, layout, view, &path.steps);
         }
         (None, LeakClass::Definite) => out.push_str("    no pointer to it was found\n"),
         (None, LeakClass::Indirect) => out.push_str("    only blocks that are lost themselves point to it\n"),
         (None, _) => out.push_str("    the way to it was not kept\n"),
     }
+}
+
+/// Links of lists and the like repeat after so many steps at most.
+const LONGEST_PERIOD: usize = 4;
+
+/// So often a link is repeated at least where the rest is folded.
+const REPEATS: usize = 3;
+
+/// The steps of a way, those of a chain of equal links once.
+fn steps(out: &mut String, layout: Layout, view: &View<'_>, steps: &[PathStep]) {
+    let mut at = 0;
+    while let Some(step) = steps.get(at) {
+        let rest = steps.get(at..).unwrap_or_default();
+        let (period, repeats) = repetition(rest);
+        if repeats < REPEATS {
+            path_step(out, layout, view, step, at + 1 == steps.len());
+            at += 1;
+            continue;
+        }
+        for step in rest.iter().take(period) {
+            path_step(out, layout, view, step, false);
+        }
+        let links = plural((period * (repeats - 1)) as u64, "more block");
+        let _ = writeln!(out, "    {}", layout.paint.dim(&format!("-> … {links} in the same way")));
+        at += period * repeats;
+    }
+}
+
+/// After how many steps the beginning repeats itself, and how often it is there.
+fn repetition(steps: &[PathStep]) -> (usize, usize) {
+    let link = |step: &PathStep| (step.size, step.stack, step.target_offset, step.next_offset);
+    let times = |period: usize| {
+        let equal = steps.iter().zip(steps.iter().skip(period)).take_while(|(a, b)| link(a) == link(b)).count();
+        equal / period + 1
+    };
+    (1..=LONGEST_PERIOD).map(|period| (period, times(period))).find(|(_, times)| *times >= REPEATS).unwrap_or((1, 1))
 }
 
 /// What [`living_leaks`] tells.
@@ -324,7 +373,12 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
         class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
     }
     totals(&mut out, layout, leaks);
-    let _ = writeln!(out, "  {}", layout.paint.dim(&format!("{} looked through", human_bytes(leaks.scanned_bytes))));
+    let unread = match leaks.unreadable_bytes {
+        0 => String::new(),
+        bytes => format!(", {} more could not be read", human_bytes(bytes)),
+    };
+    let looked = format!("{} looked through{unread}", human_bytes(leaks.scanned_bytes));
+    let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
     if profile.meta.mode == Mode::Attach {
         sections::prose(
             &mut out,

@@ -137,6 +137,7 @@ fn leaks() -> Leaks {
         moment: ScanMoment::Exit,
         stopped_ns: 1_500_000,
         scanned_bytes: 12_345_678,
+        unreadable_bytes: 0,
         sites: vec![
             LeakSite {
                 holds: amount(2, 128),

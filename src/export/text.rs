@@ -323,6 +323,28 @@ pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) ->
     if frames.is_empty() { view.frames(stack).take(count).collect() } else { frames }
 }
 
+/// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the program's. All, if none
+/// is the program's.
+pub(crate) fn program_frames<'a>(view: &View<'a>, stack: usize) -> Vec<Frame<'a>> {
+    let all: Vec<Frame<'a>> = view.frames(stack).collect();
+    let is_outside = |(index, frame): (usize, &Frame<'a>)| {
+        let callee = index.checked_sub(1).and_then(|inner| all.get(inner));
+        // rustc makes a `main` of its own that calls the standard library.
+        let is_rust_start = frame.name == "main" && callee.is_some_and(|callee| callee.name.starts_with("std::rt::"));
+        is_rust_start || is_plumbing(frame) || is_test_runner(frame.name)
+    };
+    let outside = all.iter().enumerate().rev().take_while(|frame| is_outside(*frame)).count();
+    let shown = if outside == all.len() { all.len() } else { all.len() - outside };
+    all.into_iter().take(shown).collect()
+}
+
+/// Whether a function is one of Rust's test harness.
+fn is_test_runner(name: &str) -> bool {
+    const RUNNERS: [&str; 5] =
+        ["test::run_test", "test::__rust_begin_short_backtrace", "test::test_main", "test::console::", "test::types::"];
+    RUNNERS.iter().any(|runner| name.trim_start_matches('<').starts_with(runner))
+}
+
 /// Whether a function belongs to a standard library, to the way to an allocator, or to what runs before `main`.
 fn is_plumbing(frame: &Frame<'_>) -> bool {
     // Where inlined calls are not known, the program's own function bears the file of what was inlined into it.

@@ -54,6 +54,7 @@ impl HeapModel {
             self.retire(addr, old);
         }
         self.births = birth;
+        self.ignored.born(addr, birth, by.task.serial);
         self.newest.insert(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(id) {

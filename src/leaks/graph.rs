@@ -1,7 +1,7 @@
 //! Reads blocks and roots, and keeps the pointers to blocks that they hold.
 
 use super::heuristics::Judge;
-use super::index::{BlockIndex, end_of};
+use super::index::{BlockIndex, end_of, points_behind};
 use super::{InteriorPointers, Roots, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -84,6 +84,23 @@ impl<E> Edges<E> {
         self.ends.resize(block.max(self.ends.len()), self.all.len());
     }
 
+    /// Takes out the edges that `is_chance`.
+    fn drop_where(&mut self, is_chance: impl Fn(&E) -> bool) {
+        let mut kept = 0;
+        let mut number = 0;
+        let mut ends = self.ends.iter_mut().peekable();
+        self.all.retain(|edge| {
+            while let Some(end) = ends.next_if(|end| **end <= number) {
+                *end = kept;
+            }
+            number += 1;
+            let is_kept = !is_chance(edge);
+            kept += usize::from(is_kept);
+            is_kept
+        });
+        ends.for_each(|end| *end = kept);
+    }
+
     pub(super) fn of(&self, block: u32) -> &[E] {
         let block = block as usize;
         let start = block.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -113,34 +130,32 @@ impl Graph {
         let (starts, mut interiors) = read_blocks(&index, &mut reader);
         let mut from_roots = read_roots(&index, roots, &mut reader);
         let (scanned_bytes, unreadable_bytes) = (reader.scanned, reader.unreadable);
-        match options.interior {
-            InteriorPointers::Reachable => {
-                interiors.all.iter_mut().for_each(|interior| interior.as_start = true);
-                from_roots.iter_mut().for_each(|edge| edge.as_start = true);
-            }
-            InteriorPointers::Possible => {
-                let mut pointers: Vec<_> = interiors
-                    .all
-                    .iter_mut()
-                    .map(|interior| (interior.edge.target, interior.offset, &mut interior.as_start))
-                    .chain(from_roots.iter_mut().map(|edge| (edge.target, edge.offset, &mut edge.as_start)))
-                    .filter(|(_, offset, _)| *offset != 0)
-                    .collect();
-                // in the order of addresses, so that each page is read once
-                pointers.sort_unstable_by_key(|(target, offset, _)| (*target, *offset));
-                let mut judge = Judge::new(&options.heuristics, &options.files, memory);
-                let mut last = None;
-                for (target, offset, as_start) in pointers {
-                    *as_start = match last {
-                        Some((same_target, same_offset, verdict)) if (same_target, same_offset) == (target, offset) => {
-                            verdict
-                        }
-                        _ => index.blocks().get(target as usize).is_some_and(|block| judge.is_start(block, offset)),
-                    };
-                    last = Some((target, offset, *as_start));
-                }
-            }
+        let mut pointers: Vec<_> = interiors
+            .all
+            .iter_mut()
+            .map(|interior| (interior.edge.target, interior.offset, &mut interior.as_start))
+            .chain(from_roots.iter_mut().map(|edge| (edge.target, edge.offset, &mut edge.as_start)))
+            .filter(|(_, offset, _)| *offset != 0)
+            .collect();
+        // in the order of addresses, so that each page is read once
+        pointers.sort_unstable_by_key(|(target, offset, _)| (*target, *offset));
+        let mut judge = Judge::new(&options.heuristics, &options.files, memory);
+        let mut last = None;
+        for (target, offset, as_start) in pointers {
+            *as_start = match last {
+                Some((same_target, same_offset, verdict)) if (same_target, same_offset) == (target, offset) => verdict,
+                _ => index.blocks().get(target as usize).is_some_and(|block| match options.interior {
+                    InteriorPointers::Reachable if !points_behind(block, offset) => true,
+                    _ => judge.is_start(block, offset),
+                }),
+            };
+            last = Some((target, offset, *as_start));
         }
+        let is_chance = |target: u32, offset: u64, as_start: bool| {
+            !as_start && index.blocks().get(target as usize).is_some_and(|block| points_behind(block, offset))
+        };
+        from_roots.retain(|edge| !is_chance(edge.target, edge.offset, edge.as_start));
+        interiors.drop_where(|interior| is_chance(interior.edge.target, interior.offset, interior.as_start));
         Self { index, roots: roots.clone(), from_roots, starts, interiors, scanned_bytes, unreadable_bytes }
     }
 

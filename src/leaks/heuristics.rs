@@ -1,5 +1,6 @@
 //! Pointers into the inside of blocks that are the only ones a correct program keeps.
 
+use super::index::points_behind;
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::maps::{Kind, Mapping};
@@ -100,6 +101,9 @@ impl<'a> Judge<'a> {
     /// Whether a pointer `offset` bytes behind the block's start counts as one to its start.
     pub(super) fn is_start(&mut self, block: &LiveBlock, offset: u64) -> bool {
         let on = *self.heuristics;
+        if points_behind(block, offset) {
+            return on.new_array && self.new_array(block, offset);
+        }
         on.std_string && self.std_string(block, offset)
             || on.new_array && self.new_array(block, offset)
             || on.reference_counts && self.reference_counts(block, offset)
@@ -135,8 +139,11 @@ impl<'a> Judge<'a> {
         capacity.checked_add(25) == Some(block.size) && length <= capacity
     }
 
-    /// The number of elements, then the elements.
+    /// The number of elements, then the elements; there may be none.
     fn new_array(&mut self, block: &LiveBlock, offset: u64) -> bool {
+        if points_behind(block, offset) {
+            return self.word(block, offset.saturating_sub(8)) == Some(0);
+        }
         offset == 8 && self.word(block, 0).is_some_and(|count| count > 0 && (block.size - 8).is_multiple_of(count))
     }
 

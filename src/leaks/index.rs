@@ -42,6 +42,20 @@ pub(super) fn end_of(block: &LiveBlock) -> u64 {
     block.addr.0.saturating_add(block.size.max(1))
 }
 
+/// One past the last address that may mean a block: those of the sizes of [`COOKIES`] have one more, see [`points_behind`].
+fn reach_of(block: &LiveBlock) -> u64 {
+    end_of(block).saturating_add(u64::from(COOKIES.contains(&block.size)))
+}
+
+/// What C++'s `new T[n]` stores in front of the elements, in bytes: their number, at the elements' alignment (Itanium C++ ABI, 2.7
+/// "Array operator new cookies"). Of `new T[0]` that is all, and the program's pointer is one past it.
+const COOKIES: [u64; 2] = [8, 16];
+
+/// Whether a pointer so many bytes behind a block's start is one past its end: what it means must be found out.
+pub(super) const fn points_behind(block: &LiveBlock, offset: u64) -> bool {
+    offset == block.size && block.size > 0
+}
+
 impl BlockIndex {
     pub(super) fn new(mut blocks: Vec<LiveBlock>) -> Self {
         // numbers of blocks are 32 bits; the table of 2^32 blocks would fill 100 GB before
@@ -68,12 +82,12 @@ impl BlockIndex {
         let mut first = 0;
         while let Some(block) = self.blocks.get(first) {
             let start = block.addr.0;
-            let mut end = end_of(block);
+            let mut end = reach_of(block);
             let mut behind = first + 1;
             while let Some(next) = self.blocks.get(behind)
                 && next.addr.0 <= end.saturating_add(GAP)
             {
-                end = end.max(end_of(next));
+                end = end.max(reach_of(next));
                 behind += 1;
             }
             self.add_region(start, end, first, behind);
@@ -109,7 +123,7 @@ impl BlockIndex {
         }
     }
 
-    /// The innermost block that holds `addr`, and how far behind its start that is.
+    /// The innermost block that holds `addr`, or else the one that it [`points_behind`]; and how far behind its start that is.
     pub(super) fn find(&self, addr: u64) -> Option<(u32, u64)> {
         self.find_among(self.starts_near(addr)?, addr)
     }
@@ -129,14 +143,17 @@ impl BlockIndex {
     pub(super) fn find_among(&self, near: Range<u32>, addr: u64) -> Option<(u32, u64)> {
         let starts = self.blocks.get(near.start as usize..near.end as usize)?;
         let before = near.start as usize + starts.partition_point(|block| block.addr.0 <= addr);
-        let mut at = before.checked_sub(1)? as u32;
-        loop {
-            let block = self.blocks.get(at as usize)?;
+        let last = before.checked_sub(1)? as u32;
+        let mut at = Some(last);
+        while let Some(number) = at {
+            let block = self.blocks.get(number as usize)?;
             if addr < end_of(block) {
-                return Some((at, addr.checked_sub(block.addr.0)?));
+                return Some((number, addr.checked_sub(block.addr.0)?));
             }
-            at = *self.outer.get(&at)?;
+            at = self.outer.get(&number).copied();
         }
+        let block = self.blocks.get(last as usize)?;
+        (addr < reach_of(block)).then_some((last, addr.checked_sub(block.addr.0)?))
     }
 
     /// The innermost other block that a block begins in.

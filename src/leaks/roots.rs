@@ -141,14 +141,19 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     for arena in glibc::main_arenas(sources.modules, memory) {
         pieces.subtract(&arena);
     }
-    for stack in unused_stacks(sources, memory) {
+    let (unused, descriptors) = unused_stacks(sources, memory);
+    for stack in unused {
         pieces.subtract_unless_data(&stack);
     }
     for (tid, stack) in stacks_in_blocks(sources) {
         pieces.add(&stack, RootKind::Stack { tid });
     }
     label_threads(&mut pieces, sources);
-    Roots { ranges: pieces.into_ranges(), words: words(sources.threads, memory) }
+    let mut words = words(sources.threads, memory);
+    // The C library keeps an ended thread's table for the next one on that stack.
+    let kept = descriptors.into_iter().filter_map(|tcb| thread_vector(tcb, memory));
+    words.extend(kept.map(|value| RootWord { value, kind: RootKind::Anonymous }));
+    Roots { ranges: pieces.into_ranges(), words }
 }
 
 /// Writable memory of the program; not devices, whose memory may do things when it is read.
@@ -201,8 +206,8 @@ fn mapping_at(mappings: &[Mapping], addr: u64) -> Option<(usize, &Mapping)> {
 }
 
 /// The parts of stacks that hold nothing but old words: what lies below the stack pointers of live threads, and the stacks of
-/// ended threads, which glibc keeps for new ones.
-fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<Range<Addr>> {
+/// ended threads, which glibc keeps for new ones; and where the descriptors of those lie.
+fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec<Range<Addr>>, Vec<Addr>) {
     let mappings = sources.mappings;
     let has_guard = |index: usize, mapping: &Mapping| {
         let below = index.checked_sub(1).and_then(|below| mappings.get(below));
@@ -229,7 +234,7 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<
     }
     if sources.threads.iter().any(|thread| thread.regs.is_none()) {
         // Some stack is in use by a thread of which nothing is known.
-        return unused;
+        return (unused, Vec::new());
     }
     if sources.threads.iter().all(|thread| thread.tid != sources.pid) {
         // The first thread has ended before the others (pthread_exit); there is no descriptor on its stack.
@@ -240,6 +245,7 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<
         unused.extend(first.map(|(_, mapping)| mapping.range()));
     }
     let tls_size = static_tls_size(sources.modules);
+    let mut descriptors = Vec::new();
     for (index, mapping) in mappings.iter().enumerate() {
         let candidate = mapping.kind == Kind::Anonymous && mapping.perms.write && has_guard(index, mapping);
         if candidate
@@ -248,9 +254,10 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<
         {
             // The descriptor itself stays: the result of a thread that was not joined yet lies in it.
             unused.push(mapping.start..Addr(tcb.0.saturating_sub(tls_size)).max(mapping.start));
+            descriptors.push(tcb);
         }
     }
-    unused
+    (unused, descriptors)
 }
 
 /// The stacks of threads that run on a block of the heap: fibers.
@@ -356,14 +363,15 @@ fn words(threads: &[ThreadState], memory: &mut dyn ReadMemory) -> Vec<RootWord> 
         words.extend(
             vectors.map(|word| RootWord { value: word.value, kind: RootKind::Register { tid, name: word.name } }),
         );
-        if regs.fs_base != 0
-            && let Some(dtv) = memory.read_u64(Addr(regs.fs_base.wrapping_add(TCB_DTV)))
-            && let Some(start) = dtv.checked_sub(DTV_HEADER)
-        {
-            words.push(RootWord { value: start, kind: RootKind::ThreadData { tid } });
-        }
+        let vector = (regs.fs_base != 0).then(|| thread_vector(Addr(regs.fs_base), memory)).flatten();
+        words.extend(vector.map(|value| RootWord { value, kind: RootKind::ThreadData { tid } }));
     }
     words
+}
+
+/// The start of the dynamic thread vector of the thread with this control block.
+fn thread_vector(tcb: Addr, memory: &mut dyn ReadMemory) -> Option<u64> {
+    memory.read_u64(Addr(tcb.0.wrapping_add(TCB_DTV)))?.checked_sub(DTV_HEADER)
 }
 
 #[cfg(test)]

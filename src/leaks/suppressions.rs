@@ -1,4 +1,4 @@
-//! Suppressions: rules that keep known leaks out of the verdict. Two kinds of files are read, and may be mixed: LeakSanitizer's
+//! Suppressions: rules that keep known leaks and errors out of the verdict. Two kinds of files are read, and may be mixed: LeakSanitizer's
 //! lines `leak:PATTERN`, and Valgrind's entries `{ NAME Memcheck:Leak fun:… }`.
 //!
 //! A rule matches whole stacks as the tool that it was written for sees them: those begin with the allocator function itself,
@@ -11,7 +11,7 @@ mod read;
 use crate::allocators::AllocatorTable;
 use crate::profile::identity::is_unresolved;
 use crate::profile::leaks::{LeakClass, LeakSite, Leaks, Suppression};
-use crate::profile::{Amount, Profile};
+use crate::profile::{Amount, FindingKind, Profile};
 use pattern::{Entry, Template};
 
 pub use generate::generate;
@@ -44,6 +44,8 @@ struct Rule {
     line: u32,
     /// Which classes it hides, indexed by `LeakClass as usize`.
     classes: [bool; 4],
+    /// Which errors in the use of the heap it hides.
+    errors: &'static [FindingKind],
     matcher: Matcher,
 }
 
@@ -66,7 +68,7 @@ struct RuleFrame<'a> {
 
 impl Suppressions {
     /// Reads a file's text, or that of `__lsan_default_suppressions`; `file` is its name for messages. Entries for other tools
-    /// and for other errors than leaks are checked, and left out.
+    /// and for errors that are not looked for are left out.
     ///
     /// # Errors
     /// The first line that is neither a rule nor a comment.
@@ -84,14 +86,18 @@ impl Suppressions {
         self.rules.is_empty()
     }
 
-    /// Marks what the rules hide in [`Profile::leaks`], and lists all rules there with what they hid. Of several rules that
-    /// match, the first one counts. Tells the unused and the over-broad ones in [`Profile::warnings`].
+    /// Takes out of [`Profile::findings`] the errors that the rules hide. Marks what they hide in [`Profile::leaks`], and lists
+    /// all rules there with what they hid. Of several rules that match, the first one counts. Tells the unused and the
+    /// over-broad ones in [`Profile::warnings`].
     pub fn apply(&self, profile: &mut Profile) {
-        let Some(mut leaks) = profile.leaks.take() else { return };
         let table = AllocatorTable::new();
-        leaks.suppressions = self.rules.iter().map(Rule::describe).collect();
+        let mut described: Vec<Suppression> = self.rules.iter().map(Rule::describe).collect();
+        self.hide_errors(profile, &table, &mut described);
+        let Some(mut leaks) = profile.leaks.take() else { return };
+        leaks.suppressions = described;
         for site in &mut leaks.sites {
-            let frames = frames(profile, site, &table);
+            let function = profile.strings.get(site.alloc_fn).map_or("malloc", String::as_str);
+            let frames = frames(profile, function, site.stack, &table);
             site.suppressed_by = [None; 4];
             for (index, rule) in self.rules.iter().enumerate() {
                 let open = rule.classes.iter().zip(site.suppressed_by).zip(site.amounts);
@@ -107,6 +113,20 @@ impl Suppressions {
         }
         profile.warnings.extend(warnings(&leaks));
         profile.leaks = Some(leaks);
+    }
+
+    fn hide_errors(&self, profile: &mut Profile, table: &AllocatorTable, described: &mut [Suppression]) {
+        let mut findings = std::mem::take(&mut profile.findings);
+        findings.retain(|finding| {
+            let frames = frames(profile, &finding.function, finding.stack, table);
+            let hides = |rule: &Rule| rule.errors.contains(&finding.kind) && rule.matches(&frames);
+            let Some(index) = self.rules.iter().position(hides) else { return true };
+            if let Some(rule) = described.get_mut(index) {
+                rule.hidden.objects = rule.hidden.objects.saturating_add(finding.count);
+            }
+            false
+        });
+        profile.findings = findings;
     }
 }
 
@@ -143,28 +163,27 @@ fn hide(site: &mut LeakSite, rule: usize, classes: &[bool; 4]) -> Amount {
     hidden
 }
 
-/// How the names of the two allocating operators begin.
-const NEW: &str = "operator new(";
-const NEW_ARRAY: &str = "operator new[](";
+/// How the names of operators begin of which libstdc++ makes one by a jump to the other: which of the two was called can't be told
+/// on the stack.
+const TWINS: [(&str, &str); 2] = [("operator new(", "operator new[]("), ("operator delete(", "operator delete[](")];
 
 /// What Memcheck's replacements of the allocator are part of.
 const MEMCHECK: &str = "/usr/libexec/valgrind/vgpreload_memcheck-amd64-linux.so";
 
-/// The stack of a site with the allocator function on top.
-fn frames<'a>(profile: &'a Profile, site: &LeakSite, table: &'a AllocatorTable) -> Vec<RuleFrame<'a>> {
-    let alloc_fn = profile.strings.get(site.alloc_fn).map_or("malloc", String::as_str);
-    let mut functions = vec![alloc_fn];
-    functions.extend(table.iter().find(|(_, function)| function.name == alloc_fn).map(|(_, f)| f.symbol.as_str()));
-    // libstdc++'s `new[]` jumps to its `new`: which of the two was called can't be told on the stack
-    if let Some(parameters) = alloc_fn.strip_prefix(NEW) {
-        let twin = |name: &str| name.strip_prefix(NEW_ARRAY) == Some(parameters);
+/// A stack with the allocator function that it called on top.
+fn frames<'a>(profile: &'a Profile, called: &'a str, stack: usize, table: &'a AllocatorTable) -> Vec<RuleFrame<'a>> {
+    let mut functions = vec![called];
+    functions.extend(table.iter().find(|(_, function)| function.name == called).map(|(_, f)| f.symbol.as_str()));
+    for (single, array) in TWINS {
+        let Some(parameters) = called.strip_prefix(single) else { continue };
+        let twin = |name: &str| name.strip_prefix(array) == Some(parameters);
         let twin = table.iter().find(|(_, function)| twin(&function.name));
         functions.extend(twin.into_iter().flat_map(|(_, function)| [function.name.as_ref(), function.symbol.as_str()]));
     }
     let modules = profile.allocators.iter().filter_map(|allocator| profile.modules.get(allocator.module));
     let objects = modules.filter_map(|module| module.path.to_str()).chain([MEMCHECK]).collect();
     let mut frames = vec![RuleFrame { functions, objects, sources: Vec::new(), line: 0 }];
-    for location in profile.locations_of(site.stack).iter().filter_map(|index| profile.locations.get(*index)) {
+    for location in profile.locations_of(stack).iter().filter_map(|index| profile.locations.get(*index)) {
         let module = location.module.and_then(|index| profile.modules.get(index));
         let object = module.and_then(|module| module.path.to_str()).unwrap_or(UNKNOWN);
         for line in &location.lines {

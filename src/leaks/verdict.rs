@@ -1,5 +1,7 @@
 //! The verdict of `check`: what counts, against which limits, and with which exit status.
 //!
+//! Leaks count as found only where all memory was read: pointers to the blocks may lie in the rest.
+//!
 //! The order of what weighs most: a program that did not end in time (124); its own failure (its status); a run of which events
 //! were lost, or which was killed before memory could be read (125); errors, leaks, budgets (all `leak_exit_code`); anything
 //! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
@@ -90,6 +92,7 @@ pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstanc
         blind: blind(profile, policy, circumstances),
         errors: if policy.errors { errors(profile) } else { None },
         leaks: if policy.limits.max_leaked_bytes.is_some() { None } else { leaks(profile, policy, leaked) },
+        unreadable: unreadable(profile),
         budgets: profile.budgets.iter().filter(|budget| !budget.ok()).map(over_budget).collect(),
     };
     profile.verdict = Some(found.verdict(profile, policy, circumstances));
@@ -129,6 +132,8 @@ struct Found {
     blind: Vec<String>,
     errors: Option<String>,
     leaks: Option<String>,
+    /// What of memory was not read. It can make leaks of blocks that are none, and hides none.
+    unreadable: Option<String>,
     budgets: Vec<String>,
 }
 
@@ -144,6 +149,7 @@ impl Found {
             Some((status, _)) => (VerdictKind::ProgramFailed, status),
             None if !self.unreliable.is_empty() => (VerdictKind::Inconclusive, INCONCLUSIVE),
             None if self.errors.is_some() => (VerdictKind::Errors, policy.leak_exit_code),
+            None if self.leaks.is_some() && self.unreadable.is_some() => (VerdictKind::Inconclusive, INCONCLUSIVE),
             None if self.leaks.is_some() => (VerdictKind::Leaks, policy.leak_exit_code),
             None if !self.budgets.is_empty() => (VerdictKind::OverBudget, policy.leak_exit_code),
             None if !self.blind.is_empty() => (VerdictKind::Inconclusive, INCONCLUSIVE),
@@ -157,6 +163,9 @@ impl Found {
         }
         reasons.extend(self.unreliable);
         reasons.extend(self.errors);
+        if self.leaks.is_some() {
+            reasons.extend(self.unreadable);
+        }
         reasons.extend(self.leaks);
         reasons.extend(self.budgets);
         reasons.extend(self.blind);
@@ -214,6 +223,16 @@ fn blind(profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> V
         reasons.push(unchecked_children(profile));
     }
     reasons
+}
+
+/// What of memory could not be read, as a sentence without a full stop.
+pub fn unreadable(profile: &Profile) -> Option<String> {
+    let bytes = profile.leaks.as_ref().map_or(0, |leaks| leaks.unreadable_bytes);
+    (bytes > 0).then(|| {
+        format!(
+            "{bytes} bytes of the program's memory could not be read: blocks that only pointers there lead to look lost"
+        )
+    })
 }
 
 /// Which children ran unseen, as a sentence without a full stop.

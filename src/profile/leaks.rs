@@ -204,6 +204,8 @@ pub struct Leaks {
     pub stopped_ns: u64,
     /// How many bytes of roots and blocks were looked through.
     pub scanned_bytes: u64,
+    /// How many bytes of roots and blocks could not be read: blocks that only pointers there lead to look lost.
+    pub unreadable_bytes: u64,
     /// All sites with live blocks, the most leaked bytes (definite and what they hold) first.
     pub sites: Vec<LeakSite>,
     /// All rules that were in force, in the order of their files and lines.

@@ -327,12 +327,14 @@ impl Merger {
             moment: leaks.moment,
             stopped_ns: 0,
             scanned_bytes: 0,
+            unreadable_bytes: 0,
             sites: Vec::new(),
             suppressions: Vec::new(),
             asked: None,
         });
         merged.stopped_ns += leaks.stopped_ns;
         merged.scanned_bytes += leaks.scanned_bytes;
+        merged.unreadable_bytes += leaks.unreadable_bytes;
         let rules: Vec<usize> = leaks.suppressions.into_iter().map(|rule| add_rule(merged, rule)).collect();
         for mut site in leaks.sites {
             site.stack = stack(site.stack);

@@ -13,7 +13,9 @@ use crate::arch::step::{Resume, Step};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
-use crate::session::space::{AddressSpace, EXIT_TAG, Ensured, OWN_TRACER_TAG, OriginalMemory, Placed, SIGACTION_TAG};
+use crate::session::space::{
+    ANNOTATION_TAG, AddressSpace, EXIT_TAG, Ensured, OWN_TRACER_TAG, OriginalMemory, Placed, SIGACTION_TAG,
+};
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::unwinder::Quality;
@@ -110,6 +112,9 @@ impl Process {
             && let Some(status) = self.on_sigaction(thread, raw)?
         {
             return Ok(Some(Action::Instead(status)));
+        }
+        if breakpoint.purposes.tags & ANNOTATION_TAG != 0 {
+            self.on_annotation(tid, &regs, trap);
         }
         if breakpoint.purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(tid, raw, stops)?;

@@ -5,20 +5,22 @@
 //! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
 
 use super::process::Process;
-use super::space::OwnSuppressions;
+use super::space::{Annotation, OwnSuppressions};
 use super::stops::Stops;
 use super::tasks::Role;
 use super::{Recording, SessionError};
-use crate::addr::FunctionId;
+use crate::addr::{Addr, FunctionId};
+use crate::arch::Regs;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{RootSources, ThreadState, find};
-use crate::leaks::{Graph, Scan, ScanOptions};
+use crate::leaks::{Graph, RootKind, RootRange, RootWord, Scan, ScanOptions};
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, Stopped};
 use crate::tracer::{Result, TracerError, control};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for that have been told to stop.
@@ -104,6 +106,8 @@ pub(super) struct LeakWatch {
     ended: Vec<ThreadState>,
     /// The names that they had.
     names: HashMap<i32, String>,
+    /// Memory whose pointers count, as the program says.
+    regions: Vec<Range<Addr>>,
     done: Option<Box<ScanRecord>>,
     failure: Option<String>,
 }
@@ -123,6 +127,25 @@ impl LeakWatch {
 }
 
 impl Process {
+    /// A thread has entered a function by which the program tells of its memory.
+    pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr) {
+        let (Some(annotation), Some(task)) = (self.space.annotation_at(at), self.tasks.get(tid)) else { return };
+        let serial = task.id.serial;
+        let [first, second, ..] = regs.arguments();
+        let region = Addr(first)..Addr(first.saturating_add(second));
+        match annotation {
+            Annotation::IgnoreObject => self.model.ignore_block(Addr(first)),
+            Annotation::Disable => self.model.ignore_new_blocks(serial, true),
+            Annotation::Enable => self.model.ignore_new_blocks(serial, false),
+            Annotation::RegisterRegion => self.leaks.regions.push(region),
+            Annotation::UnregisterRegion => {
+                if let Some(index) = self.leaks.regions.iter().position(|known| *known == region) {
+                    self.leaks.regions.swap_remove(index);
+                }
+            }
+        }
+    }
+
     /// A thread has arrived at libc's `_exit`.
     pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
@@ -329,10 +352,10 @@ impl Process {
         self.space.memory.new_stop(live);
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
-        let roots = {
-            let (mappings, mut memory) = self.space.mappings_and_memory();
+        let mut roots = {
+            let mappings = self.space.mappings_within_files();
             let sources = RootSources {
-                mappings,
+                mappings: &mappings,
                 modules: &modules,
                 threads,
                 pid: self.pid,
@@ -340,8 +363,16 @@ impl Process {
                 layout,
                 heap_is_known: !self.model.may_have_unknown_blocks(),
             };
-            find(&sources, &mut memory)
+            find(&sources, &mut self.space.original_memory())
         };
+        let ignored = self.model.ignored_blocks().into_iter();
+        roots.words.extend(ignored.map(|block| RootWord { value: block.0, kind: RootKind::Ignored }));
+        let regions = self.leaks.regions.iter();
+        roots.ranges.extend(regions.map(|region| RootRange {
+            start: region.start,
+            end: region.end,
+            kind: RootKind::Registered,
+        }));
         let graph = Graph::read(blocks, &roots, &mut self.space.original_memory(), &options);
         Ok(HeapRead { graph, sites, thread_names })
     }

@@ -1,5 +1,6 @@
 //! One address space of the target: its memory, modules, breakpoints, pads, and the unwinder's view of it.
 
+mod annotations;
 mod aside;
 mod callsite;
 mod code;
@@ -13,6 +14,7 @@ mod original;
 #[cfg(test)]
 mod testing;
 
+pub use annotations::Annotation;
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
@@ -109,6 +111,8 @@ enum ToPlace {
     Exit,
     /// libc's `ptrace`.
     OwnTracer,
+    /// A function by which the program tells of its memory.
+    Annotation,
 }
 
 impl ToPlace {
@@ -177,6 +181,8 @@ pub struct AddressSpace {
     exit_watched: bool,
     /// The code of libc's `exit` and its kin.
     normal_exits: Vec<Range<Addr>>,
+    /// The entries of functions by which the program tells of its memory.
+    annotations: FxHashMap<Addr, Annotation>,
     /// The entries of [`exec::EXEC_CALLS`].
     exec_calls: FxHashMap<Addr, exec::ExecCall>,
     /// Children that borrow the memory and are not ours, for whom it has no breakpoints at this moment.
@@ -222,6 +228,9 @@ const START_TAG: u8 = 4;
 
 /// Marks the probe on ptrace(2).
 pub const OWN_TRACER_TAG: u8 = 8;
+
+/// Marks the probes on functions by which the program tells of its memory.
+pub const ANNOTATION_TAG: u8 = 16;
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
@@ -269,6 +278,7 @@ impl AddressSpace {
             objects: objects.clone(),
             exit_watched: false,
             normal_exits: Vec::new(),
+            annotations: FxHashMap::default(),
             exec_calls: FxHashMap::default(),
             aside_for: BTreeSet::new(),
             leak_suppressions: Vec::new(),
@@ -353,6 +363,7 @@ impl AddressSpace {
             self.exec_calls.retain(|entry, _| !range.contains(entry));
             self.leak_suppressions.retain(|(function, _)| !range.contains(function));
             self.normal_exits.retain(|code| !range.contains(&code.start));
+            self.annotations.retain(|function, _| !range.contains(function));
         }
     }
 
@@ -392,7 +403,7 @@ impl AddressSpace {
         }
         if self.exit_watched {
             self.note_leak_suppressions(&facts, bias, &mapped.path);
-            if let Err(error) = self.watch_libc_exit(&facts, bias) {
+            if let Err(error) = self.watch_libc_exit(&facts, bias).and_then(|()| self.watch_annotations(&facts, bias)) {
                 tracing::debug!("{error}");
             }
         }
@@ -508,6 +519,7 @@ impl AddressSpace {
             ToPlace::Exec => Purpose::Exec,
             ToPlace::Exit => Purpose::Tag(EXIT_TAG),
             ToPlace::OwnTracer => Purpose::Tag(OWN_TRACER_TAG),
+            ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,

@@ -10,6 +10,7 @@ mod random;
 mod real;
 mod suppress;
 mod threads;
+mod told;
 
 use crate::support::fixtures;
 use crate::support::leakcheck::{Amounts, CLASSES, Found};

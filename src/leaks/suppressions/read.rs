@@ -6,6 +6,7 @@
 use super::pattern::{Entry, Template};
 use super::{Matcher, Rule, SuppressionError};
 use crate::glob::Glob;
+use crate::profile::FindingKind;
 use crate::profile::leaks::LeakClass;
 
 /// What other sanitizers' files suppress: such lines are no mistake in a file that several tools share.
@@ -26,35 +27,21 @@ const OTHER_SANITIZERS: [&str; 14] = [
     "undefined",
 ];
 
-/// The kinds of errors that Memcheck can suppress besides leaks.
-const OTHER_KINDS: [&str; 26] = [
-    "Param",
-    "User",
-    "CoreMem",
-    "Value0",
-    "Value1",
-    "Value2",
-    "Value4",
-    "Value8",
-    "Value16",
-    "Cond",
-    "Addr1",
-    "Addr2",
-    "Addr4",
-    "Addr8",
-    "Addr16",
-    "Addr32",
-    "Jump",
-    "Free",
-    "Overlap",
-    "Mempool",
-    "FishyValue",
-    "ReallocZero",
-    "BadAlign",
-    "BadSize",
-    "SizeMismatch",
-    "AlignMismatch",
-];
+/// Which of our errors a kind of Memcheck's means (mc_errors.c, `MC_(error_matches_suppression)`). Other kinds are of errors that we do
+/// not look for, and new ones come with each release of Valgrind.
+fn errors(kind: &str) -> &'static [FindingKind] {
+    match kind {
+        "Free" => &[FindingKind::DoubleFree, FindingKind::InvalidFree, FindingKind::MismatchedFree],
+        "SizeMismatch" => &[FindingKind::SizedDelete],
+        _ => &[],
+    }
+}
+
+/// Whether a kind is `Leak` with a slip.
+fn is_nearly_leak(kind: &str) -> bool {
+    let kind = kind.trim().to_ascii_lowercase();
+    matches!(kind.as_str(), "leak" | "leaks" | "leek" | "lea" | "laek")
+}
 
 /// Valgrind's own limit of lines in one entry's stack.
 const MOST_ENTRIES: usize = 500;
@@ -131,7 +118,7 @@ fn sanitizer(lines: &Lines<'_>, line: &str) -> Result<Option<Rule>, SuppressionE
     }
     let matcher = Matcher::Any(Template::new(pattern));
     let (name, file) = (pattern.to_owned(), lines.file.to_owned());
-    Ok(Some(Rule { name, file, line: lines.line, classes: [true; 4], matcher }))
+    Ok(Some(Rule { name, file, line: lines.line, classes: [true; 4], errors: &[], matcher }))
 }
 
 /// The rest of an entry of Valgrind, behind its opening brace. None for another tool or kind.
@@ -151,20 +138,22 @@ fn valgrind(lines: &mut Lines<'_>) -> Result<Option<Rule>, SuppressionError> {
     if !tools.split(',').any(|tool| tool.trim() == "Memcheck") {
         return skip(lines).map(|()| None);
     }
-    if OTHER_KINDS.contains(&kind) {
-        return skip(lines).map(|()| None);
-    }
-    if kind != "Leak" {
+    let errors = errors(kind);
+    let is_leak = kind == "Leak";
+    if !is_leak && is_nearly_leak(kind) {
         return Err(lines.error(format!("`Memcheck:{}` is no kind of error; leaks are `Memcheck:Leak`", short(kind))));
     }
-    let mut classes = [true; 4];
+    if !is_leak && errors.is_empty() {
+        return skip(lines).map(|()| None);
+    }
+    let mut classes = [is_leak; 4];
     let mut entries = Vec::new();
     loop {
         let text = lines.inside()?;
         if text == "}" {
             break;
         }
-        if let Some(kinds) = text.strip_prefix("match-leak-kinds:") {
+        if let Some(kinds) = text.strip_prefix("match-leak-kinds:").filter(|_| is_leak) {
             if !entries.is_empty() {
                 return Err(lines.error("`match-leak-kinds:` must stand before the stack"));
             }
@@ -180,11 +169,12 @@ fn valgrind(lines: &mut Lines<'_>) -> Result<Option<Rule>, SuppressionError> {
         return Err(lines.error("an entry without a stack: it needs `fun:`, `obj:` or `src:` lines"));
     }
     if entries.iter().all(|entry| *entry == Entry::Any) {
-        return Err(
-            lines.error("an entry of `...` only would hide every leak; it needs a `fun:`, `obj:` or `src:` line")
-        );
+        return Err(lines.error(format!(
+            "an entry of `...` only would hide every {}; it needs a `fun:`, `obj:` or `src:` line",
+            if is_leak { "leak" } else { "such error" }
+        )));
     }
-    Ok(Some(Rule { name, file: lines.file.to_owned(), line, classes, matcher: Matcher::Stack(entries) }))
+    Ok(Some(Rule { name, file: lines.file.to_owned(), line, classes, errors, matcher: Matcher::Stack(entries) }))
 }
 
 /// Reads to the end of an entry that does not concern leaks.

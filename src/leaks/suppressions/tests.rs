@@ -86,6 +86,37 @@ fn entries_for_others_are_left_out() {
     assert_eq!(hidden(text), "0d 0p 3d");
 }
 
+/// Kinds that are not looked for, those that no Valgrind has yet among them, are no mistake.
+#[test]
+fn kinds_of_other_errors_are_left_out() {
+    for kind in ["UnsafeZeroSize", "Value32", "Param", "BadAlign", "SomethingNew"] {
+        let text = format!("{{\n a\n Memcheck:{kind}\n realloc(ptr)\n fun:x\n}}\nleak:clone\n");
+        assert_eq!(rules(&text).rules.len(), 1, "{kind}");
+    }
+}
+
+#[test]
+fn errors_are_hidden_by_entries_of_their_kind() {
+    let left = |lines: &str| {
+        let mut profile = sample();
+        let before = profile.findings.len();
+        rules(&format!("{{\n name\n {lines}\n}}\n")).apply(&mut profile);
+        let hidden = profile.leaks.as_ref().map(|leaks| leaks.suppressions[0].hidden.objects);
+        assert_eq!(hidden == Some(0), before == profile.findings.len(), "{lines}");
+        profile.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = sample().findings.iter().map(|finding| finding.kind).collect();
+    assert!(all.contains(&FindingKind::DoubleFree), "{all:?}");
+    let others: Vec<_> = all.iter().copied().filter(|kind| *kind == FindingKind::SizedDelete).collect();
+    assert_eq!(left("Memcheck:Free\n obj:*\n ..."), others);
+    assert_eq!(left("Memcheck:Free\n fun:nobody\n ..."), all);
+    assert_eq!(left("Memcheck:Leak\n obj:*\n ..."), all);
+    let sized: Vec<_> = all.iter().copied().filter(|kind| *kind != FindingKind::SizedDelete).collect();
+    if sized.len() < all.len() {
+        assert_eq!(left("Memcheck:SizeMismatch\n obj:*\n ..."), sized);
+    }
+}
+
 #[test]
 fn mistakes_are_told_with_their_line() {
     let cases = [

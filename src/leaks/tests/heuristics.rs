@@ -48,6 +48,23 @@ fn arrays_with_a_length_word() {
     array(9, 8, 1, Reachable);
 }
 
+/// `new T[0]`: the pointer is one past the block. Any other pointer there is chance.
+#[test]
+fn arrays_of_nothing() {
+    let all = ScanOptions::default();
+    let interior = ScanOptions { interior: InteriorPointers::Reachable, ..ScanOptions::default() };
+    let none = ScanOptions { heuristics: Heuristics::NONE, ..ScanOptions::default() };
+    for options in [&all, &interior] {
+        assert_eq!(class_of(8, 8, &[], options), Reachable);
+        assert_eq!(class_of(16, 16, &[(0, 77)], options), Reachable);
+        assert_eq!(class_of(8, 8, &[(0, 1)], options), Definite);
+        assert_eq!(class_of(16, 16, &[(8, 1)], options), Definite);
+        assert_eq!(class_of(24, 24, &[], options), Definite);
+        assert_eq!(class_of(8, 9, &[], options), Definite);
+    }
+    assert_eq!(class_of(8, 8, &[], &none), Definite);
+}
+
 #[test]
 fn values_behind_reference_counts() {
     let off = Heuristics { reference_counts: false, ..Heuristics::default() };

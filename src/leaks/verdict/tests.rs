@@ -12,6 +12,7 @@ fn clean() -> Profile {
         moment: ScanMoment::Exit,
         stopped_ns: 0,
         scanned_bytes: 4096,
+        unreadable_bytes: 0,
         sites: Vec::new(),
         suppressions: Vec::new(),
         asked: None,
@@ -42,6 +43,19 @@ fn by_default(profile: Profile) -> (VerdictKind, u8, Vec<String>) {
 #[test]
 fn a_run_that_was_seen_and_leaks_nothing_is_clean() {
     assert_eq!(by_default(clean()), (VerdictKind::Clean, 0, Vec::new()));
+}
+
+/// What was not read can hold the pointers to blocks that look lost, and hides none.
+#[test]
+fn leaks_are_not_certain_where_memory_was_not_read() {
+    let unread = |mut profile: Profile| {
+        profile.leaks.iter_mut().for_each(|leaks| leaks.unreadable_bytes = 4096);
+        by_default(profile)
+    };
+    assert_eq!(unread(clean()), (VerdictKind::Clean, 0, Vec::new()));
+    let (kind, status, reasons) = unread(leaking());
+    assert_eq!((kind, status), (VerdictKind::Inconclusive, 125));
+    assert!(reasons.iter().any(|reason| reason.starts_with("4096 bytes")), "{reasons:?}");
 }
 
 /// A child's failure is its parent's affair, but not that it was killed before it could be looked at.

@@ -114,6 +114,7 @@ pub(super) fn name(
         moment: input.moment,
         stopped_ns: input.stopped_ns,
         scanned_bytes: input.scan.scanned_bytes(),
+        unreadable_bytes: input.scan.unreadable_bytes(),
         sites,
         suppressions: Vec::new(),
         asked,
@@ -248,6 +249,8 @@ impl RootNames<'_, '_> {
             RootKind::Tls { tid } => format!("thread-local variable of {}", thread(tid)),
             RootKind::ThreadData { tid } => format!("thread-specific data of {}", thread(tid)),
             RootKind::Register { tid, name } => format!("register {name} of {}", thread(tid)),
+            RootKind::Registered => "memory that the program has registered".to_owned(),
+            RootKind::Ignored => "the program's word that it is no leak".to_owned(),
             RootKind::Anonymous => "mapped memory that is not the allocator's".to_owned(),
         }
     }

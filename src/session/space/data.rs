@@ -4,11 +4,11 @@ use super::facts::{Facts, in_process};
 use super::{AddressSpace, Deferred, OriginalMemory, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
-use crate::arch::Regs;
 use crate::arch::constant::{self, Returned};
+use crate::arch::{PAGE_SIZE, Regs};
 use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
-use crate::maps::Mapping;
+use crate::maps::{Kind, Mapping};
 use crate::tracer::Result;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -135,6 +135,23 @@ impl AddressSpace {
     /// All mappings in the order of addresses, as they were when last read.
     pub fn mappings(&self) -> &[Mapping] {
         self.maps.mappings()
+    }
+
+    /// All mappings without the pages behind the ends of their files, which hold nothing and can't be read.
+    pub fn mappings_within_files(&self) -> Vec<Mapping> {
+        let within = |mapping: &Mapping| {
+            let mut mapping = mapping.clone();
+            if mapping.kind == Kind::File && mapping.perms.write {
+                let link = format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start.0, mapping.end.0);
+                let file = std::fs::metadata(link).ok().filter(std::fs::Metadata::is_file);
+                if let Some(size) = file.map(|file| file.len().next_multiple_of(PAGE_SIZE)) {
+                    let rest = size.saturating_sub(mapping.offset);
+                    mapping.end = mapping.end.min(mapping.start.add(rest));
+                }
+            }
+            mapping
+        };
+        self.mappings().iter().map(within).filter(|mapping| mapping.start < mapping.end).collect()
     }
 
     /// The files that are mapped.

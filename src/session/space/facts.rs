@@ -1,5 +1,6 @@
 //! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
 
+use super::annotations::{ANNOTATIONS, Annotation};
 use super::companion::wants_companion;
 use super::exec::{EXEC_CALLS, ExecCall};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
@@ -55,6 +56,8 @@ pub(super) struct Facts {
     pub(super) exits: Vec<ObjAddr>,
     /// The code of `exit` and its kin, where the C library has them.
     pub(super) normal_exits: Vec<Range<ObjAddr>>,
+    /// The functions by which programs tell LeakSanitizer of their memory.
+    pub(super) annotations: Vec<(ObjAddr, Annotation)>,
     /// The dynamic linker's [`LOADER_SYMBOLS`].
     pub(super) loader: Option<(ObjAddr, ObjAddr)>,
     /// The program's own function that returns suppressions for leaks.
@@ -85,6 +88,8 @@ impl Facts {
         let normal_exits = named.find_symbols(NORMAL_EXITS);
         let execs = named.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
         let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
+        let annotations = named.find_symbols(ANNOTATIONS.map(|(name, _)| name)).map(function_at);
+        let annotations = annotations.into_iter().zip(ANNOTATIONS).filter_map(|(addr, (_, told))| Some((addr?, told)));
         let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
         exits.sort_unstable();
         exits.dedup();
@@ -119,6 +124,7 @@ impl Facts {
                 normal_exits.iter().flatten().filter_map(function_code).collect()
             },
             exits,
+            annotations: annotations.collect(),
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
             leak_suppressions: function_at(suppressions),
             tls_size: elf.tls_size(),

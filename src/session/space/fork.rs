@@ -54,6 +54,7 @@ impl AddressSpace {
             retired: self.retired.clone(),
             exit_watched: self.exit_watched,
             normal_exits: self.normal_exits.clone(),
+            annotations: self.annotations.clone(),
             exec_calls: self.exec_calls.clone(),
             aside_for: BTreeSet::new(),
             leak_suppressions: self.leak_suppressions.clone(),

@@ -3,7 +3,6 @@
 use super::AddressSpace;
 use crate::addr::Addr;
 use crate::breakpoints::BreakpointTable;
-use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::tracer::memory::TargetMemory;
 use std::ops::Range;
@@ -36,12 +35,6 @@ impl AddressSpace {
     pub const fn original_memory(&mut self) -> OriginalMemory<'_> {
         OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints }
     }
-
-    /// The mappings, and the memory to read meanwhile.
-    pub fn mappings_and_memory(&mut self) -> (&[Mapping], OriginalMemory<'_>) {
-        let memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
-        (self.maps.mappings(), memory)
-    }
 }
 
 #[cfg(test)]
@@ -57,7 +50,7 @@ mod tests {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
         let mut space = AddressSpace::open(pid, pid, None, &Default::default()).unwrap();
-        let at = space.mappings_and_memory().0.first().map(|mapping| mapping.start);
+        let at = space.mappings().first().map(|mapping| mapping.start);
         assert_eq!(at, None, "no maps are read yet");
         let stack = crate::tracer::procfs::initial_stack(pid).unwrap();
         let mut before = [0; 16];

@@ -30,6 +30,21 @@ fn entry(lines: &[&str]) -> String {
     format!("{{\n   a_name\n   Memcheck:Leak\n{}}}\n", lines.concat())
 }
 
+/// Errors are hidden by entries of their kind; kinds that are not looked for are no mistake.
+#[test]
+fn valgrind_suppressions_hide_errors() {
+    let program = Program::fixture("mismatched");
+    let (plain, rules) = (program.checked(&[]), program.outside("errors.supp"));
+    let errors = plain.report.list("/findings").iter().filter(|finding| finding["kind"] == "mismatched_free").count();
+    assert!(errors > 0 && plain.ended.code() == 23, "{}", plain.ended.stderr);
+    let entry = |kind: &str| format!("{{\n   known\n   Memcheck:{kind}\n   fun:*\n   ...\n   fun:main\n}}\n");
+    for (kinds, status) in [(&["UnsafeZeroSize", "Value32", "Free"][..], 0), (&["SizeMismatch", "Whatever"], 23)] {
+        std::fs::write(&rules, kinds.iter().map(|kind| entry(kind)).collect::<String>()).unwrap();
+        let checked = program.checked(&["--suppressions", rules.to_str().unwrap()]);
+        assert_eq!(checked.ended.code(), status, "{kinds:?}\n{}", checked.ended.stderr);
+    }
+}
+
 /// Memcheck reads the same file. One thing differs, and no case is made of it: libstdc++'s `new[]` jumps to its `new`, so that
 /// heaptrace sees the latter only, and lets a rule for either hide it.
 #[test]
