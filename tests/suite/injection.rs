@@ -188,7 +188,8 @@ fn attach_with(kind: &str) {
             assert!(!ended.stderr.contains("left damaged"), "{what}: {}", ended.stderr);
         }
     }
-    assert!(broken > 10, "{broken}");
+    // most errors are got over, those of the looks at each thread above all
+    assert!(broken > 5, "{broken}");
     assert_victim_well(victim, pid);
 }
 
