@@ -2,6 +2,7 @@
 
 use super::alarm::Alarm;
 use super::{Result, TracerError, procfs, ptrace};
+use crate::addr::Addr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -40,18 +41,24 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     // Without it, an exec at the wrong moment would hold us up for ever.
     let _alarm = Alarm::every(LOOK_AROUND)?;
     let mut quiet_passes = 0;
-    let mut doubtful_since = None;
+    let mut doubtful_since: Option<(Instant, Option<Addr>)> = None;
     loop {
         match seizure.pass() {
             Ok(true) => (quiet_passes, doubtful_since) = (0, None),
             Ok(false) => quiet_passes += 1,
             Err(error) => {
-                let since = *doubtful_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > DOUBT || !error.may_pass() {
+                // Each image has a stack of its own: it is another one if there was an exec since.
+                let image = procfs::initial_stack(pid);
+                let since = match doubtful_since {
+                    Some((since, doubted)) if doubted == image => since,
+                    _ => Instant::now(),
+                };
+                if since.elapsed() > DOUBT || seizure.began.elapsed() > PATIENCE || !error.may_pass() {
                     return Err(error);
                 }
+                doubtful_since = Some((since, image));
                 quiet_passes = 0;
-                std::thread::sleep(LOOK_AROUND);
+                std::thread::sleep(LOOK_AROUND / 10);
             }
         }
         if quiet_passes >= 2 {

@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Within so long heaptrace ends when it is told to.
-const PROMPT: Duration = Duration::from_secs(5);
+/// Within so long heaptrace ends when it is told to: five seconds, and what a busy machine takes to write the profile.
+const PROMPT: Duration = Duration::from_secs(15);
 
 /// Starts a program that says `ready PID`.
 fn start(fixture: &str, arguments: &[&str]) -> (Running, i32) {
@@ -104,6 +104,7 @@ fn workers_of_the_kernel_are_left_alone() {
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], pid);
     procfs::wait_until_answered(pid);
+    procfs::wait_until("the handler is there", || procfs::catches(pid, Signal::SIGTRAP));
     kill(Pid::from_raw(attached.pid()), Signal::SIGKILL).unwrap();
     attached.assert_killed();
     procfs::wait_until_let_go(pid);
