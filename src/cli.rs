@@ -99,6 +99,8 @@ pub enum Wait {
 /// Options of `heaptrace doctor`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DoctorOptions {
+    /// A process that is to be looked at, too.
+    pub pid: Option<i32>,
     /// Whether to colour the output.
     pub color: When,
     /// Where separate debug files are looked for besides /usr/lib/debug.
@@ -249,7 +251,8 @@ pub fn parse(
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {
-            Command::Doctor(DoctorOptions { color: arguments.color, debug_dirs: debug_path().collect() })
+            let (pid, color) = (arguments.pid, arguments.color);
+            Command::Doctor(DoctorOptions { pid, color, debug_dirs: debug_path().collect() })
         }
     })
 }

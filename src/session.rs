@@ -134,6 +134,9 @@ pub struct Settings {
     pub profile_each: bool,
 }
 
+const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was killed or stopped \
+                                 itself, and has been replaced: is there something that kills processes it does not know?";
+
 /// A session in progress; see the module's head.
 #[derive(Debug)]
 pub struct Session {
@@ -225,6 +228,9 @@ impl Session {
 
     /// Does what others have asked for meanwhile.
     fn obey(&mut self) -> Result<(), SessionError> {
+        if self.common.control.take_guard() {
+            self.guard_anew();
+        }
         while let Some(request) = self.common.settings.requests.take() {
             self.answer(request);
         }
@@ -248,6 +254,20 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The guardian was killed, and there is another one: it is told what stands in the memory of all.
+    fn guard_anew(&mut self) {
+        if !self.common.settings.guardian.as_ref().is_some_and(Guardian::take_over) {
+            return;
+        }
+        for process in self.processes.iter_mut() {
+            process.space.guard_anew(process.retry.handler());
+        }
+        let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
+        if let Some(process) = first {
+            process.warn_once(GUARDIAN_REPLACED.to_owned());
+        }
     }
 
     /// Does what another heaptrace has asked for, through the thread that talks to it.

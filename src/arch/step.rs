@@ -107,6 +107,16 @@ impl Resume {
     }
 }
 
+/// Whether a call ends `code`: what stands behind it is where that returns to.
+pub fn ends_in_call(code: &[u8]) -> bool {
+    (2..=code.len()).any(|len| {
+        let Some(last) = code.len().checked_sub(len).and_then(|start| code.get(start..)) else { return false };
+        let instruction = Decoder::new(64, last, DecoderOptions::NONE).decode();
+        let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+        is_call && instruction.len() == len
+    })
+}
+
 /// Decides how to get past the instruction at `at`. `code` holds the original bytes from there on: up to
 /// [`MAX_INSTRUCTION_LEN`], fewer where the mapping ends.
 ///

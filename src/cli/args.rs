@@ -142,8 +142,15 @@ pub(super) struct AttachArguments {
 ///
 /// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for debug
 /// files. The exit status is 0 if programs can be profiled here, else 1.
+///
+/// With PID, also whether a heaptrace that was killed, together with its guardian, has left breakpoints in that process. Nothing is
+/// changed there: `heaptrace attach` takes them out before it begins.
 #[derive(Args, Debug)]
 pub(super) struct DoctorArguments {
+    /// A process to look at, too
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(super) pid: Option<i32>,
+
     /// Colours: auto means on a terminal
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when())]
     pub(super) color: When,

@@ -18,7 +18,8 @@ const EXIT_NOT_POSSIBLE: u8 = 1;
 /// # Errors
 /// If stdout can't be written.
 pub fn execute(options: &DoctorOptions) -> anyhow::Result<u8> {
-    let findings = judge::findings(&facts::gather(&options.debug_dirs));
+    let mut findings = judge::findings(&facts::gather(&options.debug_dirs));
+    findings.extend(options.pid.map(|pid| judge::leftovers(pid, &facts::leftovers(pid))));
     let color = super::use_color(options.color, &std::io::stdout());
     super::print(&render(&findings, color))?;
     Ok(if possible(&findings) { 0 } else { EXIT_NOT_POSSIBLE })

@@ -86,7 +86,7 @@ pub fn supervise(
     let control = Arc::new(Control::new(settings.start_paused));
     let _service = Service::start(&control, &settings.requests, profile);
     // On this thread: the tracer thread's waits must not find another child.
-    let guardian = match GuardianProcess::start(settings.pin) {
+    let mut guardian = match GuardianProcess::start(settings.pin) {
         Ok((process, guardian)) => {
             settings.guardian = Some(guardian);
             Some(process)
@@ -169,6 +169,18 @@ pub fn supervise(
                 control.request_forward(signal);
                 grace_ends = grace_ends.or_else(|| Instant::now().checked_add(GRACE));
             }
+        }
+        match guardian.as_mut().map(GuardianProcess::look_after) {
+            Some(Ok(true)) => {
+                tracing::warn!("the guardian process was lost; another one has taken its place");
+                control.request_guard();
+            }
+            Some(Err(error)) => {
+                tracing::warn!(
+                    "the guardian process is lost; {error}: if heaptrace is killed, the target may die with it"
+                );
+            }
+            None | Some(Ok(false)) => {}
         }
         if control.is_pending() {
             control.wake();

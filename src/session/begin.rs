@@ -10,6 +10,7 @@ use super::{Session, SessionError, Settings, Target, exit_of};
 use crate::heapmodel::Preexisting;
 use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
+use crate::tracer::guardian::orphan::{self, Repaired};
 use crate::tracer::launch::{self, Program};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, Waited};
@@ -110,6 +111,8 @@ impl Session {
         if !space::is_64_bit(pid) {
             return Err(SessionError::Not64Bit { pid });
         }
+        // Else its breakpoints would be taken for the program's own code. Whoever may not look will be told why below.
+        let repaired = orphan::repair(pid).ok().flatten();
         let threads = seize::seize_all(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
@@ -124,7 +127,8 @@ impl Session {
             None => (pid, open(pid)?),
         };
         let borrowers = seize::seize_sharers(pid, live)?;
-        let process = Process::new(pid, Preexisting::Unknown, space, &common);
+        let mut process = Process::new(pid, Preexisting::Unknown, space, &common);
+        process.warnings.extend(repaired.map(describe_repair));
         let mut session = Self::new(process, common);
         for (seized, role) in [(threads, Role::Thread), (borrowers, Role::Borrower)] {
             for task in seized {
@@ -153,11 +157,30 @@ impl Session {
             return Ok(());
         }
         let live = process.prepare()?;
-        self.install_retry_handler_early(self.first)?;
+        self.call_for_trap_action_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
+        process.begin_to_watch_trap_action();
         process.apply_probing();
         process.ask_for_stop_if_refused(live)
     }
+}
+
+/// What was found of an earlier heaptrace, in words.
+fn describe_repair(repaired: Repaired) -> String {
+    let Repaired { breakpoints, left, unproved } = repaired;
+    let mut text = format!(
+        "an earlier heaptrace was killed together with its guardian: {breakpoints} breakpoints that it had left in the program's code \
+         have been taken out"
+    );
+    if left > 0 {
+        text.push_str(&format!("; {left} could not be, and the program will die if it gets there"));
+    }
+    if unproved > 0 {
+        text.push_str(&format!(
+            "; {unproved} bytes of code differ from the files, but may be the program's own changes: left alone"
+        ));
+    }
+    text
 }
 
 impl Process {

@@ -262,7 +262,7 @@ impl Process {
         copy.program.clone_from(&self.program);
         copy.command.clone_from(&self.command);
         copy.thread_names.clone_from(&self.thread_names);
-        copy.trap_mask.action = self.trap_mask.action;
+        copy.trap_mask = self.trap_mask.of_forked(parent, tid);
         copy.inherit_retry_handler(self, child)?;
         self.children.followed += 1;
         Ok(copy)

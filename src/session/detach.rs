@@ -149,6 +149,7 @@ impl Session {
         if !has_new_image && process.tasks.is_empty() && process.exit.is_none() {
             // Every thread has been seen outside the pads.
             process.space.clear_pads(process.retry.handler());
+            process.note_trap_action_left();
         }
         self.finish_if_over(slot);
     }
@@ -377,6 +378,7 @@ impl Process {
                 self.pid
             ));
         }
+        self.note_trap_action_left();
     }
 
     /// Writes the original code back, as far as that can be done now.
@@ -415,12 +417,17 @@ impl Process {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
                 if signal == SIGTRAP && self.is_past_trap(thread, &raw)? {
+                    let (at_trap, is_moved) = thread.registers_at_trap()?;
+                    if is_moved {
+                        self.repair_trap_at_parting(thread, &at_trap, Addr(raw.0.rip))?;
+                    }
                     self.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
                     && self.space.breakpoints.is_or_was_there(trap)
                     && thread.is_breakpoint_trap()?
                 {
+                    self.repair_trap_at_parting(thread, &raw, trap)?;
                     pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {

@@ -60,16 +60,28 @@ impl Session {
     /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
     /// first that hits a probe, all busy threads would stand at theirs without it. Where all threads sleep it is left so: none
     /// is to be disturbed.
-    pub(super) fn install_retry_handler_early(&mut self, slot: Slot) -> Result<()> {
+    ///
+    /// If the program has an action of its own, a thread asks for that instead, a sleeping one if need be: the first that hits a
+    /// probe may have SIGTRAP blocked, and the action would be lost.
+    pub(super) fn call_for_trap_action_early(&mut self, slot: Slot) -> Result<()> {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let pid = process.pid;
-        let runs = |tid: &i32| retry::disturbance(pid, *tid) == Some(Disturbance::None);
-        let Some(tid) = process.tasks.tids().into_iter().find(runs) else { return Ok(()) };
+        let learns = process.has_trap_action_to_learn();
+        let may = |disturbance: &(Disturbance, i32)| match disturbance.0 {
+            Disturbance::None => true,
+            Disturbance::Unnoticed | Disturbance::Longer => learns,
+            Disturbance::Stopped => false,
+        };
+        let ranked = process.tasks.tids().into_iter().filter(|tid| process.is_own_thread(*tid));
+        let best = ranked.filter_map(|tid| Some((retry::disturbance(pid, tid)?, tid))).filter(may).min();
+        let Some((_, tid)) = best else { return Ok(()) };
         process.interrupt(tid)?;
         let deadline = Instant::now() + EARLY;
         while Instant::now() < deadline {
-            let Some(process) = self.processes.get_mut(slot).filter(|process| process.has_no_retry_handler_yet())
-            else {
+            let Some(process) = self.processes.get_mut(slot).filter(|process| match learns {
+                true => process.has_trap_action_to_learn(),
+                false => process.has_no_retry_handler_yet(),
+            }) else {
                 return Ok(());
             };
             match ptrace::wait(false)? {
@@ -77,7 +89,13 @@ impl Session {
                     if stopped_tid == tid && status == WaitStatus::EventStop {
                         self.stops.serving = Some(Serving { tid, status, answer: None });
                         process.space.memory.stands_still(Some(tid));
-                        let status = match process.keep_retry_handler(tid, &stopped, &self.stops) {
+                        let called = match learns {
+                            true => {
+                                process.home_of(&stopped).and_then(|home| process.learn_trap_action(&stopped, home))
+                            }
+                            false => process.keep_retry_handler(tid, &stopped, &self.stops),
+                        };
+                        let status = match called {
                             Ok(other) => other.unwrap_or(status),
                             Err(error) if error.is_death() => status,
                             Err(error) => return Err(error),
@@ -144,6 +162,7 @@ impl Process {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
                 self.retry = Retry::Set(handler, Some(Instant::now()));
+                self.note_handler_installed();
                 // From now on the program can do without us.
                 if self.exit_kill && self.tasks.len() == 1 && stops.expected.is_empty() {
                     thread.live_on()?;

@@ -2,8 +2,10 @@
 //!
 //! The kernel forces the signal of a trap: if SIGTRAP is blocked, or ignored, it unblocks it and resets its action to the
 //! default before the tracer is even told. Threads that block all signals and allocate are routine (pthread_create,
-//! posix_spawn), so the mask is repaired where it looks as if that had happened. The action is repaired, by a system call that
-//! the thread makes for us, in programs that have set one: a probe on sigaction(2) tells.
+//! posix_spawn), so the mask is repaired where it looks as if that had happened, or where the thread had that very mask with
+//! SIGTRAP when it was looked at last, as at the attach. The action is repaired, by a system call that the thread makes for us,
+//! in programs that have set one: a probe on sigaction(2) tells. What a program had set before an attach is asked for before
+//! there is a probe of the allocator, as the first hit can be the one that resets it.
 
 use super::process::Process;
 use crate::addr::Addr;
@@ -20,6 +22,14 @@ use rustc_hash::FxHashMap;
 pub struct TrapMask {
     pub(super) action: TrapAction,
     by_breakpoint: FxHashMap<(i32, Addr), Seen>,
+    /// The masks of threads that were seen with SIGTRAP blocked, by thread.
+    blocking: FxHashMap<i32, u64>,
+    /// How often a handler, the program's or ours, was installed by us.
+    installed: u64,
+    /// How often it had been when a thread was let go on from a breakpoint.
+    resumed: FxHashMap<i32, u64>,
+    /// The same for threads that have not been at one yet.
+    installed_at_first: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +67,33 @@ pub enum TrapAction {
     Known(KernelAction),
 }
 
+/// What a trap has left of the handler for SIGTRAP, the program's or ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HandlerAtTrap {
+    /// There was none.
+    None,
+    /// It is not there any more.
+    Reset,
+    /// It is there, and was not installed anew since this thread ran last.
+    Untouched,
+    /// It is there, and was installed anew since: a trap may have reset it before.
+    Installed,
+}
+
+const HANDLER_LOST: &str = "the program handles SIGTRAP, and had it blocked when a probe was hit: its handler has been reset to the \
+                            default action, and could not be put back";
+
+const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel has reset that to the default action when a probe was hit, and \
+                             it could not be put back: a SIGTRAP would end the program now";
+
+impl TrapMask {
+    /// That of a process that the thread `parent` has forked, whose thread is `child`.
+    pub(super) fn of_forked(&self, parent: i32, child: i32) -> Self {
+        let blocking = self.blocking.get(&parent).map(|mask| (child, *mask)).into_iter().collect();
+        Self { action: self.action, blocking, ..Self::default() }
+    }
+}
+
 /// SIG_IGN as a handler.
 const IGNORE: u64 = 1;
 
@@ -71,46 +108,120 @@ impl Process {
         at: Addr,
     ) -> Result<Option<WaitStatus>> {
         let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
-        let careful = self.trap_mask.action != TrapAction::Default;
+        let careful = self.trap_mask.action != TrapAction::Default || self.trap_mask.blocking.contains_key(&tid);
         let look = careful || seen.blocked || seen.hits.is_multiple_of(SAMPLE);
         seen.hits = seen.hits.wrapping_add(1);
-        let mut forced_open = false;
-        if look {
-            let mask = thread.signal_mask()?;
-            if looks_forced_open(mask) {
-                forced_open = true;
-                seen.blocked = true;
-                thread.set_signal_mask(mask | SIGTRAP_BIT)?;
-                self.suspect_retry_handler();
-            }
+        if !look {
+            return Ok(None);
         }
-        match self.trap_mask.action {
-            TrapAction::Default => Ok(None),
-            TrapAction::Known(action) if action[0] == IGNORE => self.set_trap_action(thread, raw, action),
-            // The handler is gone: the kernel takes it away only where the signal was blocked.
-            TrapAction::Known(action)
-                if procfs::status_signals(tid, "SigCgt").is_none_or(|set| set & SIGTRAP_BIT == 0) =>
+        let handler = if careful { self.handler_at_trap(tid) } else { HandlerAtTrap::None };
+        let mask = thread.signal_mask()?;
+        if self.was_blocked(tid, mask, handler) {
+            if looks_forced_open(mask)
+                && let Some(seen) = self.trap_mask.by_breakpoint.get_mut(&(tid, at))
             {
-                let mask = thread.signal_mask()?;
-                thread.set_signal_mask(mask | SIGTRAP_BIT)?;
-                self.set_trap_action(thread, raw, action)
+                seen.blocked = true;
             }
-            TrapAction::Known(_) => Ok(None),
-            TrapAction::Unknown if forced_open => {
-                self.warn_once(
-                    "the program handles SIGTRAP, and had it blocked when a probe was hit: its handler has been reset"
-                        .to_owned(),
-                );
-                self.trap_mask.action = TrapAction::Default;
-                Ok(None)
+            // Where all is blocked, that mostly lasts for a moment: the mask itself tells again.
+            if careful && !looks_forced_open(mask) {
+                self.trap_mask.blocking.insert(tid, mask | SIGTRAP_BIT);
             }
-            TrapAction::Unknown => self.learn_trap_action(thread, raw),
+            thread.set_signal_mask(mask | SIGTRAP_BIT)?;
+            self.suspect_retry_handler();
+        } else if mask & SIGTRAP_BIT == 0 {
+            self.trap_mask.blocking.remove(&tid);
         }
+        let repaired = match self.trap_mask.action {
+            TrapAction::Default => None,
+            TrapAction::Known(action) if action[0] == IGNORE || handler == HandlerAtTrap::Reset => {
+                self.set_trap_action(thread, raw, action)?
+            }
+            TrapAction::Known(_) => None,
+            TrapAction::Unknown if handler == HandlerAtTrap::Reset => {
+                self.warn_once(HANDLER_LOST.to_owned());
+                self.trap_mask.action = TrapAction::Default;
+                None
+            }
+            TrapAction::Unknown => self.learn_trap_action(thread, raw.before_trap())?,
+        };
+        if careful {
+            self.trap_mask.resumed.insert(tid, self.trap_mask.installed);
+        }
+        Ok(repaired)
+    }
+
+    /// What a trap of this thread has left of the handler for SIGTRAP.
+    fn handler_at_trap(&self, tid: i32) -> HandlerAtTrap {
+        let expected = match self.trap_mask.action {
+            TrapAction::Default => self.retry.handler().is_some(),
+            TrapAction::Known(action) => action[0] != IGNORE,
+            TrapAction::Unknown => true,
+        };
+        if !expected {
+            return HandlerAtTrap::None;
+        }
+        if procfs::status_signals(tid, "SigCgt").is_none_or(|set| set & SIGTRAP_BIT == 0) {
+            return HandlerAtTrap::Reset;
+        }
+        let installed = self.trap_mask.resumed.get(&tid).copied().unwrap_or(self.trap_mask.installed_at_first);
+        if installed == self.trap_mask.installed { HandlerAtTrap::Untouched } else { HandlerAtTrap::Installed }
+    }
+
+    /// Whether a thread that has hit a breakpoint, and has `mask` since, had SIGTRAP blocked before.
+    fn was_blocked(&self, tid: i32, mask: u64, handler: HandlerAtTrap) -> bool {
+        if mask & SIGTRAP_BIT != 0 {
+            return false;
+        }
+        // The kernel resets a handler where the signal was blocked, and there only.
+        if handler == HandlerAtTrap::Untouched {
+            return false;
+        }
+        looks_forced_open(mask)
+            || self.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
+            || handler == HandlerAtTrap::Reset
+                && self.trap_mask.action != TrapAction::Default
+                && !self.others_stand_at_stops(tid)
+    }
+
+    /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
+    fn others_stand_at_stops(&self, tid: i32) -> bool {
+        self.tasks.tids().into_iter().any(|other| other != tid && procfs::state(self.pid, other) == Some(b't'))
+    }
+
+    /// A handler for SIGTRAP was installed by us.
+    pub(super) const fn note_handler_installed(&mut self) {
+        self.trap_mask.installed = self.trap_mask.installed.wrapping_add(1);
+    }
+
+    /// At an attach, before there is a probe of the allocator: what was installed until now was installed before all hits.
+    pub(super) const fn begin_to_watch_trap_action(&mut self) {
+        self.trap_mask.installed_at_first = self.trap_mask.installed;
     }
 
     /// A thread has ended.
     pub(super) fn forget_trap_mask(&mut self, tid: i32) {
         self.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
+        self.trap_mask.blocking.remove(&tid);
+        self.trap_mask.resumed.remove(&tid);
+    }
+
+    /// A thread that is about to be let go has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
+    /// should that come instead, is told by the requests that follow.
+    pub(super) fn repair_trap_at_parting(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
+        self.repair_trap(thread.tid(), thread, raw, at).map(drop)
+    }
+
+    /// After a detach: tells what could not be kept.
+    pub(super) fn note_trap_action_left(&mut self) {
+        let has = |key| procfs::status_signals(self.pid, key).map(|set| set & SIGTRAP_BIT != 0);
+        let lost = match self.trap_mask.action {
+            TrapAction::Default => None,
+            TrapAction::Known([IGNORE, ..]) => has("SigIgn").filter(|kept| !kept).map(|_| IGNORING_LOST),
+            TrapAction::Known(_) | TrapAction::Unknown => has("SigCgt").filter(|kept| !kept).map(|_| HANDLER_LOST),
+        };
+        if let Some(lost) = lost {
+            self.warn_once(lost.to_owned());
+        }
     }
 
     /// A thread enters sigaction(2). If it is about SIGTRAP, the outcome is asked for at its return, which is made to stop;
@@ -139,8 +250,14 @@ impl Process {
         }
     }
 
-    /// At attach: what the program does with SIGTRAP so far.
+    /// At attach, and in a new image: what the program does with SIGTRAP so far.
     pub(super) fn note_trap_action(&mut self, tid: i32) {
+        for thread in self.tasks.tids() {
+            let mask = procfs::status_signals(thread, "SigBlk");
+            if let Some(mask) = mask.filter(|mask| mask & SIGTRAP_BIT != 0) {
+                self.trap_mask.blocking.insert(thread, mask);
+            }
+        }
         let has = |key| procfs::status_signals(tid, key).is_some_and(|set| set & SIGTRAP_BIT != 0);
         if has("SigIgn") {
             self.trap_mask.action = TrapAction::Known([IGNORE, 0, 0, 0]);
@@ -149,8 +266,18 @@ impl Process {
         }
     }
 
-    fn learn_trap_action(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<Option<WaitStatus>> {
-        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(None) };
+    /// Whether SIGTRAP's action is to be asked for yet.
+    pub(super) fn has_trap_action_to_learn(&self) -> bool {
+        self.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.pid)
+    }
+
+    /// Asks for SIGTRAP's action, by a thread that goes on with the registers `home`. Some: its end was reported instead.
+    pub(super) fn learn_trap_action(&mut self, thread: &Stopped, home: RawRegs) -> Result<Option<WaitStatus>> {
+        // A filter may kill the program for a system call that it would never make itself.
+        if procfs::has_seccomp(thread.tid()) {
+            return Ok(None);
+        }
+        let Some(mut caller) = self.space.caller(thread, home)? else { return Ok(None) };
         let scratch = caller.borrow_stack();
         let called = caller.exchange_signal_action(SIGTRAP, Addr(0), scratch.at)?;
         match called {
@@ -169,6 +296,12 @@ impl Process {
     }
 
     fn set_trap_action(&mut self, thread: &Stopped, raw: &RawRegs, action: KernelAction) -> Result<Option<WaitStatus>> {
+        // As above.
+        if procfs::has_seccomp(thread.tid()) {
+            let lost = if action[0] == IGNORE { IGNORING_LOST } else { HANDLER_LOST };
+            self.warn_once(lost.to_owned());
+            return Ok(None);
+        }
         let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(None) };
         let scratch = caller.borrow_stack();
         let bytes: Vec<u8> = action.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -177,6 +310,7 @@ impl Process {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
                 caller.return_stack(&scratch)?;
+                self.note_handler_installed();
                 Ok(None)
             }
         }

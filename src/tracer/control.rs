@@ -30,6 +30,7 @@ pub struct Control {
     timed_out: AtomicBool,
     pause: AtomicBool,
     pause_is_new: AtomicBool,
+    guardian_is_new: AtomicBool,
     started: AtomicBool,
     finished: AtomicBool,
 }
@@ -65,6 +66,17 @@ impl Control {
         self.pause.store(pause, Ordering::Release);
         self.pause_is_new.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Asks to tell a new guardian what it has to know.
+    pub fn request_guard(&self) {
+        self.guardian_is_new.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Takes the order to tell a new guardian everything, if there is one.
+    pub fn take_guard(&self) -> bool {
+        self.guardian_is_new.swap(false, Ordering::AcqRel)
     }
 
     /// Takes the latest wish to pause (true) or to go on (false), if there is a new one.
@@ -134,6 +146,7 @@ impl Control {
         self.forward.load(Ordering::Acquire) != 0
             || self.end.load(Ordering::Acquire)
             || self.pause_is_new.load(Ordering::Acquire)
+            || self.guardian_is_new.load(Ordering::Acquire)
             || (self.detach_requested() && !self.is_finished())
     }
 

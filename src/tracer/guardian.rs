@@ -4,9 +4,13 @@
 //! thread is about to write where. Each record is in the kernel's hands before the byte that it tells of is, so that none is
 //! lost, however late the guardian reads it. The end of the socket without a dismissal means that heaptrace is gone.
 //!
+//! If the guardian itself is killed, another one takes its place ([`GuardianProcess::look_after`]), and is told all that stands
+//! in the target by then.
+//!
 //! It lives in a session of its own, where no terminal reaches it, and holds none of heaptrace's descriptors: whoever reads
 //! the other end of one must see its end when heaptrace does.
 
+pub mod orphan;
 mod record;
 mod rescue;
 
@@ -24,8 +28,9 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The hidden subcommand by which heaptrace becomes a guardian.
 pub const COMMAND: &str = "stand-guard";
@@ -40,13 +45,19 @@ const NAME: &str = "guardian";
 /// How long the tracer waits for a guardian that does not read, in seconds, before it goes on without.
 const PATIENCE: i64 = 2;
 
+/// The pause between two attempts to replace a guardian that has gone.
+const REPLACEMENT_PAUSE: Duration = Duration::from_secs(1);
+
 /// The running guardian, as its parent sees it. If it is dropped without [`GuardianProcess::dismiss`], it acts as soon as all
 /// [`Guardian`]s are dropped, too.
 #[derive(Debug)]
 pub struct GuardianProcess {
     child: Child,
+    pinned: bool,
+    /// When it was last replaced, or could not be.
+    replaced: Option<Instant>,
     /// The session that tells the guardian ends before the guardian is dismissed.
-    _link: Arc<Link>,
+    link: Arc<Link>,
 }
 
 impl GuardianProcess {
@@ -56,31 +67,32 @@ impl GuardianProcess {
     /// # Errors
     /// If the process can't be started.
     pub fn start(pinned: bool) -> Result<(Self, Guardian)> {
-        let own = |operation| move |error: nix::Error| TracerError::Own { operation, source: error.into() };
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-            .map_err(own("make a socket"))?;
-        setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own("prepare a socket"))?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(NAME).arg(COMMAND).current_dir("/");
-        if pinned {
-            command.arg(format!("--{PINNED}"));
+        let (child, socket) = start_process(pinned)?;
+        let link = Arc::new(Link { socket: Mutex::new(socket), next: Mutex::new(None), lost: AtomicBool::new(false) });
+        let process = Self { child, pinned, replaced: None, link: Arc::clone(&link) };
+        Ok((process, Guardian { link, spaces: Arc::default() }))
+    }
+
+    /// Whether a new guardian has just been started, as the one from before was killed or does not listen: the tracer thread must
+    /// [take it over](Guardian::take_over) and tell it everything. To be called now and then, where [`Self::start`] was.
+    ///
+    /// # Errors
+    /// If the guardian is lost and another one can't be started. It is tried again later.
+    pub fn look_after(&mut self) -> Result<bool> {
+        let has_ended = matches!(self.child.try_wait(), Ok(Some(_)));
+        if !has_ended && !self.link.lost.load(Ordering::Relaxed)
+            || self.replaced.is_some_and(|replaced| replaced.elapsed() < REPLACEMENT_PAUSE)
+        {
+            return Ok(false);
         }
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: between fork and exec the closure makes two system calls, which allocate nothing and take no lock.
-        unsafe {
-            command.pre_exec(|| {
-                if libc::setsid() < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                // What heaptrace inherited is not for the guardian. Older kernels can't, and keep it.
-                libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-                Ok(())
-            });
-        }
-        let child =
-            command.spawn().map_err(|source| TracerError::Own { operation: "start the guardian process", source })?;
-        let link = Arc::new(Link { socket: ours, lost: AtomicBool::new(false) });
-        Ok((Self { child, _link: Arc::clone(&link) }, Guardian { link, spaces: Arc::default() }))
+        self.replaced = Some(Instant::now());
+        let (child, socket) = start_process(self.pinned)?;
+        let mut old = std::mem::replace(&mut self.child, child);
+        // One that does not listen would act on what it knows when its socket is closed.
+        let _ = old.kill();
+        let _ = old.wait();
+        *self.link.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        Ok(true)
     }
 
     /// Ends the guardian: nothing of ours is in the target any more.
@@ -89,6 +101,34 @@ impl GuardianProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Starts a guardian process. Returns our end of the socket that it listens to, too.
+fn start_process(pinned: bool) -> Result<(Child, OwnedFd)> {
+    let own = |operation| move |error: nix::Error| TracerError::Own { operation, source: error.into() };
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(own("make a socket"))?;
+    setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own("prepare a socket"))?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(NAME).arg(COMMAND).current_dir("/");
+    if pinned {
+        command.arg(format!("--{PINNED}"));
+    }
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: between fork and exec the closure makes two system calls, which allocate nothing and take no lock.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // What heaptrace inherited is not for the guardian. Older kernels can't, and keep it.
+            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+            Ok(())
+        });
+    }
+    let child =
+        command.spawn().map_err(|source| TracerError::Own { operation: "start the guardian process", source })?;
+    Ok((child, ours))
 }
 
 /// The tracer's end of the socket to the guardian.
@@ -100,7 +140,9 @@ pub struct Guardian {
 
 #[derive(Debug)]
 struct Link {
-    socket: OwnedFd,
+    socket: Mutex<OwnedFd>,
+    /// The one to a new guardian, which the tracer thread has not taken over yet.
+    next: Mutex<Option<OwnedFd>>,
     lost: AtomicBool,
 }
 
@@ -113,9 +155,10 @@ impl Link {
         let bytes = record.encode();
         let descriptor = memory.map(|memory| [memory.descriptor().as_raw_fd()]);
         let rights: Vec<_> = descriptor.iter().map(|fds| ControlMessage::ScmRights(fds)).collect();
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = loop {
             match sendmsg::<()>(
-                self.socket.as_fd().as_raw_fd(),
+                socket.as_fd().as_raw_fd(),
                 &[IoSlice::new(&bytes)],
                 &rights,
                 MsgFlags::MSG_NOSIGNAL,
@@ -128,13 +171,23 @@ impl Link {
         if let Err(error) = sent {
             self.lost.store(true, Ordering::Relaxed);
             tracing::warn!(
-                "the guardian process is lost ({error}): if heaptrace is killed, the target may die with it"
+                "the guardian process is lost ({error}): if heaptrace is killed before there is another one, the target may die \
+                 with it"
             );
         }
     }
 }
 
 impl Guardian {
+    /// Speaks to the guardian that was started last from now on, if it has not been spoken to yet: then everything is to be told
+    /// anew, by [`Guarded::begin_anew`] and what follows.
+    pub fn take_over(&self) -> bool {
+        let Some(socket) = self.link.next.lock().unwrap_or_else(PoisonError::into_inner).take() else { return false };
+        *self.link.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;
+        self.link.lost.store(false, Ordering::Relaxed);
+        true
+    }
+
     /// Begins to guard an address space of process `pid`.
     pub fn guard(&self, pid: i32, memory: &TargetMemory) -> Guarded {
         let space = self.spaces.fetch_add(1, Ordering::Relaxed);
@@ -162,6 +215,11 @@ pub struct Guarded {
 impl Guarded {
     fn tell(&self, what: What) {
         self.link.send(Record { space: self.space, what }, None);
+    }
+
+    /// A new guardian has to hear of this address space, of process `pid`; it knows nothing of it yet.
+    pub fn begin_anew(&self, pid: i32, memory: &TargetMemory) {
+        self.link.send(Record { space: self.space, what: What::Space { pid } }, Some(memory));
     }
 
     /// An int3 is about to be written over `original`.

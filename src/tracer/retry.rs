@@ -56,6 +56,11 @@ pub fn image(at: Addr) -> Vec<u8> {
     bytes
 }
 
+/// Whether `bytes`, which stand at `at`, begin with an [`image`] for that place.
+pub fn is_image(bytes: &[u8], at: Addr) -> bool {
+    bytes.starts_with(&CODE) && bytes.starts_with(&image(at))
+}
+
 /// Where the two parts stand that it takes to install and to remove the handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryHandler {

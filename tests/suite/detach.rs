@@ -193,3 +193,57 @@ fn a_detach_waits_for_no_thread_that_has_ended() {
         assert!(!traced.ended.stderr.contains("did not stop"), "{}", traced.ended.stderr);
     }
 }
+
+/// What a process makes of SIGTRAP: blocked, by thread, ignored, caught.
+fn trap_state(pid: i32) -> Vec<(i32, Option<String>, Option<String>, Option<String>)> {
+    let field = |tid, name| procfs::status_field(tid, name);
+    let mut threads = procfs::threads(pid);
+    threads.sort_unstable();
+    threads.into_iter().map(|tid| (tid, field(tid, "SigBlk"), field(tid, "SigIgn"), field(tid, "SigCgt"))).collect()
+}
+
+/// T07: an attach and a detach leave SIGTRAP's action and all masks as they were, whatever a thread has hit last.
+fn trap_state_outlives_attaches(mode: &str, threads: &str) {
+    let program = Program::fixture("trap_state").args([mode, threads]);
+    let (mut victim, pid) = start_victim(&program);
+    let before = trap_state(pid);
+    for _ in 0..crate::suite::rounds(6) {
+        let traced = attach_while_it_works(&mut victim, pid);
+        procfs::wait_until_let_go(pid);
+        // what a thread of this mode blocks changes all the time
+        if mode != "changing" {
+            assert_eq!(trap_state(pid), before, "{mode}, {threads} threads: {}", traced.ended.stderr);
+        }
+        assert!(!traced.ended.stderr.contains("could not be put back"), "{}", traced.ended.stderr);
+    }
+    assert_victim_well(victim, pid);
+}
+
+/// T07 with SIGTRAP ignored.
+#[test]
+fn t07_sigtrap_stays_ignored() {
+    trap_state_outlives_attaches("ignored", "1");
+    trap_state_outlives_attaches("ignored", "3");
+}
+
+/// T07 with all signals blocked.
+#[test]
+fn t07_sigtrap_stays_blocked_with_all_others() {
+    trap_state_outlives_attaches("blocked", "3");
+    trap_state_outlives_attaches("handled", "3");
+}
+
+/// T07 with SIGTRAP alone blocked, so that the mask does not tell.
+#[test]
+fn t07_sigtrap_stays_blocked_alone() {
+    trap_state_outlives_attaches("masked", "1");
+    trap_state_outlives_attaches("masked", "3");
+    trap_state_outlives_attaches("alone", "1");
+    trap_state_outlives_attaches("alone", "3");
+}
+
+/// T07 with a thread that blocks SIGTRAP now and then.
+#[test]
+fn t07_sigtrap_is_blocked_only_when_it_was() {
+    trap_state_outlives_attaches("changing", "1");
+}

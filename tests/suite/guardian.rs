@@ -5,6 +5,7 @@ use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::running::Running;
 use nix::sys::signal::Signal;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 
 /// The guardian process of a running heaptrace.
@@ -132,6 +133,150 @@ fn a_guardian_leaves_with_heaptrace() {
     }
     running.wait().success();
     wait_until_gone(guardian);
+}
+
+/// Kills the guardian alone, and waits until another one knows of process `pid` what it has to.
+fn replace_guardian(heaptrace: i32, pid: i32) {
+    let killed = guardian_of(heaptrace);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+    wait_until_gone(killed);
+    let holds_memory = |guardian: i32| {
+        let links = std::fs::read_dir(format!("/proc/{guardian}/fd")).into_iter().flatten().flatten();
+        links.into_iter().any(|link| std::fs::read_link(link.path()).is_ok_and(|target| target.ends_with("mem")))
+    };
+    procfs::wait_until("there is another guardian", || {
+        let guardian = guardian_of(heaptrace);
+        guardian != killed && holds_memory(guardian)
+    });
+    // the tracer thread tells the rest before it answers
+    procfs::wait_until_answered(pid);
+}
+
+/// T42: the guardian is killed alone, and heaptrace later: another guardian does its work.
+#[test]
+fn t42_killed_after_its_guardian() {
+    for threads in ["0", "2"] {
+        let program = Program::fixture("victim").args([threads]);
+        let (mut victim, pid) = start_victim(&program);
+        for round in 0..crate::suite::rounds(2) {
+            let tracer = Program::new("/bin/true");
+            let attached = tracer.start_attached(&["-v"], pid);
+            wait_until_working(&mut victim, pid, threads != "0", round);
+            replace_guardian(attached.pid(), pid);
+            kill_heaptrace(attached.pid(), pid);
+            assert_untouched(&mut victim, pid);
+            attached.assert_killed();
+        }
+        victim.feed(b"");
+        assert_eq!(victim.line(), "ok");
+        victim.wait().success();
+    }
+}
+
+/// Kills the guardian and heaptrace, and waits until the kernel is done with both.
+fn kill_both(heaptrace: i32, pid: i32) {
+    let guardian = guardian_of(heaptrace);
+    for killed in [guardian, heaptrace] {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+    }
+    wait_until_gone(guardian);
+    procfs::wait_until("nobody traces it", || procfs::threads(pid).into_iter().all(|tid| procfs::tracer_of(tid) == 0));
+}
+
+fn doctor(pid: i32) -> String {
+    let asked = Program::new("/bin/true").start_heaptrace(["doctor", &pid.to_string()]);
+    let text = asked.wait().text();
+    text.lines().find(|line| line.contains("leftovers")).unwrap_or_default().to_owned()
+}
+
+/// What an attach told of an earlier heaptrace.
+fn told_of_earlier_one(traced: &crate::support::program::Traced) -> String {
+    let warnings = traced.report.list("/warnings").iter().filter_map(|warning| warning.as_str());
+    warnings.filter(|warning| warning.contains("an earlier heaptrace")).collect()
+}
+
+/// T42: heaptrace and its guardian are killed together: `doctor` tells, and the next attach takes out what they have left, be
+/// there threads that wait in the handler for SIGTRAP or not.
+#[test]
+fn t42_killed_together_with_its_guardian() {
+    for threads in ["0", "3"] {
+        let program = Program::fixture("victim").args([threads]);
+        let (mut victim, pid) = start_victim(&program);
+        assert!(doctor(pid).contains("none"), "{}", doctor(pid));
+        for round in 0..crate::suite::rounds(2) {
+            let tracer = Program::new("/bin/true");
+            let attached = tracer.start_attached(&["-v"], pid);
+            wait_until_working(&mut victim, pid, threads != "0", round);
+            kill_both(attached.pid(), pid);
+            attached.assert_killed();
+            assert!(doctor(pid).contains("has left"), "{}", doctor(pid));
+            let traced = super::attach::attach_while_it_works(&mut victim, pid);
+            let told = told_of_earlier_one(&traced);
+            assert!(told.ends_with("have been taken out"), "{told}\n{}", traced.ended.stderr);
+            assert_eq!(traced.report.anomaly("lost"), 0);
+            procfs::wait_until_let_go(pid);
+            assert_untouched(&mut victim, pid);
+            assert!(doctor(pid).contains("none"), "{}", doctor(pid));
+        }
+        victim.feed(b"");
+        assert_eq!(victim.line(), "ok");
+        victim.wait().success();
+    }
+}
+
+/// An int3 that somebody else has written stays where it is: without a trace of heaptrace in the process, and with one.
+#[test]
+fn breakpoints_of_others_are_left_alone() {
+    let program = Program::fixture("victim").args(["0"]);
+    let (mut victim, pid) = start_victim(&program);
+    let libc =
+        procfs::text_mappings(pid).into_iter().find(|mapping| mapping.path.to_string_lossy().contains("libc.so"));
+    // the procedure linkage table: no function begins there, and no call returns there
+    let place = libc.unwrap().start;
+    let memory = std::fs::OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    let mut original = [0];
+    memory.read_exact_at(&mut original, place).unwrap();
+    memory.write_all_at(&[0xcc], place).unwrap();
+    let is_there = || {
+        let mut byte = [0];
+        memory.read_exact_at(&mut byte, place).unwrap();
+        byte == [0xcc]
+    };
+    let tracer = Program::new("/bin/true");
+    let traced = super::attach::attach_while_it_works(&mut victim, pid);
+    assert_eq!(told_of_earlier_one(&traced), "");
+    assert!(is_there() && doctor(pid).contains("none"), "{}", doctor(pid));
+
+    let attached = tracer.start_attached(&["-v"], pid);
+    procfs::wait_until_answered(pid);
+    kill_both(attached.pid(), pid);
+    attached.assert_killed();
+    let traced = super::attach::attach_while_it_works(&mut victim, pid);
+    let told = told_of_earlier_one(&traced);
+    assert!(told.contains("; 1 bytes of code differ") && told.ends_with("left alone"), "{told}");
+    assert!(is_there());
+    memory.write_all_at(&original, place).unwrap();
+    procfs::wait_until_let_go(pid);
+    assert_untouched(&mut victim, pid);
+    victim.feed(b"");
+    assert_eq!(victim.line(), "ok");
+    victim.wait().success();
+}
+
+/// The loss of a guardian is told in the summary, and harms nobody.
+#[test]
+fn the_loss_of_a_guardian_is_told() {
+    let program = Program::fixture("victim").args(["2"]);
+    let (victim, pid) = start_victim(&program);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_answered(pid);
+    replace_guardian(attached.pid(), pid);
+    procfs::order(pid, "detach");
+    let traced = tracer.collect(attached.wait().success());
+    let told = traced.report.list("/warnings").iter().any(|warning| warning.to_string().contains("guardian"));
+    assert!(told, "{}", traced.ended.stderr);
+    super::attach::assert_victim_well(victim, pid);
 }
 
 /// T42: a program that a SIGTRAP of its own ends, ends by it as without us.

@@ -102,3 +102,16 @@ fn a_load_that_may_fault_changes_nothing() {
     assert_eq!(load.run(&mut regs, &mut memory), Outcome::Done);
     assert_eq!((regs.gpr[reg::RAX], regs.rip), (0x0707_0707_0707_0707, AT.0 + 3));
 }
+
+#[test]
+fn a_call_is_seen_from_behind() {
+    for call in
+        [&[0xe8, 1, 2, 3, 4][..], &[0xff, 0xd0], &[0x41, 0xff, 0xd4], &[0xff, 0x15, 1, 2, 3, 4], &[0xff, 0x50, 0x18]]
+    {
+        let code = [&[0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90], call].concat();
+        assert!(ends_in_call(&code), "{call:x?}");
+    }
+    for other in [&[0xff, 0xe0][..], &[0xe9, 1, 2, 3, 4], &[0x90, 0x90], &[]] {
+        assert!(!ends_in_call(other), "{other:x?}");
+    }
+}

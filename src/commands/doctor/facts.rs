@@ -1,6 +1,7 @@
 //! Reading the machine. Whatever can't be read is left unknown.
 
 use crate::elf::Elf;
+use crate::tracer::guardian::orphan::Orphan;
 use crate::tracer::probe::{self, CodeAccess, TraceCheck};
 use crate::tracer::{permission, procfs};
 use std::path::{Path, PathBuf};
@@ -103,6 +104,40 @@ pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
         libc: libc_path(&read("/proc/self/maps")).map(|path| libc(path, debug_dirs)),
         debug_path: debug_dirs.iter().map(|dir| (dir.clone(), dir.is_dir())).collect(),
         debuginfod: std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.is_empty()),
+    }
+}
+
+/// What a heaptrace that is gone has left in a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Leftovers {
+    /// Nothing.
+    None,
+    /// Somebody traces it: its breakpoints are theirs.
+    Traced {
+        /// The tracer: a process, or a thread of one.
+        by: i32,
+    },
+    /// These.
+    Some {
+        /// Breakpoints of ours.
+        breakpoints: usize,
+        /// Changed places in code that may be the program's own.
+        unproved: usize,
+    },
+    /// It could not be looked at: why.
+    Unknown(String),
+}
+
+/// Looks at process `pid`, without touching it.
+pub(super) fn leftovers(pid: i32) -> Leftovers {
+    match procfs::tracer_of(pid) {
+        Some(by) if by != 0 => return Leftovers::Traced { by },
+        _ => {}
+    }
+    match Orphan::find(pid) {
+        Ok(None) => Leftovers::None,
+        Ok(Some(orphan)) => Leftovers::Some { breakpoints: orphan.breakpoints(), unproved: orphan.unproved() },
+        Err(error) => Leftovers::Unknown(error.to_string()),
     }
 }
 

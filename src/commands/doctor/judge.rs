@@ -1,6 +1,6 @@
 //! From facts to findings.
 
-use super::facts::{DEBUG_ROOT, Facts, Libc, Trial};
+use super::facts::{DEBUG_ROOT, Facts, Leftovers, Libc, Trial};
 use crate::tracer::probe::CodeAccess;
 use std::time::Duration;
 
@@ -53,6 +53,37 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     findings.extend(debug_path(facts));
     findings.extend(debuginfod(facts));
     findings
+}
+
+/// What a heaptrace that was killed has left in process `pid`.
+pub(super) fn leftovers(pid: i32, leftovers: &Leftovers) -> Finding {
+    let title = "leftovers";
+    match leftovers {
+        Leftovers::None => Finding::new(Level::Ok, title, format!("none of an earlier heaptrace in process {pid}")),
+        Leftovers::Traced { by } => Finding::new(
+            Level::Ok,
+            title,
+            format!("process {pid} is being traced (by task {by}): its breakpoints are the tracer's"),
+        ),
+        Leftovers::Some { breakpoints, unproved } => {
+            let others = match unproved {
+                0 => String::new(),
+                n => {
+                    format!("; {n} more bytes of its code differ from the files, and may be the program's own changes")
+                }
+            };
+            let text = format!(
+                "a heaptrace that was killed, with its guardian, has left {breakpoints} breakpoints in process {pid}: at the first of \
+                 them it dies, or hangs{others}"
+            );
+            Finding::new(Level::Warn, title, text)
+                .with_cure(format!("`heaptrace attach --duration 1s {pid}` takes them out before it begins"))
+        }
+        Leftovers::Unknown(error) => {
+            Finding::new(Level::Warn, title, format!("process {pid} can't be looked at: {error}"))
+                .with_cure("is it there, and is it yours? Else use sudo")
+        }
+    }
 }
 
 /// PTRACE_SEIZE came with Linux 3.4 (ptrace(2)).

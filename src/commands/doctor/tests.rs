@@ -1,6 +1,6 @@
 //! Findings on machines made up.
 
-use super::facts::{Facts, Libc, Trial};
+use super::facts::{Facts, Leftovers, Libc, Trial};
 use super::*;
 use crate::tracer::probe::CodeAccess;
 use std::path::PathBuf;
@@ -166,4 +166,16 @@ fn colours_only_on_request() {
     let findings = judge::findings(&machine());
     assert!(!render(&findings, false).contains('\x1b'));
     assert!(render(&findings, true).contains("\x1b[32mok  \x1b[0m"));
+}
+
+#[test]
+fn leftovers_are_told_with_their_cure() {
+    assert_eq!(judge::leftovers(7, &Leftovers::None).level, Level::Ok);
+    assert_eq!(judge::leftovers(7, &Leftovers::Traced { by: 8 }).level, Level::Ok);
+    let finding = judge::leftovers(7, &Leftovers::Some { breakpoints: 15, unproved: 0 });
+    assert!(finding.text.contains("15 breakpoints") && !finding.text.contains("differ"), "{}", finding.text);
+    assert!(finding.cure.unwrap().contains("heaptrace attach --duration 1s 7"));
+    let finding = judge::leftovers(7, &Leftovers::Some { breakpoints: 15, unproved: 2 });
+    assert!(finding.text.contains("2 more bytes"), "{}", finding.text);
+    assert_eq!(judge::leftovers(7, &Leftovers::Unknown("gone".into())).level, Level::Warn);
 }

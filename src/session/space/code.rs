@@ -108,6 +108,8 @@ impl AddressSpace {
                     Err(other) => return Ok(other),
                 },
             };
+            // Without it, nobody could tell later that the breakpoint is ours: see `guardian::orphan`.
+            self.remote_code()?;
             let site = || Ok::<_, std::convert::Infallible>(Site { original, planned, module });
             let Ok(added) = self.breakpoints.add(addr, purpose, site);
             if let Some(breakpoint) = self.breakpoints.get_mut(addr) {
@@ -272,6 +274,23 @@ impl AddressSpace {
         if let Some(guarded) = &self.guarded {
             guarded.retry_handler(handler);
         }
+    }
+
+    /// Tells a new guardian what stands in this memory, and whether the handler for SIGTRAP is installed.
+    pub fn guard_anew(&self, handler: Option<RetryHandler>) {
+        let Some(guarded) = &self.guarded else { return };
+        guarded.begin_anew(self.pid, &self.memory);
+        for (addr, original) in self.breakpoints.removed() {
+            guarded.place(addr, original);
+            guarded.lifted(addr);
+        }
+        for (addr, original) in self.breakpoints.originals() {
+            guarded.place(addr, original);
+        }
+        for (start, len) in self.pads.regions() {
+            guarded.code(start, len);
+        }
+        guarded.retry_handler(handler);
     }
 
     /// Where a thread whose program counter is in a pad belongs in the original code.

@@ -118,15 +118,15 @@ fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, memory: Option<OwnedF
 
 /// What was written to one address space.
 #[derive(Clone, Debug, Default)]
-struct Bytes {
+pub(super) struct Bytes {
     /// Int3s, with the bytes below.
-    placed: BTreeMap<Addr, u8>,
+    pub(super) placed: BTreeMap<Addr, u8>,
     /// Where int3s were: a thread may have hit one just before.
     lifted: BTreeSet<Addr>,
     /// Pads and the like, with their lengths.
-    code: BTreeMap<Addr, u64>,
+    pub(super) code: BTreeMap<Addr, u64>,
     /// The handler for SIGTRAP, if it is installed.
-    handler: Option<RetryHandler>,
+    pub(super) handler: Option<RetryHandler>,
 }
 
 impl Bytes {
@@ -172,10 +172,10 @@ impl Bytes {
 
 /// An address space, and the process that it belongs to.
 #[derive(Debug)]
-struct Space {
-    pid: i32,
-    memory: TargetMemory,
-    bytes: Bytes,
+pub(super) struct Space {
+    pub(super) pid: i32,
+    pub(super) memory: TargetMemory,
+    pub(super) bytes: Bytes,
 }
 
 /// What a look at a thread has shown.
@@ -190,7 +190,8 @@ enum Look {
 }
 
 impl Space {
-    fn restore(&mut self) {
+    /// Writes the original bytes back, while threads run.
+    pub(super) fn restore(&mut self) {
         for _ in 0..2 {
             if write_originals(&mut self.memory, &self.bytes).is_ok() {
                 return;
@@ -208,7 +209,7 @@ impl Space {
     }
 
     /// Takes all that is ours out, once its code is restored. `known` are the processes that are dealt with.
-    fn rescue(&mut self, known: &mut BTreeSet<i32>) {
+    pub(super) fn rescue(&mut self, known: &mut BTreeSet<i32>) {
         // It has ended, or is another program by now.
         if self.memory.is_gone() {
             return;

@@ -52,6 +52,18 @@ pub fn image(home: &Regs, mask: u64) -> Vec<u8> {
     bytes
 }
 
+/// Whether `bytes` begin with an [`image`], for whatever registers.
+pub fn is_image(bytes: &[u8]) -> bool {
+    let Some(mut rest) = bytes.strip_prefix(&CALLS) else { return false };
+    for (_, opcode) in CHANGED {
+        match rest.strip_prefix(&opcode).and_then(|rest| rest.split_first_chunk::<8>()) {
+            Some((_constant, behind)) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.starts_with(&RETURN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +81,7 @@ mod tests {
         }
         let bytes = image(&home, 0x55);
         assert_eq!(bytes.len(), SIZE);
+        assert!(is_image(&bytes) && !is_image(&bytes[1..]) && !is_image(&bytes[..SIZE - 20]));
         assert_eq!(bytes[..CALL.len()], CALL);
         assert_eq!(bytes[HOME..MASK], home.rip.to_le_bytes());
         assert_eq!(bytes[MASK..], 0x55u64.to_le_bytes());

@@ -1,0 +1,264 @@
+//! A process whose heaptrace was killed together with its guardian: its code still holds our breakpoints, and pads, and nobody
+//! knows of them any more. What stands there is found by comparing the code with the files that it was mapped from.
+//!
+//! An int3 that a file does not have may be a debugger's, or the program's own. It is taken for ours only if all of these hold:
+//! the code of a remote call or the handler for SIGTRAP, which no one else writes, stands in the slack of a module; nobody traces
+//! the process; the page is private and the file is proved by its headers, build id included; and a function begins there or a
+//! call returns there. Whatever else differs is left alone and counted.
+//!
+//! The repair itself is the guardian's.
+
+use super::rescue::{Bytes, Space};
+use crate::addr::Addr;
+use crate::arch::{INT3, PAGE_SIZE, step};
+use crate::elf::Elf;
+use crate::maps::{self, Kind, MappedModule, Mapping};
+use crate::memory::ReadMemory;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::remote::code as remote_code;
+use crate::tracer::retry::{self, RetryHandler};
+use crate::tracer::root::TargetRoot;
+use crate::tracer::{Result, TracerError, files, procfs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// So much of a file's beginning is compared: headers and notes.
+const HEAD: u64 = 4 * PAGE_SIZE;
+
+/// Code is compared in pieces of so many bytes.
+const PIECE: u64 = 64 * 1024;
+
+/// Room for our code begins at multiples of this.
+const ALIGNMENT: usize = 16;
+
+/// What a heaptrace that was killed has left in a process.
+#[derive(Debug)]
+pub struct Orphan {
+    space: Space,
+    unproved: usize,
+}
+
+/// What has become of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repaired {
+    /// Breakpoints that were taken out.
+    pub breakpoints: usize,
+    /// Breakpoints that could not be taken out.
+    pub left: usize,
+    /// Changed places in code that are not certain to be ours, and were left alone.
+    pub unproved: usize,
+}
+
+impl Orphan {
+    /// Looks for what a heaptrace that is gone has left in process `pid`. Touches nothing. None if there is nothing, or somebody
+    /// traces the process.
+    ///
+    /// # Errors
+    /// If the process can't be read.
+    pub fn find(pid: i32) -> Result<Option<Self>> {
+        let lives = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
+        let threads: Vec<i32> = procfs::tasks(pid)?.into_iter().filter(lives).collect();
+        let is_traced = threads.iter().any(|&tid| procfs::tracer_of(tid) != Some(0));
+        let Some(&tid) = threads.first().filter(|_| !is_traced) else { return Ok(None) };
+        let text = procfs::read(tid, "maps")?;
+        let Ok(mappings) = maps::parse(&text) else { return Ok(None) };
+        let memory = TargetMemory::open(pid, tid)?;
+        let modules = maps::modules(&mappings);
+        let Some(handler) = modules.iter().find_map(|module| evidence(&memory, module)) else { return Ok(None) };
+        let mut bytes = Bytes::default();
+        bytes.handler = handler.installed;
+        let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, bytes, unproved: 0 };
+        for module in modules.iter().filter(|module| !module.is_vdso()) {
+            search.compare(module);
+        }
+        let Search { memory, bytes, unproved, .. } = search;
+        Ok(Some(Self { space: Space { pid, memory, bytes }, unproved }))
+    }
+
+    /// How many breakpoints of ours stand in its code.
+    pub fn breakpoints(&self) -> usize {
+        self.space.bytes.placed.len()
+    }
+
+    /// How many changed places are not certain to be ours.
+    pub const fn unproved(&self) -> usize {
+        self.unproved
+    }
+
+    /// Gives the process its code back, as the guardian would have: breakpoints first, then the handler for SIGTRAP, then, once
+    /// every thread was seen outside of them, the pads.
+    fn repair(mut self) -> Repaired {
+        self.space.restore();
+        let mut known = BTreeSet::from([self.space.pid]);
+        self.space.rescue(&mut known);
+        let Space { memory, bytes, .. } = &self.space;
+        let still_there = |addr: &&Addr| {
+            let mut byte = [0];
+            memory.read_uncached(**addr, &mut byte) == 1 && byte == [INT3]
+        };
+        let left = bytes.placed.keys().filter(still_there).count();
+        Repaired { breakpoints: bytes.placed.len() - left, left, unproved: self.unproved }
+    }
+}
+
+/// Repairs what a heaptrace that was killed has left in process `pid`. None if there is nothing.
+///
+/// # Errors
+/// If the process can't be read.
+pub fn repair(pid: i32) -> Result<Option<Repaired>> {
+    let Some(orphan) = Orphan::find(pid)? else { return Ok(None) };
+    // What a thread traces is let go when it ends.
+    let thread = std::thread::Builder::new().name("repair".to_owned()).spawn(move || orphan.repair());
+    let thread = thread.map_err(|source| TracerError::Own { operation: "start a thread", source })?;
+    Ok(thread.join().ok())
+}
+
+/// What proves that a heaptrace was here.
+struct Evidence {
+    /// The handler for SIGTRAP and the room for the call that takes it out, if both are there.
+    installed: Option<RetryHandler>,
+}
+
+/// Looks in the slack of a module, at the end of its code, for what only heaptrace writes.
+fn evidence(memory: &TargetMemory, module: &MappedModule) -> Option<Evidence> {
+    let (mut at, mut call) = (None, None);
+    for segment in module.segments.iter().filter(|segment| is_code(segment)) {
+        let page = Addr(segment.end.0.saturating_sub(PAGE_SIZE).max(segment.start.0));
+        let mut bytes = vec![0; usize::try_from(segment.end.0 - page.0).unwrap_or(0)];
+        let n = memory.read_uncached(page, &mut bytes);
+        for offset in (0..n).step_by(ALIGNMENT) {
+            let here = page.add(offset as u64);
+            let Some(rest) = bytes.get(offset..n) else { continue };
+            if retry::is_image(rest, here) {
+                at = Some(here);
+            } else if remote_code::is_image(rest) {
+                call = Some(here);
+            }
+        }
+    }
+    (at.is_some() || call.is_some())
+        .then(|| Evidence { installed: at.zip(call).map(|(at, call)| RetryHandler { at, call }) })
+}
+
+/// Whether breakpoints are written to such a mapping.
+fn is_code(segment: &Mapping) -> bool {
+    let perms = segment.perms;
+    perms.execute && !perms.write && !perms.shared && segment.kind == Kind::File
+}
+
+/// The search through the code of one process.
+struct Search {
+    pid: i32,
+    tid: i32,
+    root: Option<TargetRoot>,
+    memory: TargetMemory,
+    bytes: Bytes,
+    unproved: usize,
+}
+
+impl Search {
+    fn compare(&mut self, module: &MappedModule) {
+        let Some(file) = self.file_of(module) else { return };
+        let mut placed = BTreeMap::new();
+        for segment in module.segments.iter().filter(|segment| is_code(segment)) {
+            self.compare_segment(segment, &file, &mut placed);
+        }
+        if placed.is_empty() {
+            return;
+        }
+        let mut functions = None;
+        for (addr, (original, behind_call)) in placed {
+            if behind_call || functions.get_or_insert_with(|| functions_of(module, &file)).contains(&addr) {
+                self.bytes.placed.insert(addr, original);
+            } else {
+                self.unproved += 1;
+            }
+        }
+    }
+
+    /// The file that the module was mapped from, proved by its headers.
+    fn file_of(&self, module: &MappedModule) -> Option<File> {
+        let first = module.segments.first().filter(|first| first.offset == 0)?;
+        let mut head = vec![0; usize::try_from(first.size().min(HEAD)).unwrap_or(0)];
+        let n = self.memory.read_uncached(first.start, &mut head);
+        head.truncate(n);
+        let has_build_id = Elf::parse_memory(&head, first.start).is_ok_and(|elf| elf.build_id().is_some());
+        let mut accepts = |file: &File, same_inode: bool| {
+            (has_build_id || same_inode) && !head.is_empty() && read(file, 0, head.len()) == head
+        };
+        files::open_module(self.pid, self.tid, self.root.as_ref(), module, &mut accepts)
+    }
+
+    /// Notes where a segment differs from its file: int3s in `placed`, with the byte of the file and whether a call returns there;
+    /// what stands in the slack as code.
+    fn compare_segment(&mut self, segment: &Mapping, file: &File, placed: &mut BTreeMap<Addr, (u8, bool)>) {
+        let slack = slack_of(segment, file);
+        let mut used: Option<(Addr, Addr)> = None;
+        for range in self.memory.touched(segment.range()) {
+            let (start, end) = (range.start.max(segment.start), range.end.min(segment.end));
+            let pieces = (start.0..end.0).step_by(PIECE as usize);
+            for at in pieces.map(Addr) {
+                let offset = segment.offset + (at.0 - segment.start.0);
+                let mut present = vec![0; usize::try_from((end.0 - at.0).min(PIECE)).unwrap_or(0)];
+                let n = self.memory.read_uncached(at, &mut present);
+                let original = read(file, offset, n);
+                let differs =
+                    present.iter().zip(&original).enumerate().filter(|(_, (present, original))| present != original);
+                for (i, (&present, &original)) in differs {
+                    let addr = at.add(i as u64);
+                    if addr >= slack {
+                        used = Some(used.map_or((addr, addr), |(first, _)| (first, addr)));
+                    } else if present == INT3 {
+                        placed.insert(addr, (original, is_behind_call(file, offset + i as u64)));
+                    } else {
+                        self.unproved += 1;
+                    }
+                }
+            }
+        }
+        if let Some((first, last)) = used {
+            self.bytes.code.insert(first, last.0 + 1 - first.0);
+        }
+    }
+}
+
+/// Where the zeros begin that end the last page of a segment.
+fn slack_of(segment: &Mapping, file: &File) -> Addr {
+    let page = Addr(segment.end.0.saturating_sub(PAGE_SIZE).max(segment.start.0));
+    let size = usize::try_from(segment.end.0 - page.0).unwrap_or(0);
+    let bytes = read(file, segment.offset + (page.0 - segment.start.0), size);
+    let zeros = bytes.iter().rev().take_while(|&&byte| byte == 0).count();
+    Addr(segment.end.0 - zeros as u64)
+}
+
+/// Whether the instruction in front of `offset` in a file is a call.
+fn is_behind_call(file: &File, offset: u64) -> bool {
+    let size = offset.min(step::MAX_INSTRUCTION_LEN as u64);
+    step::ends_in_call(&read(file, offset - size, usize::try_from(size).unwrap_or(0)))
+}
+
+/// Where functions begin.
+fn functions_of(module: &MappedModule, file: &File) -> BTreeSet<Addr> {
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let bytes = read(file, 0, usize::try_from(size).unwrap_or(0));
+    let Ok(elf) = Elf::parse(&bytes) else { return BTreeSet::new() };
+    let Some(bias) = elf.load_bias(&module.segments) else { return BTreeSet::new() };
+    let functions = elf.all_symbols().map(|symbol| symbol.addr).chain([elf.entry()]);
+    functions.map(|addr| bias.to_process(addr)).collect()
+}
+
+/// `size` bytes of a file from `offset` on; zeros behind its end, as in the last page of a mapping.
+fn read(file: &File, offset: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    bytes
+}
