@@ -195,11 +195,11 @@ fn a_detach_waits_for_no_thread_that_has_ended() {
 }
 
 /// What a process makes of SIGTRAP: blocked, by thread, ignored, caught.
-fn trap_state(pid: i32) -> Vec<(i32, Option<String>, Option<String>, Option<String>)> {
-    let field = |tid, name| procfs::status_field(tid, name);
+fn trap_state(pid: i32) -> Vec<(i32, [Option<String>; 3])> {
     let mut threads = procfs::threads(pid);
     threads.sort_unstable();
-    threads.into_iter().map(|tid| (tid, field(tid, "SigBlk"), field(tid, "SigIgn"), field(tid, "SigCgt"))).collect()
+    let state = |tid| ["SigBlk", "SigIgn", "SigCgt"].map(|name| procfs::status_field(tid, name));
+    threads.into_iter().map(|tid| (tid, state(tid))).collect()
 }
 
 /// T07: an attach and a detach leave SIGTRAP's action and all masks as they were, whatever a thread has hit last.
