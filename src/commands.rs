@@ -10,6 +10,7 @@ pub mod direct;
 pub mod doctor;
 pub mod hook;
 pub mod instances;
+pub mod lookup;
 pub mod naming;
 pub mod progress;
 pub mod run;
@@ -19,8 +20,9 @@ pub mod supervise;
 pub mod tree;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};
+use crate::elf;
 use crate::session::SessionError;
-use crate::tracer::{TracerError, guardian};
+use crate::tracer::{TracerError, faults, guardian, limits};
 use std::io::{self, IsTerminal, Write};
 use tracing::level_filters::LevelFilter;
 
@@ -35,6 +37,10 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// # Errors
 /// heaptrace's own failures; [`exit_status`] says what to exit with.
 pub fn execute(command: &Command) -> anyhow::Result<u8> {
+    elf::mind_available_memory(limits::available_memory);
+    if let Err(error) = faults::survive_shortened_files() {
+        tracing::warn!("{error}");
+    }
     match command {
         Command::Run(options) => {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));

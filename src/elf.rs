@@ -18,9 +18,12 @@ mod dynamic;
 mod minidebug;
 mod sections;
 mod symbols;
+mod unpacking;
 
+pub use minidebug::unpacked_object;
 pub use sections::{AltLink, DebugLink, UnwindSections, hex};
 pub use symbols::{Binding, Symbol, SymbolKind, Table, base_name};
+pub use unpacking::mind_available_memory;
 
 type Header = elf::FileHeader64<LE>;
 
@@ -45,6 +48,17 @@ pub enum ElfError {
     /// The headers contradict the bytes.
     #[error("damaged ELF file: {0}")]
     Damaged(&'static str),
+    /// A compressed section is out of proportion, or of what memory is free.
+    #[error(
+        "a compressed section of {} that claims to be {} is left alone: so much is not believed, or not free in memory",
+        unpacking::human(*packed), unpacking::human(*size)
+    )]
+    Unpacked {
+        /// Its bytes in the file.
+        packed: u64,
+        /// What it says that they become.
+        size: u64,
+    },
 }
 
 /// How an object wants to be loaded.

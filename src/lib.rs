@@ -14,6 +14,7 @@ pub mod export;
 pub mod glob;
 pub mod heapmodel;
 pub mod leaks;
+pub mod mapped;
 pub mod maps;
 pub mod memory;
 pub mod paths;

@@ -24,7 +24,7 @@ mod split;
 mod table;
 mod variables;
 
-pub use companions::Companion;
+pub use companions::{Companion, Leads};
 pub use demangle::function_name;
 pub use files::{Bytes, DebugServers, FileVersion, Search};
 pub use hints::hint;
@@ -164,13 +164,39 @@ fn resolve_module(
     } else {
         search.debug_file(&source.path, build_id.as_deref(), known.as_ref(), warn)
     };
-    let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, warn));
+    let objects = Objects { own, image, file: file.as_ref(), debug_file: debug_file.as_ref() };
+    let resolution = resolve_by(&objects, source, search, addrs, warn);
+    for (place, _) in file.iter().chain(&debug_file).filter(|(_, bytes)| bytes.is_cut()) {
+        warn(format!("{} was shortened while it was read: names are incomplete", place.display()));
+    }
+    resolution
+}
+
+/// What was found of a module.
+struct Objects<'d> {
+    /// The object in its file.
+    own: Option<Elf<'d>>,
+    /// The object in memory, where there is no file.
+    image: Option<Elf<'d>>,
+    file: Option<&'d (PathBuf, Bytes)>,
+    debug_file: Option<&'d (PathBuf, Bytes)>,
+}
+
+fn resolve_by(
+    found: &Objects<'_>,
+    source: &ModuleSource,
+    search: &Search,
+    addrs: &[ObjAddr],
+    warn: &mut dyn FnMut(String),
+) -> Resolution {
+    let &Objects { own, image, file, debug_file } = found;
+    let debug = debug_file.and_then(|(place, bytes)| parse(place, bytes, warn));
     let packed = packed_symbols([own, debug], &source.path, warn);
     let mini = packed.as_ref().and_then(|bytes| parse(&source.path, bytes, warn));
 
     let objects: Vec<Elf<'_>> = [own, image, debug, mini].into_iter().flatten().collect();
     let functions = FunctionTable::new(&objects);
-    let place_of_dwarf = debug_file.as_ref().or(file.as_ref()).map(|(place, _)| place.as_path());
+    let place_of_dwarf = debug_file.or(file).map(|(place, _)| place.as_path());
     let Some((place, elf)) = place_of_dwarf.zip(debug.or(own)) else {
         return resolve_all(addrs, &functions, None);
     };

@@ -8,6 +8,7 @@ pub mod affinity;
 mod alarm;
 pub mod control;
 pub mod execevents;
+pub mod faults;
 pub mod files;
 pub mod guardian;
 mod injection;

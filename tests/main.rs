@@ -53,6 +53,7 @@ mod suite {
     mod guardian;
     mod harness;
     mod hook;
+    mod hostile;
     mod injection;
     mod launch;
     mod leaks;

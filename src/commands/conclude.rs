@@ -4,6 +4,7 @@ use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
+use super::lookup::Patience;
 use super::naming::{Asked, FIRST, KnownNames, profile};
 use super::use_color;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
@@ -16,6 +17,7 @@ use crate::leaks::verdict::Circumstances;
 use crate::profile::Profile;
 use crate::session::{LeakScan, ModuleRecord, Recording, Traced};
 use crate::symbols::DebugServers;
+use crate::tracer::control::signal_name;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
@@ -32,7 +34,7 @@ pub struct Concluded {
     pub not_passed_on: Vec<HookError>,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
-    /// The signal that ended the waiting for an output, if one did.
+    /// The signal that ended the looking up of names or the waiting for an output, if one did.
     pub interrupted: Option<i32>,
 }
 
@@ -145,7 +147,8 @@ fn conclude_as(
     let mut waiter = Waiter::new(options.verbosity);
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
-    let mut work = Work { options, outputs, servers, export, number, known: KnownNames::default(), judging };
+    let known = KnownNames::with(Patience::new(options.verbosity == Verbosity::Quiet, servers));
+    let mut work = Work { options, outputs, servers, export, number, known, judging };
     let (profile, files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
         let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
@@ -155,6 +158,7 @@ fn conclude_as(
     } else {
         work.tree(traced, &mut waiter)
     };
+    let naming_ended_by = work.known.ended_by();
     if check.is_some_and(|check| check.github) {
         let _ = io::stderr().write_all(annotations(&profile).as_bytes());
     }
@@ -210,7 +214,7 @@ fn conclude_as(
         unsaved: saved.failures,
         not_passed_on,
         unknown_functions,
-        interrupted: waiter.interrupted(),
+        interrupted: waiter.interrupted().or(naming_ended_by),
     }
 }
 
@@ -233,9 +237,14 @@ impl Work<'_, '_> {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
         let asked = Asked { check: check.is_some(), explain, block: None, servers: self.servers };
-        let circumstances = circumstances(&recording);
+        let mut circumstances = circumstances(&recording);
         let mut profile = profile(recording, self.options, asked, &mut self.known);
         profile.meta.part = self.number;
+        if let Some(signal) = self.known.ended_by() {
+            let cause = format!("{} ended the looking up of names, which suppressions need", signal_name(signal));
+            let before = circumstances.not_scanned.take();
+            circumstances.not_scanned = Some(before.into_iter().chain([cause]).collect::<Vec<_>>().join("; "));
+        }
         if let Some(judging) = &mut self.judging {
             (judging.judge)(&mut profile, &circumstances);
         }

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// elfutils' client.
@@ -24,6 +25,10 @@ pub struct Debuginfod {
     client: PathBuf,
     quiet: bool,
     state: Mutex<State>,
+    /// Whether the client runs, or was ended by Ctrl-C.
+    takes_interrupt: AtomicBool,
+    /// Whether nobody waits for an answer any more.
+    given_up: AtomicBool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +55,13 @@ impl Debuginfod {
         let Some(client) = client else {
             anyhow::bail!("--debuginfod needs the program {CLIENT} (Debian package debuginfod; of elfutils elsewhere)");
         };
-        Ok(Self { client, quiet, state: Mutex::new(State::NotAsked) })
+        Ok(Self {
+            client,
+            quiet,
+            state: Mutex::new(State::NotAsked),
+            takes_interrupt: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+        })
     }
 
     fn ask(&self, build_id: &str) -> Result<Option<PathBuf>, String> {
@@ -63,8 +74,15 @@ impl Debuginfod {
         }
         // Ctrl-C ends the client, and with it our waiting.
         control::give_inherited_signals(&mut command);
+        self.takes_interrupt.store(true, Ordering::Release);
+        let answer = self.answer_of(command);
+        self.takes_interrupt.fetch_and(answer.is_err(), Ordering::AcqRel);
+        answer
+    }
+
+    fn answer_of(&self, mut command: Command) -> Result<Option<PathBuf>, String> {
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", self.client.display()))?;
-        let status = wait(&mut child)?;
+        let status = self.wait(&mut child)?;
         let mut said = Vec::new();
         if status.success() {
             read_all(child.stdout.take(), &mut said);
@@ -79,6 +97,24 @@ impl Debuginfod {
         let last = said.lines().rfind(|line| !line.trim().is_empty()).map_or_else(|| status.to_string(), str::to_owned);
         Err(format!("{CLIENT}: {last}; the servers are not asked again"))
     }
+
+    fn wait(&self, child: &mut Child) -> Result<std::process::ExitStatus, String> {
+        let began = Instant::now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if began.elapsed() < LONGEST && !self.given_up.load(Ordering::Acquire) => {
+                    std::thread::sleep(Duration::from_millis(5))
+                }
+                Ok(None) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(format!("{CLIENT} had not ended after {} s", began.elapsed().as_secs()));
+                }
+                Err(error) => return Err(format!("{CLIENT}: {error}")),
+            }
+        }
+    }
 }
 
 impl DebugServers for Debuginfod {
@@ -86,6 +122,7 @@ impl DebugServers for Debuginfod {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match *state {
             State::GivenUp => return Ok(None),
+            _ if self.given_up.load(Ordering::Acquire) => return Ok(None),
             State::NotAsked if !self.quiet => {
                 let _ = writeln!(io::stderr(), "heaptrace: asking debuginfod for debug files (Ctrl-C ends it)");
             }
@@ -98,21 +135,15 @@ impl DebugServers for Debuginfod {
         }
         answer
     }
-}
 
-fn wait(child: &mut Child) -> Result<std::process::ExitStatus, String> {
-    let began = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Ok(status),
-            Ok(None) if began.elapsed() < LONGEST => std::thread::sleep(Duration::from_millis(5)),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{CLIENT} had not ended after {} s", LONGEST.as_secs()));
-            }
-            Err(error) => return Err(format!("{CLIENT}: {error}")),
-        }
+    fn takes_interrupt(&self) -> bool {
+        self.takes_interrupt.load(Ordering::Acquire)
+    }
+
+    fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        // Held while the client is asked: it has ended then.
+        drop(self.state.lock());
     }
 }
 

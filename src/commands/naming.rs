@@ -1,6 +1,7 @@
 //! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that what
 //! was found once is remembered.
 
+use super::lookup::{Lookup, Patience};
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::cli::ProfileOptions;
 use crate::paths::below;
@@ -28,6 +29,20 @@ type Identity = (PathBuf, Option<String>);
 #[derive(Debug, Default)]
 pub struct KnownNames {
     modules: FxHashMap<Identity, KnownModule>,
+    /// How long they are waited for. None: for ever, and signals are somebody else's.
+    patience: Option<Patience>,
+}
+
+impl KnownNames {
+    /// None yet; signals end the looking up.
+    pub fn with(patience: Patience) -> Self {
+        Self { patience: Some(patience), ..Self::default() }
+    }
+
+    /// The signal that ended the looking up, if one did.
+    pub fn ended_by(&self) -> Option<i32> {
+        self.patience.as_ref().and_then(Patience::ended_by)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -37,17 +52,16 @@ struct KnownModule {
 }
 
 /// Asks only for what is not known yet.
-#[derive(Debug)]
 struct Remembering<'a> {
-    inner: Symbolizer,
-    known: &'a mut KnownNames,
+    inner: Box<dyn Symbolize + 'a>,
+    known: &'a mut FxHashMap<Identity, KnownModule>,
     modules: FxHashMap<ModuleId, Identity>,
 }
 
 impl Symbolize for Remembering<'_> {
     fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
         let Some(identity) = self.modules.get(&module) else { return self.inner.resolve(module, addrs) };
-        let known = self.known.modules.entry(identity.clone()).or_default();
+        let known = self.known.entry(identity.clone()).or_default();
         let new: Vec<ObjAddr> = addrs.iter().filter(|addr| !known.frames.contains_key(addr)).copied().collect();
         if !new.is_empty() {
             let Resolution { frames, status } = self.inner.resolve(module, &new);
@@ -140,6 +154,17 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
     };
     let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
         let inner = symbolizer(&modules, options, root, asked.servers.cloned()).with_perf_map(perf_map);
+        let KnownNames { modules: known, patience } = known;
+        let inner: Box<dyn Symbolize> = match patience {
+            None => Box::new(inner),
+            Some(patience) => {
+                let paths = modules.iter().map(|module| (module.id, module.path.clone())).collect();
+                match Lookup::start(inner, paths, patience) {
+                    Ok(lookup) => Box::new(lookup),
+                    Err(inner) => Box::new(inner),
+                }
+            }
+        };
         Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() })
     } else {
         Box::new(NoSymbols)

@@ -1,29 +1,38 @@
 //! `.gnu_debugdata`: the symbol table of an otherwise stripped file, compressed by xz ("MiniDebugInfo", as Fedora has it).
 
-use super::{Elf, ElfError};
+use super::{Elf, ElfError, unpacking};
 use std::io::Read;
 
-/// What is unpacked at most, in bytes: the symbol tables of the largest programs have some tens of megabytes.
-const LARGEST: u64 = 512 << 20;
 /// Memory for unpacking, in KiB: `xz -9` needs 65 MiB.
 const UNPACKING_KIB: u32 = 128 << 10;
 
-impl Elf<'_> {
+impl<'d> Elf<'d> {
     /// The object that is packed in the file, whose symbols (functions that are not in `.dynsym`) have this file's addresses;
     /// `None` if there is none.
     ///
     /// # Errors
-    /// The section is damaged, or unpacks to more than 512 MiB.
+    /// The section is damaged, or unpacks to more than it should.
     pub fn mini_debug_info(&self) -> Result<Option<Vec<u8>>, ElfError> {
-        let Some(packed) = self.raw_section(".gnu_debugdata").filter(|packed| !packed.is_empty()) else {
-            return Ok(None);
-        };
-        let mut unpacked = Vec::new();
-        let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, UNPACKING_KIB);
-        match reader.take(LARGEST + 1).read_to_end(&mut unpacked) {
-            Ok(size) if size as u64 <= LARGEST => Ok(Some(unpacked)),
-            Ok(_) => Err(ElfError::Damaged(".gnu_debugdata unpacks to more than 512 MiB")),
-            Err(_) => Err(ElfError::Damaged(".gnu_debugdata can't be unpacked")),
-        }
+        self.packed_object().map_or(Ok(None), |packed| unpacked_object(packed).map(Some))
+    }
+
+    /// That object as it is packed, for [`unpacked_object`].
+    pub fn packed_object(&self) -> Option<&'d [u8]> {
+        self.raw_section(".gnu_debugdata").filter(|packed| !packed.is_empty())
+    }
+}
+
+/// Unpacks the object of [`Elf::packed_object`].
+///
+/// # Errors
+/// It is damaged, or unpacks to more than it should.
+pub fn unpacked_object(packed: &[u8]) -> Result<Vec<u8>, ElfError> {
+    let mut unpacked = Vec::new();
+    let most = unpacking::most_bytes_of(packed.len() as u64);
+    let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, UNPACKING_KIB);
+    match reader.take(most.saturating_add(1)).read_to_end(&mut unpacked) {
+        Ok(size) if size as u64 <= most => Ok(unpacked),
+        Ok(size) => Err(ElfError::Unpacked { packed: packed.len() as u64, size: size as u64 }),
+        Err(_) => Err(ElfError::Damaged(".gnu_debugdata can't be unpacked")),
     }
 }

@@ -1,6 +1,6 @@
 //! Sections, notes and links to separate debug files.
 
-use super::{Elf, ElfError, Header, page_floor, slice};
+use super::{Elf, ElfError, Header, page_floor, slice, unpacking};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::unwinder::{Section, UnwindModule};
 use object::LittleEndian as LE;
@@ -10,12 +10,6 @@ use object::read::{CompressedData, CompressionFormat};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A section that claims to be larger when uncompressed is damaged, or meant to fill the memory.
-const LARGEST_SECTION: u64 = 16 << 30;
-/// What a byte can become at most: deflate repeats up to 258 bytes by two bits. (zstd has no such bound; what it packs
-/// better than this is no debug information.)
-const LARGEST_RATIO: u64 = 1032;
 
 /// `.gnu_debuglink`: the name of a separate debug file, as `objcopy --add-gnu-debuglink` writes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,6 +93,11 @@ impl<'d> Elf<'d> {
         self.has_section(".debug_info") || self.has_section(".zdebug_info")
     }
 
+    /// Whether it has unwind tables that are not loaded (DWARF's `.debug_frame`, compressed or not).
+    pub fn has_debug_frame(&self) -> bool {
+        self.has_section(".debug_frame") || self.has_section(".zdebug_frame")
+    }
+
     /// The object addresses of a section of this name.
     pub fn section_range(&self, name: &str) -> Option<Range<ObjAddr>> {
         let section = self.section_header(name)?;
@@ -164,20 +163,32 @@ impl<'d> Elf<'d> {
         } else {
             return Ok(Cow::Borrowed(data));
         };
-        compressed
-            .filter(|c| c.uncompressed_size <= LARGEST_SECTION.min(LARGEST_RATIO.saturating_mul(c.data.len() as u64)))
-            .and_then(|c| c.decompress().ok())
-            .ok_or(ElfError::Damaged("a section can't be uncompressed"))
+        let compressed = compressed.ok_or(ElfError::Damaged("a section can't be uncompressed"))?;
+        if compressed.uncompressed_size > unpacking::most_bytes_of(compressed.data.len() as u64) {
+            return Err(ElfError::Unpacked {
+                packed: compressed.data.len() as u64,
+                size: compressed.uncompressed_size,
+            });
+        }
+        compressed.decompress().map_err(|_| ElfError::Damaged("a section can't be uncompressed"))
     }
 
-    /// A section with its address, for the unwinder. Absent if damaged.
+    /// A section with its address, for the unwinder. Absent if damaged, or compressed.
     pub fn section(&self, name: &str) -> Option<Section> {
-        let addr = self.section_range(name)?.start;
-        let data = self.section_data(name).ok().flatten()?;
-        Some(Section { addr, bytes: data.into() })
+        let header = self.section_header(name)?;
+        if header.sh_type(LE) == elf::SHT_NOBITS || header.sh_flags(LE).contains(elf::SHF_COMPRESSED) {
+            return None;
+        }
+        Some(Section { addr: ObjAddr(header.sh_addr(LE)), bytes: header.data(LE, self.data).ok()?.into() })
     }
 
-    /// Everything that unwinding needs, as far as it is there.
+    /// `.debug_frame`, uncompressed if need be, which takes time: not for a thread that others wait for. Absent if damaged.
+    pub fn debug_frame(&self) -> Option<Section> {
+        let data = self.section_data(".debug_frame").ok().flatten().filter(|data| !data.is_empty())?;
+        Some(Section { addr: ObjAddr(0), bytes: data.into() })
+    }
+
+    /// Everything that unwinding needs, as far as it is there and not compressed (see [`Elf::debug_frame`]).
     pub fn unwind_sections(&self) -> UnwindSections {
         let eh_frame_hdr = self.eh_frame_hdr();
         UnwindSections {

@@ -219,6 +219,7 @@ impl Process {
             self.cost.wall_ns = self.lived_ns();
         }
         self.note_thread_names();
+        self.warnings.extend(self.space.take_warnings());
         let mut leaks = match self.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.exit),
             None => LeakScan::NotWanted,

@@ -9,6 +9,8 @@ mod data;
 mod exec;
 mod facts;
 mod fork;
+mod helper;
+mod named;
 mod object;
 mod original;
 #[cfg(test)]
@@ -37,8 +39,9 @@ use crate::tracer::retry::RetryHandler;
 use crate::tracer::root::TargetRoot;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
-use crate::unwinder::{StackTable, Unwinder};
+use crate::unwinder::{Section, StackTable, Unwinder};
 use facts::{Facts, in_process};
+use helper::Late;
 use object::Object;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
@@ -191,6 +194,8 @@ pub struct AddressSpace {
     leak_suppressions: Vec<(Addr, String)>,
     /// Allocator functions, and other things of weight, that could not be watched: in words.
     blind_spots: Vec<String>,
+    /// Unwind tables of debug files that are still being looked for.
+    awaited_frames: Vec<(ModuleId, Late<Option<Section>>)>,
 }
 
 /// Which allocator functions have probes.
@@ -283,6 +288,7 @@ impl AddressSpace {
             aside_for: BTreeSet::new(),
             leak_suppressions: Vec::new(),
             blind_spots: Vec::new(),
+            awaited_frames: Vec::new(),
         })
     }
 
@@ -316,6 +322,11 @@ impl AddressSpace {
         self.place_probes(table)?;
         self.watch_start()?;
         Ok(std::mem::take(&mut self.warnings))
+    }
+
+    /// Warnings that have come up since the last [`AddressSpace::refresh`].
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
     }
 
     fn read_maps(&mut self, tid: i32) -> Result<()> {
@@ -408,13 +419,13 @@ impl AddressSpace {
             }
         }
         let data = facts.module_data(id, bias);
-        let internal_code = facts.internal_code.iter().map(|range| in_process(range, bias)).collect();
+        let internal_code = facts.named.internal_code.iter().map(|range| in_process(range, bias)).collect();
         let start = facts.static_entry.map(|entry| bias.to_process(entry));
         let symbols = ModuleSymbols {
             module: id,
             file_name: mapped.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             soname: facts.soname.clone(),
-            symbols: facts.allocator.clone(),
+            symbols: facts.named.allocator.clone(),
         };
         self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, start, internal_code, data });
     }

@@ -2,7 +2,8 @@
 //!
 //! Debug files are looked for as gdb does it (gdb manual, "Separate Debug Files"): by build id, then by debug link.
 
-use crate::elf::{Elf, hex};
+use crate::elf::{DebugLink, Elf, hex};
+use crate::mapped::{self, Registered};
 use crate::paths::below;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions};
@@ -13,9 +14,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files up to this size are read. A file that is truncated while it is mapped kills who reads it (SIGBUS), and a program
-/// that is just being rebuilt may be.
+/// Files up to this size are read, larger ones are mapped. What is read does not change any more.
 const LARGEST_READ: u64 = 32 << 20;
+
+/// The checksum of a file up to this size is computed: files without a build id, by which larger ones are told.
+const LARGEST_SUMMED: u64 = 8 << 30;
+
+/// So much of a file is summed at a time, in bytes.
+const SUMMED_AT_ONCE: usize = 1 << 20;
 
 /// O_NONBLOCK on Linux x86-64: opening a FIFO that has taken a file's place must not wait for a writer.
 const NONBLOCK: i32 = 0o4000;
@@ -30,6 +36,14 @@ pub trait DebugServers: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// A sentence about what went wrong: to be told, not a reason to stop.
     fn fetch(&self, build_id: &str) -> Result<Option<PathBuf>, String>;
+
+    /// Whether a Ctrl-C that has just come is meant for them: they are being asked, or were until it came.
+    fn takes_interrupt(&self) -> bool {
+        false
+    }
+
+    /// Ends what is being asked: nobody waits for the answer any more.
+    fn give_up(&self) {}
 }
 
 /// Where files are looked for.
@@ -122,6 +136,17 @@ impl Search {
         elf: Option<&Elf<'_>>,
         warn: &mut dyn FnMut(String),
     ) -> Option<(PathBuf, Bytes)> {
+        self.debug_file_by(path, build_id, elf.and_then(Elf::debug_link).as_ref(), warn)
+    }
+
+    /// The same by the debug link itself.
+    pub(super) fn debug_file_by(
+        &self,
+        path: &Path,
+        build_id: Option<&[u8]>,
+        link: Option<&DebugLink<'_>>,
+        warn: &mut dyn FnMut(String),
+    ) -> Option<(PathBuf, Bytes)> {
         let mut copy = None;
         for place in build_id.map(|id| self.build_id_places(id)).unwrap_or_default() {
             if let Some(bytes) = open_if_there(&place, warn) {
@@ -135,7 +160,7 @@ impl Search {
                 warn(format!("{} is not the debug file that its name says: ignored", place.display()));
             }
         }
-        self.linked_file(path, build_id, elf, warn).or_else(|| self.fetched_file(build_id?, warn)).or(copy)
+        self.linked_file(path, build_id, link, warn).or_else(|| self.fetched_file(build_id?, warn)).or(copy)
     }
 
     fn fetched_file(&self, build_id: &[u8], warn: &mut dyn FnMut(String)) -> Option<(PathBuf, Bytes)> {
@@ -155,24 +180,25 @@ impl Search {
         &self,
         path: &Path,
         build_id: Option<&[u8]>,
-        elf: Option<&Elf<'_>>,
+        link: Option<&DebugLink<'_>>,
         warn: &mut dyn FnMut(String),
     ) -> Option<(PathBuf, Bytes)> {
-        let link = elf?.debug_link()?;
+        let link = link?;
         for place in self.link_places(path, link.name) {
             let Some(bytes) = open_if_there(&place, warn) else { continue };
             let same = match (build_id, id_of(&bytes)) {
-                (Some(wanted), Some(found)) => wanted == found,
-                _ => crc_of(&bytes) == link.crc,
+                (Some(wanted), Some(found)) => Ok(wanted == found),
+                _ => has_checksum(&place, &bytes, link.crc),
             };
-            if same {
-                return Some((place, bytes));
+            match same {
+                Ok(true) => return Some((place, bytes)),
+                Ok(false) => warn(format!(
+                    "{} does not belong to {} (checksum or build id differ): ignored",
+                    place.display(),
+                    path.display()
+                )),
+                Err(error) => warn(format!("{}: {error}: ignored", place.display())),
             }
-            warn(format!(
-                "{} does not belong to {} (checksum or build id differ): ignored",
-                place.display(),
-                path.display()
-            ));
         }
         None
     }
@@ -249,10 +275,31 @@ fn id_of(bytes: &[u8]) -> Option<Vec<u8>> {
     Elf::parse_debug(bytes).ok()?.build_id().map(<[u8]>::to_vec)
 }
 
-fn crc_of(bytes: &[u8]) -> u32 {
+/// Whether the file at `place`, with these bytes, is an object and has this checksum. A mapped file is summed by reading: the
+/// holes of a sparse one would become memory where they are looked at.
+fn has_checksum(place: &Path, bytes: &Bytes, wanted: u32) -> std::io::Result<bool> {
+    if Elf::parse_debug(bytes).is_err() {
+        return Ok(false);
+    }
     let mut crc = flate2::Crc::new();
-    crc.update(bytes);
-    crc.sum()
+    if let Bytes::Read(bytes) = bytes {
+        crc.update(bytes);
+        return Ok(crc.sum() == wanted);
+    }
+    if bytes.len() as u64 > LARGEST_SUMMED {
+        return Err(std::io::Error::other(format!(
+            "its {} GiB are too many for a checksum, and it has no build id to know it by",
+            bytes.len() >> 30
+        )));
+    }
+    let mut file = File::open(place)?.take(LARGEST_SUMMED);
+    let mut part = vec![0; SUMMED_AT_ONCE];
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(crc.sum() == wanted),
+            n => crc.update(part.get(..n).unwrap_or_default()),
+        }
+    }
 }
 
 pub(super) fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
@@ -306,7 +353,15 @@ pub enum Bytes {
     /// In our memory.
     Read(Vec<u8>),
     /// In the page cache.
-    Mapped(memmap2::Mmap),
+    Mapped(Mapped),
+}
+
+/// The bytes of a mapped file. If it is shortened meanwhile, they become zeros.
+#[derive(Debug)]
+pub struct Mapped {
+    /// Before the mapping, as it must end first.
+    registered: Registered,
+    map: memmap2::Mmap,
 }
 
 impl Deref for Bytes {
@@ -315,7 +370,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Read(bytes) => bytes,
-            Self::Mapped(map) => map,
+            Self::Mapped(mapped) => &mapped.map,
         }
     }
 }
@@ -346,10 +401,16 @@ impl Bytes {
             return Ok(Self::Read(bytes));
         }
         // SAFETY: the mapping is private and read-only, and lives as long as the borrows of it. Another process may still
-        // change the file's bytes meanwhile: all of them are read as plain integers and checked, like any input. Shortening
-        // the file would end us by SIGBUS; files of this size are replaced by renaming, not rewritten.
+        // change the file's bytes meanwhile: all of them are read as plain integers and checked, like any input. One who
+        // shortens the file takes pages away: the handler of SIGBUS puts zeros there, which a private mapping may hold.
         let map = unsafe { memmap2::Mmap::map(file)? };
-        Ok(Self::Mapped(map))
+        let registered = mapped::register(&map).ok_or_else(|| Error::other("too many large files are open"))?;
+        Ok(Self::Mapped(Mapped { registered, map }))
+    }
+
+    /// Whether the file was found to have been shortened while it was looked at.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Mapped(mapped) if mapped.registered.is_cut())
     }
 }
 

@@ -356,6 +356,7 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
     let Some(mask) = INHERITED_MASK.get().copied() else { return };
     let reset = move || {
         super::limits::restore();
+        super::faults::restore_inherited();
         // SAFETY: the mask is valid, nothing is returned; the default is valid for this signal.
         let result = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
@@ -386,6 +387,7 @@ pub const fn signal_name(signal: i32) -> &'static str {
         INTERRUPT => "Ctrl-C (SIGINT)",
         QUIT => "SIGQUIT",
         libc::SIGHUP => "SIGHUP",
+        CPU_TIME => "the limit of CPU time (SIGXCPU)",
         _ => "SIGTERM",
     }
 }

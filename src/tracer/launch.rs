@@ -256,6 +256,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
             super::limits::restore();
+            super::faults::restore_inherited();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
             // Without this the read below would never see the end of the pipe if heaptrace died now.
             libc::close(gate_write.as_raw_fd());

@@ -50,6 +50,45 @@ pub(super) fn restore() {
     }
 }
 
+/// How many bytes heaptrace can take without harm to itself or to others: what is free on the machine, in its control groups,
+/// and of its own address space, whichever is least. None if nothing of this can be told.
+pub fn available_memory() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| kib_of(&text, "MemAvailable:"));
+    [machine, of_control_groups(), of_address_space()].into_iter().flatten().min()
+}
+
+/// The value of a line of /proc/meminfo or /proc/PID/status, in bytes.
+fn kib_of(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least that a control group around us has left (cgroup v2: memory.max less memory.current; the page cache counts as
+/// used there, though the kernel would give it up).
+fn of_control_groups() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |path: std::path::PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let root = std::path::Path::new("/sys/fs/cgroup");
+    let own = root.join(group);
+    let left = own.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(|folder| {
+        // "max" is no number, and no limit.
+        Some(number(folder.join("memory.max"))?.saturating_sub(number(folder.join("memory.current"))?))
+    });
+    left.min()
+}
+
+/// What `ulimit -v` leaves.
+fn of_address_space() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place.
+    if unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    let used = std::fs::read_to_string("/proc/self/status").ok().and_then(|text| kib_of(&text, "VmSize:"))?;
+    Some(limit.rlim_cur.saturating_sub(used))
+}
+
 /// Address space that is kept for the moment when there is no more. Letting go of the target needs far less; the symbol table
 /// that is being read when it happens may be as large.
 const RESERVE: usize = 16 << 20;
@@ -130,5 +169,18 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promises are passed on; a failed realloc leaves the block as it was.
         again_if_null(unsafe { System.realloc(block, layout, size) }, || unsafe { System.realloc(block, layout, size) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_in_bytes() {
+        let text = "MemTotal:       24000000 kB\nMemAvailable:   23000000 kB\n";
+        assert_eq!(kib_of(text, "MemAvailable:"), Some(23_000_000 * 1024));
+        assert_eq!((kib_of(text, "VmSize:"), kib_of("VmSize: much kB", "VmSize:")), (None, None));
+        assert!(available_memory().is_some_and(|bytes| bytes > 0));
     }
 }

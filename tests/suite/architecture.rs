@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("addr", &[]),
     ("glob", &[]),
+    ("mapped", &[]),
     ("memory", &["addr"]),
     ("paths", &[]),
     ("arch", &["addr", "memory"]),
@@ -23,9 +24,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("leaks", &["addr", "allocators", "arch", "elf", "glob", "heapmodel", "maps", "memory", "profile"]),
     ("progress", &[]),
     ("ctl", &[]),
-    ("symbols", &["addr", "elf", "maps", "memory", "paths", "profile", "unwinder"]),
+    ("symbols", &["addr", "elf", "mapped", "maps", "memory", "paths", "profile", "unwinder"]),
     ("export", &["addr", "leaks", "profile", "unwinder"]),
-    ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "maps", "memory", "paths", "unwinder"]),
+    ("tracer", &["addr", "allocators", "arch", "breakpoints", "elf", "mapped", "maps", "memory", "paths", "unwinder"]),
     (
         "session",
         &[

@@ -33,7 +33,7 @@ pub(super) const ANNOTATIONS: [(&str, Annotation); 5] = [
 impl AddressSpace {
     /// Watches the functions of a module by which it tells of its memory.
     pub(super) fn watch_annotations(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        for &(function, annotation) in &facts.annotations {
+        for &(function, annotation) in &facts.named.annotations {
             let addr = bias.to_process(function);
             self.annotations.insert(addr, annotation);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::Annotation }, None)?;

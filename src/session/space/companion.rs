@@ -1,14 +1,17 @@
 //! What other files know of a loaded module: symbols that were stripped from it, unwind tables of its debug file.
 
+use super::helper::{Late, Soon, soon};
+use super::named::Named;
 use super::{AddressSpace, OriginalMemory};
 use crate::addr::ModuleId;
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::arch::Regs;
 use crate::elf::Elf;
-use crate::symbols::{Bytes, Companion};
+use crate::symbols::{Bytes, Leads};
 use crate::unwinder::{Section, Unwound};
 use std::path::Path;
+use std::time::Duration;
 
 /// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and those
 /// that the user has named. `known` are those of its own file.
@@ -23,22 +26,61 @@ pub(super) fn wants_companion(
     is_wanted && !elf.has_symtab()
 }
 
+/// How long the target may be kept waiting for symbols of a debug file without which its allocator is not seen.
+const SYMBOLS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a thread may be kept waiting for unwind tables of a debug file. Until they come its stacks are marked as guessed.
+const FRAMES_PATIENCE: Duration = Duration::from_secs(1);
+
 impl AddressSpace {
-    /// The debug file of a stripped module, or what is packed in its file.
-    pub(super) fn symbols_elsewhere(&self, path: &Path, elf: &Elf<'_>) -> Option<Companion> {
-        self.search.as_ref()?.companion(path, elf, |elf| elf.has_symtab())
+    /// What the symbols tell that were stripped from a module, `known` being those that were not: of its debug file, or of what
+    /// is packed in its file.
+    pub(super) fn symbols_elsewhere(
+        &mut self,
+        path: &Path,
+        elf: &Elf<'_>,
+        known: &[AllocatorSymbol],
+        is_program: bool,
+        table: &AllocatorTable,
+    ) -> Option<Named> {
+        let search = self.search.clone()?;
+        let is_needed = elf.is_static() || table.declared_symbols().next().is_some();
+        let (leads, known, table) = (Leads::of(path, elf), known.to_vec(), table.clone());
+        let looked = soon(SYMBOLS_PATIENCE, move || {
+            let companion = search.companion(&leads, |elf| elf.has_symtab())?;
+            Some(Named::of(&companion.elf()?, known, is_program, &table))
+        });
+        match looked {
+            Soon::Done(named) => named,
+            // A program that is linked with its allocator's library has it there.
+            Soon::Late(_) | Soon::Failed if !is_needed => None,
+            Soon::Late(_) | Soon::Failed => {
+                self.blind(format!(
+                    "the debug file of {} could not be looked through in {} s: allocator functions that only it names are not \
+                     seen",
+                    path.display(),
+                    SYMBOLS_PATIENCE.as_secs()
+                ));
+                None
+            }
+        }
     }
 
     /// The stack of a thread at the entry of a function. Code without CFI makes us look for its module's debug file: what is
     /// built without `.eh_frame` has its tables there.
     pub fn unwind_at_entry(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
+        self.take_awaited_frames();
         let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
         let found = self.unwinder.unwind_at_entry(regs, &mut memory, max_depth);
         let mut is_better = false;
         for module in self.unwinder.take_uncovered() {
-            if let Some(section) = self.debug_frame_elsewhere(module) {
-                self.unwinder.add_debug_frame(module, section);
-                is_better = true;
+            match self.debug_frame_elsewhere(module) {
+                Soon::Done(Some(section)) => {
+                    self.unwinder.add_debug_frame(module, section);
+                    is_better = true;
+                }
+                Soon::Late(late) => self.await_frames(module, late),
+                Soon::Done(None) | Soon::Failed => {}
             }
         }
         if !is_better {
@@ -48,12 +90,40 @@ impl AddressSpace {
         self.unwind_at_entry(regs, max_depth)
     }
 
-    fn debug_frame_elsewhere(&self, module: ModuleId) -> Option<Section> {
-        let record = self.records.get(module.0 as usize)?;
-        let bytes = Bytes::of_file(record.file.as_ref()?).ok()?;
-        let elf = Elf::parse(&bytes).ok()?;
-        let companion =
-            self.search.as_ref()?.companion(&record.path, &elf, |elf| elf.section(".debug_frame").is_some())?;
-        companion.elf()?.section(".debug_frame")
+    fn await_frames(&mut self, module: ModuleId, late: Late<Option<Section>>) {
+        if let Some(record) = self.records.get(module.0 as usize) {
+            self.warnings.push(format!(
+                "the unwind tables of {} are in its debug file, or compressed, and take long to read: stacks through it are \
+                 marked as guessed until they are there",
+                record.path.display()
+            ));
+        }
+        self.awaited_frames.push((module, late));
+    }
+
+    /// Takes the unwind tables that have come meanwhile.
+    fn take_awaited_frames(&mut self) {
+        for (module, late) in std::mem::take(&mut self.awaited_frames) {
+            match late.look() {
+                Soon::Done(Some(section)) => self.unwinder.add_debug_frame(module, section),
+                Soon::Late(late) => self.awaited_frames.push((module, late)),
+                Soon::Done(None) | Soon::Failed => {}
+            }
+        }
+    }
+
+    /// `.debug_frame` of a module's own file, where it is compressed, or else of its companion.
+    fn debug_frame_elsewhere(&self, module: ModuleId) -> Soon<Option<Section>> {
+        let record = self.records.get(module.0 as usize);
+        let opened = record.and_then(|record| Some((record.path.clone(), record.file.clone()?)));
+        let (Some((path, file)), Some(search)) = (opened, self.search.clone()) else { return Soon::Failed };
+        soon(FRAMES_PATIENCE, move || {
+            let bytes = Bytes::of_file(&file).ok()?;
+            let elf = Elf::parse(&bytes).ok()?;
+            elf.debug_frame().or_else(|| {
+                let companion = search.companion(&Leads::of(&path, &elf), |elf| elf.has_debug_frame())?;
+                companion.elf()?.debug_frame()
+            })
+        })
     }
 }

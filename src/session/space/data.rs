@@ -84,8 +84,8 @@ impl AddressSpace {
     }
 
     pub(super) fn watch_libc_exit(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        self.normal_exits.extend(facts.normal_exits.iter().map(|code| in_process(code, bias)));
-        for &function in &facts.exits {
+        self.normal_exits.extend(facts.named.normal_exits.iter().map(|code| in_process(code, bias)));
+        for &function in &facts.named.exits {
             self.place_or_defer(Deferred { addr: bias.to_process(function), to_place: ToPlace::Exit }, None)?;
         }
         Ok(())

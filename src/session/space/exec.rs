@@ -27,16 +27,16 @@ impl AddressSpace {
     /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
     /// execve(2) and ptrace(2).
     pub(super) fn watch_libc(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        if let Some(sigaction) = facts.sigaction {
+        if let Some(sigaction) = facts.named.sigaction {
             let addr = bias.to_process(sigaction);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
         }
-        for &(function, call) in &facts.exec_calls {
+        for &(function, call) in &facts.named.exec_calls {
             let addr = bias.to_process(function);
             self.exec_calls.insert(addr, call);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
         }
-        if let Some(ptrace) = facts.ptrace {
+        if let Some(ptrace) = facts.named.ptrace {
             let addr = bias.to_process(ptrace);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
         }

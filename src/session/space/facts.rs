@@ -1,14 +1,13 @@
 //! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
 
-use super::annotations::{ANNOTATIONS, Annotation};
 use super::companion::wants_companion;
-use super::exec::{EXEC_CALLS, ExecCall};
+use super::named::{Named, extent};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
-use crate::allocators::select::{AllocatorSymbol, is_internal_name};
-use crate::elf::{Elf, Segment, Slack, Symbol, SymbolKind, UnwindSections, base_name};
+use crate::allocators::select::AllocatorSymbol;
+use crate::elf::{Elf, Segment, Slack, Symbol, UnwindSections};
 use crate::leaks::roots::ModuleData;
-use crate::symbols::{Companion, FileVersion};
+use crate::symbols::FileVersion;
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,12 +17,6 @@ use std::sync::{Arc, Weak};
 
 /// What glibc's malloc is told by: glibc has these, other C libraries have not.
 const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
-
-/// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
-const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
-
-/// The functions that end the process in order, after the exit handlers.
-const NORMAL_EXITS: [&str; 2] = ["exit", "quick_exit"];
 
 /// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
 /// (<sanitizer/lsan_interface.h>).
@@ -42,22 +35,8 @@ pub(super) struct Facts {
     pub(super) unwind: UnwindSections,
     /// Where a program begins that no dynamic linker loads.
     pub(super) static_entry: Option<ObjAddr>,
-    /// The allocator's functions, also those whose symbols are in a companion only.
-    pub(super) allocator: Vec<AllocatorSymbol>,
-    /// Functions of an allocator's inside, where the program holds its own allocator.
-    pub(super) internal_code: Vec<Range<ObjAddr>>,
-    /// The C library's sigaction(2).
-    pub(super) sigaction: Option<ObjAddr>,
-    /// Where the C library executes programs.
-    pub(super) exec_calls: Vec<(ObjAddr, ExecCall)>,
-    /// The C library's ptrace(2).
-    pub(super) ptrace: Option<ObjAddr>,
-    /// Where the C library ends the process.
-    pub(super) exits: Vec<ObjAddr>,
-    /// The code of `exit` and its kin, where the C library has them.
-    pub(super) normal_exits: Vec<Range<ObjAddr>>,
-    /// The functions by which programs tell LeakSanitizer of their memory.
-    pub(super) annotations: Vec<(ObjAddr, Annotation)>,
+    /// What its symbols tell, also those that are in a companion only.
+    pub(super) named: Named,
     /// The dynamic linker's [`LOADER_SYMBOLS`].
     pub(super) loader: Option<(ObjAddr, ObjAddr)>,
     /// The program's own function that returns suppressions for leaks.
@@ -67,32 +46,18 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Those of `elf`. `companion` finds the file with the symbols that were stripped from it, and is asked if they are needed.
+    /// Those of `elf`. `elsewhere` looks for the symbols that were stripped from it, given the allocator functions that were
+    /// not, and is asked if they are needed.
     pub(super) fn of(
         elf: &Elf<'_>,
-        companion: impl FnOnce() -> Option<Companion>,
+        elsewhere: impl FnOnce(&[AllocatorSymbol]) -> Option<Named>,
         is_program: bool,
         table: &AllocatorTable,
     ) -> Self {
-        let mut allocator = allocator_symbols(elf, table);
-        let companion = if wants_companion(elf, &allocator, is_program, table) { companion() } else { None };
-        let companion = companion.as_ref().and_then(Companion::elf);
-        if let Some(companion) = &companion {
-            allocator.extend(allocator_symbols(companion, table));
-        }
-        // Where the symbols of its code are.
-        let named = companion.as_ref().unwrap_or(elf);
-        let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
-        let [sigaction, ptrace, exit, other_exit] =
-            named.find_symbols(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
-        let normal_exits = named.find_symbols(NORMAL_EXITS);
-        let execs = named.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
-        let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
-        let annotations = named.find_symbols(ANNOTATIONS.map(|(name, _)| name)).map(function_at);
-        let annotations = annotations.into_iter().zip(ANNOTATIONS).filter_map(|(addr, (_, told))| Some((addr?, told)));
-        let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
-        exits.sort_unstable();
-        exits.dedup();
+        let own = Named::of(elf, Vec::new(), is_program, table);
+        let is_needed = wants_companion(elf, &own.allocator, is_program, table);
+        let elsewhere = if is_needed { elsewhere(&own.allocator) } else { None };
+        let named = elsewhere.unwrap_or(own);
         let [version, mallopt, arena, suppressions, notify, state] = elf.find_symbols([
             GLIBC_SYMBOLS[0],
             GLIBC_SYMBOLS[1],
@@ -103,7 +68,6 @@ impl Facts {
         ]);
         let is_glibc = version.is_some() || mallopt.is_some();
         let arena = arena.filter(|symbol| symbol.size > 0).map(|symbol| extent(&symbol));
-        let internal_code = if is_program && !allocator.is_empty() { internal_code(named) } else { Vec::new() };
         Self {
             build_id: elf.build_id_hex(),
             soname: elf.soname().map(|name| name.to_string_lossy().into_owned()),
@@ -111,22 +75,9 @@ impl Facts {
             slack: elf.executable_slack(),
             unwind: elf.unwind_sections(),
             static_entry: Some(elf.entry()).filter(|_| is_program && elf.is_static()),
-            allocator,
-            internal_code,
-            // posix_spawn, system and popen end in execve, too.
-            exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
-            ptrace: ptrace.filter(|_| sigaction.is_some()),
-            sigaction,
-            // A program may call a function of its own `exit`.
-            normal_exits: if exits.is_empty() {
-                Vec::new()
-            } else {
-                normal_exits.iter().flatten().filter_map(function_code).collect()
-            },
-            exits,
-            annotations: annotations.collect(),
+            named,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
-            leak_suppressions: function_at(suppressions),
+            leak_suppressions: suppressions.filter(Symbol::is_function).map(|symbol| symbol.addr),
             tls_size: elf.tls_size(),
             glibc: is_glibc.then_some(arena),
         }
@@ -153,34 +104,6 @@ impl Facts {
 /// A range of the object's addresses, where the process has it.
 pub(super) fn in_process(range: &Range<ObjAddr>, bias: LoadBias) -> Range<Addr> {
     bias.to_process(range.start)..bias.to_process(range.end)
-}
-
-/// The allocator functions among an object's symbols.
-fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
-    let functions = elf.symbols().chain(elf.global_labels()).filter_map(|symbol| {
-        let name = base_name(&symbol.name);
-        let function = table.lookup(name)?;
-        // A label of assembly code is a function if the user says so.
-        let is_label = symbol.kind == SymbolKind::Untyped && table.is_declared(function);
-        if symbol.kind != SymbolKind::Function && !is_label {
-            return None;
-        }
-        Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
-    });
-    functions.collect()
-}
-
-fn internal_code(elf: &Elf<'_>) -> Vec<Range<ObjAddr>> {
-    elf.symbols().filter(|symbol| is_internal_name(&symbol.name)).filter_map(|symbol| function_code(&symbol)).collect()
-}
-
-/// The code of a function whose symbol tells its size.
-fn function_code(symbol: &Symbol<'_>) -> Option<Range<ObjAddr>> {
-    (symbol.is_function() && symbol.size > 0).then(|| extent(symbol))
-}
-
-fn extent(symbol: &Symbol<'_>) -> Range<ObjAddr> {
-    symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size))
 }
 
 /// What tells an object file whose contents need not be looked at again.
@@ -272,7 +195,7 @@ mod tests {
         let file = File::open(path).unwrap();
         let bytes = Bytes::of_file(&file).unwrap();
         let elf = Elf::parse(&bytes).unwrap();
-        (file, Arc::new(Facts::of(&elf, || None, true, &AllocatorTable::new())))
+        (file, Arc::new(Facts::of(&elf, |_| None, true, &AllocatorTable::new())))
     }
 
     /// A file is known by what it is, not by its path; and one that was written to is another one.

@@ -59,6 +59,8 @@ impl AddressSpace {
             aside_for: BTreeSet::new(),
             leak_suppressions: self.leak_suppressions.clone(),
             blind_spots: self.blind_spots.clone(),
+            // The child asks for those itself: it has not yet been told of them.
+            awaited_frames: Vec::new(),
         };
         if let Err(error) = copy.catch_up_with(self) {
             // Its caller lets the child go with its own code.

@@ -4,6 +4,7 @@ use super::AddressSpace;
 use super::facts::Facts;
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
+use crate::allocators::select::AllocatorSymbol;
 use crate::arch::PAGE_SIZE;
 use crate::elf::{Elf, ElfError, load_bias};
 use crate::maps::{Kind, MappedModule};
@@ -55,9 +56,10 @@ impl AddressSpace {
             Contents::Known(facts) => facts,
             Contents::Read(bytes) => {
                 let elf = understood(Elf::parse(&bytes), mapped)?;
+                let blind_spots = self.blind_spots.len();
                 let facts = Arc::new(self.facts(&elf, mapped, is_program, table));
-                // In another root, other debug files may be found.
-                if self.root.is_none() {
+                // In another root, other debug files may be found; and what was not seen must be told each time.
+                if self.root.is_none() && self.blind_spots.len() == blind_spots {
                     self.objects.remember(&file, &facts, is_program);
                 }
                 facts
@@ -67,8 +69,9 @@ impl AddressSpace {
         Some(Object { facts, bias, file: Some(self.objects.share(file)), memory: None })
     }
 
-    fn facts(&self, elf: &Elf<'_>, mapped: &MappedModule, is_program: bool, table: &AllocatorTable) -> Facts {
-        Facts::of(elf, || self.symbols_elsewhere(&mapped.path, elf), is_program, table)
+    fn facts(&mut self, elf: &Elf<'_>, mapped: &MappedModule, is_program: bool, table: &AllocatorTable) -> Facts {
+        let elsewhere = |known: &[AllocatorSymbol]| self.symbols_elsewhere(&mapped.path, elf, known, is_program, table);
+        Facts::of(elf, elsewhere, is_program, table)
     }
 
     /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory, or, if

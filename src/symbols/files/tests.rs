@@ -191,3 +191,20 @@ fn only_regular_files_are_opened() {
     assert!(matches!(bytes, Bytes::Mapped(_)));
     assert_eq!(bytes.len() as u64, LARGEST_READ + 5);
 }
+
+/// The pages of a mapped file that is shortened read as zeros, and that is known.
+#[test]
+fn a_mapped_file_may_be_shortened() {
+    crate::tracer::faults::survive_shortened_files().unwrap();
+    let dir = TempDir::new("files-cut");
+    let path = dir.join("large");
+    let file = File::create(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], LARGEST_READ).unwrap();
+    let bytes = Bytes::open(&path).unwrap();
+    let last = bytes.len() - 1;
+    assert_eq!((bytes[last], bytes.is_cut()), (7, false));
+    file.set_len(LARGEST_READ + 1).unwrap();
+    assert_eq!((bytes[last], bytes.is_cut()), (0, true));
+    assert_eq!(bytes[last - 8191], 7, "what is left of it is still there");
+    assert!(!Bytes::open(&path).unwrap().is_cut());
+}

@@ -1,0 +1,61 @@
+//! How much may be unpacked of what a file has compressed. Files of strangers may be made to fill the memory: 1,032 bytes of
+//! deflate can come out of one, and of xz and zstd any number.
+
+use std::sync::OnceLock;
+
+/// Sections that come out no larger than this are always unpacked, in bytes.
+const ALWAYS: u64 = 16 << 20;
+
+/// What a byte may become in larger ones. Debug information shrinks to a third or a fifth of its size, its tables of ranges to a
+/// tenth.
+const LARGEST_RATIO: u64 = 64;
+
+/// What one section may take of the memory that is free: this part of it. So much of the rest may the next one take.
+const LARGEST_PART: u64 = 4;
+
+/// Tells how many bytes of memory are free.
+static AVAILABLE: OnceLock<fn() -> Option<u64>> = OnceLock::new();
+
+/// Makes all unpacking heed the memory that is free, in bytes, as `available` tells it.
+pub fn mind_available_memory(available: fn() -> Option<u64>) {
+    // Once is enough: all tell the same.
+    let _ = AVAILABLE.set(available);
+}
+
+/// How many bytes may come out of `packed` compressed ones.
+pub(super) fn most_bytes_of(packed: u64) -> u64 {
+    let free = AVAILABLE.get().and_then(|available| available());
+    most(packed, free)
+}
+
+fn most(packed: u64, free: Option<u64>) -> u64 {
+    let by_size = packed.saturating_mul(LARGEST_RATIO).max(ALWAYS);
+    free.map_or(by_size, |free| by_size.min(free / LARGEST_PART))
+}
+
+/// A size for people.
+pub(super) fn human(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_and_memory_limit_what_is_unpacked() {
+        assert_eq!(most(100, None), ALWAYS);
+        assert_eq!(most(2 << 20, None), 128 << 20);
+        assert_eq!(most(2 << 20, Some(40 << 20)), 10 << 20);
+        assert_eq!(most(u64::MAX, Some(8 << 30)), 2 << 30);
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([human(7), human(2 << 10), human(4 << 30)], ["7 bytes", "2 KiB", "4096 MiB"]);
+    }
+}

@@ -1,0 +1,78 @@
+//! Work that may take long, on a thread of its own: a stopped thread of the target waits for the tracer thread.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::time::Duration;
+
+/// What a helper thread is still at.
+#[derive(Debug)]
+pub(super) struct Late<T>(Receiver<T>);
+
+/// What has become of work after a while.
+#[derive(Debug)]
+pub(super) enum Soon<T> {
+    /// It is done.
+    Done(T),
+    /// It goes on.
+    Late(Late<T>),
+    /// The thread could not be started, or broke down.
+    Failed,
+}
+
+/// Does `work` on a thread of its own and waits for it up to `patience`. The thread goes on afterwards; it ends with heaptrace.
+pub(super) fn soon<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
+    let (send, receive) = channel();
+    // Nobody takes the answer of one that comes too late.
+    let started = std::thread::Builder::new().name("debug files".to_owned()).spawn(move || drop(send.send(work())));
+    if let Err(error) = started {
+        tracing::warn!("a thread to read debug files could not be started: {error}");
+        return Soon::Failed;
+    }
+    match receive.recv_timeout(patience) {
+        Ok(done) => Soon::Done(done),
+        Err(RecvTimeoutError::Timeout) => Soon::Late(Late(receive)),
+        Err(RecvTimeoutError::Disconnected) => Soon::Failed,
+    }
+}
+
+impl<T> Late<T> {
+    /// What has become of it now.
+    pub(super) fn look(self) -> Soon<T> {
+        match self.0.try_recv() {
+            Ok(done) => Soon::Done(done),
+            Err(TryRecvError::Empty) => Soon::Late(self),
+            Err(TryRecvError::Disconnected) => Soon::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_takes_long_keeps_nobody_waiting() {
+        let (go, wait) = channel();
+        let Soon::Late(late) = soon(Duration::from_millis(1), move || wait.recv().is_ok()) else { panic!("not late") };
+        let Soon::Late(mut late) = late.look() else { panic!("done before it could") };
+        go.send(()).unwrap();
+        loop {
+            match late.look() {
+                Soon::Done(done) => return assert!(done),
+                Soon::Late(still) => late = still,
+                Soon::Failed => panic!("failed"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_breaks_down_has_no_answer() {
+        let broken = soon(Duration::from_secs(60), || {
+            if std::hint::black_box(true) {
+                std::panic::resume_unwind(Box::new(()))
+            }
+        });
+        assert!(matches!(broken, Soon::Failed));
+        assert!(matches!(soon(Duration::from_secs(60), || 7), Soon::Done(7)));
+    }
+}

@@ -1,0 +1,99 @@
+//! What the symbols of an object tell that has probes: those of its own file, or of its companion if they were stripped.
+
+use super::annotations::{ANNOTATIONS, Annotation};
+use super::exec::{EXEC_CALLS, ExecCall};
+use crate::addr::ObjAddr;
+use crate::allocators::AllocatorTable;
+use crate::allocators::select::{AllocatorSymbol, is_internal_name};
+use crate::elf::{Elf, Symbol, SymbolKind, base_name};
+use std::ops::Range;
+
+/// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
+const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
+
+/// The functions that end the process in order, after the exit handlers.
+const NORMAL_EXITS: [&str; 2] = ["exit", "quick_exit"];
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// The allocator's functions.
+    pub(super) allocator: Vec<AllocatorSymbol>,
+    /// Functions of an allocator's inside, where the program holds its own allocator.
+    pub(super) internal_code: Vec<Range<ObjAddr>>,
+    /// The C library's sigaction(2).
+    pub(super) sigaction: Option<ObjAddr>,
+    /// Where the C library executes programs.
+    pub(super) exec_calls: Vec<(ObjAddr, ExecCall)>,
+    /// The C library's ptrace(2).
+    pub(super) ptrace: Option<ObjAddr>,
+    /// Where the C library ends the process.
+    pub(super) exits: Vec<ObjAddr>,
+    /// The code of `exit` and its kin, where the C library has them.
+    pub(super) normal_exits: Vec<Range<ObjAddr>>,
+    /// The functions by which programs tell LeakSanitizer of their memory.
+    pub(super) annotations: Vec<(ObjAddr, Annotation)>,
+}
+
+impl Named {
+    /// By the symbols of `elf`. `known` are allocator functions of the same object that another file has told.
+    pub(super) fn of(elf: &Elf<'_>, known: Vec<AllocatorSymbol>, is_program: bool, table: &AllocatorTable) -> Self {
+        let mut allocator = known;
+        allocator.extend(allocator_symbols(elf, table));
+        let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
+        let [sigaction, ptrace, exit, other_exit] =
+            elf.find_symbols(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
+        let execs = elf.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
+        let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
+        let annotations = elf.find_symbols(ANNOTATIONS.map(|(name, _)| name)).map(function_at);
+        let annotations = annotations.into_iter().zip(ANNOTATIONS).filter_map(|(addr, (_, told))| Some((addr?, told)));
+        let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
+        exits.sort_unstable();
+        exits.dedup();
+        Self {
+            internal_code: if is_program && !allocator.is_empty() { internal_code(elf) } else { Vec::new() },
+            allocator,
+            // posix_spawn, system and popen end in execve, too.
+            exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
+            ptrace: ptrace.filter(|_| sigaction.is_some()),
+            sigaction,
+            // A program may call a function of its own `exit`.
+            normal_exits: if exits.is_empty() {
+                Vec::new()
+            } else {
+                elf.find_symbols(NORMAL_EXITS).iter().flatten().filter_map(function_code).collect()
+            },
+            exits,
+            annotations: annotations.collect(),
+        }
+    }
+}
+
+/// The allocator functions among an object's symbols.
+fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
+    let functions = elf.symbols().chain(elf.global_labels()).filter_map(|symbol| {
+        let name = base_name(&symbol.name);
+        let function = table.lookup(name)?;
+        // A label of assembly code is a function if the user says so.
+        let is_label = symbol.kind == SymbolKind::Untyped && table.is_declared(function);
+        if symbol.kind != SymbolKind::Function && !is_label {
+            return None;
+        }
+        Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
+    });
+    functions.collect()
+}
+
+fn internal_code(elf: &Elf<'_>) -> Vec<Range<ObjAddr>> {
+    elf.symbols().filter(|symbol| is_internal_name(&symbol.name)).filter_map(|symbol| function_code(&symbol)).collect()
+}
+
+/// The code of a function whose symbol tells its size.
+fn function_code(symbol: &Symbol<'_>) -> Option<Range<ObjAddr>> {
+    (symbol.is_function() && symbol.size > 0).then(|| extent(symbol))
+}
+
+/// What a symbol covers.
+pub(super) fn extent(symbol: &Symbol<'_>) -> Range<ObjAddr> {
+    symbol.addr..ObjAddr(symbol.addr.0.saturating_add(symbol.size))
+}

@@ -1,0 +1,190 @@
+//! Debug files are what somebody else has put there: too large, made to fill the memory, shortened while they are read. The
+//! program and its profile come through all the same.
+
+use crate::support::fixtures;
+use crate::support::procfs::wait_until;
+use crate::support::program::Program;
+use crate::support::report::{Report, functions_of};
+use crate::support::tempdir::TempDir;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use nix::sys::signal::Signal;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn tool(name: &str, arguments: &[&str]) {
+    let output = Command::new(name).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{name} {arguments:?}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// `layers` built with `flags`, its debug file apart.
+struct Apart {
+    _folder: TempDir,
+    program: PathBuf,
+    debug: PathBuf,
+}
+
+fn apart(flags: &[&str]) -> Apart {
+    let folder = TempDir::new();
+    let (program, debug) = (folder.path().join("layers"), folder.path().join("layers.debug"));
+    std::fs::copy(fixtures::program_with("layers", flags), &program).unwrap();
+    tool("objcopy", &["--only-keep-debug", program.to_str().unwrap(), debug.to_str().unwrap()]);
+    let link = format!("--add-gnu-debuglink={}", debug.to_str().unwrap());
+    tool("objcopy", &["--strip-all", &link, program.to_str().unwrap()]);
+    Apart { _folder: folder, program, debug }
+}
+
+fn warnings(report: &Report) -> String {
+    report.list("/warnings").iter().filter_map(|warning| warning.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+fn has_names(report: &Report) -> bool {
+    report.sites().iter().any(|site| functions_of(site).first().is_some_and(|name| name == "allocate"))
+}
+
+/// `size` zeros, as SHF_COMPRESSED sections hold them: an Elf64_Chdr (type 1 is zlib), then the stream.
+fn packed_zeros(size: u64) -> Vec<u8> {
+    let header = [1u64, size, 1].map(u64::to_le_bytes).concat();
+    let mut encoder = ZlibEncoder::new(header, Compression::best());
+    let piece = vec![0; 1 << 20];
+    for _ in 0..size >> 20 {
+        encoder.write_all(&piece).unwrap();
+    }
+    encoder.finish().unwrap()
+}
+
+/// Makes `section` of `file` one that unpacks to `size` bytes.
+fn arm(file: &Path, section: &str, size: u64) {
+    use object::{Object, ObjectSection};
+    let packed = packed_zeros(size);
+    let bytes = std::fs::read(file).unwrap();
+    let index = object::File::parse(&*bytes).unwrap().section_by_name(section).unwrap().index().0;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    // e_shoff at 40; a section header has 64 bytes, sh_flags at 8, sh_offset at 24, sh_size at 32
+    let header = word(40) + 64 * index as u64;
+    let end = (bytes.len() as u64).next_multiple_of(16);
+    let out = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    out.write_all_at(&packed, end).unwrap();
+    for (offset, value) in [(8, 0x800), (24, end), (32, packed.len() as u64)] {
+        out.write_all_at(&u64::to_le_bytes(value), header + offset).unwrap();
+    }
+}
+
+/// A section of 2 MB that unpacks to 2 GB is left alone: of the program's own file while it is traced, and of its debug file
+/// when names are looked up.
+#[test]
+fn what_unpacks_to_gigabytes_is_left_alone() {
+    const LOADED: u64 = 2 << 30;
+    let no_frames = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"];
+    let folder = TempDir::new();
+    let frames = folder.path().join("frames");
+    std::fs::copy(fixtures::program_with("layers", &no_frames), &frames).unwrap();
+    arm(&frames, ".debug_frame", LOADED);
+    let info = apart(&["-Wl,--build-id=none"]);
+    arm(&info.debug, ".debug_info", LOADED);
+    let link = format!("--add-gnu-debuglink={}", info.debug.to_str().unwrap());
+    tool("objcopy", &["--remove-section=.gnu_debuglink", info.program.to_str().unwrap()]);
+    tool("objcopy", &[&link, info.program.to_str().unwrap()]);
+
+    // The most memory that heaptrace, or what it started, has had.
+    let measure = "import resource, subprocess, sys\n\
+                   status = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)\n\
+                   print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    for (target, told) in [(&frames, ""), (&info.program, "left alone")] {
+        let program = Program::new("python3").args(["-c", measure, env!("CARGO_BIN_EXE_heaptrace"), "run", "-q", "-o"]);
+        let path = program.outside("measured.json");
+        let program = program.args([path.to_str().unwrap(), target.to_str().unwrap()]);
+        let ended = program.plain().success();
+        let output = ended.text();
+        let (status, kib) = output.trim().split_once(' ').unwrap();
+        assert_eq!(status, "0", "{}", ended.stderr);
+        assert!(kib.parse::<u64>().unwrap() < 200 << 10, "{target:?}: {kib} KiB");
+        let report = Report::read(&path, &ended);
+        assert!(report.total("allocations") > 0);
+        assert!(warnings(&report).contains(told), "{}", warnings(&report));
+    }
+}
+
+/// A sparse file of 30 GB, which a debug link names and which begins as a debug file does, is not summed.
+#[test]
+fn what_is_too_large_for_a_checksum_is_not_summed() {
+    let apart = apart(&["-Wl,--build-id=none"]);
+    let program = Program::new(&apart.program);
+    assert!(has_names(&program.traced().report), "the debug file is found");
+    std::fs::OpenOptions::new().write(true).open(&apart.debug).unwrap().set_len(30 << 30).unwrap();
+    let traced = program.traced();
+    assert_eq!(traced.ended.code(), 0);
+    assert!(warnings(&traced.report).contains("too many for a checksum"), "{}", warnings(&traced.report));
+    assert!(!has_names(&traced.report));
+}
+
+/// A debug file that is shortened and made long again all the time: each run ends as the program does, with its profile.
+#[test]
+fn a_debug_file_may_shrink_while_it_is_read() {
+    let apart = apart(&["-Wl,--build-id=0xabcdef01cc"]);
+    let whole = std::fs::read(&apart.debug).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::OpenOptions::new().write(true).open(&apart.debug).unwrap();
+            while !over.load(Ordering::Acquire) {
+                // as large as what is mapped
+                file.set_len(300 << 20).unwrap();
+                file.write_all_at(&whole, 0).unwrap();
+                std::thread::sleep(Duration::from_millis(3));
+                file.set_len(4096).unwrap();
+            }
+        });
+        let runs = std::panic::catch_unwind(|| {
+            for _ in 0..20 {
+                let traced = Program::new(&apart.program).traced();
+                assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
+                assert_eq!(traced.ended.text(), "done\n");
+                assert!(traced.report.total("allocations") > 0);
+            }
+        });
+        over.store(true, Ordering::Release);
+        runs.unwrap();
+    });
+}
+
+/// Looking up names that takes for ever is told, and a signal ends it: the profile is there, with addresses, and says so; and
+/// what was asked is asked no longer.
+#[test]
+fn a_signal_ends_the_looking_up_of_names() {
+    let apart = apart(&["-Wl,--build-id=0xabcdef01dd"]);
+    std::fs::remove_file(&apart.debug).unwrap();
+    // A client that has asked a server and waits for its answer.
+    let folder = TempDir::new();
+    let (client, asked) = (folder.path().join("debuginfod-find"), folder.path().join("asked"));
+    std::fs::write(&client, format!("#!/bin/sh\necho $$ > {}\nexec sleep 1000\n", asked.to_str().unwrap())).unwrap();
+    std::fs::set_permissions(&client, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().to_str().unwrap(), std::env::var("PATH").unwrap());
+    for signals in [&[Signal::SIGTERM][..], &[Signal::SIGINT, Signal::SIGINT]] {
+        let _ = std::fs::remove_file(&asked);
+        let program = Program::new(&apart.program).env("PATH", &path).env("DEBUGINFOD_URLS", "http://localhost:1");
+        let running = program.start_traced(&["--debuginfod"]);
+        wait_until("the server is asked", || std::fs::read(&asked).is_ok_and(|pid| pid.ends_with(b"\n")));
+        let (&last, first) = signals.split_last().unwrap();
+        for &signal in first {
+            running.signal(signal);
+            // It is taken, as the one that is meant for the client; and nothing has changed.
+            let pending = || crate::support::procfs::status_field(running.pid(), "ShdPnd").unwrap();
+            wait_until("the signal is taken", || u64::from_str_radix(&pending(), 16).unwrap() == 0);
+            assert!(running.is_alive());
+        }
+        running.signal(last);
+        let traced = program.collect(running.wait());
+        assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
+        let said = warnings(&traced.report);
+        assert!(said.contains("ended the looking up of names"), "{said}");
+        assert!(traced.ended.stderr.contains("is written without the names"), "{}", traced.ended.stderr);
+        assert!(!has_names(&traced.report) && traced.report.total("allocations") > 0);
+        let pid = std::fs::read_to_string(&asked).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists(), "the client has ended");
+    }
+}
