@@ -128,7 +128,7 @@ impl<'a> Lookup<'a> {
         symbolizer: Symbolizer,
         paths: FxHashMap<ModuleId, PathBuf>,
         patience: &'a mut Patience,
-    ) -> Result<Self, Symbolizer> {
+    ) -> Result<Self, Box<Symbolizer>> {
         let (questions, asked) = channel();
         let (answer, answers) = channel();
         let (give, take) = channel();
@@ -138,9 +138,9 @@ impl<'a> Lookup<'a> {
             }
         });
         if started.is_err() {
-            return Err(symbolizer);
+            return Err(Box::new(symbolizer));
         }
-        give.send(symbolizer).map_err(|unsent| unsent.0)?;
+        give.send(symbolizer).map_err(|unsent| Box::new(unsent.0))?;
         Ok(Self { patience, questions, answers, paths, broken_down: false, incomplete: false })
     }
 

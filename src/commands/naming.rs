@@ -161,7 +161,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
                 let paths = modules.iter().map(|module| (module.id, module.path.clone())).collect();
                 match Lookup::start(inner, paths, patience) {
                     Ok(lookup) => Box::new(lookup),
-                    Err(inner) => Box::new(inner),
+                    Err(inner) => inner,
                 }
             }
         };

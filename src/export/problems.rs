@@ -180,9 +180,21 @@ pub(crate) fn leak_sentence(class: LeakClass, direct: Amount, indirect: Amount) 
     format!("{} in {}{parts} are {state}", plural(all.bytes, "byte"), plural(all.objects, "block"))
 }
 
-/// The function that tells most.
+/// The frame that a problem is told of, by its function and its line: the innermost in the program's own source, else the
+/// innermost with a line, else the innermost.
+pub(crate) fn told_frame<'a>(view: &View<'a>, stack: usize) -> Option<Frame<'a>> {
+    let line = |frame: &Frame<'_>| source_line(view, frame);
+    let is_own = |frame: &Frame<'_>| line(frame).is_some_and(|line| !line.path.starts_with('/'));
+    let mut telling = telling_frames(view, stack, usize::MAX);
+    let best = telling.iter().position(is_own).or_else(|| telling.iter().position(|frame| line(frame).is_some()));
+    match best {
+        Some(best) => Some(telling.swap_remove(best)),
+        None => view.frames(stack).find(|frame| line(frame).is_some()).or_else(|| telling.into_iter().next()),
+    }
+}
+
 fn function(view: &View<'_>, stack: usize) -> String {
-    telling_frames(view, stack, 1).first().map_or_else(String::new, |frame| printable(frame.name))
+    told_frame(view, stack).map_or_else(String::new, |frame| printable(frame.name))
 }
 
 /// A line of a source file.
@@ -202,12 +214,9 @@ pub(crate) fn source_line(view: &View<'_>, frame: &Frame<'_>) -> Option<SourceLi
     Some(SourceLine { path: path.strip_prefix("./").unwrap_or(path).to_owned(), line: frame.line })
 }
 
-/// Where a problem is best shown: the innermost line of the program's own source, else of any.
+/// Where a problem is best shown.
 pub(crate) fn best_line(view: &View<'_>, stack: usize) -> Option<SourceLine> {
-    let telling = telling_frames(view, stack, usize::MAX);
-    let lines: Vec<SourceLine> = telling.iter().filter_map(|frame| source_line(view, frame)).collect();
-    let own = lines.iter().find(|line| !line.path.starts_with('/'));
-    own.or(lines.first()).cloned().or_else(|| view.frames(stack).find_map(|frame| source_line(view, &frame)))
+    source_line(view, &told_frame(view, stack)?)
 }
 
 /// A stack as lines of text: a title, then each frame with its place.

@@ -1,7 +1,7 @@
 //! SARIF 2.1.0 (OASIS), for code scanning: one result for each error and each leak. Ids are the fingerprints, so that a result is
 //! the same one in the next run.
 
-use super::problems::{Problem, Rule, best_line, problems, source_line, stack_text};
+use super::problems::{Problem, Rule, problems, source_line, stack_text, told_frame};
 use super::text::shell_words;
 use super::view::{Frame, View};
 use crate::profile::leaks::{BaselineStatus, LeakClass, VerdictKind};
@@ -129,9 +129,10 @@ fn result(view: &View<'_>, problem: &Problem) -> Value {
 
 /// The best place of a stack: the source line if there is one, the function in any case.
 fn location(view: &View<'_>, stack: usize) -> Value {
-    let function = view.frames(stack).next().map_or("", |frame| frame.name);
+    let told = told_frame(view, stack);
+    let function = told.as_ref().map_or("", |frame| frame.name);
     let mut location = json!({ "logicalLocations": [{ "fullyQualifiedName": function, "kind": "function" }] });
-    if let (Some(line), Some(fields)) = (best_line(view, stack), location.as_object_mut()) {
+    if let (Some(line), Some(fields)) = (told.and_then(|frame| source_line(view, &frame)), location.as_object_mut()) {
         fields.insert("physicalLocation".to_owned(), physical(&line.path, line.line));
     }
     location

@@ -1,5 +1,6 @@
 //! Mangled names to names for people.
 
+use super::itanium;
 use crate::elf::base_name;
 use crate::profile::symbolize::FunctionName;
 use std::fmt::{self, Write};
@@ -33,9 +34,7 @@ fn demangle(name: &str) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return bounded(|out| write!(out, "{rust:#}"));
     }
-    let symbol = cpp_demangle::Symbol::new(name).ok()?;
-    let options = cpp_demangle::DemangleOptions::new().no_return_type();
-    bounded(|out| symbol.structured_demangle(out, &options))
+    itanium::demangle(name, false, LONGEST_NAME)
 }
 
 /// `foo.constprop.0.cold` is `foo`; `counter.5` stays what it is.

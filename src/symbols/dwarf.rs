@@ -1,6 +1,7 @@
 //! Functions, lines and inlined calls from DWARF.
 
 use super::demangle::function_name;
+use super::generics::{is_legacy_rust, with_arguments};
 use super::split::SplitLoader;
 use crate::addr::ObjAddr;
 use crate::elf::{Elf, ElfError};
@@ -113,7 +114,14 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
                 if let Some(known) = self.names.get(raw) {
                     return known.clone();
                 }
-                let name = function_name(&String::from_utf8_lossy(raw));
+                let mut name = function_name(&String::from_utf8_lossy(raw));
+                if is_legacy_rust(raw)
+                    && let Some((unit, offset)) = unit.zip(frame.dw_die_offset)
+                    && let Some((params, own_name)) = type_params(unit, offset)
+                    && let Some(full) = with_arguments(&name.name, &params, &own_name)
+                {
+                    name.name = full;
+                }
                 self.names.insert(raw.to_vec(), name.clone());
                 name
             });
@@ -143,6 +151,32 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
         };
         DwarfFrames { frames, has_function: false }
     }
+}
+
+/// The name of a function's DIE, with the names of its template's parameters.
+fn type_params(unit: gimli::UnitRef<'_, Slice<'_>>, offset: gimli::UnitOffset<usize>) -> Option<(Vec<String>, String)> {
+    let mut offset = offset;
+    for _ in 0..LONGEST_CHAIN {
+        let mut tree = unit.entries_tree(Some(offset)).ok()?;
+        let root = tree.root().ok()?;
+        let text = |value| unit.attr_string(value).ok().map(|text| text.to_string_lossy().into_owned());
+        let own_name = root.entry().attr_value(gimli::DW_AT_name).and_then(text);
+        let further = [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification];
+        let further = further.into_iter().find_map(|attribute| root.entry().attr_value(attribute));
+        let mut params = Vec::new();
+        let mut children = root.children();
+        while let Some(child) = children.next().ok()? {
+            if child.entry().tag() == gimli::DW_TAG_template_type_parameter {
+                params.push(child.entry().attr_value(gimli::DW_AT_name).and_then(text)?);
+            }
+        }
+        match (own_name, further) {
+            (Some(own_name), _) if !params.is_empty() => return Some((params, own_name)),
+            (_, Some(AttributeValue::UnitRef(next))) => offset = next,
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// DW_AT_decl_line of a function's DIE, or of the one that it refers to within its unit.

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::export::github::annotations;
+use crate::export::problems::{best_line, problems, source_line};
+use crate::export::view::View;
 use crate::leaks::verdict::{Circumstances, Policy, judge};
 use serde_json::Value;
 use std::io::Write as _;
@@ -65,6 +67,24 @@ fn junit_is_valid_whatever_the_names() {
             ("skipped", "testcase[skipped]"),
         ] {
             assert_eq!(counted(attribute), there(path), "{attribute} in {text}");
+        }
+    }
+}
+
+/// Who reads a title and goes to the line is at that function, also where the innermost is a library's, from a header.
+#[test]
+fn function_and_line_of_a_problem_are_of_one_frame() {
+    for change in 0..check_profile().functions.len() {
+        let mut profile = check_profile();
+        profile.functions[change].file = Some("/opt/library/list.h".to_owned());
+        let profile = judged(profile);
+        let view = View::new(&profile);
+        for problem in problems(&view) {
+            let stack = problem.stacks[0].1;
+            let line = best_line(&view, stack);
+            let is_there =
+                view.frames(stack).any(|frame| frame.name == problem.function && source_line(&view, &frame) == line);
+            assert!(is_there, "{} has {line:?}", problem.function);
         }
     }
 }

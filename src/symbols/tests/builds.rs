@@ -239,3 +239,34 @@ fn dwarf_shared_by_dwz_says_the_same() {
         assert_eq!(frames.first().map(|f| f.line), expected.first().map(|f| f.line));
     }
 }
+
+const GENERIC: &str = "
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern \"C\" fn grow(n: u64) -> usize {
+    let mut all: Vec<[u64; 4]> = Vec::new();
+    for i in 0..n {
+        all.push([i; 4]);
+    }
+    all.len() + std::hint::black_box(&all).len()
+}
+fn main() { println!(\"{}\", grow(9)); }
+";
+
+/// Rust's older mangling has `Vec<T,A>`, the debug information what T and A are; the newer one says it itself.
+#[test]
+fn generic_functions_of_rust_have_their_arguments() {
+    let dir = TempDir::new("symbols-generic");
+    let file = dir.join("program.rs");
+    fs::write(&file, GENERIC).unwrap();
+    for mangling in [&[][..], &["-Csymbol-mangling-version=v0"]] {
+        let program = dir.join("program");
+        tool("rustc", &[&["-g", "-O", "-o", text(&program), text(&file)], mangling].concat());
+        let addrs = instructions_of(&program, &["grow"]);
+        let (resolution, _) = resolve_with(Search::default(), source(&program), &addrs);
+        let names = resolution.frames.iter().flatten().filter_map(|frame| Some(frame.function.as_ref()?.name.as_str()));
+        let pushes: Vec<&str> = names.filter(|name| name.contains("Vec<") && name.contains(">::push")).collect();
+        assert!(!pushes.is_empty(), "{mangling:?}");
+        assert!(pushes.iter().all(|name| name.contains("Vec<[u64; 4]")), "{mangling:?}: {pushes:?}");
+    }
+}

@@ -1,0 +1,151 @@
+use super::*;
+
+use crate::elf::{Elf, base_name};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const LONGEST: usize = 64 << 10;
+
+/// What c++filt makes of each name.
+fn filtered(names: &[String]) -> Vec<String> {
+    let mut child = Command::new("c++filt").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, text) = (child.stdin.take().unwrap(), names.join("\n"));
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// How many of the C++ names that a library exports are as c++filt has them, and of how many.
+fn compare(library: &Path) -> (usize, usize, Vec<String>) {
+    let bytes = std::fs::read(library).unwrap();
+    let elf = Elf::parse(&bytes).unwrap();
+    let names = elf.all_symbols().map(|symbol| base_name(&symbol.name).to_owned());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("_Z")).collect();
+    names.sort_unstable();
+    names.dedup();
+    let wanted = filtered(&names);
+    assert_eq!(wanted.len(), names.len());
+    let mut others = Vec::new();
+    for (name, wanted) in names.iter().zip(&wanted) {
+        let found = demangle(name, true, LONGEST);
+        if found.as_ref() != Some(wanted) {
+            others.push(format!("{name}\n  {found:?}\n  {wanted}"));
+        }
+    }
+    (names.len() - others.len(), names.len(), others)
+}
+
+fn libraries(prefix: &str) -> Vec<PathBuf> {
+    let folder = std::fs::read_dir("/usr/lib/x86_64-linux-gnu").unwrap().flatten();
+    let files = folder.map(|entry| entry.path()).filter(|path| path.is_file() && !path.is_symlink());
+    files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix)).collect()
+}
+
+/// All names of libstdc++, libLLVM and libclang: 99.9 of 100 at the least. (Seen: 5,864 of 5,864 in libstdc++ 12; 38,055 of
+/// 38,055 in libLLVM 14. Where an empty pack stands between other arguments, c++filt writes a comma too many.)
+#[test]
+fn names_are_those_of_cxxfilt() {
+    let mut compared = 0;
+    for prefix in ["libstdc++.so.6", "libLLVM-", "libclang-cpp.so"] {
+        for library in libraries(prefix) {
+            let (equal, all, others) = compare(&library);
+            println!("{}: {equal} of {all}\n{}", library.display(), others.join("\n"));
+            assert!(all > 1000 && (all - equal) * 1000 <= all, "{}: {equal} of {all}", library.display());
+            compared += all;
+        }
+    }
+    assert!(compared > 40_000, "libstdc++ and libLLVM are installed: {compared}");
+}
+
+/// What programs of C++20 make of the standard library, by both compilers: shared pointers, lambdas, variants, folds.
+const PROGRAM: &str = "
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <variant>
+#include <vector>
+struct Item { int number; int twice() const & noexcept { return 2 * number; } };
+template <class T> struct Convertible {
+    template <class U> operator U() const { return U(); }
+    template <class... A> int count(A &&...) const { return sizeof...(A); }
+};
+template <class... T> auto sum(T... all) -> decltype((all + ...)) { return (all + ...); }
+template <class T, int (T::*Method)() const & noexcept> int call(const T &item) { return (item.*Method)(); }
+namespace { template <class T> int unnamed(T (&)[3]) { return 3; } }
+int main() {
+    auto shared = std::make_shared<Item>();
+    auto numbers = std::make_shared<std::vector<int>>(3, 4);
+    auto array = std::make_unique<Item[]>(3);
+    auto generic = [](auto x, int) { return x; };
+    std::function<int(int)> function = [](int a) { return a; };
+    std::map<std::string, std::vector<Item>> map;
+    map[\"x\"].push_back({1});
+    map.emplace(\"y\", std::vector<Item>{});
+    std::apply([](int a, char b) { return a + b; }, std::tuple<int, char>{1, 'a'});
+    std::variant<int, std::string> variant = \"z\";
+    std::visit([](auto &&value) { (void)value; }, variant);
+    std::optional<std::string> optional(\"a\");
+    optional.emplace(3, 'c');
+    Convertible<int> convertible;
+    std::string text = (std::string)convertible;
+    int values[3];
+    std::thread thread([&] { values[0] = 1; });
+    thread.join();
+    return generic(1, 2) + function(1) + sum(1, 2.0, 3) + convertible.count(1, text) + convertible.count()
+        + call<Item, &Item::twice>(*shared) + unnamed(values);
+}
+";
+
+#[test]
+fn names_of_a_modern_program_are_those_of_cxxfilt() {
+    let dir = crate::elf::testing::TempDir::new("itanium");
+    for compiler in ["c++", "clang++"] {
+        let program = dir.compile(compiler, compiler, PROGRAM, &["-std=c++20", "-O0", "-pthread"]);
+        let (equal, all, others) = compare(&program);
+        // Their comma too many.
+        let others: Vec<_> = others.iter().filter(|other| !other.contains(", , ")).collect();
+        assert!(all > 300 && others.is_empty(), "{equal} of {all}: {others:#?}");
+    }
+    let raw = "_ZSt11make_sharedI3FooJEESt10shared_ptrIT_EDpOT0_";
+    assert_eq!(demangle(raw, false, LONGEST).as_deref(), Some("std::make_shared<Foo>()"));
+}
+
+#[test]
+fn what_is_no_name_or_is_too_long_stays() {
+    for raw in ["_Z", "_Zx", "_Z3fo", "_ZN3fooE3bar", "_Z1fT_", "_Z1fIiEvT0_", "main", "_Z1fv9", "_ZNE", "_ZN1fC1Ev_"] {
+        assert_eq!(demangle(raw, true, LONGEST), None, "{raw}");
+    }
+    assert_eq!(demangle("_Z3foov", true, 5).as_deref(), Some("foo()"));
+    assert_eq!(demangle("_Z3foov", true, 4), None);
+    // Parts in parts without end, in every way, on a small stack.
+    let deep = || {
+        for part in ["P", "N1a", "I1aI", "Z1f", "XadL_Z", "DTclsr", "1AIXcl", "KFP", "A_", "M1a", "UlP", "DpJ", "cv"] {
+            let part = part.repeat(30_000);
+            assert_eq!(demangle(&format!("_Z{part}"), true, LONGEST), None);
+            assert_eq!(demangle(&format!("_Z1f{part}i"), true, LONGEST), None);
+        }
+    };
+    std::thread::Builder::new().stack_size(1 << 20).spawn(deep).unwrap().join().unwrap();
+}
+
+/// Each prefix of a name, and each name with a letter changed, ends in an answer.
+#[test]
+fn damaged_names_have_an_answer() {
+    let bytes = std::fs::read(libraries("libstdc++.so.6").first().unwrap()).unwrap();
+    let elf = Elf::parse(&bytes).unwrap();
+    let letters = b"STIEJKPRONZ0123456789_LXDspclvrt";
+    for (n, symbol) in elf.all_symbols().filter(|symbol| symbol.name.starts_with("_Z")).enumerate().step_by(7) {
+        let name = base_name(&symbol.name);
+        for at in 2..name.len() {
+            demangle(&name[..at], true, LONGEST);
+            let letter = char::from(letters[(n + at) % letters.len()]);
+            demangle(&format!("{}{letter}{}", &name[..at], &name[at + 1..]), true, LONGEST);
+        }
+    }
+}
