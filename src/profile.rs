@@ -124,6 +124,30 @@ pub struct Meta {
     pub session: String,
     /// Mean sampling interval in bytes; 0 when every allocation was recorded.
     pub sample_interval: u64,
+    /// The most memory that the last image had resident; None if it is not known, or of several processes.
+    pub resident: Option<Resident>,
+}
+
+/// How much memory a process had resident at most, as the kernel tells it (`VmHWM` of proc(5)): from the start of its last image
+/// on, also before an attach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resident {
+    /// In bytes.
+    pub peak_bytes: u64,
+    /// Whether the allocation of each block was recorded, from the start of the image on.
+    pub all_blocks_known: bool,
+}
+
+impl Resident {
+    /// What the blocks had at their peak, in tenths of a percent of what was resident at its peak. The two moments need not be the
+    /// same, and blocks that were never touched are not resident: it may be more than the whole. None if not all blocks are known.
+    pub fn explained_permille(&self, peak_bytes: u64) -> Option<u64> {
+        if !self.all_blocks_known || self.peak_bytes == 0 {
+            return None;
+        }
+        let (blocks, resident) = (u128::from(peak_bytes), u128::from(self.peak_bytes));
+        u64::try_from((blocks * 1000 + resident / 2) / resident).ok()
+    }
 }
 
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
@@ -445,6 +469,8 @@ pub struct ProcessRow {
     pub inherited: Amount,
     /// What of its peak did.
     pub inherited_at_peak: Amount,
+    /// The most memory that its last image had resident, if that is known.
+    pub resident: Option<Resident>,
     /// What `check` says of it.
     pub verdict: Option<leaks::Verdict>,
 }

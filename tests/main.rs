@@ -66,6 +66,7 @@ mod suite {
     mod processes;
     mod realprograms;
     mod redis;
+    mod resident;
     mod signals;
     mod stacks;
     mod threads;

@@ -1,5 +1,7 @@
 //! The command line as users type it.
 
+mod documents;
+
 use super::*;
 
 fn parse_words(words: &str) -> Result<Command, Refusal> {

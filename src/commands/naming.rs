@@ -124,6 +124,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         exit: recording.exit,
         session: session_id(recording.pid, recording.started_at),
         sample_interval: 0,
+        resident: recording.resident,
     };
     let mut modules = recording.modules;
     modules.sort_by_key(|module| !module.is_program);

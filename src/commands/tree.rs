@@ -72,6 +72,7 @@ fn row(profile: &Profile, parent: Option<i32>, seen: Seen, origin: &Origin) -> P
         totals: profile.totals,
         inherited: origin.inherited,
         inherited_at_peak: origin.inherited_at_peak,
+        resident: profile.meta.resident,
         verdict: profile.verdict.clone(),
     }
 }

@@ -7,7 +7,7 @@ mod frames;
 mod judged;
 
 use super::view::{Site, View, weight};
-use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Totals};
+use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Resident, Totals};
 use crate::unwinder::Quality;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -56,6 +56,7 @@ struct Report<'a> {
     exit: Option<ReportExit>,
     verdict: Option<ReportVerdict<'a>>,
     totals: ReportTotals,
+    resident: Option<ReportResident>,
     cost: ReportCost,
     anomalies: ReportAnomalies,
     sampling: Sampling,
@@ -97,6 +98,12 @@ struct ReportTotals {
     temporary: u64,
     failed: u64,
     preexisting_frees: u64,
+}
+
+#[derive(Serialize)]
+struct ReportResident {
+    peak_bytes: u64,
+    explained_permille: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -165,6 +172,7 @@ struct ReportProcess<'a> {
     totals: ReportTotals,
     inherited: ReportAmount,
     inherited_at_peak: ReportAmount,
+    resident: Option<ReportResident>,
     verdict: Option<ReportVerdict<'a>>,
 }
 
@@ -228,6 +236,7 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
         totals: totals(&row.totals),
         inherited: amount(row.inherited),
         inherited_at_peak: amount(row.inherited_at_peak),
+        resident: resident(row.resident, &row.totals),
         verdict: row.verdict.as_ref().map(judged::report_verdict),
     }
 }
@@ -257,6 +266,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [Site]) 
         exit: meta.exit.map(report_exit),
         verdict: judged::verdict(profile),
         totals: totals(&profile.totals),
+        resident: resident(meta.resident, &profile.totals),
         cost: ReportCost {
             wall_ns: cost.wall_ns,
             stopped_ns: cost.stopped_ns,
@@ -297,6 +307,13 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [Site]) 
         budgets: judged::budgets(profile),
         warnings: &profile.warnings,
     }
+}
+
+fn resident(resident: Option<Resident>, totals: &Totals) -> Option<ReportResident> {
+    resident.map(|resident| ReportResident {
+        peak_bytes: resident.peak_bytes,
+        explained_permille: resident.explained_permille(totals.peak_bytes),
+    })
 }
 
 fn totals(totals: &Totals) -> ReportTotals {

@@ -46,6 +46,10 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     }
     errors(&mut out, layout, &view, options.top);
     conclusions(&mut out, layout, profile);
+    if let Some(resident) = sections::resident_sentence(profile) {
+        let _ = writeln!(out);
+        sections::prose(&mut out, layout, &resident);
+    }
     processes::table(&mut out, layout, profile, options.top);
     sections::anomalies(&mut out, layout, profile);
     sections::missing_symbols(&mut out, layout, &view);

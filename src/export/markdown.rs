@@ -1,6 +1,7 @@
 //! A summary in Markdown, for a comment to a pull request or a job's page.
 
 use super::problems::{Problem, best_line, problems, stack_text};
+use super::sections::resident_sentence;
 use super::text::{grouped, printable};
 use super::view::View;
 use crate::leaks::verdict::unchecked_children;
@@ -29,6 +30,9 @@ pub(crate) fn write(view: &View<'_>, top: usize, out: &mut dyn Write) -> io::Res
         && profile.verdict.as_ref().is_none_or(|v| !v.reasons.contains(&unchecked_children(profile)))
     {
         let _ = writeln!(text, "- {}", plain(&unchecked_children(profile)));
+    }
+    if let Some(resident) = resident_sentence(profile) {
+        let _ = writeln!(text, "- {}", plain(&resident));
     }
     if let Some(leaks) = &profile.leaks {
         let [definite, indirect, possible, reachable] = leaks.totals();

@@ -317,6 +317,11 @@ fn comments(profile: &Profile, last: bool) -> Vec<String> {
         format!("last={last}"),
         format!("complete={}", meta.complete),
     ];
+    if let Some(resident) = &meta.resident {
+        let share = resident.explained_permille(profile.totals.peak_bytes);
+        let share = share.map(|permille| format!(" explained={:.1}%", permille as f64 / 10.0)).unwrap_or_default();
+        comments.push(format!("resident: peak_bytes={}{share}", resident.peak_bytes));
+    }
     let anomalies: Vec<String> = super::text::anomalies(&profile.anomalies)
         .into_iter()
         .filter(|anomaly| anomaly.count > 0)

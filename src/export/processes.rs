@@ -52,27 +52,30 @@ pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: us
 fn lines(out: &mut String, layout: Layout, rows: &[&ProcessRow]) {
     let judged = rows.iter().any(|row| row.verdict.is_some());
     let verdict = if judged { "verdict" } else { "" };
+    let end = rows.iter().map(|row| exit_text(row.exit).chars().count()).max().unwrap_or(0);
     let title = format!(
-        "  {:>7}  {}  {:>11}  {:>10}  {:>10}  {:>10}  {:22}  {verdict}",
+        "  {:>7}  {}  {:>11}  {:>10}  {:>10}  {:>10}  {:>10}  {}  {verdict}",
         "pid",
         left("program", NAME),
         "allocations",
         "peak",
         "live",
         "inherited",
-        "end"
+        "resident",
+        left("end", end)
     );
     let _ = writeln!(out, "{}", layout.paint.dim(title.trim_end()));
     for row in rows {
         let line = format!(
-            "  {:>7}  {}  {}  {:>10}  {:>10}  {:>10}  {:22}  ",
+            "  {:>7}  {}  {}  {:>10}  {:>10}  {:>10}  {:>10}  {}  ",
             row.pid,
             left(&short_name(&printable(&row.program), NAME), NAME),
             right(&grouped(row.totals.allocations), 11),
             human_bytes(own_peak(row)),
             human_bytes(row.totals.live_bytes.saturating_sub(row.inherited.bytes)),
             if row.inherited.bytes > 0 { human_bytes(row.inherited.bytes) } else { String::new() },
-            exit_text(row.exit),
+            row.resident.map(|resident| human_bytes(resident.peak_bytes)).unwrap_or_default(),
+            left(&exit_text(row.exit), end),
         );
         let verdict = match &row.verdict {
             Some(verdict) if verdict.kind == VerdictKind::Clean => layout.paint.dim("clean"),

@@ -6,7 +6,7 @@ use super::text::{
 };
 use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text};
 use crate::profile::identity::is_unresolved;
-use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Mode, Profile};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Mode, Profile, Resident};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -116,7 +116,8 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     ];
     let all = amounts.iter().map(|row| row.1).chain(counts.iter().map(|row| row.1));
     let blocks = all.map(|count| grouped(count).len()).max().unwrap_or(0).max("blocks".len());
-    let bytes = amounts.iter().map(|row| grouped(row.2).len()).max().unwrap_or(0).max("bytes".len());
+    let sizes = amounts.iter().map(|row| row.2).chain(profile.meta.resident.map(|resident| resident.peak_bytes));
+    let bytes = sizes.map(|size| grouped(size).len()).max().unwrap_or(0).max("bytes".len());
     let title = format!("  {:12}  {}  {:>10}  {}", "", right("blocks", blocks), "", right("bytes", bytes));
     let _ = writeln!(out, "\n{}", layout.paint.dim(title.trim_end()));
     for (name, count, size, note) in amounts {
@@ -124,9 +125,32 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         let row = format!("  {name:12}  {count}  {human:>10}  {exact}  {}", layout.paint.dim(note));
         let _ = writeln!(out, "{}", row.trim_end());
     }
+    if let Some(resident) = &profile.meta.resident {
+        let (human, exact) = (human_bytes(resident.peak_bytes), right(&grouped(resident.peak_bytes), bytes));
+        let indent = 2 + 12 + 2 + blocks + 2 + 10 + 2 + bytes + 2;
+        let note = layout.paint.dim(&wrap(&resident_note(resident, profile), indent, layout.width));
+        let _ = writeln!(out, "  {:12}  {}  {human:>10}  {exact}  {note}", "resident", right("", blocks));
+    }
     for (name, count, note) in counts.iter().filter(|row| row.1 > 0) {
         let _ = writeln!(out, "  {name:12}  {}  {}", right(&grouped(*count), blocks), layout.paint.dim(note));
     }
+}
+
+/// What the most that was resident says of the blocks; empty if nothing.
+fn resident_note(resident: &Resident, profile: &Profile) -> String {
+    let peak = profile.totals.peak_bytes;
+    match resident.explained_permille(peak) {
+        Some(0..=1000) => format!("at most; the peak of live blocks is {} of it", percent(peak, resident.peak_bytes)),
+        Some(_) => "at most, less than the peak of live blocks: some were never touched".to_owned(),
+        None if profile.meta.mode == Mode::Attach => "at most, the time before tracing began included".to_owned(),
+        None => "at most".to_owned(),
+    }
+}
+
+/// How much memory was resident at most, and what share of it the blocks explain, in a sentence. None if that is not known.
+pub(crate) fn resident_sentence(profile: &Profile) -> Option<String> {
+    let resident = profile.meta.resident?;
+    Some(format!("Resident: {}, {}", human_bytes(resident.peak_bytes), resident_note(&resident, profile)))
 }
 
 /// The tables of stacks by live and by peak bytes.

@@ -15,7 +15,7 @@ use crate::profile::leaks::{
 };
 use crate::profile::{
     AllocatorUse, Amount, Anomalies, Children, Conditions, Cost, Exit, Finding, FindingKind, Function, Histograms,
-    Image, Line, Location, Meta, Mode, ModuleInfo, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
+    Image, Line, Location, Meta, Mode, ModuleInfo, Resident, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
 };
 use crate::unwinder::Quality;
 use std::path::PathBuf;
@@ -177,6 +177,7 @@ pub(crate) fn attach_profile() -> Profile {
     profile.meta.mode = Mode::Attach;
     profile.meta.exit = None;
     profile.meta.complete = false;
+    profile.meta.resident = Some(Resident { peak_bytes: 2_000_000, all_blocks_known: false });
     profile.totals.preexisting_frees = 12;
     profile
 }
@@ -197,6 +198,7 @@ fn meta() -> Meta {
         exit: Some(Exit::Code(0)),
         session: "0123456789abcdef".to_owned(),
         sample_interval: 0,
+        resident: Some(Resident { peak_bytes: 2_000_000, all_blocks_known: true }),
     }
 }
 

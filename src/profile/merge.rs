@@ -6,8 +6,8 @@
 use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::{
-    AllocatorUse, Amount, Anomalies, Children, Cost, Finding, Function, Histograms, Location, ModuleInfo, ProcessRow,
-    Profile, Sample, Stack, TimelinePoint, Totals,
+    AllocatorUse, Amount, Anomalies, Children, Cost, Finding, Function, Histograms, Location, Meta, ModuleInfo,
+    ProcessRow, Profile, Sample, Stack, TimelinePoint, Totals,
 };
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
@@ -101,7 +101,8 @@ impl Merger {
             processes: Vec::new(),
             budgets: Vec::new(),
             verdict: None,
-            meta: first.meta.clone(),
+            // Processes share pages, and have their peaks at different times: there is no sum.
+            meta: Meta { resident: None, ..first.meta.clone() },
             images: Vec::new(),
         };
         let mut merger = Self {

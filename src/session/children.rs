@@ -362,6 +362,7 @@ impl Process {
         self.yielded.clear();
         self.leaks = LeakWatch::default();
         self.inherited_bytes = 0;
+        self.peak_resident = None;
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
         Ok(self.begin_image(tid))

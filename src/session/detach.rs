@@ -56,6 +56,7 @@ impl Session {
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         for process in self.processes.iter_mut() {
             process.unpin();
+            process.note_peak_resident(process.pid);
             process.restore_code();
         }
         self.let_served_go();
@@ -105,6 +106,7 @@ impl Session {
         (process.leaving, process.detached) = (true, true);
         self.leaving += 1;
         process.unpin();
+        process.note_peak_resident(process.pid);
         process.restore_code();
         // The kernel detaches nobody by itself, as the tracer lives on.
         process.ask_to_stop(&mut Asked { everyone: true, ..Asked::default() }, stops);

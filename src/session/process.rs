@@ -105,6 +105,8 @@ pub struct Process {
     pub(super) place_at_stop: bool,
     /// What was live when it was forked.
     pub(super) inherited_bytes: u64,
+    /// The most that its current image is known to have had resident, in bytes.
+    pub(super) peak_resident: Option<u64>,
     /// What it contributes to the live bytes that the progress line shows.
     pub(super) shown_bytes: u64,
 }
@@ -184,6 +186,7 @@ impl Process {
             stuck: 0,
             place_at_stop: false,
             inherited_bytes: 0,
+            peak_resident: None,
             shown_bytes: 0,
         }
     }
@@ -280,6 +283,11 @@ impl Process {
 
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
+        // The memory is there until the last thread has gone on from here. To a first thread that has ended others are left, of
+        // which any may be the last.
+        if tid == self.pid || self.tasks.get(self.pid).is_none_or(|first| first.ending) {
+            self.note_peak_resident(tid);
+        }
         self.forget_trap_mask(tid);
         self.yielded.remove(&tid);
         if let Some(task) = self.tasks.get(tid).copied() {
@@ -287,6 +295,11 @@ impl Process {
             self.end_calls_of(task.id);
             self.release_dropped_sites();
         }
+    }
+
+    /// Notes how much memory was resident at most until now, as far as task `tid` still has it.
+    pub(super) fn note_peak_resident(&mut self, tid: i32) {
+        self.peak_resident = self.peak_resident.max(procfs::peak_resident(tid));
     }
 
     /// Whether it shares our CPU.

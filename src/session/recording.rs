@@ -8,7 +8,7 @@ use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::{SiteStats, Snapshot};
-use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Totals};
+use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Resident, Totals};
 use crate::symbols::{Bytes, FileVersion, ModuleMemory, Similar};
 use crate::tracer::procfs;
 use crate::tracer::root::TargetRoot;
@@ -143,6 +143,8 @@ pub struct Recording {
     pub inherited: Amount,
     /// What came over the fork and was live at its peak.
     pub inherited_at_peak: Amount,
+    /// The most memory that was resident, if it could be read.
+    pub resident: Option<Resident>,
     /// The id that the process has in its own pid namespace, if that is another one than ours.
     pub pid_inside: Option<i32>,
     /// Its root folder, if it is not ours.
@@ -203,6 +205,7 @@ impl Process {
         let stacks = stacks.clone();
         self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
+        self.note_peak_resident(self.pid);
         self.record(snapshot, LeakScan::NotWanted, stacks, modules)
     }
 
@@ -216,6 +219,7 @@ impl Process {
     pub(super) fn finish(mut self, broken_off: Option<&BreakOff>) -> Recording {
         if broken_off.is_some() {
             self.detached = self.exit.is_none();
+            self.note_peak_resident(self.pid);
             self.cost.wall_ns = self.lived_ns();
         }
         self.note_thread_names();
@@ -322,6 +326,9 @@ impl Process {
             inherited_bytes: self.inherited_bytes,
             inherited,
             inherited_at_peak,
+            resident: self
+                .peak_resident
+                .map(|peak_bytes| Resident { peak_bytes, all_blocks_known: !self.model.may_have_unknown_blocks() }),
             pid_inside,
             root,
             attached: self.attached,

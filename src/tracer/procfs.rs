@@ -147,6 +147,13 @@ pub fn status_number(tid: i32, key: &str) -> Option<i32> {
     status_field(tid, key)?.split_whitespace().next()?.parse().ok()
 }
 
+/// The most memory that a task's process has had resident since its program began, in bytes: `VmHWM` of proc(5), which begins
+/// anew at an exec and at a fork with what is resident then. None if its memory is gone, as that of a zombie.
+pub fn peak_resident(tid: i32) -> Option<u64> {
+    let field = status_field(tid, "VmHWM")?;
+    field.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// A signal set in `/proc/TID/status` ("SigCgt", "SigIgn", …): bit n−1 stands for signal n.
 pub fn status_signals(tid: i32, key: &str) -> Option<u64> {
     u64::from_str_radix(&status_field(tid, key)?, 16).ok()
@@ -449,6 +456,8 @@ mod tests {
         assert_eq!(tracer_of(pid), Some(0));
         assert!(!command_line(pid).is_empty());
         assert_eq!(executable(pid), std::env::current_exe().ok());
+        assert!(peak_resident(pid).is_some_and(|bytes| bytes > 0 && bytes % 1024 == 0));
+        assert_eq!(peak_resident(-1), None);
         assert_eq!(whereabouts(pid, -1), Whereabouts::Unknown);
         // the kernel puts the number of arguments there
         let argc = initial_stack(pid)

@@ -68,3 +68,29 @@ fn the_standard_error_is_that_of_the_binomial_estimate() {
     let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
     assert_eq!(report["sampling"]["standard_error"], 0);
 }
+
+/// What is resident is never all of the allocator's: no share is claimed where none can be known.
+#[test]
+fn the_share_of_the_resident_memory_is_told_as_far_as_it_is_known() {
+    let told = |peak_bytes, all_blocks_known, mut profile: Profile| {
+        profile.meta.resident = Some(Resident { peak_bytes, all_blocks_known });
+        let text = exported_text(Format::Txt, &profile);
+        text.lines().find(|line| line.trim_start().starts_with("resident")).expect("the row").trim().to_owned()
+    };
+    let row = told(4_240_000, true, sample_profile());
+    assert!(row.ends_with("4.04 MiB  4,240,000  at most; the peak of live blocks is 25.0 % of it"), "{row}");
+    let row = told(100_000, true, sample_profile());
+    assert!(row.ends_with("at most, less than the peak of live blocks: some were never touched"), "{row}");
+    let row = told(4_240_000, false, attach_profile());
+    assert!(row.ends_with("at most, the time before tracing began included"), "{row}");
+    let row = told(4_240_000, false, sample_profile());
+    assert!(row.ends_with("at most"), "{row}");
+    let mut unknown = check_profile();
+    unknown.meta.resident = None;
+    for format in [Format::Txt, Format::Markdown, Format::Pprof] {
+        let text = String::from_utf8_lossy(&exported(format, &unknown)).to_lowercase();
+        assert!(!text.contains("resident:") && !text.contains("resident  "), "{text}");
+        let text = String::from_utf8_lossy(&exported(format, &check_profile())).to_lowercase();
+        assert!(text.contains("resident:") || text.contains("resident  "), "{text}");
+    }
+}

@@ -53,6 +53,7 @@ fn the_schema_misses_no_field_and_knows_no_other() {
     let places = [
         "",
         "/totals",
+        "/resident",
         "/cost",
         "/anomalies",
         "/modules/0",
@@ -103,6 +104,7 @@ fn fields_stand_in_the_order_of_the_contract() {
         "exit",
         "verdict",
         "totals",
+        "resident",
         "cost",
         "anomalies",
         "sampling",

@@ -110,6 +110,7 @@ fn run_with(
         exit: None,
         session: String::new(),
         sample_interval: 0,
+        resident: None,
     };
     let input = BuildInput {
         meta,

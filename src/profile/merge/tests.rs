@@ -62,6 +62,7 @@ fn common_warnings_stand_once() {
         totals: Totals::default(),
         inherited: Amount::default(),
         inherited_at_peak: Amount::default(),
+        resident: None,
         verdict: None,
     };
     let all = merger.finish(vec![row; 5]);
