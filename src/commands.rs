@@ -21,8 +21,10 @@ pub mod tree;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};
 use crate::elf;
+use crate::export::escape::lines;
+use crate::export::output::Owners;
 use crate::session::SessionError;
-use crate::tracer::{TracerError, faults, guardian, limits};
+use crate::tracer::{TracerError, faults, guardian, limits, procfs};
 use std::io::{self, IsTerminal, Write};
 use tracing::level_filters::LevelFilter;
 
@@ -98,6 +100,17 @@ pub fn use_color(when: When, stream: &impl IsTerminal) -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
     when.resolve(stream.is_terminal() && !forbidden && !dumb)
+}
+
+/// Whose links, pipes and devices heaptrace writes through.
+pub fn owners() -> Owners {
+    let outside = procfs::users_are_mapped().then_some(procfs::OVERFLOW_USER);
+    Owners { user: procfs::effective_user(), outside }
+}
+
+/// Tells the user something on stderr. There is no one left to tell if that fails.
+pub fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "heaptrace: {}", lines(text.trim_end_matches('\n'), false));
 }
 
 /// Writes `text` to stdout. A reader that has seen enough (`| head`) is no error.

@@ -9,8 +9,14 @@ use std::io::{self, BufRead, Read, Write};
 /// The version of this protocol. Both sides must have the same.
 pub const VERSION: u32 = 1;
 
-/// The longest line of either side, in bytes.
-const LONGEST: u64 = 256 << 20;
+/// The longest question, in bytes.
+pub const LONGEST_QUESTION: usize = 64 << 10;
+
+/// The longest answer, in bytes: the other side may be anybody's.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// The longest answer that is a report.json.
+const LONGEST_REPORT: usize = 64 << 20;
 
 /// A question or an order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,6 +52,16 @@ pub enum Command {
     Detach,
 }
 
+impl Command {
+    /// How many bytes the answer may have.
+    pub const fn longest_answer(&self) -> usize {
+        match self {
+            Self::Leaks { json: true, .. } => LONGEST_REPORT,
+            _ => LONGEST_ANSWER,
+        }
+    }
+}
+
 /// How text is to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Look {
@@ -72,7 +88,16 @@ pub enum Response {
 pub enum ProtocolError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// The other side has not said all in time.
+    #[error("the other side took too long")]
+    Late,
+    /// A message is longer than it may be.
+    #[error("the answer is longer than {} KiB", limit >> 10)]
+    TooLong {
+        /// How long it may be, in bytes.
+        limit: usize,
+    },
     /// The other side closed it without a word.
     #[error("the other side ended before it answered")]
     Closed,
@@ -81,25 +106,37 @@ pub enum ProtocolError {
     Malformed(String),
 }
 
-/// Writes a message as one line.
+impl From<io::Error> for ProtocolError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::TimedOut { Self::Late } else { Self::Io(error) }
+    }
+}
+
+/// Writes a message as one line of `limit` bytes at most.
 ///
 /// # Errors
-/// [`ProtocolError::Io`].
-pub fn send(message: &impl Serialize, to: &mut impl Write) -> Result<(), ProtocolError> {
+/// [`ProtocolError::TooLong`]: nothing was written; [`ProtocolError::Late`], [`ProtocolError::Io`].
+pub fn send(message: &impl Serialize, to: &mut impl Write, limit: usize) -> Result<(), ProtocolError> {
     let mut line = serde_json::to_vec(message).map_err(io::Error::from)?;
     line.push(b'\n');
+    if line.len() > limit {
+        return Err(ProtocolError::TooLong { limit });
+    }
     to.write_all(&line)?;
     to.flush()?;
     Ok(())
 }
 
-/// Reads a message: one line.
+/// Reads a message: one line of `limit` bytes at most.
 ///
 /// # Errors
 /// Any [`ProtocolError`].
-pub fn receive<M: for<'a> Deserialize<'a>>(from: &mut impl Read) -> Result<M, ProtocolError> {
+pub fn receive<M: for<'a> Deserialize<'a>>(from: &mut impl Read, limit: usize) -> Result<M, ProtocolError> {
     let mut line = Vec::new();
-    io::BufReader::new(from.take(LONGEST)).read_until(b'\n', &mut line)?;
+    io::BufReader::new(from.take(limit as u64 + 1)).read_until(b'\n', &mut line)?;
+    if line.len() > limit {
+        return Err(ProtocolError::TooLong { limit });
+    }
     if line.is_empty() {
         return Err(ProtocolError::Closed);
     }
@@ -120,6 +157,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const LIMIT: usize = 1000;
+
     fn request() -> Request {
         Request {
             version: VERSION,
@@ -132,19 +171,32 @@ mod tests {
     #[test]
     fn a_message_survives_the_wire() {
         let mut wire = Vec::new();
-        send(&request(), &mut wire).unwrap();
-        send(&Response::Done("two\nlines".to_owned()), &mut wire).unwrap();
+        send(&request(), &mut wire, LIMIT).unwrap();
+        send(&Response::Done("two\nlines".to_owned()), &mut wire, LIMIT).unwrap();
         let mut lines = wire.split_inclusive(|&byte| byte == b'\n');
-        assert_eq!(receive::<Request>(&mut lines.next().unwrap()).unwrap(), request());
-        assert_eq!(receive::<Response>(&mut lines.next().unwrap()).unwrap(), Response::Done("two\nlines".to_owned()));
+        assert_eq!(receive::<Request>(&mut lines.next().unwrap(), LIMIT).unwrap(), request());
+        assert_eq!(
+            receive::<Response>(&mut lines.next().unwrap(), LIMIT).unwrap(),
+            Response::Done("two\nlines".to_owned())
+        );
         assert!(lines.next().is_none());
     }
 
     #[test]
     fn silence_and_another_protocol_are_told_apart() {
-        assert!(matches!(receive::<Request>(&mut &b""[..]), Err(ProtocolError::Closed)));
-        assert!(matches!(receive::<Request>(&mut &b"GET / HTTP/1.1\r\n"[..]), Err(ProtocolError::Malformed(_))));
-        assert!(matches!(receive::<Request>(&mut &b"{\"version\":1"[..]), Err(ProtocolError::Malformed(_))));
+        assert!(matches!(receive::<Request>(&mut &b""[..], LIMIT), Err(ProtocolError::Closed)));
+        assert!(matches!(receive::<Request>(&mut &b"GET / HTTP/1.1\r\n"[..], LIMIT), Err(ProtocolError::Malformed(_))));
+        assert!(matches!(receive::<Request>(&mut &b"{\"version\":1"[..], LIMIT), Err(ProtocolError::Malformed(_))));
+    }
+
+    #[test]
+    fn long_messages_are_neither_sent_nor_read_to_their_end() {
+        let long = Response::Done("x".repeat(LIMIT));
+        let mut wire = Vec::new();
+        assert!(matches!(send(&long, &mut wire, LIMIT), Err(ProtocolError::TooLong { limit: LIMIT })));
+        assert!(wire.is_empty());
+        let mut endless = io::repeat(b'x');
+        assert!(matches!(receive::<Response>(&mut endless, LIMIT), Err(ProtocolError::TooLong { limit: LIMIT })));
     }
 
     #[test]
@@ -156,8 +208,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
-            let _ = receive::<Request>(&mut bytes.as_slice());
-            let _ = receive::<Response>(&mut bytes.as_slice());
+            let _ = receive::<Request>(&mut bytes.as_slice(), LIMIT);
+            let _ = receive::<Response>(&mut bytes.as_slice(), LIMIT);
         }
     }
 }

@@ -3,7 +3,7 @@
 use heaptrace::cli::{self, EXIT_OWN_FAILURE, Refusal, When};
 use heaptrace::commands;
 use heaptrace::tracer::limits;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -18,17 +18,12 @@ fn main() -> ExitCode {
         Ok(command) => commands::execute(&command),
         Err(Refusal::Answer(text)) => commands::print(&text).map(|()| 0),
         Err(Refusal::Usage(text)) => {
-            report(&text);
+            commands::tell(&text);
             Ok(EXIT_OWN_FAILURE)
         }
     };
     ExitCode::from(done.unwrap_or_else(|error| {
-        report(&format!("{}\n", commands::message(&error)));
+        commands::tell(&commands::message(&error));
         commands::exit_status(&error)
     }))
-}
-
-/// Tells the user on stderr. There is no one left to tell if that fails.
-fn report(text: &str) {
-    let _ = write!(io::stderr(), "heaptrace: {text}");
 }

@@ -108,6 +108,8 @@ pub struct Meta {
     pub pid_inside: Option<i32>,
     /// The command line of the last image.
     pub command: Vec<String>,
+    /// Whether the process belonged to another user than heaptrace's: its heap is not for everybody to read.
+    pub of_another_user: bool,
     /// The working directory at the start.
     pub cwd: PathBuf,
     /// When tracing began.

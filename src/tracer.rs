@@ -30,6 +30,7 @@ pub mod status;
 pub mod waiting;
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 /// An operation on the target that failed.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +109,14 @@ pub enum TracerError {
         /// The program as the user named it.
         program: String,
     },
+    /// Another user has taken the name of our folder for the control socket.
+    #[error("{}", planted(folder, *owner))]
+    PlantedFolder {
+        /// The folder.
+        folder: PathBuf,
+        /// Whom it belongs to.
+        owner: u32,
+    },
     /// Something that concerns heaptrace itself.
     #[error("could not {operation}: {source}")]
     Own {
@@ -116,6 +125,15 @@ pub enum TracerError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// What to tell of a folder for control sockets that is another user's.
+fn planted(folder: &Path, owner: u32) -> String {
+    format!(
+        "{} belongs to another user (id {owner}), so that no control socket can be there: remove it, or start heaptrace with \
+         $TMPDIR set to a folder of your own",
+        folder.display()
+    )
 }
 
 impl TracerError {

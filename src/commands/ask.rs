@@ -4,10 +4,23 @@ use super::attach::find;
 use super::conclude::terminal_width;
 use super::{print, use_color};
 use crate::cli::{CtlOptions, LeaksOptions, Order};
-use crate::ctl::{self, Command, Look, Request, Response};
+use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
+use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
-use crate::tracer::socket;
+use crate::tracer::socket::{self, TracerOf};
 use anyhow::{Context, bail};
+use serde::de::IgnoredAny;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// How long a tracer may take to classify a heap and to find the names for it.
+const PATIENCE_FOR_LEAKS: Duration = Duration::from_secs(300);
+
+/// How long it may take to carry out an order.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often to look whether a process has been let go, of which the kernel sends no word.
+const POLL: Duration = Duration::from_millis(5);
 
 /// Asks the tracer which blocks are lost, and prints its answer. The exit status is 0 whatever it says.
 ///
@@ -22,7 +35,9 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
     };
     let color = use_color(options.color, &std::io::stdout());
     let width = terminal_width().unwrap_or(SummaryOptions::default().width);
-    print(&ask(pid, command, Look { top: options.top, color, width })?)?;
+    let mut tracer = socket::connect_to_tracer_of(pid)?;
+    let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
+    print(&if options.json { report(pid, &text)? } else { lines(&text, color) })?;
     Ok(0)
 }
 
@@ -37,17 +52,51 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
         Order::Resume => Command::Resume,
         Order::Detach => Command::Detach,
     };
-    let text = ask(pid, command, Look { top: None, color: false, width: 0 })?;
-    print(&text)?;
+    let mut tracer = socket::connect_to_tracer_of(pid)?;
+    let asked = ask(&mut tracer, pid, command, Look { top: None, color: false, width: 0 }, PATIENCE);
+    let text = match options.order {
+        Order::Detach => wait_until_let_go(&tracer, pid, asked)?,
+        Order::Pause | Order::Resume => asked?,
+    };
+    print(&lines(&text, false))?;
     Ok(0)
 }
 
-fn ask(pid: i32, command: Command, look: Look) -> anyhow::Result<String> {
-    let (mut stream, known_as) = socket::connect_to_tracer_of(pid)?;
+/// Waits until no thread is traced any more: the answer says that the tracer has begun. It may have come to its own end before
+/// it could answer, which is as good.
+fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>) -> anyhow::Result<String> {
+    let broke =
+        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(ProtocolError::Closed | ProtocolError::Io(_)));
+    if asked.as_ref().is_err_and(|error| !broke(error)) {
+        return asked;
+    }
+    let since = Instant::now();
+    while tracer.still_traces() {
+        if since.elapsed() > PATIENCE {
+            bail!("process {pid} is still being traced after {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(asked.unwrap_or_default())
+}
+
+fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: Duration) -> anyhow::Result<String> {
     let no_answer = || format!("the heaptrace that traces process {pid} gave no answer");
-    ctl::send(&Request { version: ctl::VERSION, pid: known_as, command, look }, &mut stream).with_context(no_answer)?;
-    match ctl::receive(&mut stream).with_context(no_answer)? {
+    let limit = command.longest_answer();
+    let request = Request { version: ctl::VERSION, pid: tracer.known_as, command, look };
+    tracer.conversation.wait_at_most(patience);
+    ctl::send(&request, &mut tracer.conversation, ctl::LONGEST_QUESTION).with_context(no_answer)?;
+    match ctl::receive(&mut tracer.conversation, limit).with_context(no_answer)? {
         Response::Done(text) => Ok(text),
         Response::Failed(reason) => bail!("process {pid}: {reason}"),
     }
+}
+
+/// A report.json of another heaptrace, without characters that do something where they are shown.
+fn report(pid: i32, text: &str) -> anyhow::Result<String> {
+    let refused = || format!("what the heaptrace that traces process {pid} answers is no JSON");
+    serde_json::from_str::<IgnoredAny>(text).with_context(refused)?;
+    let mut escaped = Vec::with_capacity(text.len());
+    Json(&mut escaped).write_all(text.as_bytes()).with_context(refused)?;
+    String::from_utf8(escaped).with_context(refused)
 }

@@ -13,7 +13,6 @@ use crate::session::{SessionError, Target, Traced};
 use crate::tracer::permission::{self, ByNameError};
 use crate::tracer::{TracerError, control, procfs};
 use anyhow::{anyhow, bail};
-use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -71,7 +70,7 @@ fn trace(
     control::unblock_terminal_stops()?;
     let mut traced = traced.map_err(|error| explain(error, pid))?;
     if let Some(broken) = &traced.first.broken_off {
-        let _ = writeln!(io::stderr(), "heaptrace: {broken}");
+        super::tell(&broken.to_string());
     }
     traced.first.dismissed |= late;
     Ok(traced)
@@ -147,7 +146,7 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
                 }
                 Err(error) if !instance.lives() => tracing::info!("{}", message(&error)),
                 Err(error) => {
-                    let _ = writeln!(io::stderr(), "heaptrace: {}", message(&error));
+                    super::tell(&message(&error));
                     well = false;
                 }
             }
@@ -162,7 +161,7 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
 fn tell(profile: &ProfileOptions, what: &str) {
     if profile.verbosity != Verbosity::Quiet {
         // Nobody has to listen.
-        let _ = writeln!(io::stderr(), "heaptrace: {what}");
+        super::tell(what);
     }
 }
 
@@ -197,6 +196,7 @@ pub fn refused(error: TracerError, pid: i32) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
     fn a_refusal_is_explained_and_other_errors_are_left_alone() {

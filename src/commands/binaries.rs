@@ -6,6 +6,7 @@
 //! with `PPROF_BINARY_PATH=DIR` (google/pprof, internal/driver/fetch.go, locateBinaries). The pprof inside Go looks there,
 //! too, but refuses what it finds, as it can't read build ids (cmd/pprof/pprof.go).
 
+use super::owners;
 use crate::elf::Elf;
 use crate::export::output::{OutputError, write_file};
 use crate::session::ModuleRecord;
@@ -74,7 +75,7 @@ impl BinaryStore {
         // The path must stay right whatever becomes of the working directory.
         let folder = std::fs::canonicalize(folder).map_err(error)?;
         let probe = tree.join(format!(".heaptrace-{}.tmp", std::process::id()));
-        std::fs::write(&probe, []).and_then(|()| std::fs::remove_file(&probe)).map_err(error)?;
+        std::fs::File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe)).map_err(error)?;
         Ok(Self { folder })
     }
 
@@ -131,7 +132,7 @@ impl BinaryStore {
         if !is_as_good(&place, bytes, id) {
             create_parent(&place)?;
             let write = |out: &mut dyn io::Write| out.write_all(bytes);
-            write_file(&place, write).map_err(|source| SaveError::Write { path: path.to_owned(), source })?;
+            write_file(&place, owners(), write).map_err(|source| SaveError::Write { path: path.to_owned(), source })?;
         }
         let link = self.folder.join(id).join(name);
         // Follows the link: one that leads nowhere is made anew.

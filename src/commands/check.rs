@@ -3,8 +3,8 @@
 mod rules;
 
 use super::conclude::{Destinations, Judging, conclude_check};
-use super::run;
 use super::settings::settings;
+use super::{owners, run, tell};
 use crate::cli::{CheckOptions, EXIT_OWN_FAILURE};
 use crate::export::output::write_file;
 use crate::leaks::ScanOptions;
@@ -15,7 +15,6 @@ use crate::session::LeakScan;
 use crate::tracer::control;
 use anyhow::{Context, bail};
 use rules::Rules;
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,9 +59,9 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let mut has_failed = concluded.has_failed();
     if let Some(path) = &options.gen_suppressions {
         let text = suppressions::generate(&concluded.profile, &options.policy);
-        if let Err(error) = write_file(path, |out| out.write_all(text.as_bytes())) {
+        if let Err(error) = write_file(path, owners(), |out| out.write_all(text.as_bytes())) {
             has_failed = true;
-            let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", path.display());
+            tell(&format!("{}: {error}", path.display()));
         }
     }
     let verdict = concluded.profile.verdict.as_ref().map_or(EXIT_OWN_FAILURE, |verdict| verdict.exit_status);

@@ -6,9 +6,10 @@ use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::lookup::Patience;
 use super::naming::{Asked, FIRST, KnownNames, profile};
-use super::use_color;
+use super::{owners, tell, use_color};
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
+use crate::export::escape::printable;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
@@ -52,7 +53,7 @@ impl Destinations {
     /// # Errors
     /// The first that could not be written to; nobody to ask.
     pub fn prepare(options: &ProfileOptions) -> anyhow::Result<Self> {
-        let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused)?;
+        let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused, owners())?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         let quiet = options.verbosity == Verbosity::Quiet;
         let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
@@ -187,26 +188,26 @@ fn conclude_as(
         let _ = io::stderr().write_all(text.as_bytes());
     } else {
         for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
-            let _ = writeln!(io::stderr(), "heaptrace: {reason}");
+            tell(reason);
         }
         for unknown in &unknown_functions {
-            let _ = writeln!(io::stderr(), "heaptrace: {unknown}");
+            tell(unknown);
         }
         for file in &files {
             if let Err(error) = &file.result {
-                let _ = writeln!(io::stderr(), "heaptrace: {}: {error}", file.path.display());
+                tell(&format!("{}: {error}", file.path.display()));
             }
         }
     }
     if let Some(folder) = options.save_binaries.as_ref().filter(|_| options.verbosity != Verbosity::Quiet) {
-        let _ = writeln!(io::stderr(), "{} binaries are in {}", saved.present, folder.display());
+        let _ = writeln!(io::stderr(), "{} binaries are in {}", saved.present, printable(&folder.to_string_lossy()));
     }
     for error in &saved.failures {
-        let _ = writeln!(io::stderr(), "heaptrace: {error}");
+        tell(&error.to_string());
     }
     let not_passed_on = options.on_profile.as_ref().map(|command| hook::run(command, &files)).unwrap_or_default();
     for error in &not_passed_on {
-        let _ = writeln!(io::stderr(), "heaptrace: {error}");
+        tell(&error.to_string());
     }
     Concluded {
         profile,

@@ -1,11 +1,12 @@
 //! Outputs that keep heaptrace waiting: named pipes without a reader, and readers that do not read. The user is told, and a
 //! signal ends the wait.
 
+use super::tell;
 use crate::cli::Verbosity;
 use crate::export::output::{DirectOutputs, Pause};
 use crate::tracer::{control, files};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -80,8 +81,7 @@ impl DirectOutputs for Waiter {
                 Pause::NoReader => format!("waiting up to {} s for a reader of", READER_MUST_COME.as_secs()),
                 Pause::Full => "waiting for the reader of".to_owned(),
             };
-            // A closed stderr is no reason to give up.
-            let _ = writeln!(io::stderr(), "heaptrace: {what} {} (Ctrl-C gives it up)", path.display());
+            tell(&format!("{what} {} (Ctrl-C gives it up)", path.display()));
             wait.told = true;
         }
         self.current = Some(wait);

@@ -115,6 +115,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         program: recording.program,
         pid: recording.pid,
         pid_inside: recording.pid_inside,
+        of_another_user: recording.owner.is_another,
         command: recording.command,
         cwd: recording.cwd,
         started_at: recording.started_at,
@@ -151,6 +152,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
     let map_name = format!("/tmp/perf-{}.map", recording.pid_inside.unwrap_or(recording.pid));
     let perf_map = PerfMap {
         path: below(&root, Path::new(&map_name)),
+        owner: recording.owner.user,
         not_before: recording.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
     };
     let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {

@@ -14,7 +14,6 @@ use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{TracerError, control, limits, permission};
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +68,7 @@ pub(super) fn trace(
         Err(error) => {
             // The program lives on as a child of ours: whoever waits for us waits for it.
             if let Some(&SessionError::BrokenOff(BreakOff { child: Some(pid), .. })) = error.downcast_ref() {
-                let _ = writeln!(io::stderr(), "heaptrace: {}", super::message(&error));
+                super::tell(&super::message(&error));
                 wait_as_parent(pid)?;
                 return Ok(None);
             }
@@ -77,7 +76,7 @@ pub(super) fn trace(
         }
     };
     if let Some(broken) = &traced.first.broken_off {
-        let _ = writeln!(io::stderr(), "heaptrace: {broken}");
+        super::tell(&broken.to_string());
         // Writing takes memory, of which there may not be enough: whoever waits for us waits for the program, too.
         if limits::is_memory_short()
             && let Some(pid) = broken.child

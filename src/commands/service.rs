@@ -1,22 +1,23 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
 use super::naming::{Asked, KnownNames, profile};
+use super::tell;
 use crate::addr::Addr;
-use crate::cli::ProfileOptions;
-use crate::ctl::{self, Command, Look, Request, Response};
+use crate::cli::{ProfileOptions, Verbosity};
+use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
 use crate::export::leaks::{LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format};
 use crate::profile::leaks::{ClassAmounts, LeakSite};
 use crate::session::{Answer, HeapCapture, Requests, Wish};
+use crate::tracer::TracerError;
 use crate::tracer::control::Control;
-use crate::tracer::socket::ControlSocket;
+use crate::tracer::socket::{ControlSocket, Conversation};
 use rustc_hash::FxHashMap;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the other side may take to say what it wants, and to take the answer.
+/// How long the other side may take to say what it wants, and again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The open control socket of a traced process; its name vanishes with this value.
@@ -31,6 +32,9 @@ impl Service {
         let socket = match ControlSocket::bind() {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
+                if matches!(error, TracerError::PlantedFolder { .. }) && profile.verbosity != Verbosity::Quiet {
+                    tell(&format!("`heaptrace leaks` and `ctl` can't ask this heaptrace: {error}"));
+                }
                 tracing::warn!("this process can't be asked about its heap while it is traced: {error}");
                 return None;
             }
@@ -71,16 +75,21 @@ struct Desk {
 
 impl Desk {
     /// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
-    fn serve(&mut self, mut stream: UnixStream) {
-        let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-        if limited.is_err() {
-            return;
-        }
-        let response = match ctl::receive::<Request>(&mut stream) {
-            Ok(request) => self.respond(&request).unwrap_or_else(Response::Failed),
-            Err(error) => Response::Failed(error.to_string()),
+    fn serve(&mut self, mut asker: Conversation) {
+        asker.wait_at_most(PATIENCE);
+        let (response, limit) = match ctl::receive::<Request>(&mut asker, ctl::LONGEST_QUESTION) {
+            Ok(request) => (self.respond(&request).unwrap_or_else(Response::Failed), request.command.longest_answer()),
+            Err(error) => (Response::Failed(error.to_string()), Command::Detach.longest_answer()),
         };
-        if let Err(error) = ctl::send(&response, &mut stream) {
+        asker.wait_at_most(PATIENCE);
+        let sent = match ctl::send(&response, &mut asker, limit) {
+            Err(error @ ProtocolError::TooLong { .. }) => {
+                let reason = format!("{error}: ask for less with --top, or write the report at the end with -o");
+                ctl::send(&Response::Failed(reason), &mut asker, limit)
+            }
+            sent => sent,
+        };
+        if let Err(error) = sent {
             tracing::info!("an answer could not be given: {error}");
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! The bytes are those live at the peak for a run that ended, else those live now.
 
+use super::escape::folded;
 use super::view::{Headline, View};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -52,32 +53,12 @@ pub(crate) fn lines(view: &View<'_>) -> Folded {
 
 /// A stack, outermost frame first.
 fn sort_key(view: &View<'_>, stack: usize) -> String {
-    let mut names: Vec<String> = view.frames(stack).map(|frame| clean(frame.name)).collect();
+    let mut names: Vec<String> = view.frames(stack).map(|frame| folded(frame.name)).collect();
     if let Some(innermost) = names.first_mut() {
         protect_number(innermost);
     }
     names.reverse();
     names.join(SORT_SEPARATOR)
-}
-
-/// The name without what has a meaning in the format: `;` parts frames, a line end ends the stack.
-fn clean(name: &str) -> String {
-    let cleaned: String = name
-        .chars()
-        .map(|c| {
-            if c == ';' {
-                ':'
-            } else if c.is_control() {
-                ' '
-            } else {
-                c
-            }
-        })
-        .collect();
-    match cleaned.trim() {
-        "" => "[unknown]".to_owned(),
-        name => name.to_owned(),
-    }
 }
 
 /// Flame graph tools take a second number at the end of a line for the other side of a difference; a name that ends

@@ -1,5 +1,6 @@
 //! Workflow commands of GitHub Actions: lines in the log that become annotations of a pull request (`--github`).
 
+use super::escape::{github_data, github_property};
 use super::problems::{best_line, problems};
 use super::view::View;
 use crate::profile::Profile;
@@ -13,7 +14,8 @@ pub fn annotations(profile: &Profile) -> String {
     let mut text = String::new();
     if let Some(verdict) = profile.verdict.as_ref().filter(|verdict| verdict.kind != VerdictKind::Clean) {
         let title = format!("heaptrace: {}", profile.meta.program);
-        let _ = writeln!(text, "::error title={}::{}", property(&title), data(&verdict.reasons.join("; ")));
+        let _ =
+            writeln!(text, "::error title={}::{}", github_property(&title), github_data(&verdict.reasons.join("; ")));
     }
     let mut problems = problems(&view);
     problems.retain(|problem| problem.suppressed_by.is_none());
@@ -21,20 +23,11 @@ pub fn annotations(profile: &Profile) -> String {
     for problem in &problems {
         let command = if problem.fails { "error" } else { "warning" };
         let place = problem.stacks.first().and_then(|(_, stack)| best_line(&view, *stack));
-        let place =
-            place.map(|place| format!("file={},line={},", property(&place.path), place.line)).unwrap_or_default();
-        let title = property(&format!("{} (heaptrace)", problem.name()));
-        let _ = writeln!(text, "::{command} {place}title={title}::{}", data(&problem.sentence));
+        let place = place
+            .map(|place| format!("file={},line={},", github_property(&place.path), place.line))
+            .unwrap_or_default();
+        let title = github_property(&format!("{} (heaptrace)", problem.name()));
+        let _ = writeln!(text, "::{command} {place}title={title}::{}", github_data(&problem.sentence));
     }
     text
-}
-
-/// A command's text, in which only the end of the line and the sign of escapes have a meaning.
-fn data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
-}
-
-/// A property, which colons and commas would end, too.
-fn property(text: &str) -> String {
-    data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -6,6 +6,7 @@
 mod frames;
 mod judged;
 
+use super::escape::Json;
 use super::view::{Site, View, weight};
 use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Resident, Totals};
 use crate::unwinder::Quality;
@@ -26,7 +27,7 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut table = FrameTable::new(view);
     let judged = judged::stacks(view.profile);
     sites.iter().map(|site| site.stack).chain(judged).for_each(|stack| table.enter(stack));
-    serde_json::to_writer(&mut *out, &report(view, &table, &sites))?;
+    serde_json::to_writer(Json(&mut *out), &report(view, &table, &sites))?;
     out.write_all(b"\n")
 }
 

@@ -5,6 +5,7 @@
 //! There is no schema of JUnit itself. The elements and attributes here are those that the de-facto schema of Jenkins' xUnit plugin and
 //! GitLab's documentation have.
 
+use super::escape::xml;
 use super::problems::{Problem, Rule, best_line, problems, stack_text};
 use super::view::View;
 use crate::profile::leaks::{BaselineStatus, Verdict, VerdictKind};
@@ -22,7 +23,7 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     let errors = count(|outcome| matches!(outcome, Outcome::Broken { .. }));
     let skipped = count(|outcome| matches!(outcome, Outcome::Skipped { .. }));
     let seconds = profile.meta.duration_ns as f64 / 1e9;
-    let suite = escape(&profile.meta.program);
+    let suite = xml(&profile.meta.program);
     let stamp = humantime::format_rfc3339_seconds(profile.meta.started_at).to_string();
     let stamp = stamp.trim_end_matches('Z');
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
@@ -61,19 +62,19 @@ enum Outcome {
 impl Case {
     fn write(&self, text: &mut String, suite: &str) {
         let source = self.source.as_ref();
-        let file = source.map(|(file, line)| format!(" file=\"{}\" line=\"{line}\"", escape(file))).unwrap_or_default();
-        let _ = write!(text, "    <testcase name=\"{}\" classname=\"heaptrace.{suite}\"{file}", escape(&self.name));
+        let file = source.map(|(file, line)| format!(" file=\"{}\" line=\"{line}\"", xml(file))).unwrap_or_default();
+        let _ = write!(text, "    <testcase name=\"{}\" classname=\"heaptrace.{suite}\"{file}", xml(&self.name));
         match &self.outcome {
             Outcome::Passed => text.push_str("/>\n"),
             Outcome::Skipped { message } => {
-                let _ = writeln!(text, "><skipped message=\"{}\"/></testcase>", escape(message));
+                let _ = writeln!(text, "><skipped message=\"{}\"/></testcase>", xml(message));
             }
             Outcome::Failed { kind, message, text: body } => {
-                let (message, body) = (escape(message), escape(body));
+                let (message, body) = (xml(message), xml(body));
                 let _ = writeln!(text, "><failure type=\"{kind}\" message=\"{message}\">{body}</failure></testcase>");
             }
             Outcome::Broken { message } => {
-                let _ = writeln!(text, "><error type=\"inconclusive\" message=\"{}\"/></testcase>", escape(message));
+                let _ = writeln!(text, "><error type=\"inconclusive\" message=\"{}\"/></testcase>", xml(message));
             }
         }
     }
@@ -162,21 +163,4 @@ fn seen(profile: &Profile) -> Case {
         None => Outcome::Broken { message: "nothing was judged".to_owned() },
     };
     Case { name: "the check sees everything".to_owned(), source: None, outcome }
-}
-
-/// For texts and attributes of XML 1.0: characters that it can't hold become `?`.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\n' => escaped.push('\n'),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('?'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

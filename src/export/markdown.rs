@@ -1,8 +1,9 @@
 //! A summary in Markdown, for a comment to a pull request or a job's page.
 
+use super::escape::{markdown, markdown_code, markdown_html};
 use super::problems::{Problem, best_line, problems, stack_text};
 use super::sections::resident_sentence;
-use super::text::{grouped, printable};
+use super::text::grouped;
 use super::view::View;
 use crate::leaks::verdict::unchecked_children;
 use crate::profile::leaks::{BaselineStatus, VerdictKind};
@@ -22,17 +23,17 @@ pub(crate) fn write(view: &View<'_>, top: usize, out: &mut dyn Write) -> io::Res
         Some(VerdictKind::ProgramFailed) => "the program failed",
         None => "not judged",
     };
-    let _ = writeln!(text, "### heaptrace: {} – {result}\n", code(&profile.meta.program));
+    let _ = writeln!(text, "### heaptrace: {} – {result}\n", markdown_code(&profile.meta.program));
     for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
-        let _ = writeln!(text, "- {}", plain(reason));
+        let _ = writeln!(text, "- {}", markdown(reason));
     }
     if profile.children.untraced > 0
         && profile.verdict.as_ref().is_none_or(|v| !v.reasons.contains(&unchecked_children(profile)))
     {
-        let _ = writeln!(text, "- {}", plain(&unchecked_children(profile)));
+        let _ = writeln!(text, "- {}", markdown(&unchecked_children(profile)));
     }
     if let Some(resident) = resident_sentence(profile) {
-        let _ = writeln!(text, "- {}", plain(&resident));
+        let _ = writeln!(text, "- {}", markdown(&resident));
     }
     if let Some(leaks) = &profile.leaks {
         let [definite, indirect, possible, reachable] = leaks.totals();
@@ -70,14 +71,14 @@ pub(crate) fn write(view: &View<'_>, top: usize, out: &mut dyn Write) -> io::Res
 /// One problem: a line to read, its stacks to unfold.
 fn details(text: &mut String, view: &View<'_>, problem: &Problem) {
     let line = problem.stacks.first().and_then(|(_, stack)| best_line(view, *stack));
-    let at = line.map(|line| format!(" at {}:{}", html(&line.path), line.line)).unwrap_or_default();
+    let at = line.map(|line| format!(" at {}:{}", markdown_html(&line.path), line.line)).unwrap_or_default();
     let news = match problem.baseline {
         Some(BaselineStatus::New) => " – new",
         Some(BaselineStatus::Grown) => " – grown",
         Some(BaselineStatus::Known) => " – known from the baseline",
         None => "",
     };
-    let (sentence, function) = (html(&problem.sentence), html(&problem.function));
+    let (sentence, function) = (markdown_html(&problem.sentence), markdown_html(&problem.function));
     let _ = writeln!(text, "<details><summary>{sentence} in <code>{function}</code>{at}{news}</summary>\n");
     let _ = writeln!(text, "```text");
     for (title, stack) in &problem.stacks {
@@ -85,26 +86,4 @@ fn details(text: &mut String, view: &View<'_>, problem: &Problem) {
         text.push_str(&stack_text(view, title, *stack).replace("```", "'''"));
     }
     let _ = writeln!(text, "```\n\n</details>");
-}
-
-/// Prose in which nothing is markup.
-fn plain(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in printable(text).chars() {
-        if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '#' | '|' | '~' | '&') {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}
-
-/// A code span.
-fn code(text: &str) -> String {
-    format!("`{}`", printable(text).replace('`', "'"))
-}
-
-/// Text within HTML; newlines have been taken out before.
-fn html(text: &str) -> String {
-    printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('`', "&#96;")
 }

@@ -3,28 +3,36 @@
 //! A regular or new file is written under another name in the same directory and then renamed, so that a reader never
 //! sees half of it and an older file survives a failure. Pipes and devices are written directly, and last, as they may keep
 //! us waiting. One output failing does not keep the others from being written.
+//!
+//! In a folder that others may write to, the name can be taken by then: their links, pipes and devices are not used
+//! ([`Owners`]). The heap of another user's process is nobody's else: such files are for their owner alone.
 
 mod direct;
 mod name;
+mod place;
 
 pub use direct::{DirectOutputs, Pause};
+pub use place::Owners;
 
 use super::{ExportOptions, Format, FormatError, write};
 use crate::profile::Profile;
 use direct::Direct;
 use name::Pattern;
-use std::ffi::OsStr;
+use place::{Place, parent, real_folder, resolve};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where `run` and `attach` write without `-o`.
 pub const DEFAULT_OUTPUT: &str = "heaptrace.%n.%p.pb.gz";
 
-/// How many symbolic links a path may lead through; the kernel's own limit.
-const MAX_LINKS: usize = 40;
+/// Who may read a new file: all that the umask lets.
+const BY_UMASK: u32 = 0o666;
+
+/// Only its owner.
+const PRIVATE: u32 = 0o600;
 
 /// Whether `-o -` is possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +96,19 @@ pub enum OutputError {
     NoFile {
         /// The path as given.
         path: PathBuf,
+    },
+    /// Another user may have put it there, to choose what is overwritten, or to read along.
+    #[error(
+        "{}: this {what} belongs to another user (id {owner}), who may choose with it what is written to; remove it, or choose another name",
+        path.display()
+    )]
+    Planted {
+        /// The link, pipe or device.
+        path: PathBuf,
+        /// Which of them it is.
+        what: &'static str,
+        /// Whom it belongs to.
+        owner: u32,
     },
     /// Sockets can't be opened.
     #[error("{}: this is a socket, which can't be written like a file; name a file or a pipe", path.display())]
@@ -160,6 +181,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Outputs {
     outputs: Vec<Output>,
+    owners: Owners,
 }
 
 #[derive(Debug)]
@@ -187,7 +209,12 @@ impl Outputs {
     ///
     /// # Errors
     /// The first output that could not be written.
-    pub fn prepare(paths: &[PathBuf], format: Option<Format>, stdout: StdoutPolicy) -> Result<Self, OutputError> {
+    pub fn prepare(
+        paths: &[PathBuf],
+        format: Option<Format>,
+        stdout: StdoutPolicy,
+        owners: Owners,
+    ) -> Result<Self, OutputError> {
         let mut outputs = Vec::with_capacity(paths.len());
         let mut taken = Vec::new();
         for path in paths {
@@ -199,7 +226,7 @@ impl Outputs {
                 outputs.push(Output { format, target: Target::Stdout });
                 continue;
             }
-            let (target, identity) = check(path)?;
+            let (target, identity) = check(path, owners)?;
             let format = match (format, Format::from_path(path)) {
                 (Some(format), _) | (None, Ok(format)) => format,
                 (None, Err(FormatError::UnknownSuffix { .. })) if identity.is_none() => {
@@ -215,7 +242,7 @@ impl Outputs {
             }
             outputs.push(Output { format, target });
         }
-        Ok(Self { outputs })
+        Ok(Self { outputs, owners })
     }
 
     /// Refuses the formats that hold a verdict, for commands that make none.
@@ -279,9 +306,12 @@ impl Outputs {
                 (place, output, path, shown)
             })
             .collect();
+        let owners = self.owners;
         order.sort_by_key(|(_, output, path, _)| {
-            matches!(output.target, Target::File { .. }) && matches!(resolve(path), Ok(Place::Direct(_)))
+            matches!(output.target, Target::File { .. })
+                && matches!(resolve(path, owners), Ok(Place::Direct(_) | Place::Open(_)))
         });
+        let mode = if profile.meta.of_another_user { PRIVATE } else { BY_UMASK };
         let mut outcomes: Vec<(usize, Outcome)> = order
             .into_iter()
             .map(|(place, output, path, shown)| {
@@ -290,7 +320,7 @@ impl Outputs {
                 let result = match output.target {
                     _ if written.contains(&path) => Err(OutputError::Duplicate { path: shown.clone() }),
                     Target::Stdout => write_counted(io::stdout().lock(), fill).map_err(OutputError::from),
-                    Target::File { .. } => write_anywhere(&path, fill, direct),
+                    Target::File { .. } => write_anywhere(&path, owners, mode, fill, direct),
                 };
                 written.push(path);
                 (place, Outcome { path: shown, format, allocated_bytes, result })
@@ -324,7 +354,7 @@ impl Target {
 }
 
 /// Checks a path, and says which file it is (None: a pipe or device, which may be given twice).
-fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
+fn check(path: &Path, owners: Owners) -> Result<(Target, Option<PathBuf>), OutputError> {
     let no_file = || match path.is_dir() {
         true => OutputError::IsDirectory { path: path.to_owned() },
         false => OutputError::NoFile { path: path.to_owned() },
@@ -338,10 +368,11 @@ fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
     let pattern = Pattern::parse(file_name).map_err(|found| OutputError::Pattern { path: path.to_owned(), found })?;
     let shown = path.parent().unwrap_or(Path::new("")).to_owned();
     let given = if shown.as_os_str().is_empty() { Path::new(".") } else { shown.as_path() };
-    let directory = fs::canonicalize(given).map_err(|source| directory_error(given, source))?;
+    let directory = real_folder(given, owners)?;
     let identity = match pattern.fixed() {
-        Some(name) => match resolve(&directory.join(name))? {
-            Place::Direct(file) => {
+        Some(name) => match resolve(&directory.join(name), owners)? {
+            Place::Planted { path, what, owner } => return Err(OutputError::Planted { path, what, owner }),
+            Place::Direct(file) | Place::Open(file) => {
                 check_direct(&file)?;
                 None
             }
@@ -351,7 +382,7 @@ fn check(path: &Path) -> Result<(Target, Option<PathBuf>), OutputError> {
             }
         },
         None => {
-            TempFile::beside(&directory).map_err(|source| directory_error(given, source))?;
+            TempFile::beside(&directory, PRIVATE).map_err(|source| directory_error(given, source))?;
             Some(directory.join(file_name))
         }
     };
@@ -382,7 +413,7 @@ fn check_file(file: &Path) -> Result<(), OutputError> {
         _ => {}
     }
     let directory = parent(file);
-    TempFile::beside(directory).map_err(|source| directory_error(directory, source))?;
+    TempFile::beside(directory, PRIVATE).map_err(|source| directory_error(directory, source))?;
     Ok(())
 }
 
@@ -397,60 +428,24 @@ fn directory_error(path: &Path, source: io::Error) -> OutputError {
     OutputError::Directory { path: path.to_owned(), source, hint }
 }
 
-fn parent(file: &Path) -> &Path {
-    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// How to write a path.
-#[derive(Debug)]
-enum Place {
-    /// A pipe or device, or an open file under another name (`/dev/stdout`).
-    Direct(PathBuf),
-    /// A regular file, or none yet: at this path, behind all links.
-    Beside(PathBuf),
-}
-
-/// Follows the links of a path's last component: the file behind them is replaced, not the link.
-fn resolve(path: &Path) -> Result<Place, OutputError> {
-    let mut file = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let directory = parent(&file);
-        let directory = fs::canonicalize(directory).map_err(|source| directory_error(directory, source))?;
-        // /dev/stdout and /dev/fd/3 lead there; another file in the place of an open one would go unnoticed
-        if directory.starts_with("/proc") {
-            return Ok(Place::Direct(path.to_owned()));
-        }
-        let Some(name) = file.file_name().map(OsStr::to_owned) else {
-            return Err(OutputError::NoFile { path: path.to_owned() });
-        };
-        file = directory.join(name);
-        match fs::symlink_metadata(&file) {
-            Ok(metadata) if metadata.is_symlink() => {
-                let link =
-                    fs::read_link(&file).map_err(|source| OutputError::NotWritable { path: file.clone(), source })?;
-                file = directory.join(link);
-            }
-            Ok(metadata) if metadata.is_dir() => return Err(OutputError::IsDirectory { path: path.to_owned() }),
-            Ok(metadata) if metadata.is_file() => return Ok(Place::Beside(file)),
-            Ok(_) => return Ok(Place::Direct(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Beside(file)),
-            Err(source) => return Err(OutputError::NotWritable { path: file, source }),
-        }
-    }
-    let source = io::Error::other("too many levels of symbolic links");
-    Err(OutputError::NotWritable { path: path.to_owned(), source })
-}
-
 /// Writes to a path, whatever is there, with what `fill` writes. Returns the number of bytes.
 fn write_anywhere(
     path: &Path,
+    owners: Owners,
+    mode: u32,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     direct: &mut dyn DirectOutputs,
 ) -> Result<u64, OutputError> {
-    match resolve(path)? {
-        // appending: a file that is open elsewhere too (/dev/stdout) must not lose what is in it
-        Place::Direct(path) => Ok(write_counted(Direct::open(&path, direct)?, fill)?),
-        Place::Beside(file) => replace(&file, fill),
+    match resolve(path, owners)? {
+        Place::Direct(path) => {
+            let out = Direct::open(&path, direct)?;
+            owners.check_opened(&path, out.file())?;
+            Ok(write_counted(out, fill)?)
+        }
+        // appending: what is open elsewhere, too, must not lose what is in it
+        Place::Open(path) => Ok(write_counted(Direct::open(&path, direct)?, fill)?),
+        // What was put there since the check would cost the profile, if it were refused: the name gets the file instead.
+        Place::Beside(path) | Place::Planted { path, .. } => replace(&path, mode, fill),
     }
 }
 
@@ -459,18 +454,22 @@ fn write_anywhere(
 ///
 /// # Errors
 /// The path can't be written, or `fill` failed; an older file is then as it was.
-pub fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
-    match resolve(path)? {
-        Place::Direct(path) => {
+pub fn write_file(
+    path: &Path,
+    owners: Owners,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<u64, OutputError> {
+    match resolve(path, owners)? {
+        Place::Direct(path) | Place::Open(path) => {
             Err(OutputError::NotWritable { path, source: io::Error::other("this is no regular file") })
         }
-        Place::Beside(file) => replace(&file, fill),
+        Place::Beside(path) | Place::Planted { path, .. } => replace(&path, BY_UMASK, fill),
     }
 }
 
-/// Puts a new file in the place of `file`.
-fn replace(file: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
-    let temp = TempFile::beside(parent(file)).map_err(|source| directory_error(parent(file), source))?;
+/// Puts a new file in the place of `file`, whatever is there: rename(2) follows no link.
+fn replace(file: &Path, mode: u32, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
+    let temp = TempFile::beside(parent(file), mode).map_err(|source| directory_error(parent(file), source))?;
     let bytes = write_counted(&temp.file, fill)?;
     // some file systems report a full disk only now
     temp.file.sync_all()?;
@@ -511,14 +510,14 @@ struct TempFile {
 }
 
 impl TempFile {
-    /// Creates one in a directory.
-    fn beside(directory: &Path) -> io::Result<Self> {
+    /// Creates one in a directory, with what the umask leaves of `mode`.
+    fn beside(directory: &Path, mode: u32) -> io::Result<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         loop {
             // short, as the final name may be as long as the file system allows
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
             let path = directory.join(format!(".heaptrace-{}-{serial}.tmp", std::process::id()));
-            match File::create_new(&path) {
+            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
                 Ok(file) => return Ok(Self { path, file }),
                 // left behind by a killed process that had our pid
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && serial < u32::MAX => {}

@@ -6,6 +6,7 @@
 //! * A function whose name equals its system name is taken for not yet demangled, and loses its arguments.
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
+use super::escape::printable;
 use super::proto;
 use super::view::{Headline, View};
 use super::{ExportOptions, PprofColumns};
@@ -151,12 +152,13 @@ impl<'a> Tables<'a> {
     }
 
     /// The index of a string.
+    /// The index of a text. `go tool pprof` prints names as they are: they have no control characters.
     fn string(&mut self, text: &str) -> i64 {
         if let Some(id) = self.string_ids.get(text) {
             return *id;
         }
         let id = self.strings.len() as i64;
-        self.strings.push(text.to_owned());
+        self.strings.push(printable(text));
         self.string_ids.insert(text.to_owned(), id);
         id
     }

@@ -1,6 +1,7 @@
 //! SARIF 2.1.0 (OASIS), for code scanning: one result for each error and each leak. Ids are the fingerprints, so that a result is
 //! the same one in the next run.
 
+use super::escape::Json;
 use super::problems::{Problem, Rule, problems, source_line, stack_text, told_frame};
 use super::text::shell_words;
 use super::view::{Frame, View};
@@ -56,7 +57,7 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
             "results": results,
         }],
     });
-    serde_json::to_writer_pretty(&mut *out, &log)?;
+    serde_json::to_writer_pretty(Json(&mut *out), &log)?;
     out.write_all(b"\n")
 }
 

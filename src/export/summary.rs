@@ -66,7 +66,9 @@ pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &
         let path = text::printable(&outcome.path.to_string_lossy());
         let _ = match &outcome.result {
             Ok(bytes) => writeln!(out, "  {path}  {}", layout.paint.dim(&text::human_bytes(*bytes))),
-            Err(error) => writeln!(out, "  {path}  {}", layout.paint.red(&format!("not written: {error}"))),
+            Err(error) => {
+                writeln!(out, "  {path}  {}", layout.paint.red(&text::printable(&format!("not written: {error}"))))
+            }
         };
     }
     let hidden = files.len() - shown.count();

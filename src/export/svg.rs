@@ -1,6 +1,7 @@
 //! A flame graph: the folded stacks drawn by inferno, interactive in a browser.
 
 use super::ExportOptions;
+use super::escape::{printable, xml};
 use super::folded;
 use super::text::human_bytes;
 use super::view::{Headline, View};
@@ -24,7 +25,8 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
         return write_message(&title, "Not drawn: the bytes of this column are too many to be true.", out);
     }
     let mut settings = flamegraph::Options::default();
-    settings.title = title;
+    // inferno escapes what is markup, but no control characters
+    settings.title = printable(&title);
     let (bytes, stacks) = (human_bytes(folded.bytes), folded.lines.len());
     settings.subtitle = Some(format!("{bytes} in {stacks} stacks, pid {}", view.profile.meta.pid));
     settings.count_name = "bytes".to_owned();
@@ -39,7 +41,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
 }
 
 fn write_message(title: &str, message: &str, out: &mut dyn Write) -> io::Result<()> {
-    let title = escape(title);
+    let title = xml(title);
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     writeln!(
         out,
@@ -50,19 +52,4 @@ fn write_message(title: &str, message: &str, out: &mut dyn Write) -> io::Result<
     writeln!(out, "<text x=\"600\" y=\"30\" font-size=\"17\">{title}</text>")?;
     writeln!(out, "<text x=\"600\" y=\"58\" font-size=\"12\">{message}</text>")?;
     writeln!(out, "</g>\n</svg>")
-}
-
-/// Text as XML holds it. Control characters are not allowed there at all.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            c if c.is_control() => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod ci;
+mod escapes;
 mod go_pprof;
 mod many;
 mod numbers;
@@ -189,6 +190,7 @@ fn meta() -> Meta {
         program: "app".to_owned(),
         pid: 4242,
         pid_inside: None,
+        of_another_user: false,
         command: ["./app", "--input", "a b.xml"].map(str::to_owned).into(),
         cwd: PathBuf::from("/home/user"),
         started_at: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),

@@ -1,5 +1,6 @@
 //! How numbers, names and places are written for people.
 
+pub(crate) use super::escape::printable;
 use super::view::{Frame, TRUNCATED_STACK, View};
 use crate::profile::Anomalies;
 use std::path::Path;
@@ -12,33 +13,46 @@ pub(crate) struct Paint {
 }
 
 impl Paint {
+    const BOLD: &str = "\x1b[1m";
+    const DIM: &str = "\x1b[2m";
+    const RED: &str = "\x1b[1;31m";
+    const GREEN: &str = "\x1b[1;32m";
+    const YELLOW: &str = "\x1b[33m";
+    const PLAIN: &str = "\x1b[0m";
+
+    /// The escape of a colour of ours that a text begins with.
+    pub fn code_at(text: &str) -> Option<&'static str> {
+        let codes = [Self::PLAIN, Self::BOLD, Self::DIM, Self::RED, Self::GREEN, Self::YELLOW];
+        codes.into_iter().find(|code| text.starts_with(code))
+    }
+
     fn with(self, code: &str, text: &str) -> String {
-        if self.color && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.color && !text.is_empty() { format!("{code}{text}{}", Self::PLAIN) } else { text.to_owned() }
     }
 
     /// Headings.
     pub fn bold(self, text: &str) -> String {
-        self.with("1", text)
+        self.with(Self::BOLD, text)
     }
 
     /// What supports the rest.
     pub fn dim(self, text: &str) -> String {
-        self.with("2", text)
+        self.with(Self::DIM, text)
     }
 
     /// What is wrong.
     pub fn red(self, text: &str) -> String {
-        self.with("1;31", text)
+        self.with(Self::RED, text)
     }
 
     /// What is as it should be.
     pub fn green(self, text: &str) -> String {
-        self.with("1;32", text)
+        self.with(Self::GREEN, text)
     }
 
     /// What deserves attention.
     pub fn yellow(self, text: &str) -> String {
-        self.with("33", text)
+        self.with(Self::YELLOW, text)
     }
 }
 
@@ -244,11 +258,6 @@ fn elide_middle(text: &str, width: usize) -> String {
 
 /// What libstdc++ calls `std::string`.
 const STD_STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
-
-/// Text from the target without what would move the cursor or end the line.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
 
 fn without_hash(name: &str) -> &str {
     match name.rsplit_once("::h") {

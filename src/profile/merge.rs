@@ -169,6 +169,7 @@ impl Merger {
         add_up(&mut merged.histograms.size, &profile.histograms.size);
         add_up(&mut merged.histograms.lifetime, &profile.histograms.lifetime);
         merged.meta.complete &= profile.meta.complete;
+        merged.meta.of_another_user |= profile.meta.of_another_user;
         let end_ns = origin.start_ns.saturating_add(profile.cost.wall_ns);
         merged.meta.duration_ns = merged.meta.duration_ns.max(end_ns);
         // A process that becomes another program at once has nothing to tell of the image before.

@@ -260,6 +260,7 @@ impl Process {
         copy.selected = self.selected;
         copy.exit_kill = self.exit_kill;
         copy.program.clone_from(&self.program);
+        copy.owner = self.owner;
         copy.command.clone_from(&self.command);
         copy.thread_names.clone_from(&self.thread_names);
         copy.trap_mask = self.trap_mask.of_forked(parent, tid);
@@ -458,6 +459,7 @@ impl Process {
     pub(super) fn describe_image(&mut self, tid: i32) {
         self.command = procfs::command_line(self.pid);
         self.program = procfs::program_name(self.pid, tid);
+        self.owner.note(tid);
     }
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.

@@ -88,6 +88,7 @@ pub struct Process {
     pub(super) leaving: bool,
     pub(super) affinity: Option<Pinned>,
     pub(super) program: String,
+    pub(super) owner: Owner,
     pub(super) command: Vec<String>,
     pub(super) cwd: PathBuf,
     pub(super) unknown_stops: u64,
@@ -109,6 +110,24 @@ pub struct Process {
     pub(super) peak_resident: Option<u64>,
     /// What it contributes to the live bytes that the progress line shows.
     pub(super) shown_bytes: u64,
+}
+
+/// The user whom a process belongs to. It may change its user at any time: what it was is not forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owner {
+    /// The effective user, when it was looked at last.
+    pub user: Option<u32>,
+    /// Whether it has ever had another user id than heaptrace's.
+    pub is_another: bool,
+}
+
+impl Owner {
+    /// Looks at it, while task `tid` of it is there.
+    pub(super) fn note(&mut self, tid: i32) {
+        let users = procfs::users(tid);
+        self.user = users.get(1).copied().or(self.user);
+        self.is_another |= users.iter().any(|&user| user != procfs::effective_user());
+    }
 }
 
 /// The CPUs from before pinning.
@@ -175,6 +194,7 @@ impl Process {
             leaving: false,
             affinity: None,
             program: String::new(),
+            owner: Owner::default(),
             command: Vec::new(),
             cwd: procfs::working_directory(pid).unwrap_or_default(),
             unknown_stops: 0,
@@ -290,6 +310,9 @@ impl Process {
         }
         self.forget_trap_mask(tid);
         self.yielded.remove(&tid);
+        if tid == self.pid {
+            self.owner.note(tid);
+        }
         if let Some(task) = self.tasks.get(tid).copied() {
             self.thread_names.insert(task.id.serial, procfs::comm(tid));
             self.end_calls_of(task.id);

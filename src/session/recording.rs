@@ -1,7 +1,7 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
 use super::leakscan::LeakScan;
-use super::process::Process;
+use super::process::{Owner, Process};
 use super::shelf::{Shelf, Shelved};
 use super::{Aftermath, BreakOff};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
@@ -155,6 +155,7 @@ pub struct Recording {
     /// Whether it was let go without having got all its code back.
     pub harmed: bool,
     pub program: String,
+    pub owner: Owner,
     pub command: Vec<String>,
     pub cwd: PathBuf,
     pub started_at: SystemTime,
@@ -209,7 +210,9 @@ impl Process {
         self.record(snapshot, LeakScan::NotWanted, stacks, modules)
     }
 
+    /// Looks once more at what a process can change: the names of its threads, and its user.
     pub(super) fn note_thread_names(&mut self) {
+        self.owner.note(self.pid);
         for task in self.tasks.iter() {
             self.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
         }
@@ -335,6 +338,7 @@ impl Process {
             detached: self.detached,
             harmed,
             program: self.program.clone(),
+            owner: self.owner,
             command: self.command.clone(),
             cwd: self.cwd.clone(),
             started_at: self.started_at,

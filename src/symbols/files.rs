@@ -24,7 +24,7 @@ const LARGEST_SUMMED: u64 = 8 << 30;
 const SUMMED_AT_ONCE: usize = 1 << 20;
 
 /// O_NONBLOCK on Linux x86-64: opening a FIFO that has taken a file's place must not wait for a writer.
-const NONBLOCK: i32 = 0o4000;
+pub(super) const NONBLOCK: i32 = 0o4000;
 
 /// Where debug files are by default.
 const DEFAULT_DEBUG_DIR: &str = "/usr/lib/debug";

@@ -84,6 +84,21 @@ pub fn user_outside(uid: u32) -> u32 {
     translated.unwrap_or(uid)
 }
 
+/// What users are called that have no id in our user namespace: /proc/sys/kernel/overflowuid, unless somebody has changed it.
+pub const OVERFLOW_USER: u32 = 65534;
+
+/// The user that heaptrace acts as.
+pub fn effective_user() -> u32 {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// Real, effective, saved and file system user id of task `tid`, in this order. None of them if it is gone.
+pub fn users(tid: i32) -> Vec<u32> {
+    let field = status_field(tid, "Uid").unwrap_or_default();
+    field.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
 /// Whether user ids mean something else to heaptrace than to the machine: it lives in a user namespace.
 pub fn users_are_mapped() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

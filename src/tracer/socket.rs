@@ -7,15 +7,17 @@
 //! file tree. Sockets are named as the tracer sees itself; and by its pid namespace, where folders may be shared with others.
 
 use super::root::TargetRoot;
-use super::{TracerError, permission, procfs};
+use super::{TracerError, permission, planted, procfs};
 use crate::paths::below;
-use std::io;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr};
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Why the tracer of a process can't be asked.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,18 @@ pub enum AskError {
         /// The tracer's name.
         name: String,
     },
+    /// There is no socket, as another user has taken the name of its folder.
+    #[error("the heaptrace that traces process {pid} (process {tracer}) can't be asked: {}", planted(folder, *owner))]
+    Planted {
+        /// The process.
+        pid: i32,
+        /// Its tracer.
+        tracer: i32,
+        /// The folder.
+        folder: PathBuf,
+        /// Whom it belongs to.
+        owner: u32,
+    },
     /// Its socket may not be used.
     #[error(
         "the heaptrace that traces process {pid} (process {tracer}) belongs to another user: only that user and root may ask it"
@@ -68,6 +82,72 @@ pub enum AskError {
         /// Its tracer.
         tracer: i32,
     },
+}
+
+/// A connection with a moment at which all waiting for the other side ends, however little it sends each time.
+#[derive(Debug)]
+pub struct Conversation {
+    stream: UnixStream,
+    ends: Instant,
+}
+
+impl Conversation {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, ends: Instant::now() }
+    }
+
+    /// From now on, reading and writing end after `patience` with [`io::ErrorKind::TimedOut`].
+    pub fn wait_at_most(&mut self, patience: Duration) {
+        let now = Instant::now();
+        self.ends = now.checked_add(patience).unwrap_or(now);
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.ends.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+/// What the kernel calls a timeout of a socket (SO_RCVTIMEO, socket(7)).
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Conversation {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(bytes).map_err(timed_out)
+    }
+}
+
+impl Write for Conversation {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The heaptrace that traces a process, to be asked.
+#[derive(Debug)]
+pub struct TracerOf {
+    /// The connection.
+    pub conversation: Conversation,
+    /// What that heaptrace calls the process.
+    pub known_as: i32,
+    pid: i32,
+    /// The tracer's thread, as the kernel names it.
+    thread: i32,
+}
+
+impl TracerOf {
+    /// Whether it still traces a thread of the process.
+    pub fn still_traces(&self) -> bool {
+        procfs::tasks(self.pid).unwrap_or_default().into_iter().any(|task| procfs::tracer_of(task) == Some(self.thread))
+    }
 }
 
 /// A bound control socket. Its name vanishes when it is closed, at the latest with it.
@@ -85,17 +165,21 @@ impl ControlSocket {
     /// # Errors
     /// If none of them can be used.
     pub fn bind() -> super::Result<Self> {
-        let user = effective_user();
+        let user = procfs::effective_user();
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
-        for folder in folders(procfs::user_outside(user), temporary) {
-            match Self::bind_in(&folder, user, pid) {
+        let folders = folders(procfs::user_outside(user), temporary);
+        for folder in &folders {
+            match Self::bind_in(folder, user, pid) {
                 Ok(bound) => return Ok(bound),
                 Err(error) => failure = error,
             }
         }
-        Err(TracerError::Own { operation: "make a control socket", source: failure })
+        Err(match taken(Path::new("/"), &folders, user) {
+            Some((folder, owner)) => TracerError::PlantedFolder { folder, owner },
+            None => TracerError::Own { operation: "make a control socket", source: failure },
+        })
     }
 
     fn bind_in(folder: &Path, user: u32, pid: i32) -> io::Result<Self> {
@@ -122,14 +206,14 @@ impl ControlSocket {
     ///
     /// # Errors
     /// If the socket fails.
-    pub fn accept(&self) -> io::Result<UnixStream> {
+    pub fn accept(&self) -> io::Result<Conversation> {
         loop {
             let (stream, _) = match self.listener.accept() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             };
             if peer(&stream).is_ok_and(|peer| may_ask(&peer)) {
-                return Ok(stream);
+                return Ok(Conversation::new(stream));
             }
         }
     }
@@ -151,11 +235,11 @@ impl ControlSocket {
     }
 }
 
-/// Connects to the heaptrace that traces process `pid`. Returns also what that one calls the process.
+/// Connects to the heaptrace that traces process `pid`.
 ///
 /// # Errors
 /// [`AskError`]: there is none, or it may not be asked.
-pub fn connect_to_tracer_of(pid: i32) -> Result<(UnixStream, i32), AskError> {
+pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
     procfs::require_own()?;
     let thread = match procfs::tracer_of(pid) {
         None => {
@@ -171,21 +255,50 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<(UnixStream, i32), AskError> {
     };
     // The kernel names the tracing thread.
     let tracer = procfs::thread_group(thread).ok().flatten().unwrap_or(thread);
-    let user = std::fs::metadata(format!("/proc/{tracer}")).map_or_else(|_| effective_user(), |found| found.uid());
+    let user =
+        std::fs::metadata(format!("/proc/{tracer}")).map_or_else(|_| procfs::effective_user(), |found| found.uid());
     let mut failure = AskError::OtherTracer { pid, tracer, name: procfs::comm(tracer) };
     let root = TargetRoot::of(tracer);
     let root = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let name = socket_name(procfs::pid_inside(tracer).unwrap_or(tracer), procfs::namespace(tracer, "pid"));
-    for folder in folders(user, temporary_folder_of(tracer)) {
-        match UnixStream::connect(below(&root, &folder).join(&name)) {
-            Ok(stream) => return Ok((stream, procfs::known_to(tracer, pid))),
+    let folders = folders(user, temporary_folder_of(tracer));
+    for folder in &folders {
+        match connect(&below(&root, folder).join(&name)) {
+            // A name may lead anywhere: it is the kernel that says who listens.
+            Ok(stream) if peer(&stream).is_ok_and(|peer| peer.pid == tracer) => {
+                let known_as = procfs::known_to(tracer, pid);
+                return Ok(TracerOf { conversation: Conversation::new(stream), known_as, pid, thread });
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 failure = AskError::NotPermitted { pid, tracer };
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
     }
+    if procfs::comm(tracer) == "heaptrace"
+        && let Some((folder, owner)) = taken(&root, &folders, user)
+    {
+        failure = AskError::Planted { pid, tracer, folder, owner };
+    }
     Err(failure)
+}
+
+/// Connects without waiting: a tracer that can be asked has room for who asks.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The first of `folders`, as they lie below `root`, that is there and belongs to neither `user` nor root.
+fn taken(root: &Path, folders: &[PathBuf], user: u32) -> Option<(PathBuf, u32)> {
+    folders.iter().find_map(|folder| {
+        let owner = std::fs::symlink_metadata(below(root, folder)).ok()?.uid();
+        (owner != user && owner != 0).then(|| (folder.clone(), owner))
+    })
 }
 
 /// The folders that may hold the sockets of `user`, best first. A user of a container goes by the id outside: the folder of
@@ -237,11 +350,6 @@ impl Drop for ControlSocket {
     }
 }
 
-fn effective_user() -> u32 {
-    // SAFETY: geteuid has no preconditions.
-    unsafe { libc::geteuid() }
-}
-
 /// The other side when it connected (SO_PEERCRED, unix(7)).
 fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
@@ -267,8 +375,6 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
 /// Our own user and root may ask. Seen from a container, users outside have one id in common, the "overflow" one, and
 /// processes outside none: who has come through our folder nevertheless is root there.
 fn may_ask(peer: &libc::ucred) -> bool {
-    /// /proc/sys/kernel/overflowuid, unless somebody has changed it.
-    const OVERFLOW_USER: u32 = 65534;
-    let is_outside = peer.uid == OVERFLOW_USER && peer.pid == 0 && procfs::users_are_mapped();
-    peer.uid == effective_user() || peer.uid == 0 || is_outside
+    let is_outside = peer.uid == procfs::OVERFLOW_USER && peer.pid == 0 && procfs::users_are_mapped();
+    peer.uid == procfs::effective_user() || peer.uid == 0 || is_outside
 }

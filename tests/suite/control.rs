@@ -255,3 +255,109 @@ fn t05_a_scan_wakes_no_sleepers() {
     }
     sleepers.wait().success();
 }
+
+/// A program that traces a child of its own, and answers where heaptrace would; the child's id is its first line.
+fn impostor(answer: &str) -> Running {
+    const TEXT: &str = r#"
+import ctypes, os, socket, sys, time
+answer = sys.argv[1]
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+    os._exit(0)
+seize = 0x4206
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+libc.ptrace(seize, child, 0, 0)
+folder = os.environ["TMPDIR"] + "/heaptrace-%d" % os.getuid()
+os.makedirs(folder, 0o700, exist_ok=True)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("%s/%d.sock" % (folder, os.getpid()))
+listener.listen(5)
+print("child", child, flush=True)
+peer, _ = listener.accept()
+peer.recv(65536)
+try:
+    if answer == "endless":
+        while True:
+            peer.sendall(b"x" * (1 << 16))
+    peer.sendall(answer.encode() + b"\n")
+except OSError:
+    pass
+sys.stdin.read()
+os.kill(child, 9)
+"#;
+    let program = Program::new("python3").args(["-c", TEXT, answer]);
+    let folder = program.folder().to_owned();
+    program.env("TMPDIR", folder).start()
+}
+
+/// What another program answers in a heaptrace's place is text, and no longer than it may be.
+#[test]
+fn an_answer_moves_no_cursor_and_fills_no_memory() {
+    for (answer, words, expected) in [
+        (
+            r#"{"done":"\u001b]0;title\u0007\u001b[31mred\u009b\u202e\nnext\n"}"#,
+            &["leaks"][..],
+            "?]0;title??[31mred??\nnext\n",
+        ),
+        (r#"{"failed":"\u001b[31mred"}"#, &["ctl", "detach"], "?[31mred"),
+        (r#"{"done":"{\"a\":\"\u009b\"}"}"#, &["leaks", "--json"], r#"{"a":"\u009b"}"#),
+        (r#"{"done":"\u001b[31m"}"#, &["leaks", "--json"], "is no JSON"),
+        ("endless", &["leaks"], "longer than 1024 KiB"),
+    ] {
+        let mut impostor = impostor(answer);
+        let child = impostor.value("child");
+        let (command, options) = words.split_first().unwrap();
+        let asked = ask(&[&[command, child.as_str()], options].concat());
+        let said = format!("{}{}", String::from_utf8_lossy(&asked.stdout), stderr(&asked));
+        assert!(said.contains(expected), "{words:?}: {said:?}");
+        assert!(!said.contains(['\x1b', '\x07', '\u{9b}', '\u{202e}']), "{said:?}");
+        impostor.feed(b"");
+        impostor.wait();
+    }
+}
+
+/// `ctl PID detach` comes back when no thread is traced any more.
+#[test]
+fn ctl_detach_answers_when_it_is_done() {
+    let program = Program::fixture("sleepers").args(["20000"]);
+    let mut sleepers = program.start();
+    let pid: i32 = sleepers.value("asleep").parse().unwrap();
+    for _ in 0..5 {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until_answered(pid);
+        let asked = ask(&["ctl", &pid.to_string(), "detach"]);
+        let traced: Vec<i32> = procfs::threads(pid).into_iter().filter(|&tid| procfs::tracer_of(tid) != 0).collect();
+        assert!(asked.status.success(), "{}", stderr(&asked));
+        assert_eq!(traced, Vec::<i32>::new());
+        attached.wait().success();
+    }
+    sleepers.signal(Signal::SIGKILL);
+    sleepers.wait();
+}
+
+/// A folder that another user has put where the socket would be is told of, with what to do, by both sides.
+#[test]
+fn a_planted_folder_is_told_with_its_cure() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return;
+    }
+    let program = Program::fixture("steps");
+    let folder = program.outside("tmp");
+    std::fs::create_dir(&folder).unwrap();
+    let planted = folder.join("heaptrace-0");
+    std::fs::create_dir(&planted).unwrap();
+    std::os::unix::fs::chown(&planted, Some(65534), None).unwrap();
+    // The other places must not serve.
+    let script = "mount -t tmpfs none /run && mount --bind \"$TMPDIR\" /tmp && exec \"$@\"";
+    let ended = Program::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh", HEAPTRACE, "run", "-o", "/dev/null", "--format", "json"])
+        .args(["/bin/true"])
+        .env("TMPDIR", folder.to_str().unwrap())
+        .start()
+        .wait();
+    assert!(ended.stderr.contains("/heaptrace-0 belongs to another user (id 65534)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("$TMPDIR set to a folder of your own"), "{}", ended.stderr);
+}

@@ -307,13 +307,13 @@ proptest! {
         let look = ctl::Look { top: Some(3), color: true, width: 80 };
         let command = ctl::Command::Leaks { increased: true, explain: Some(7), json: false };
         let mut wire = Vec::new();
-        ctl::send(&ctl::Request { version: ctl::VERSION, pid: 1, command, look }, &mut wire).unwrap();
+        ctl::send(&ctl::Request { version: ctl::VERSION, pid: 1, command, look }, &mut wire, ctl::LONGEST_QUESTION).unwrap();
         let wire = change(&wire, &[], &edits);
         bounded(wire.len(), || {
-            if let Ok(request) = ctl::receive::<ctl::Request>(&mut wire.as_slice()) {
+            if let Ok(request) = ctl::receive::<ctl::Request>(&mut wire.as_slice(), ctl::LONGEST_QUESTION) {
                 std::hint::black_box(request.objection());
             }
-            std::hint::black_box(ctl::receive::<ctl::Response>(&mut wire.as_slice()).is_ok());
+            std::hint::black_box(ctl::receive::<ctl::Response>(&mut wire.as_slice(), ctl::LONGEST_QUESTION).is_ok());
         });
     }
 

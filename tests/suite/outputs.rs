@@ -232,3 +232,33 @@ fn doctor_finds_no_obstacle() {
     let ended = Program::new("/bin/true").start_heaptrace(["doctor"]).wait().success();
     assert!(ended.text().contains("ptrace") || ended.text().contains("trac"), "{}", ended.text());
 }
+
+/// In a folder that all may write to, another user's link under the name of an output leads nowhere; and the profile of a process
+/// of another user is for the one who made it alone.
+#[test]
+fn shared_folders_and_other_users() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return;
+    }
+    let program = Program::fixture("victim").args(["1"]);
+    let shared = program.outside("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, PermissionsExt::from_mode(0o1777)).unwrap();
+    let (precious, name) = (program.outside("precious"), shared.join("heap.json"));
+    std::fs::write(&precious, "precious").unwrap();
+    symlink(&precious, &name).unwrap();
+    lchown(&name, Some(65534), None).unwrap();
+    let exe = program.exe().to_str().unwrap();
+    let ended = program.start_heaptrace(["run", "-o", name.to_str().unwrap(), "--", exe]).wait();
+    assert_eq!(ended.code(), 125);
+    assert!(ended.stderr.contains("this link belongs to another user (id 65534)"), "{}", ended.stderr);
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+
+    let mine = program.outside("mine.json");
+    let words = ["run", "-o", mine.to_str().unwrap(), "--", "setpriv", "--reuid=65534", "--clear-groups", "/bin/true"];
+    program.start_heaptrace(words).wait().success();
+    assert_eq!(std::fs::metadata(&mine).unwrap().mode() & 0o777, 0o600);
+    program.start_heaptrace(["run", "-o", mine.to_str().unwrap(), "--", "/bin/true"]).wait().success();
+    assert_eq!(std::fs::metadata(&mine).unwrap().mode() & 0o777, 0o644);
+}

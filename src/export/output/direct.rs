@@ -48,6 +48,11 @@ impl<'a> Direct<'a> {
             }
         }
     }
+
+    /// What was opened.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
 }
 
 impl Write for Direct<'_> {

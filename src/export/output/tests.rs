@@ -1,6 +1,6 @@
 use super::*;
 use crate::export::tests::sample_profile;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::PathBuf;
 
 /// A directory for one test, removed at its end.
@@ -57,8 +57,13 @@ impl DirectOutputs for Channels {
     }
 }
 
+/// The user that runs the tests.
+fn own() -> Owners {
+    Owners { user: fs::metadata("/proc/self").expect("there").uid(), outside: None }
+}
+
 fn prepare(paths: &[PathBuf]) -> Result<Outputs, OutputError> {
-    Outputs::prepare(paths, None, StdoutPolicy::Refused)
+    Outputs::prepare(paths, None, StdoutPolicy::Refused, own())
 }
 
 fn refusal(paths: &[PathBuf]) -> String {
@@ -102,14 +107,15 @@ fn problems_are_found_before_the_start() {
 #[test]
 fn stdout_needs_a_format() {
     let stdout = [PathBuf::from("-")];
-    assert!(matches!(Outputs::prepare(&stdout, None, StdoutPolicy::Allowed), Err(OutputError::StdoutFormat)));
-    assert!(Outputs::prepare(&stdout, Some(Format::Json), StdoutPolicy::Allowed).is_ok());
+    assert!(matches!(Outputs::prepare(&stdout, None, StdoutPolicy::Allowed, own()), Err(OutputError::StdoutFormat)));
+    assert!(Outputs::prepare(&stdout, Some(Format::Json), StdoutPolicy::Allowed, own()).is_ok());
 }
 
 #[test]
 fn format_overrides_the_name() {
     let dir = Dir::new("override");
-    let outputs = Outputs::prepare(&[dir.path("data")], Some(Format::Folded), StdoutPolicy::Refused).expect("good");
+    let outputs =
+        Outputs::prepare(&[dir.path("data")], Some(Format::Folded), StdoutPolicy::Refused, own()).expect("good");
     let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     assert!(outcomes.iter().all(|outcome| outcome.format == Format::Folded && outcome.result.is_ok()));
 }
@@ -118,7 +124,7 @@ fn format_overrides_the_name() {
 fn a_failed_write_leaves_the_older_file_and_no_other() {
     let dir = Dir::new("failed");
     fs::write(dir.path("a.txt"), "old").expect("written");
-    let result = write_file(&dir.path("a.txt"), |out| {
+    let result = write_file(&dir.path("a.txt"), own(), |out| {
         out.write_all(&[b'x'; 1 << 20])?;
         Err(io::Error::from(io::ErrorKind::StorageFull))
     });
@@ -148,12 +154,12 @@ fn the_file_behind_a_link_is_replaced_not_the_link() {
     symlink("b.txt", dir.path("a.txt")).expect("linked");
     // first a link to nothing yet, then one to an older file
     for text in ["one", "two"] {
-        write_file(&dir.path("a.txt"), |out| out.write_all(text.as_bytes())).expect("written");
+        write_file(&dir.path("a.txt"), own(), |out| out.write_all(text.as_bytes())).expect("written");
         assert_eq!(fs::read_to_string(dir.path("b.txt")).expect("there"), text);
     }
     assert_eq!(dir.names(), ["a.txt", "b.txt"]);
     symlink("loop", dir.path("loop")).expect("linked");
-    assert!(write_file(&dir.path("loop"), |_| Ok(())).expect_err("endless").to_string().contains("links"));
+    assert!(write_file(&dir.path("loop"), own(), |_| Ok(())).expect_err("endless").to_string().contains("links"));
 }
 
 #[test]
@@ -163,7 +169,8 @@ fn an_open_file_is_appended_to() {
     (&file).write_all(b"before ").expect("written");
     let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
     let path = format!("/dev/fd/{descriptor}");
-    write_anywhere(Path::new(&path), |out| out.write_all(b"after"), &mut Channels::default()).expect("written");
+    let mut channels = Channels::default();
+    write_anywhere(Path::new(&path), own(), BY_UMASK, |out| out.write_all(b"after"), &mut channels).expect("written");
     assert_eq!(fs::read(dir.path("log")).expect("there"), b"before after");
 }
 
@@ -171,7 +178,7 @@ fn an_open_file_is_appended_to() {
 fn new_files_have_the_permissions_that_the_umask_leaves() {
     let dir = Dir::new("mode");
     File::create(dir.path("plain")).expect("created");
-    write_file(&dir.path("ours"), |_| Ok(())).expect("written");
+    write_file(&dir.path("ours"), own(), |_| Ok(())).expect("written");
     let mode = |name: &str| fs::metadata(dir.path(name)).expect("there").permissions().mode();
     assert_eq!(mode("ours"), mode("plain"));
 }
@@ -218,7 +225,7 @@ fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
         refused,
         "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json json.gz txt md junit.xml sarif"
     );
-    assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), StdoutPolicy::Refused).is_ok());
+    assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), StdoutPolicy::Refused, own()).is_ok());
 }
 
 #[test]
@@ -250,4 +257,82 @@ fn an_output_without_a_reader_does_not_delay_the_others() {
     assert_eq!(lost[0], (dir.path("a.json"), Err("patience has ended".to_owned())));
     assert_eq!(lost[1].0, dir.path("b.json"));
     assert!(lost[1].1.is_ok() && dir.path("b.json").exists());
+}
+
+const STRANGER: u32 = 65533;
+
+/// A folder as /tmp is, if files can be given away here: only root can.
+fn shared(test: &str) -> Option<Dir> {
+    let dir = Dir::new(test);
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o1777)).expect("ours");
+    (own().user == 0).then_some(dir)
+}
+
+/// A stranger's link under the name of an output is refused before the start, and replaced, not followed, if it comes later.
+#[test]
+fn a_link_of_another_user_is_never_followed() {
+    let Some(dir) = shared("planted") else { return };
+    let home = Dir::new("planted-home");
+    let victim = home.path("victim.json");
+    fs::write(&victim, "precious").expect("written");
+    let name = dir.path("heap.json");
+    let outputs = prepare(std::slice::from_ref(&name)).expect("nothing is there yet");
+    for target in [victim.clone(), home.path("new.json")] {
+        let _ = fs::remove_file(&name);
+        symlink(&target, &name).expect("linked");
+        lchown(&name, Some(STRANGER), None).expect("given away");
+        let refused = refusal(std::slice::from_ref(&name));
+        assert!(refused.contains("this link belongs to another user (id 65533)"), "{refused}");
+        let written = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
+        assert!(written[0].result.is_ok(), "{written:?}");
+        assert!(fs::symlink_metadata(&name).expect("there").is_file());
+    }
+    assert_eq!(home.names(), ["victim.json"]);
+    assert_eq!(fs::read(&victim).expect("there"), b"precious");
+    // root's own link is followed
+    fs::remove_file(&name).expect("removed");
+    symlink(home.path("new.json"), &name).expect("linked");
+    outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
+    assert_eq!(home.names(), ["new.json", "victim.json"]);
+}
+
+#[test]
+fn a_pipe_of_another_user_is_not_written() {
+    let Some(dir) = shared("planted-pipe") else { return };
+    let name = dir.path("heap.json");
+    let outputs = prepare(std::slice::from_ref(&name)).expect("nothing is there yet");
+    assert!(std::process::Command::new("mkfifo").arg(&name).status().expect("mkfifo").success());
+    assert!(prepare(std::slice::from_ref(&name)).is_ok(), "one's own pipe");
+    chown(&name, Some(STRANGER), None).expect("given away");
+    let refused = refusal(std::slice::from_ref(&name));
+    assert!(refused.contains("this pipe belongs to another user (id 65533)"), "{refused}");
+    let written = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
+    assert!(written[0].result.is_ok() && fs::metadata(&name).expect("there").is_file(), "{written:?}");
+}
+
+/// Links in the folders of a path are followed as fs.protected_symlinks has it.
+#[test]
+fn a_folder_that_another_user_links_to_in_a_shared_one_is_refused() {
+    let Some(dir) = shared("planted-folder") else { return };
+    let home = Dir::new("planted-folder-home");
+    symlink(&home.0, dir.path("there")).expect("linked");
+    let name = dir.path("there").join("heap.json");
+    assert!(prepare(std::slice::from_ref(&name)).is_ok(), "one's own link");
+    lchown(dir.path("there"), Some(STRANGER), None).expect("given away");
+    let refused = refusal(std::slice::from_ref(&name));
+    assert!(refused.contains("/there: this link belongs to another user"), "{refused}");
+    // in a folder that is the link's owner's alone, it is no trap
+    chown(&dir.0, Some(STRANGER), None).expect("given away");
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o755)).expect("ours");
+    assert!(prepare(std::slice::from_ref(&name)).is_ok());
+}
+
+#[test]
+fn the_heap_of_another_user_is_for_the_owner_alone() {
+    let dir = Dir::new("private");
+    let outputs = prepare(&[dir.path("a.json")]).expect("good");
+    let mut profile = sample_profile();
+    profile.meta.of_another_user = true;
+    outputs.write(Scope::All, &profile, &ExportOptions::default(), &mut Channels::default());
+    assert_eq!(fs::metadata(dir.path("a.json")).expect("there").mode() & 0o777, 0o600);
 }

@@ -101,6 +101,7 @@ fn run_with(
         program: "app".into(),
         pid: 1,
         pid_inside: None,
+        of_another_user: false,
         command: vec![],
         cwd: "/".into(),
         started_at: SystemTime::UNIX_EPOCH,
