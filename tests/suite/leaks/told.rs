@@ -8,17 +8,20 @@ use crate::support::program::Program;
 /// LeakSanitizer's annotations, with its runtime and without it.
 #[test]
 fn annotations_of_leak_sanitizer() {
-    let expected = [
-        same("ignored", REACHABLE),
-        same("below_ignored", REACHABLE),
-        same("while_disabled", times(2, REACHABLE)),
-        same("in_region", REACHABLE),
-        same("in_former_region", INDIRECT),
-        same("in_place_of_ignored", DEFINITE),
-        same("lost", DEFINITE),
-    ];
-    for flags in [&["-DOWN"][..], &["-fsanitize=leak"]] {
-        assert_ours(&Program::new(fixtures::program_with("leaks/annotated", flags)), &expected);
+    let expected = |former_region| {
+        [
+            same("ignored", REACHABLE),
+            same("below_ignored", REACHABLE),
+            same("while_disabled", times(2, REACHABLE)),
+            same("in_region", REACHABLE),
+            same("in_former_region", former_region),
+            same("in_place_of_ignored", DEFINITE),
+            same("lost", DEFINITE),
+        ]
+    };
+    // the runtime's own table of regions keeps the address of the last one that was taken out of it
+    for (flag, former_region) in [("-DOWN", INDIRECT), ("-fsanitize=leak", REACHABLE)] {
+        assert_ours(&Program::new(fixtures::program_with("leaks/annotated", &[flag])), &expected(former_region));
     }
 }
 
