@@ -524,8 +524,9 @@ impl<'t, 'a> Printer<'t, 'a> {
             Node::Prefix(text, of) => {
                 self.put(text)?;
                 // The address of a member function is told by its name.
-                if let ("&", Node::Encoding(name, _)) = (*text, self.node(*of)?)
+                if let ("&", Node::Encoding(name, signature)) = (*text, self.node(*of)?)
                     && matches!(self.node(*name)?, Node::Nested(..))
+                    && signature.qualifiers == Qualifiers::default()
                 {
                     return self.print(*name);
                 }

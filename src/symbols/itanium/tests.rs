@@ -118,7 +118,7 @@ fn names_of_a_modern_program_are_those_of_cxxfilt() {
 
 #[test]
 fn what_is_no_name_or_is_too_long_stays() {
-    for raw in ["_Z", "_Zx", "_Z3fo", "_ZN3fooE3bar", "_Z1fT_", "_Z1fIiEvT0_", "main", "_Z1fv9", "_ZNE", "_ZN1fC1Ev_"] {
+    for raw in ["_Z", "_Zx", "_Z3fo", "_Z1fT_", "_Z1fIiEvT0_", "main", "_Z1fv9", "_ZNE", "_ZN1fC1Ev_"] {
         assert_eq!(demangle(raw, true, LONGEST), None, "{raw}");
     }
     assert_eq!(demangle("_Z3foov", true, 5).as_deref(), Some("foo()"));
