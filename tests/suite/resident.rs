@@ -58,9 +58,7 @@ fn untouched_blocks_are_not_resident() {
     let traced = Program::fixture("resident").args(["10", "10", "500"]).traced();
     assert!(traced.report.number("/resident/explained_permille") > 1000);
     assert!(peak(&traced.report) < 200 * MIB);
-    assert!(
-        traced.ended.stderr.contains("resident") && plain(&traced.ended.stderr).contains("some were never touched")
-    );
+    assert!(plain(&traced.ended.stderr).contains("some were never touched"), "{}", traced.ended.stderr);
 }
 
 /// What counts is the last image, as for all other figures.
@@ -77,11 +75,12 @@ fn an_image_that_exec_replaced_does_not_count() {
 fn no_share_is_claimed_after_an_attach() {
     let program = Program::fixture("resident").args(["50", "50", "0"]);
     let mut running = program.start();
-    let resident = 1024 * running.value("resident").parse::<u64>().unwrap();
+    // Not the oracle here: getrusage(2) counts what the process was before its exec, too, which is this test program.
+    running.value("resident");
     let pid = running.pid();
     let tracer = Program::new("/bin/true");
     let traced = tracer.collect(tracer.start_attached(&["--duration", "100ms"], pid).wait().success());
-    assert!(peak(&traced.report).abs_diff(resident) <= TOLERANCE);
+    assert!((100 * MIB..110 * MIB).contains(&peak(&traced.report)), "{}", peak(&traced.report));
     assert!(traced.report.0["resident"]["explained_permille"].is_null());
     assert!(traced.ended.stderr.contains("the time before tracing began included"), "{}", traced.ended.stderr);
     running.feed(b"");
