@@ -102,6 +102,8 @@ pub struct Function {
     pub kind: Kind,
     /// Its family.
     pub family: Family,
+    /// Where one of C++'s operators is told an alignment.
+    pub align: Option<Arg>,
 }
 
 /// A function that the user declared by module and offset, as there is no symbol for it.
@@ -121,7 +123,7 @@ pub struct AllocatorTable {
     builtin: usize,
     by_symbol: FxHashMap<String, FunctionId>,
     placed: Vec<Placed>,
-    sized_deletes: bool,
+    watches_deletes: bool,
 }
 
 impl Default for AllocatorTable {
@@ -140,7 +142,7 @@ impl AllocatorTable {
             builtin,
             by_symbol: FxHashMap::default(),
             placed: Vec::new(),
-            sized_deletes: false,
+            watches_deletes: false,
         };
         for function in functions {
             table.push(function);
@@ -148,10 +150,15 @@ impl AllocatorTable {
         table
     }
 
-    /// Asks for probes on sized operator delete even where it only calls another function that has one
-    /// ([`Providers::sized_deletes`]): the size that it is told is seen nowhere else. Each such call costs one stop more.
-    pub fn watch_sized_deletes(&mut self) {
-        self.sized_deletes = true;
+    /// Asks for probes on sized and aligned operator delete even where it only calls another function that has one
+    /// ([`Providers::told`]): what it is told is seen nowhere else. Each such call costs one stop more.
+    pub fn watch_deletes(&mut self) {
+        self.watches_deletes = true;
+    }
+
+    /// Whether [`AllocatorTable::watch_deletes`] has asked for that.
+    pub fn watches_deletes(&self) -> bool {
+        self.watches_deletes
     }
 
     /// Adds what the user declared with `--alloc-fn` or `--free-fn` (see [`AllocatorTable::parse_alloc_fn`]). A symbol
@@ -162,7 +169,7 @@ impl AllocatorTable {
             Target::Offset { module, offset } => (format!("{module}+{:#x}", offset.0), Some((module, offset))),
         };
         let name = symbol.clone();
-        let id = self.push(Function { symbol, name, kind: declaration.kind, family: Family::Other });
+        let id = self.push(Function { symbol, name, kind: declaration.kind, family: Family::Other, align: None });
         if let Some((module, offset)) = place {
             self.placed.push(Placed { module, offset, function: id });
         }

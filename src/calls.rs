@@ -14,7 +14,7 @@ use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, HeapEvent};
 use crate::memory::ReadMemory;
-use frames::{Frame, Frames, LastFree, Pending, ToldSize, Verdict};
+use frames::{Frame, Frames, LastFree, Pending, ToldDelete, ToldNew, Verdict};
 use rustc_hash::FxHashMap;
 
 /// A thread has arrived at the first instruction of a probed function.
@@ -34,12 +34,15 @@ pub struct Entry {
     pub module: ModuleId,
     /// The module that the return address lies in.
     pub caller_module: ModuleId,
-    /// Whether the return address lies in the allocator's own code: in a module that has probes, or, where the program
-    /// and its allocator share one module (static linking), in a function that has one.
+    /// Whether the allocator's own code has made the call: the return address lies in a module that has probes, or, where
+    /// the program and its allocator share one module (static linking), in a function that has one; and the function called
+    /// there is none of the C++ runtime's, as for an exception's object.
     pub caller_is_allocator: bool,
     /// Whether the function entered only passes the call on to another one with a probe: its arguments are of interest, the
     /// call is not.
     pub is_wrapper: bool,
+    /// The wrapper that has made the call, or that was entered itself: where it begins.
+    pub wrapper: Option<Addr>,
     /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
     pub family: Option<Family>,
 }
@@ -129,9 +132,19 @@ impl Calls {
             _ => None,
         };
         if entry.is_wrapper {
-            if let (Kind::Free { size: Some(size), .. }, Some(block)) = (function.kind, freed) {
-                let frames = self.tasks.entry(entry.task.serial).or_default();
-                frames.told_size = Some(ToldSize { block, size: size.of(&entry.args), sp: entry.sp });
+            let frames = self.tasks.entry(entry.task.serial).or_default();
+            let align = function.align.map_or(0, |align| align.of(&entry.args));
+            match function.kind {
+                Kind::Free { ptr, size } => {
+                    let (block, size) = (Addr(ptr.of(&entry.args)), size.map(|size| size.of(&entry.args)));
+                    let told = ToldDelete { block, size, align, sp: entry.sp };
+                    frames.told_delete = Some(told.after(frames.told_delete, entry));
+                }
+                Kind::Alloc { size, .. } => {
+                    let size = size.of(&entry.args);
+                    frames.told_new = Some(ToldNew { size, align, sp: entry.sp, wrapper: entry.wrapper });
+                }
+                Kind::AllocOut { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } => {}
             }
             return Classified::Nothing;
         }
@@ -159,16 +172,23 @@ impl Calls {
     ) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
         self.goes_on();
-        let by = Call { function: entry.function, task: entry.task, stack, time_ns, family: entry.family };
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
-        let told_size = frames.told_size.take();
-        let pending = match pending_of(function, &entry.args) {
+        let told_delete = frames.told_delete.take();
+        let told_new = frames.told_new.filter(|told| told.is_passed_on(entry));
+        let pending = pending_of(function, &entry.args).as_told(told_new);
+        let align = match (pending, function.align) {
+            (_, Some(align)) => Some(align.of(&entry.args)),
+            (Pending::Free { block }, None) => align_of_free(entry, function, table, block, told_delete),
+            _ => told_new.map(|told| told.align).or(entry.family.is_some_and(Family::is_operator).then_some(0)),
+        };
+        let by = Call { function: entry.function, task: entry.task, stack, time_ns, family: entry.family, align };
+        let pending = match pending {
             Pending::Free { block } => {
                 let given_size = match function.kind {
                     Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
-                    _ => told_size.filter(|told| told.is_passed_on(entry, block)).map(|told| told.size),
+                    _ => told_delete.filter(|told| told.is_passed_on(entry, block)).and_then(|told| told.size),
                 };
                 emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, given_size, by });
                 if !declared {
@@ -185,7 +205,7 @@ impl Calls {
             }
             pending => pending,
         };
-        frames.push(Frame::of(entry, pending, stack, declared), &mut Dropping { dropped: &mut self.dropped, emit });
+        frames.push(Frame::of(entry, pending, &by, declared), &mut Dropping { dropped: &mut self.dropped, emit });
         Entered { watch: Some(entry.return_addr) }
     }
 
@@ -203,6 +223,7 @@ impl Calls {
             stack: frame.stack,
             time_ns: at.time_ns,
             family: frame.family,
+            align: frame.align,
         };
         let allocated = |block: u64, size, emit: &mut Emit<'_>| match Addr(block) {
             Addr::NULL => emit(HeapEvent::Failed { size, by }),
@@ -242,7 +263,8 @@ impl Calls {
     /// taken to succeed, as nearly all calls do.
     pub fn give_up_latest(&mut self, task: TaskId, time_ns: u64, emit: &mut Emit<'_>) {
         let Some(frame) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) else { return };
-        let by = Call { function: frame.function, task, stack: frame.stack, time_ns, family: frame.family };
+        let Frame { function, stack, family, align, .. } = frame;
+        let by = Call { function, task, stack, time_ns, family, align };
         match frame.pending {
             Pending::Alloc { size } | Pending::AllocOut { size, .. } => emit(HeapEvent::AllocatedUnseen { size, by }),
             Pending::Overflow { size } => emit(HeapEvent::Failed { size, by }),
@@ -354,6 +376,24 @@ fn pending_of(function: &Function, args: &[u64; 6]) -> Pending {
         }
         Kind::ResizeInPlace { old, size } => Pending::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
         Kind::Free { ptr, .. } => Pending::Free { block: Addr(ptr.of(args)) },
+    }
+}
+
+/// The alignment that operator delete was told: 0 for one without, None if another function was called, or nobody saw which.
+fn align_of_free(
+    entry: &Entry,
+    function: &Function,
+    table: &AllocatorTable,
+    block: Addr,
+    told: Option<ToldDelete>,
+) -> Option<u64> {
+    if !entry.family.is_some_and(Family::is_operator) {
+        return None;
+    }
+    match told {
+        Some(told) => told.is_passed_on(entry, block).then_some(told.align),
+        // The operator itself has a probe, or would have told if it was told an alignment.
+        None => (function.family.is_operator() || table.watches_deletes()).then_some(0),
     }
 }
 

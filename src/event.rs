@@ -17,6 +17,9 @@ pub struct Call {
     /// The family of the function that the *program* called, if that is known: `operator new` where malloc was called
     /// by libstdc++'s operator new. None means that it could not be told; families are compared only if both are known.
     pub family: Option<Family>,
+    /// The alignment that operator new was asked for, or that operator delete was told, in bytes; 0 for those without. None for
+    /// other functions, and where it can't be told; alignments are compared only if both are known.
+    pub align: Option<u64>,
 }
 
 /// One thing that happened to the heap.

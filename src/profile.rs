@@ -488,6 +488,8 @@ pub enum FindingKind {
     MismatchedFree,
     /// A block was freed with another size than it was requested with.
     SizedDelete,
+    /// A block was freed with another alignment than it was requested with.
+    AlignedDelete,
 }
 
 /// An error in the program's use of the heap, once per kind and pair of stacks.
@@ -503,6 +505,12 @@ pub struct Finding {
     pub size: Option<u64>,
     /// The size that the offending call gave, if it gave a wrong one.
     pub given_size: Option<u64>,
+    /// If the pointer lies inside a live block: how many bytes from its beginning. `size` and `alloc_stack` are then that block's.
+    pub offset: Option<u64>,
+    /// Of an error about alignments: the one that the block was requested with in bytes; None if with none.
+    pub align: Option<u64>,
+    /// Of an error about alignments: the one that the offending call gave; None if none.
+    pub given_align: Option<u64>,
     /// The stack of the offending call: an index into [`Profile::stacks`].
     pub stack: usize,
     /// Where the block was allocated, if known.

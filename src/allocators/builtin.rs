@@ -27,7 +27,6 @@ const fn realloc_array(old: Arg, count: Arg, size: Arg) -> Kind {
 }
 
 const FREE: Kind = Kind::Free { ptr: A1, size: None };
-/// Not for the aligned ones: libstdc++ rounds their blocks' sizes up to the alignment.
 const FREE_SIZED: Kind = Kind::Free { ptr: A1, size: Some(A2) };
 const POSIX_MEMALIGN: Kind = Kind::AllocOut { out: A1, size: A3 };
 
@@ -78,7 +77,7 @@ const OPERATORS: &[(&str, &str, Kind, Family)] = &[
         FREE,
         Family::New,
     ),
-    ("_ZdlPvmSt11align_val_t", "operator delete(void*, unsigned long, std::align_val_t)", FREE, Family::New),
+    ("_ZdlPvmSt11align_val_t", "operator delete(void*, unsigned long, std::align_val_t)", FREE_SIZED, Family::New),
     ("_ZdaPv", "operator delete[](void*)", FREE, Family::NewArray),
     ("_ZdaPvRKSt9nothrow_t", "operator delete[](void*, std::nothrow_t const&)", FREE, Family::NewArray),
     ("_ZdaPvm", "operator delete[](void*, unsigned long)", FREE_SIZED, Family::NewArray),
@@ -89,7 +88,12 @@ const OPERATORS: &[(&str, &str, Kind, Family)] = &[
         FREE,
         Family::NewArray,
     ),
-    ("_ZdaPvmSt11align_val_t", "operator delete[](void*, unsigned long, std::align_val_t)", FREE, Family::NewArray),
+    (
+        "_ZdaPvmSt11align_val_t",
+        "operator delete[](void*, unsigned long, std::align_val_t)",
+        FREE_SIZED,
+        Family::NewArray,
+    ),
 ];
 
 /// Names under which glibc (and musl, where it has them) calls its own functions; in glibc 2.36 all but the last two are
@@ -200,7 +204,8 @@ const MIMALLOC: &[(&str, Kind)] = &[
 pub(super) fn functions() -> Vec<Function> {
     let mut all = Vec::with_capacity(256);
     let mut add = |symbol: String, name: Option<&str>, kind, family| {
-        all.push(Function { name: name.map_or_else(|| symbol.clone(), str::to_owned), symbol, kind, family });
+        let align = align_of(&symbol);
+        all.push(Function { name: name.map_or_else(|| symbol.clone(), str::to_owned), symbol, kind, family, align });
     };
     for &(symbol, kind) in C_FUNCTIONS {
         add(symbol.to_owned(), None, kind, Family::Malloc);
@@ -226,4 +231,10 @@ pub(super) fn functions() -> Vec<Function> {
         add(format!("mi_{symbol}"), None, kind, Family::Other);
     }
     all
+}
+
+/// Where one of [`OPERATORS`] is told an alignment: behind the size, and behind the block.
+fn align_of(symbol: &str) -> Option<Arg> {
+    let (arguments, _) = symbol.split_once("St11align_val_t")?;
+    Some(if arguments.ends_with("Pvm") { A3 } else { A2 })
 }

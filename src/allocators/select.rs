@@ -52,9 +52,10 @@ pub struct Providers {
     /// program): they get no probe, as they call a probed function. A return address inside one of them tells the
     /// call's family, and the frame is the allocator's rather than the program's.
     pub wrappers: Vec<Probe>,
-    /// Those of the wrappers that are told the block's size, if [`AllocatorTable::watch_sized_deletes`] asked for them. A
-    /// probe there tells the size only: the free itself is seen where they pass it on.
-    pub sized_deletes: Vec<Probe>,
+    /// Those of the wrappers that are told what is seen nowhere else. Aligned operator new: libstdc++ rounds the size up to the
+    /// alignment, and few programs use it; and, if [`AllocatorTable::watch_deletes`] asked for them, sized and aligned operator
+    /// delete. A probe there tells the arguments only: the call itself is seen where they pass it on.
+    pub told: Vec<Probe>,
 }
 
 impl AllocatorTable {
@@ -74,9 +75,8 @@ impl AllocatorTable {
             let provides_malloc = found.iter().any(|probe| self.get(probe.function).is_some_and(is_c_allocator));
             for probe in found {
                 if self.is_wrapper_candidate(probe.function) && !provides_malloc {
-                    let kind = self.get(probe.function).map(|function| function.kind);
-                    if self.sized_deletes && matches!(kind, Some(Kind::Free { size: Some(_), .. })) {
-                        providers.sized_deletes.push(probe);
+                    if self.get(probe.function).is_some_and(|function| self.tells_more(function)) {
+                        providers.told.push(probe);
                     }
                     providers.wrappers.push(probe);
                 } else {
@@ -85,6 +85,14 @@ impl AllocatorTable {
             }
         }
         providers
+    }
+
+    /// Whether a wrapper is told what the function that it calls is not.
+    fn tells_more(&self, function: &Function) -> bool {
+        match function.kind {
+            Kind::Free { size, .. } => self.watches_deletes && (size.is_some() || function.align.is_some()),
+            _ => function.align.is_some(),
+        }
     }
 
     fn find_functions(&self, module: &ModuleSymbols) -> Vec<Probe> {
@@ -140,6 +148,14 @@ fn is_dynamic_linker(module: &ModuleSymbols) -> bool {
 /// Whether a module that defines this function holds an allocator that its operators may use directly.
 fn is_c_allocator(function: &Function) -> bool {
     function.family == Family::Malloc && matches!(function.kind, Kind::Alloc { .. })
+}
+
+/// Whether a function of this name is the C++ runtime's machinery of exceptions (Itanium C++ ABI: Exception Handling), which
+/// calls malloc and free for the exceptions' own objects. A library that holds an allocator may hold it, too.
+pub fn is_exception_runtime_name(name: &str) -> bool {
+    const PREFIXES: [&str; 5] = ["__cxa_allocate_", "__cxa_free_", "__cxa_get_globals", "__gxx_", "_Unwind_"];
+    const NAMES: [&str; 2] = ["__cxa_end_catch", "__cxa_throw"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name)
 }
 
 /// Whether a function of this name is part of an allocator's inside. Asked where program and allocator share one module

@@ -178,18 +178,21 @@ fn t20_aliases_are_one_function_and_wrappers_get_no_probe() {
 }
 
 #[test]
-fn sized_deletes_that_pass_on_get_a_probe_only_if_asked() {
-    let sized =
-        module(1, "libstdc++.so.6", &[("_ZdlPv", 0x100), ("_ZdlPvm", 0x200), ("_ZdlPvmSt11align_val_t", 0x300)]);
+fn operators_that_pass_on_get_a_probe_if_they_are_told_more() {
+    let names =
+        ["_ZdlPv", "_ZdlPvm", "_ZdlPvmSt11align_val_t", "_ZdlPvSt11align_val_t", "_Znwm", "_ZnwmSt11align_val_t"];
+    let places = [0x100, 0x200, 0x300, 0x400, 0x500, 0x600];
+    let sized = module(1, "libstdc++.so.6", &std::array::from_fn::<_, 6, _>(|n| (names[n], places[n])));
     let jemalloc = module(3, "libjemalloc.so.2", &[("malloc", 0x100), ("_ZdlPvm", 0x200)]);
     let mut table = AllocatorTable::new();
     let modules = [sized, glibc(2), jemalloc];
     let before = table.select_providers(&modules);
-    assert_eq!(before.sized_deletes, []);
-    table.watch_sized_deletes();
+    let told =
+        |providers: &Providers| providers.told.iter().map(|probe| (probe.module.0, probe.addr.0)).collect::<Vec<_>>();
+    assert_eq!(told(&before), [(1, 0x600)], "aligned operator new, always");
+    table.watch_deletes();
     let providers = table.select_providers(&modules);
-    let name = "operator delete(void*, unsigned long)";
-    assert_eq!(chosen(&table, &providers.sized_deletes), [(1, 0x200, name, Some(Family::New))]);
+    assert_eq!(told(&providers), [(1, 0x200), (1, 0x300), (1, 0x400), (1, 0x600)]);
     assert_eq!((providers.probes, providers.wrappers), (before.probes, before.wrappers), "all else stays as it is");
 }
 

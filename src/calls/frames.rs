@@ -3,6 +3,7 @@
 use super::{CallContext, Dropping, Entry, Return};
 use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::Family;
+use crate::event::Call;
 
 /// A thread can't be in more calls at a time: each one above the first needs a signal handler, a new-handler or a hook.
 /// The oldest is dropped. (uprobes has the same limit.)
@@ -25,6 +26,17 @@ pub(super) enum Pending {
     Free { block: Addr },
 }
 
+impl Pending {
+    /// The call with the size that the operator was asked for, if one makes it.
+    pub(super) fn as_told(self, told: Option<ToldNew>) -> Self {
+        match (self, told) {
+            (Self::Alloc { .. }, Some(told)) => Self::Alloc { size: told.size },
+            (Self::AllocOut { out, .. }, Some(told)) => Self::AllocOut { out, size: told.size },
+            _ => self,
+        }
+    }
+}
+
 /// One call in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
@@ -38,6 +50,7 @@ pub(super) struct Frame {
     task: TaskId,
     pub(super) function: FunctionId,
     pub(super) family: Option<Family>,
+    pub(super) align: Option<u64>,
     /// The user declared the function: whatever probed function it calls is part of the call.
     declared: bool,
     /// A signal arrived since: deeper entries may be a handler's.
@@ -45,17 +58,18 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn of(entry: &Entry, pending: Pending, stack: StackId, declared: bool) -> Self {
+    pub(super) fn of(entry: &Entry, pending: Pending, by: &Call, declared: bool) -> Self {
         Self {
             pending,
             entry_sp: entry.sp,
             site: entry.return_addr,
-            stack,
+            stack: by.stack,
             module: entry.module,
             inner_module: entry.module,
             task: entry.task,
             function: entry.function,
-            family: entry.family,
+            family: by.family,
+            align: by.align,
             declared,
             interrupted: false,
         }
@@ -105,20 +119,47 @@ impl LastFree {
     }
 }
 
-/// What a sized operator delete that only passes the block on was told about it.
+/// The frames of a wrapper are few and small: so far below it is the function that it calls, in bytes.
+const WRAPPER_FRAMES: u64 = 512;
+
+/// What a sized or aligned operator delete that only passes the block on was told about it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToldSize {
+pub(super) struct ToldDelete {
     pub(super) block: Addr,
-    pub(super) size: u64,
+    pub(super) size: Option<u64>,
+    /// 0 for an operator without alignment.
+    pub(super) align: u64,
     pub(super) sp: u64,
 }
 
-impl ToldSize {
-    /// Whether the thread's next free is the one that the operator makes: of the same block, by a jump or from few and small
-    /// frames.
+impl ToldDelete {
+    /// With the size that the operator before it was told, if that has passed the call on to this one: sized ones call those
+    /// without.
+    pub(super) fn after(self, before: Option<Self>, entry: &Entry) -> Self {
+        let before = before.filter(|before| before.is_passed_on(entry, self.block));
+        Self { size: self.size.or(before.and_then(|before| before.size)), ..self }
+    }
+
+    /// Whether the thread's next free is the one that the operator makes: of the same block, by a jump or a call.
     pub(super) fn is_passed_on(&self, entry: &Entry, block: Addr) -> bool {
-        const FRAMES: u64 = 512;
-        self.block == block && self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= FRAMES)
+        self.block == block && self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= WRAPPER_FRAMES)
+    }
+}
+
+/// What an aligned operator new that calls another allocator function was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToldNew {
+    pub(super) size: u64,
+    pub(super) align: u64,
+    pub(super) sp: u64,
+    pub(super) wrapper: Option<Addr>,
+}
+
+impl ToldNew {
+    /// Whether the operator makes the call. It may do so several times, with new-handlers in between, which call others.
+    pub(super) fn is_passed_on(&self, entry: &Entry) -> bool {
+        let is_below = self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= WRAPPER_FRAMES);
+        is_below && entry.wrapper.is_some() && entry.wrapper == self.wrapper
     }
 }
 
@@ -134,7 +175,8 @@ pub(super) enum Verdict {
 pub(super) struct Frames {
     frames: Vec<Frame>,
     pub(super) last_free: Option<LastFree>,
-    pub(super) told_size: Option<ToldSize>,
+    pub(super) told_delete: Option<ToldDelete>,
+    pub(super) told_new: Option<ToldNew>,
 }
 
 impl Frames {

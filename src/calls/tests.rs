@@ -69,6 +69,7 @@ impl Thread {
             caller_module: APP,
             caller_is_allocator: false,
             is_wrapper: false,
+            wrapper: None,
             family: None,
         }
     }
@@ -549,4 +550,36 @@ fn a_sized_delete_tells_the_size_of_the_free_that_it_makes() {
     // jemalloc and others free in the sized operator itself
     thread.call("_ZdlPvm", &[0x40, 16]);
     assert_eq!(thread.told(), ["operator delete(void*, unsigned long) 0x40 of 16"]);
+}
+
+/// The size that an aligned operator new was asked for is that of the block, as often as it tries; a new-handler's own call has
+/// its own.
+#[test]
+fn an_aligned_new_tells_the_size_of_the_call_that_it_makes() {
+    let mut thread = Thread::new();
+    let operator = Some(Addr(0x7f10_0000));
+    let told = |thread: &Thread| Entry {
+        is_wrapper: true,
+        wrapper: operator,
+        ..thread.entry("_ZnwmSt11align_val_t", &[33, 128], SP)
+    };
+    let entry = told(&thread);
+    assert!(!thread.arrive(entry), "no call of its own");
+    let inner = |thread: &Thread, sp| Entry { wrapper: operator, ..thread.entry("aligned_alloc", &[128, 128], sp) };
+    for result in [0, 0x1000] {
+        let entry = inner(&thread, SP - 0x40);
+        assert!(thread.arrive(entry));
+        thread.back_at(SITE, SP - 0x38, result);
+        if result == 0 {
+            let handler = thread.entry("malloc", &[7], SP - 0x80);
+            assert!(thread.arrive(handler));
+            thread.back_at(SITE, SP - 0x78, 0x500);
+        }
+    }
+    let expected = ["aligned_alloc failed 33", "malloc 0x500 7", "aligned_alloc 0x1000 33"];
+    assert_eq!(thread.told(), expected);
+    let entry = thread.entry("aligned_alloc", &[128, 128], SP - 0x40);
+    assert!(thread.arrive(entry), "not by the operator");
+    thread.back_at(SITE, SP - 0x38, 0x2000);
+    assert_eq!(thread.told(), ["aligned_alloc 0x2000 128"]);
 }

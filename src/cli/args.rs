@@ -22,7 +22,7 @@ Examples:
   heaptrace run ./app                       profile a program from start to end
   heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
   heaptrace attach 1234 --duration 30s      profile a running process for half a minute
-  heaptrace check ./app_test                fail if the program leaks or misuses the heap
+  heaptrace check ./app_test                fail if the program leaks or frees wrongly
   heaptrace doctor                          if one of these is refused
 
 `heaptrace help COMMAND` explains the options of a command."
@@ -104,11 +104,11 @@ Examples:
 )]
 pub(super) struct AttachArguments {
     /// Process id
-    #[arg(value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = values::pid)]
     pub(super) pid: Option<i32>,
 
     /// Process id, for those used to gdb's way
-    #[arg(short = 'p', long = "pid", value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short = 'p', long = "pid", value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = values::pid)]
     pub(super) pid_option: Option<i32>,
 
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename

@@ -41,6 +41,10 @@ pub type LeakKinds = [bool; 4];
 /// definite (no pointer leads to it), indirect (only lost blocks lead to it), possible (only pointers into its inside do),
 /// reachable. The report goes to stderr; no file is written unless -o asks for one.
 ///
+/// Errors are wrong frees: of what was freed before, was never allocated, or is allocated by another family of functions, with
+/// another size or another alignment. What the program does with the memory itself is not looked at: writes beyond a block's
+/// end, use after free and uninitialised memory are for AddressSanitizer or Memcheck to find.
+///
 /// Exit status: the program's own if it failed (128+N for signal N); 23 for leaks, errors and exceeded budgets; 124 if its
 /// time was up; 125 if heaptrace could not judge, as allocations were not seen or memory could not be read, and for wrong
 /// usage; 126 and 127 if the program could not be executed or was not found; else 0.

@@ -123,7 +123,8 @@ fn attach_takes_exactly_one_target() {
     usage("attach -p 1 2");
     usage("attach 0");
     usage("attach -- -5");
-    usage("attach redis-server");
+    assert!(usage("attach redis-server").contains("did you mean `--by-name redis-server`?"));
+    assert!(usage("leaks redis-server").contains("--by-name redis-server"));
 }
 
 #[test]
@@ -148,9 +149,13 @@ fn negative_values_are_refused_as_values() {
         let text = usage(&format!("{option} 1234"));
         assert!(text.contains("it must be longer than zero") && !text.contains("tip:"), "{option}: {text}");
     }
-    for words in ["run --top -1 ./app", "run --max-depth -1 ./app", "attach -5", "attach -p -5", "attach --pid=-5"] {
+    for words in ["run --top -1 ./app", "run --max-depth -1 ./app"] {
         let text = usage(words);
         assert!(text.contains("is not in 1..") && !text.contains("tip:"), "{words}: {text}");
+    }
+    for words in ["attach -5", "attach -p -5", "attach --pid=-5"] {
+        let text = usage(words);
+        assert!(text.contains("`-5` is no process id") && !text.contains("tip:"), "{words}: {text}");
     }
 }
 

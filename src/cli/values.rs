@@ -120,7 +120,11 @@ pub(super) fn address(text: &str) -> Result<Addr, String> {
 
 /// A process id.
 pub(super) fn pid(text: &str) -> Result<i32, String> {
-    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| format!("`{text}` is no process id"))
+    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| {
+        let is_name = text.contains(|c: char| c.is_alphabetic());
+        let advice = if is_name { format!("; did you mean `--by-name {text}`?") } else { String::new() };
+        format!("`{text}` is no process id{advice}")
+    })
 }
 
 /// A span of time: a number of seconds, or numbers with units (`90s`, `1m 30s`, `500ms`). Never zero.

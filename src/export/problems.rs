@@ -68,6 +68,9 @@ impl Rule {
                 "A block was freed by another family of functions than allocated it, as delete of a malloc."
             }
             Self::Error(FindingKind::SizedDelete) => "A block was freed with another size than it was requested with.",
+            Self::Error(FindingKind::AlignedDelete) => {
+                "A block was freed by an operator delete of another alignment than operator new was asked for."
+            }
             Self::Leak(LeakClass::Definite) => "No pointer to the block was left when the program ended.",
             Self::Leak(LeakClass::Indirect) => "Only leaked blocks held pointers to the block when the program ended.",
             Self::Leak(LeakClass::Possible) => {

@@ -18,11 +18,12 @@ const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 const BASE: &str = "SRCROOT";
 
 /// All kinds of problems, in the order of the rules.
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     Rule::Error(FindingKind::DoubleFree),
     Rule::Error(FindingKind::InvalidFree),
     Rule::Error(FindingKind::MismatchedFree),
     Rule::Error(FindingKind::SizedDelete),
+    Rule::Error(FindingKind::AlignedDelete),
     Rule::Leak(LeakClass::Definite),
     Rule::Leak(LeakClass::Indirect),
     Rule::Leak(LeakClass::Possible),

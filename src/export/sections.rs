@@ -296,16 +296,34 @@ pub(crate) const fn finding_words(kind: FindingKind) -> &'static str {
         FindingKind::InvalidFree => "freed, but never allocated",
         FindingKind::MismatchedFree => "freed by the wrong family of functions",
         FindingKind::SizedDelete => "freed with a wrong size",
+        FindingKind::AlignedDelete => "freed with a wrong alignment",
     }
 }
 
 /// An error in words, without its stacks.
 pub(crate) fn finding_sentence(finding: &Finding) -> String {
     let kind = finding_words(finding.kind);
-    let size = finding.size.map(|size| format!(" ({})", plural(size, "byte"))).unwrap_or_default();
-    let given = finding.given_size.map(|size| format!(" as one of {}", plural(size, "byte"))).unwrap_or_default();
+    let aligned = |align: Option<u64>| match align {
+        Some(align) => format!("aligned to {}", plural(align, "byte")),
+        None => "without alignment".to_owned(),
+    };
+    let bytes = |size| plural(size, "byte");
+    let (size, given) = match (finding.kind, finding.size) {
+        (FindingKind::AlignedDelete, size) => {
+            let size = size.map(|size| format!("{}, ", bytes(size))).unwrap_or_default();
+            (format!(" ({size}{})", aligned(finding.align)), format!(" as one {}", aligned(finding.given_align)))
+        }
+        (_, size) => (
+            size.map(|size| format!(" ({})", bytes(size))).unwrap_or_default(),
+            finding.given_size.map(|size| format!(" as one of {}", bytes(size))).unwrap_or_default(),
+        ),
+    };
     let times = if finding.count == 1 { String::new() } else { format!("; {} times", grouped(finding.count)) };
     let (block, function, thread) = (finding.block, &finding.function, &finding.thread);
+    if let (Some(offset), Some(size)) = (finding.offset, finding.size) {
+        let place = format!("{} inside a live block of {}", bytes(offset), bytes(size));
+        return format!("{kind}: {block}, {place}, by {function} in thread {thread}{times}");
+    }
     format!("{kind}: the block at {block}{size}{given}, by {function} in thread {thread}{times}")
 }
 
@@ -351,7 +369,9 @@ pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>)
     let mut modules: Vec<(Option<usize>, u64)> =
         bytes_of.into_iter().filter(|(_, bytes)| *bytes > whole / 1000).collect();
     modules.sort_unstable_by_key(|(module, bytes)| (Reverse(*bytes), *module));
-    let lines_missing = without_lines > whole / 20;
+    // A static program's libraries have none, though it has been built with -g itself.
+    let has_own_lines = view.profile.modules.first().is_some_and(|main| main.symbols.lines);
+    let lines_missing = without_lines > whole / 20 && !has_own_lines;
     if modules.is_empty() && !lines_missing {
         return;
     }

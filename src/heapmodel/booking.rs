@@ -18,6 +18,9 @@ pub(super) struct Limbo {
 /// How many addresses are remembered that were freed though no block was live there.
 const MAX_FREED_DEAD: usize = 1 << 16;
 
+/// For so many errors at most the block is looked for that a wrong pointer lies in: it takes a look at all blocks.
+const MOST_LOOKED_UP: usize = 256;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LimboState {
     /// The old block is live; it was born as this allocation.
@@ -62,6 +65,7 @@ impl HeapModel {
             add(&mut site.allocated, size);
             add(&mut site.live, size);
             site.add_family(by.family);
+            site.add_align(by.align);
         }
         let totals = &mut self.totals;
         totals.allocations += 1;
@@ -122,6 +126,7 @@ impl HeapModel {
         if let Some(block) = self.blocks.remove(addr) {
             if !self.judge_family(addr, block, by) {
                 self.judge_size(addr, block, given_size, by);
+                self.judge_align(addr, block, by);
             }
             self.release(addr, block, FreedBy::Call(*by));
             self.record(by.time_ns);
@@ -228,6 +233,27 @@ impl HeapModel {
         }
     }
 
+    /// Reports the free of a live block by an operator delete of another alignment than operator new was asked for.
+    fn judge_align(&mut self, addr: Addr, block: Block, by: &Call) {
+        let Some(site) = self.sites.get(block.site) else { return };
+        let (Some(align), Some(given)) = (site.align(), by.align) else { return };
+        if align == given {
+            return;
+        }
+        let alloc_stack = Some(site.stack());
+        self.report(FindingKind::AlignedDelete, addr, Some(block.size), by, alloc_stack, None);
+        let key = ErrorKey { kind: FindingKind::AlignedDelete, function: by.function, stack: by.stack, alloc_stack };
+        if let Some(error) = self.errors.get_mut(&key).filter(|error| error.count == 1) {
+            let told = |align: u64| (align > 0).then_some(align);
+            (error.align, error.given_align) = (told(align), told(given));
+        }
+    }
+
+    /// The live block that `addr` lies in, but does not begin. Looks at all of them.
+    fn block_around(&self, addr: Addr) -> Option<(Addr, Block)> {
+        self.blocks.iter().find(|(start, block)| *start < addr && addr.0 - start.0 < block.size)
+    }
+
     /// Reports the free of a live block by a function of another family, and whether it is one.
     fn judge_family(&mut self, addr: Addr, block: Block, by: &Call) -> bool {
         let Some(site) = self.sites.get(block.site) else { return false };
@@ -258,6 +284,18 @@ impl HeapModel {
         }
         self.unknown_frees += 1;
         self.report(FindingKind::InvalidFree, addr, None, by, None, None);
+        let key =
+            ErrorKey { kind: FindingKind::InvalidFree, function: by.function, stack: by.stack, alloc_stack: None };
+        let is_new = self.errors.get(&key).is_some_and(|error| error.count == 1);
+        if is_new
+            && self.errors.len() <= MOST_LOOKED_UP
+            && let Some((start, block)) = self.block_around(addr)
+            && let Some(error) = self.errors.get_mut(&key)
+        {
+            error.size = Some(block.size);
+            error.offset = Some(addr.0 - start.0);
+            error.alloc_stack = self.sites.get(block.site).map(|site| site.stack());
+        }
         true
     }
 
@@ -277,6 +315,9 @@ impl HeapModel {
             block,
             size,
             given_size: None,
+            offset: None,
+            align: None,
+            given_align: None,
             function: by.function,
             task: by.task.serial,
             stack: by.stack,

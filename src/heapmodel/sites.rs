@@ -13,6 +13,17 @@ const EXACT_SIZES: u8 = 64;
 
 const CHUNK: usize = 1024;
 
+/// What is known of the alignments of a site's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum BlockAlign {
+    /// There is no block yet.
+    None,
+    /// All were asked for with this one: 0 for none, else its binary logarithm and one.
+    Known(u8),
+    /// They differ, or it is not known.
+    Mixed,
+}
+
 /// What is known of the families of a site's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BlockFamily {
@@ -32,6 +43,7 @@ pub(super) struct Site {
     task: u32,
     function: FunctionId,
     family: BlockFamily,
+    align: BlockAlign,
     /// In the first site of a stack and thread: how many they have, up to [`EXACT_SIZES`].
     sizes: u8,
     /// The peak epoch that `at_peak` belongs to.
@@ -53,6 +65,24 @@ impl Site {
 
     pub(super) fn task(&self) -> u32 {
         self.task
+    }
+
+    /// The alignment that all of the site's blocks were asked for with, if it is known: 0 for none.
+    pub(super) fn align(&self) -> Option<u64> {
+        match self.align {
+            BlockAlign::Known(0) => Some(0),
+            BlockAlign::Known(code) => 1u64.checked_shl(u32::from(code) - 1),
+            BlockAlign::None | BlockAlign::Mixed => None,
+        }
+    }
+
+    pub(super) fn add_align(&mut self, align: Option<u64>) {
+        let new = match align {
+            Some(0) => BlockAlign::Known(0),
+            Some(align) if align.is_power_of_two() => BlockAlign::Known(align.ilog2() as u8 + 1),
+            _ => BlockAlign::Mixed,
+        };
+        self.align = if self.align == BlockAlign::None || self.align == new { new } else { BlockAlign::Mixed };
     }
 
     /// The family of the site's blocks, if all have the same and it is known.
@@ -196,6 +226,7 @@ impl Sites {
             task: key.task,
             function: key.function,
             family: BlockFamily::None,
+            align: BlockAlign::None,
             sizes: 1,
             epoch,
             allocated: none,

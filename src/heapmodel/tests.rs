@@ -12,7 +12,7 @@ const REALLOC: FunctionId = FunctionId(3);
 
 fn call(function: FunctionId, task: u32, stack: u32) -> Call {
     let task = TaskId { tid: 1000 + task as i32, serial: task };
-    Call { function, task, stack: StackId(stack), time_ns: 0, family: None }
+    Call { function, task, stack: StackId(stack), time_ns: 0, family: None, align: None }
 }
 
 fn alloc(block: u64, size: u64, task: u32, stack: u32) -> HeapEvent {
@@ -279,6 +279,49 @@ fn a_wrong_size_at_a_sized_delete_is_an_error() {
     let events = [alloc(16, 8, 1, 5), free(16, 1, 6), sized(16, 4)];
     let [error] = model(&events).snapshot().errors[..] else { panic!() };
     assert_eq!((error.kind, error.given_size), (FindingKind::DoubleFree, None));
+}
+
+#[test]
+fn another_alignment_at_a_delete_is_an_error_where_both_are_known() {
+    let aligned = |event, align| match event {
+        HeapEvent::Allocated { block, size, by } => HeapEvent::Allocated { block, size, by: Call { align, ..by } },
+        HeapEvent::Freed { block, internal, given_size, by } => {
+            HeapEvent::Freed { block, internal, given_size, by: Call { align, ..by } }
+        }
+        other => other,
+    };
+    let judged = |asked, given| {
+        let events = [aligned(alloc(64, 8, 1, 5), asked), aligned(free(64, 1, 6), given)];
+        model(&events).snapshot().errors
+    };
+    for (asked, given) in [(None, Some(64)), (Some(64), None), (Some(64), Some(64)), (Some(0), Some(0)), (None, None)] {
+        assert!(judged(asked, given).is_empty(), "{asked:?} {given:?}");
+    }
+    for (asked, given, told) in [(64, 0, (Some(64), None)), (0, 64, (None, Some(64))), (16, 32, (Some(16), Some(32)))] {
+        let [error] = judged(Some(asked), Some(given))[..] else { panic!() };
+        assert_eq!((error.kind, error.align, error.given_align), (FindingKind::AlignedDelete, told.0, told.1));
+    }
+    let mixed = [
+        aligned(alloc(64, 8, 1, 5), Some(64)),
+        aligned(alloc(128, 8, 1, 5), Some(32)),
+        aligned(free(64, 1, 6), Some(0)),
+    ];
+    assert!(model(&mixed).snapshot().errors.is_empty(), "blocks of one site with several alignments");
+}
+
+#[test]
+fn a_pointer_into_a_live_block_is_told_with_that_block() {
+    let events = [alloc(0x1000, 10, 1, 5), alloc(0x2000, 10, 1, 7), free(0x1004, 1, 6), free(0x1000, 1, 8)];
+    let [error] = model(&events).snapshot().errors[..] else { panic!() };
+    assert_eq!(
+        (error.kind, error.block, error.offset, error.size),
+        (FindingKind::InvalidFree, Addr(0x1004), Some(4), Some(10))
+    );
+    assert_eq!(error.alloc_stack, Some(StackId(5)));
+    for outside in [0x100a, 0xfff] {
+        let [error] = model(&[alloc(0x1000, 10, 1, 5), free(outside, 1, 6)]).snapshot().errors[..] else { panic!() };
+        assert_eq!((error.offset, error.size, error.alloc_stack), (None, None, None));
+    }
 }
 
 #[test]

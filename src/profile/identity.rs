@@ -32,6 +32,7 @@ impl FindingKind {
             Self::InvalidFree => "invalid_free",
             Self::MismatchedFree => "mismatched_free",
             Self::SizedDelete => "sized_delete",
+            Self::AlignedDelete => "aligned_delete",
         }
     }
 }

@@ -176,7 +176,12 @@ impl Process {
             self.anomalies.lost += 1;
             return Ok(None);
         };
-        let frees = self.settings.table.get(function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
+        let (frees, is_aligned) = self
+            .settings
+            .table
+            .get(function)
+            .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
+        let is_wrapper = (frees || is_aligned) && self.space.wrapper_at(at) == Some(at);
         let mut entry = Entry {
             task,
             function,
@@ -186,8 +191,9 @@ impl Process {
             module: self.space.module_at(at),
             caller_module: self.space.module_at(return_addr),
             family: self.space.family_of_call(at, return_addr, frees),
-            caller_is_allocator: self.space.is_allocator_code(return_addr),
-            is_wrapper: frees && self.space.is_wrapper_entry(at),
+            caller_is_allocator: self.space.is_called_by_allocator(return_addr),
+            is_wrapper,
+            wrapper: is_wrapper.then_some(at),
         };
         let (model, table) = (&mut self.model, &self.settings.table);
         let mut context = StackQuestions { space: &mut self.space, regs, tid };
@@ -196,7 +202,8 @@ impl Process {
             return Ok(None);
         }
         let stack = if frees && !self.settings.free_stacks { StackId::EMPTY } else { self.unwind(thread, raw, at)? };
-        if self.space.is_wrapper(return_addr) {
+        entry.wrapper = self.space.wrapper_at(return_addr.sub(1));
+        if entry.wrapper.is_some() {
             entry.family = self.space.family_through_wrapper(stack);
         }
         let time_ns = self.lived_ns();

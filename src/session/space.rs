@@ -23,7 +23,7 @@ pub use facts::SharedObjects;
 pub use original::OriginalMemory;
 
 use super::recording::ModuleRecord;
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::allocators::select::{ModuleSymbols, Probe};
 use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::arch::step::ShadowStack;
@@ -84,6 +84,8 @@ struct Loaded {
     start: Option<Addr>,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     internal_code: Vec<Range<Addr>>,
+    /// The machinery of exceptions, where a library holds it and an allocator.
+    exception_runtime: Vec<Range<Addr>>,
     /// What the leak scan looks through.
     data: ModuleData,
 }
@@ -105,8 +107,8 @@ impl Deferred {
 #[derive(Clone, Copy, Debug)]
 enum ToPlace {
     Entry(EntryProbe),
-    /// A wrapper's probe, which tells the size that the free below it should have.
-    SizedDelete(FunctionId),
+    /// A wrapper's probe, which tells what it was told.
+    Told(FunctionId),
     Loader,
     SignalAction,
     Exec,
@@ -121,7 +123,7 @@ enum ToPlace {
 impl ToPlace {
     /// Whether allocator calls go unseen without it.
     const fn is_needed_to_see_all(self) -> bool {
-        matches!(self, Self::Entry(_) | Self::SizedDelete(_) | Self::Loader)
+        matches!(self, Self::Entry(_) | Self::Told(_) | Self::Loader)
     }
 }
 
@@ -172,6 +174,8 @@ pub struct AddressSpace {
     wrappers: Vec<(Range<Addr>, Family)>,
     /// What the call in front of a return address was found to call.
     call_families: FxHashMap<Addr, Option<Family>>,
+    /// Whether the call in front of a return address in the allocator leads out of it.
+    outward_calls: FxHashMap<Addr, bool>,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
     probing: Probing,
@@ -276,6 +280,7 @@ impl AddressSpace {
             entry_families: FxHashMap::default(),
             wrappers: Vec::new(),
             call_families: FxHashMap::default(),
+            outward_calls: FxHashMap::default(),
             stack_families: FxHashMap::default(),
             probing: Probing::default(),
             warnings: Vec::new(),
@@ -365,6 +370,7 @@ impl AddressSpace {
                 self.retry_handler.filter(|handler| !range.contains(&handler.at) && !range.contains(&handler.call));
             self.unwinder.remove_module(module.id);
             self.call_families.retain(|addr, _| !range.contains(addr));
+            self.outward_calls.retain(|addr, _| !range.contains(addr));
             self.entry_families.retain(|addr, _| !range.contains(addr));
             self.wrappers.retain(|(wrapper, _)| !range.contains(&wrapper.start));
             self.breakpoints.forget_removed(range.start, range.end);
@@ -419,7 +425,9 @@ impl AddressSpace {
             }
         }
         let data = facts.module_data(id, bias);
-        let internal_code = facts.named.internal_code.iter().map(|range| in_process(range, bias)).collect();
+        let here = |ranges: &[Range<ObjAddr>]| ranges.iter().map(|range| in_process(range, bias)).collect();
+        let (internal_code, exception_runtime) =
+            (here(&facts.named.internal_code), here(&facts.named.exception_runtime));
         let start = facts.static_entry.map(|entry| bias.to_process(entry));
         let symbols = ModuleSymbols {
             module: id,
@@ -427,7 +435,17 @@ impl AddressSpace {
             soname: facts.soname.clone(),
             symbols: facts.named.allocator.clone(),
         };
-        self.loaded.push(Loaded { id, mapped, bias, symbols, is_program, start, internal_code, data });
+        self.loaded.push(Loaded {
+            id,
+            mapped,
+            bias,
+            symbols,
+            is_program,
+            start,
+            internal_code,
+            exception_runtime,
+            data,
+        });
     }
 }
 
@@ -460,10 +478,13 @@ impl AddressSpace {
                 self.wrappers.push((range, family));
             }
         }
-        for probe in providers.sized_deletes {
+        for probe in providers.told {
             let Some((addr, _)) = self.process_address(&probe) else { continue };
-            if self.breakpoints.get(addr).is_none_or(|breakpoint| breakpoint.purposes.entry.is_none()) {
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::SizedDelete(probe.function) }, None)?;
+            let is_waiting =
+                self.deferred.iter().any(|other| other.addr == addr && matches!(other.to_place, ToPlace::Told(_)));
+            let is_placed = self.breakpoints.get(addr).is_some_and(|breakpoint| breakpoint.purposes.entry.is_some());
+            if !is_waiting && !is_placed && self.probing.wants(probe.function, table) {
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Told(probe.function) }, None)?;
             }
         }
         for probe in providers.probes {
@@ -511,20 +532,10 @@ impl AddressSpace {
         Some((module.bias.to_process(probe.addr), module.id))
     }
 
-    /// Remembers which code is the allocator's: all of a library that provides one, but of the program itself only the
-    /// allocator's own functions.
-    fn note_allocator_code(&mut self, id: ModuleId, addr: Addr, size: u64) {
-        let Some(module) = self.loaded.iter().find(|module| module.id == id) else { return };
-        let code = if module.is_program { vec![addr..addr.add(size.max(1))] } else { module.mapped.code() };
-        let new = code.into_iter().chain(module.internal_code.iter().cloned());
-        let new: Vec<_> = new.filter(|range| !self.allocator_code.contains(range)).collect();
-        self.allocator_code.extend(new);
-    }
-
     fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
         let purpose = match probe.to_place {
             ToPlace::Entry(entry) => Purpose::Entry(entry.function),
-            ToPlace::SizedDelete(function) => Purpose::Entry(function),
+            ToPlace::Told(function) => Purpose::Entry(function),
             ToPlace::Loader => Purpose::Loader,
             ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
             ToPlace::Exec => Purpose::Exec,
@@ -601,11 +612,6 @@ impl AddressSpace {
     pub fn loader_is_consistent(&mut self) -> bool {
         let mut state = [0; 4];
         self.loader_state.is_none_or(|at| self.memory.read_uncached(at, &mut state) < 4 || state == [0; 4])
-    }
-
-    /// Whether `addr` lies in the allocator's own code.
-    pub fn is_allocator_code(&self, addr: Addr) -> bool {
-        self.allocator_code.iter().any(|code| code.contains(&addr))
     }
 
     /// The module whose code `addr` lies in.

@@ -22,6 +22,9 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 /// The request for a namespace's parent (ioctl_ns(2), <linux/nsfs.h>).
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
+/// What a heaptrace is called.
+const OWN_NAME: &str = env!("CARGO_PKG_NAME");
+
 /// PF_KTHREAD of the kernel's task flags (field 9 of /proc/PID/stat).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
@@ -261,6 +264,9 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
         Cause::Thread { of } => format!("it is a thread{named} of process {of}. Attach to {of}: all its threads are traced"),
         Cause::Zombie => format!("it{named} has ended already and only waits for its parent to notice (a zombie)"),
         Cause::KernelThread => format!("it{named} is a thread of the kernel, which has no heap of its own"),
+        Cause::AlreadyTraced { by, name } if name == OWN_NAME => format!(
+            "another heaptrace (process {by}) traces it already, and there can be only one. `heaptrace ctl {pid} detach` ends that"
+        ),
         Cause::AlreadyTraced { by, name } => {
             let by_name = if name.is_empty() { String::new() } else { format!(" ({name})") };
             format!("process {by}{by_name} traces it already, and there can be only one. End that one first")

@@ -3,7 +3,7 @@
 use super::counts::assert_sites;
 use crate::support::fixtures;
 use crate::support::program::{Program, Traced};
-use crate::support::report::functions_of;
+use crate::support::report::{functions_of, plain};
 use std::path::{Path, PathBuf};
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
@@ -56,6 +56,89 @@ fn t25_preloaded_allocators() {
             assert_eq!(traced.report.anomaly(anomaly), 0, "{anomaly} with {file}");
         }
     }
+}
+
+/// What an allocator's operators throw is allocated, and freed, beside their own call, whoever links the C++ runtime: one block
+/// for each exception of the program's new-handler, and none that is not freed.
+#[test]
+fn exceptions_of_operator_new_are_counted() {
+    let jemalloc = installed("libjemalloc_pic.a", "libjemalloc-dev");
+    let both = ["-Wl,--whole-archive", jemalloc.to_str().unwrap(), "-Wl,--no-whole-archive"];
+    let bundle =
+        fixtures::library_with("bundle", &[&both[..], &["-static-libstdc++", "-static-libgcc", "-lm"]].concat());
+    let libraries = [
+        installed("libjemalloc.so.2", "libjemalloc2"),
+        installed("libtcmalloc.so.4", "libgoogle-perftools4"),
+        installed("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+        bundle,
+    ];
+    for library in libraries {
+        let name = library.display();
+        let traced = Program::fixture("bad_alloc").env("LD_PRELOAD", &library).traced();
+        let text = traced.ended.text();
+        let refused: u64 = text.trim().strip_prefix("refused ").and_then(|n| n.parse().ok()).expect(&text);
+        assert!(refused >= 40, "{name}: {text}");
+        let report = &traced.report;
+        let by_handler =
+            report.sites().iter().filter(|site| functions_of(site).iter().any(|name| plain(name) == "refuse"));
+        let allocated: u64 = by_handler.map(|site| site["allocated"]["objects"].as_u64().unwrap()).sum();
+        assert_eq!(allocated, refused, "{name}");
+        let thrown = ["__cxa_allocate_exception"];
+        let (allocated, live) =
+            (report.site_sum(&thrown, "/allocated/objects"), report.site_sum(&thrown, "/live/objects"));
+        assert!(allocated >= refused && live == 0, "{name}: {live} of {allocated} exceptions live");
+        for anomaly in ["lost", "unknown_frees", "double_frees", "mismatched_frees"] {
+            assert_eq!(report.anomaly(anomaly), 0, "{anomaly} with {name}");
+        }
+    }
+}
+
+/// Aligned operators count the size that was asked for, and only what C++ forbids is an error, whoever provides them; `check`
+/// names the sizes and alignments of both calls.
+#[test]
+fn aligned_operators_are_counted_and_judged() {
+    let preloaded = [
+        ("libjemalloc.so.2", "libjemalloc2"),
+        ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+        ("libmimalloc.so.2", "libmimalloc2.0"),
+    ];
+    let preloaded = preloaded.map(|(file, package)| Some(installed(file, package)));
+    for library in preloaded.iter().chain([&None]) {
+        let name = library.as_ref().map_or_else(|| "libstdc++".to_owned(), |library| library.display().to_string());
+        let program = Program::fixture("aligned_operators");
+        let program = library.iter().fold(program, |program, library| program.env("LD_PRELOAD", library));
+        let traced = program.traced();
+        assert_sites(&traced.report, &program.ledger());
+        assert_eq!(traced.report.list("/findings").len(), 0, "{name}: {}", traced.ended.stderr);
+        let checked = super::check::check(&program, &["--leak-kinds", "none"], &[]);
+        assert_eq!(checked.verdict(), (0, "clean"), "{name}: {}", checked.ended.stderr);
+    }
+    let checked = super::check::check(&Program::fixture("aligned_operators"), &[], &["wrong"]);
+    assert_eq!(checked.verdict(), (23, "errors"), "{}", checked.ended.stderr);
+    let figure = |finding: &serde_json::Value, name| finding[name].as_u64();
+    let found: Vec<_> = checked
+        .report
+        .list("/findings")
+        .iter()
+        .filter(|finding| !finding["kind"].as_str().unwrap().starts_with("leak"))
+        .map(|finding| {
+            let line = finding["stack"][0]["line"].as_u64().unwrap();
+            let figures = ["size", "given_size", "align", "given_align"].map(|name| figure(finding, name));
+            (line, finding["kind"].as_str().unwrap(), figures)
+        })
+        .collect();
+    let line = |site| fixtures::site_line("aligned_operators", site);
+    for expected in [
+        (line("size"), "sized_delete", [Some(32), Some(33), None, None]),
+        (line("size_of_array"), "sized_delete", [Some(32), Some(31), None, None]),
+        (line("no_alignment"), "aligned_delete", [Some(32), None, Some(64), None]),
+        (line("alignment"), "aligned_delete", [Some(32), None, None, Some(256)]),
+    ] {
+        assert!(found.contains(&expected), "{expected:?} in {found:?}");
+    }
+    assert_eq!(found.len(), 4, "{found:?}");
+    let text = &checked.ended.stderr;
+    assert!(text.contains("(32 bytes, aligned to 64 bytes) as one"), "{text}");
 }
 
 /// T25: linked as a library.

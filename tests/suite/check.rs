@@ -7,13 +7,13 @@ use crate::support::running::Ended;
 use std::path::PathBuf;
 
 /// A finished check.
-struct Checked {
-    ended: Ended,
-    report: Report,
+pub(super) struct Checked {
+    pub(super) ended: Ended,
+    pub(super) report: Report,
 }
 
 impl Checked {
-    fn verdict(&self) -> (i32, &str) {
+    pub(super) fn verdict(&self) -> (i32, &str) {
         (self.ended.code(), self.report.text("/verdict/result"))
     }
 
@@ -35,7 +35,7 @@ impl Checked {
     }
 }
 
-fn check(program: &Program, options: &[&str], args: &[&str]) -> Checked {
+pub(super) fn check(program: &Program, options: &[&str], args: &[&str]) -> Checked {
     let path = program.report_path();
     let exe = program.exe().to_str().unwrap();
     let words = [&["check", "-o", path.to_str().unwrap()], options, &["--", exe], args].concat();

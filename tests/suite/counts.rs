@@ -201,6 +201,10 @@ fn double_and_invalid_frees_are_findings() {
     assert_eq!(double["stack"][0]["line"], fixtures::site_line("bad_frees", "second_free"));
     let freed_at = double["free_stack"][0]["function"].as_str().unwrap();
     assert_eq!(plain(freed_at), "first_free");
+    let inside = report.list("/findings").iter().find(|finding| finding["offset"] == 16).expect("free(live + 16)");
+    assert_eq!((inside["size"].as_u64(), inside["kind"].as_str()), (Some(72), Some("invalid_free")));
+    assert_eq!(plain(inside["alloc_stack"][0]["function"].as_str().unwrap()), "make");
+    assert!(traced.ended.stderr.contains("16 bytes inside a live block of 72 bytes"), "{}", traced.ended.stderr);
     // what is freed twice counts once
     let ledger = program.ledger();
     assert_eq!(report.total("frees"), ledger.total("frees"));

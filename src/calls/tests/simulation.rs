@@ -140,7 +140,7 @@ impl Script<'_> {
     }
 
     fn by(&self, function: FunctionId) -> Call {
-        Call { function, task: self.task, stack: StackId(1), time_ns: 0, family: None }
+        Call { function, task: self.task, stack: StackId(1), time_ns: 0, family: None, align: None }
     }
 
     /// An entry from the program, at a return address that no other call of the script has.
@@ -158,6 +158,7 @@ impl Script<'_> {
             caller_module: APP,
             caller_is_allocator: false,
             is_wrapper: false,
+            wrapper: None,
             family: None,
         }
     }

@@ -231,6 +231,9 @@ fn what_becomes_equal_is_merged() {
     let error = |stack, count| HeapError {
         kind: FindingKind::DoubleFree,
         given_size: None,
+        offset: None,
+        align: None,
+        given_align: None,
         count,
         block: Addr(0x1000),
         size: None,

@@ -6,10 +6,52 @@
 //! address still names them.
 
 use super::AddressSpace;
-use crate::addr::{Addr, StackId};
+use crate::addr::{Addr, ModuleId, StackId};
 use crate::allocators::Family;
+use std::ops::Range;
 
 impl AddressSpace {
+    /// Remembers which code is the allocator's: all of a library that provides one (but for the machinery of exceptions, if it
+    /// holds that, too), of the program itself only the allocator's own functions.
+    pub(super) fn note_allocator_code(&mut self, id: ModuleId, addr: Addr, size: u64) {
+        let Some(module) = self.loaded.iter().find(|module| module.id == id) else { return };
+        let code = if module.is_program {
+            vec![addr..addr.add(size.max(1))]
+        } else {
+            without(module.mapped.code(), &module.exception_runtime)
+        };
+        let new = code.into_iter().chain(module.internal_code.iter().cloned());
+        let new: Vec<_> = new.filter(|range| !self.allocator_code.contains(range)).collect();
+        self.allocator_code.extend(new);
+    }
+
+    /// Whether a call that will return to `return_addr` was made by the allocator's own code. Where the function that it calls
+    /// there belongs to another, it was that one that has come here by jumps: the frames of __cxa_end_catch, which frees an
+    /// exception, are all replaced.
+    pub fn is_called_by_allocator(&mut self, return_addr: Addr) -> bool {
+        if !self.is_allocator_code(return_addr) {
+            return false;
+        }
+        if let Some(&is_outward) = self.outward_calls.get(&return_addr) {
+            return !is_outward;
+        }
+        let callee = self.callee(return_addr);
+        let is_outward =
+            callee.is_some_and(|callee| !self.is_allocator_code(callee) && self.is_foreign(callee, return_addr));
+        self.outward_calls.insert(return_addr, is_outward);
+        !is_outward
+    }
+
+    /// Whether a function called from the allocator's code is of another module, or of the machinery of exceptions in its own.
+    fn is_foreign(&self, callee: Addr, return_addr: Addr) -> bool {
+        let runtime = || self.loaded.iter().flat_map(|module| &module.exception_runtime);
+        self.module_at(callee) != self.module_at(return_addr) || runtime().any(|code| code.contains(&callee))
+    }
+
+    fn is_allocator_code(&self, addr: Addr) -> bool {
+        self.allocator_code.iter().any(|code| code.contains(&addr))
+    }
+
     /// The family of a call that has arrived at the probe `entry` and will return to `return_addr`. `frees`: the function
     /// may have been reached by a jump out of another one. None if it can't be told.
     pub fn family_of_call(&mut self, entry: Addr, return_addr: Addr, frees: bool) -> Option<Family> {
@@ -21,15 +63,10 @@ impl AddressSpace {
         self.family_of_callee(return_addr)
     }
 
-    /// Whether a return address lies in operator new or one of its kin: the program called that, not what it called.
-    pub fn is_wrapper(&self, return_addr: Addr) -> bool {
-        let caller = return_addr.sub(1);
-        self.wrappers.iter().any(|(range, _)| range.contains(&caller))
-    }
-
-    /// Whether a wrapper begins here.
-    pub fn is_wrapper_entry(&self, addr: Addr) -> bool {
-        self.wrappers.iter().any(|(range, _)| range.start == addr)
+    /// Where the function begins that `addr` lies in, if that is operator new or one of its kin: whoever returns there was
+    /// called by that, not by the program.
+    pub fn wrapper_at(&self, addr: Addr) -> Option<Addr> {
+        self.wrappers.iter().find(|(range, _)| range.contains(&addr)).map(|(range, _)| range.start)
     }
 
     /// The family of an allocation that came through operator new or one of its kin, whose stack is `stack`. operator
@@ -39,7 +76,7 @@ impl AddressSpace {
             return known;
         }
         let frames = self.unwinder.stacks().frames(stack);
-        let caller = frames.iter().map(|frame| frame.addr.raw()).find(|&addr| !self.is_wrapper(addr));
+        let caller = frames.iter().map(|frame| frame.addr.raw()).find(|addr| self.wrapper_at(addr.sub(1)).is_none());
         let family = caller.and_then(|return_addr| self.family_of_callee(return_addr));
         if family.is_some() {
             self.stack_families.insert(stack, family);
@@ -114,4 +151,33 @@ impl AddressSpace {
 /// The address that a displacement at the end of an instruction means; `next` is the following instruction.
 fn relative(next: Addr, displacement: [u8; 4]) -> Addr {
     next.add(i64::from(i32::from_le_bytes(displacement)).cast_unsigned())
+}
+
+/// Code without some parts of it.
+fn without(code: Vec<Range<Addr>>, parts: &[Range<Addr>]) -> Vec<Range<Addr>> {
+    parts.iter().fold(code, |code, part| {
+        let pieces = code.into_iter().flat_map(|range| {
+            let (before, after) = (range.start..range.end.min(part.start), range.start.max(part.end)..range.end);
+            if part.start >= range.end || part.end <= range.start {
+                [range, Addr::NULL..Addr::NULL]
+            } else {
+                [before, after]
+            }
+        });
+        pieces.filter(|range| range.start < range.end).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_cut_out_of_code() {
+        let range = |start, end| Addr(start)..Addr(end);
+        let parts = [range(0x10, 0x20), range(0x50, 0x90), range(0xf0, 0x120), range(0x18, 0x30)];
+        let left = without(vec![range(0x10, 0x60), range(0x80, 0x100)], &parts);
+        assert_eq!(left, [range(0x30, 0x50), range(0x90, 0xf0)]);
+        assert_eq!(without(vec![range(0x10, 0x60)], &[]), [range(0x10, 0x60)]);
+    }
 }

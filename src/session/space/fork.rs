@@ -43,6 +43,7 @@ impl AddressSpace {
             entry_families: self.entry_families.clone(),
             wrappers: self.wrappers.clone(),
             call_families: self.call_families.clone(),
+            outward_calls: self.outward_calls.clone(),
             stack_families: self.stack_families.clone(),
             probing: self.probing,
             warnings: Vec::new(),

@@ -4,7 +4,7 @@ use super::annotations::{ANNOTATIONS, Annotation};
 use super::exec::{EXEC_CALLS, ExecCall};
 use crate::addr::ObjAddr;
 use crate::allocators::AllocatorTable;
-use crate::allocators::select::{AllocatorSymbol, is_internal_name};
+use crate::allocators::select::{AllocatorSymbol, is_exception_runtime_name, is_internal_name};
 use crate::elf::{Elf, Symbol, SymbolKind, base_name};
 use std::ops::Range;
 
@@ -21,6 +21,8 @@ pub(super) struct Named {
     pub(super) allocator: Vec<AllocatorSymbol>,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     pub(super) internal_code: Vec<Range<ObjAddr>>,
+    /// The machinery of exceptions, where a library holds it and an allocator.
+    pub(super) exception_runtime: Vec<Range<ObjAddr>>,
     /// The C library's sigaction(2).
     pub(super) sigaction: Option<ObjAddr>,
     /// Where the C library executes programs.
@@ -50,8 +52,14 @@ impl Named {
         let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
         exits.sort_unstable();
         exits.dedup();
+        let (internal_code, exception_runtime) = match (allocator.is_empty(), is_program) {
+            (true, _) => (Vec::new(), Vec::new()),
+            (false, true) => (functions_named(elf, is_internal_name), Vec::new()),
+            (false, false) => (Vec::new(), functions_named(elf, is_exception_runtime_name)),
+        };
         Self {
-            internal_code: if is_program && !allocator.is_empty() { internal_code(elf) } else { Vec::new() },
+            internal_code,
+            exception_runtime,
             allocator,
             // posix_spawn, system and popen end in execve, too.
             exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
@@ -84,8 +92,10 @@ fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymb
     functions.collect()
 }
 
-fn internal_code(elf: &Elf<'_>) -> Vec<Range<ObjAddr>> {
-    elf.symbols().filter(|symbol| is_internal_name(&symbol.name)).filter_map(|symbol| function_code(&symbol)).collect()
+/// The code of the functions whose names `is_wanted`.
+fn functions_named(elf: &Elf<'_>, is_wanted: fn(&str) -> bool) -> Vec<Range<ObjAddr>> {
+    let wanted = elf.symbols().filter(|symbol| is_wanted(base_name(&symbol.name)));
+    wanted.filter_map(|symbol| function_code(&symbol)).collect()
 }
 
 /// The code of a function whose symbol tells its size.

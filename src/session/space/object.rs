@@ -223,6 +223,7 @@ mod tests {
             ("entry_families", space.entry_families.keys().copied().any(here)),
             ("wrappers", space.wrappers.iter().any(|(code, _)| here(code.start))),
             ("call_families", space.call_families.keys().copied().any(here)),
+            ("outward_calls", space.outward_calls.keys().copied().any(here)),
             ("exec_calls", space.exec_calls.keys().copied().any(here)),
             ("leak_suppressions", space.leak_suppressions.iter().any(|(function, _)| here(*function))),
         ]
@@ -249,13 +250,14 @@ mod tests {
             space.demoted.insert(at);
             space.wrappers.push((at..at.add(1), Family::New));
             space.call_families.insert(at, None);
+            space.outward_calls.insert(at, false);
             space.leak_suppressions.push((at, "x".to_owned()));
         }
         space.remote_code = Some(libc.start);
         space.retry_handler = Some(RetryHandler { at: libc.start, call: program.start });
         let probe = space.breakpoints.originals().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
         space.breakpoints.remove_all(probe);
-        assert_eq!(known(&space, &libc).len(), 14, "{:?}", known(&space, &libc));
+        assert_eq!(known(&space, &libc).len(), 15, "{:?}", known(&space, &libc));
         let before = known(&space, &program);
         assert!(before.contains(&"deferred") && before.contains(&"unwinder"), "{before:?}");
 
