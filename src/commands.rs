@@ -16,6 +16,7 @@ pub mod progress;
 pub mod run;
 pub mod service;
 pub mod settings;
+mod slowdown;
 pub mod supervise;
 pub mod tree;
 

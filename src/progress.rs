@@ -1,9 +1,11 @@
-//! How far a session is: counters that the tracer thread writes and the progress line reads, without a lock between.
+//! How far a session is: counters that the tracer thread writes and the progress line reads, without a lock between. (The list of
+//! processes, which rarely changes, has one.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The state of a running session. Written by the tracer thread only, read by any thread; the values of one
+/// The state of a running session. Written by the tracer thread only, but for the time waited; read by any thread; the values of one
 /// [`Reading`] may be a stop apart from each other.
 #[derive(Debug)]
 pub struct Progress {
@@ -12,7 +14,9 @@ pub struct Progress {
     events: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
-    stopped_ns: AtomicU64,
+    stops: AtomicU64,
+    waited_ns: AtomicU64,
+    processes: Mutex<Vec<i32>>,
 }
 
 impl Default for Progress {
@@ -23,7 +27,9 @@ impl Default for Progress {
             events: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
-            stopped_ns: AtomicU64::new(0),
+            stops: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
+            processes: Mutex::new(Vec::new()),
         }
     }
 }
@@ -41,8 +47,10 @@ pub struct Reading {
     pub live_bytes: u64,
     /// The most bytes that were ever live at one moment.
     pub peak_bytes: u64,
-    /// Time that threads of the target stood still for us, summed over all stops.
-    pub stopped: Duration,
+    /// Stops answered.
+    pub stops: u64,
+    /// For how long the program had to wait for heaptrace: by how much its run was prolonged.
+    pub waited: Duration,
 }
 
 impl Progress {
@@ -51,9 +59,29 @@ impl Progress {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the `ns` nanoseconds of one finished stop.
-    pub fn stop(&self, ns: u64) {
-        self.stopped_ns.fetch_add(ns, Ordering::Relaxed);
+    /// Counts a stop that was answered.
+    pub fn stop(&self) {
+        self.stops.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes for how long the program had to wait for heaptrace until now.
+    pub fn waited(&self, time: Duration) {
+        self.waited_ns.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Notes a process that is traced from now on.
+    pub fn begins(&self, pid: i32) {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+    }
+
+    /// Notes that a process is traced no more.
+    pub fn ends(&self, pid: i32) {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| *known != pid);
+    }
+
+    /// The processes that are traced.
+    pub fn processes(&self) -> Vec<i32> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts a heap event.
@@ -76,7 +104,8 @@ impl Progress {
             events: self.events.load(Ordering::Relaxed),
             live_bytes: self.live_bytes.load(Ordering::Relaxed),
             peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
-            stopped: Duration::from_nanos(self.stopped_ns.load(Ordering::Relaxed)),
+            stops: self.stops.load(Ordering::Relaxed),
+            waited: Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)),
         }
     }
 }
@@ -90,8 +119,13 @@ mod tests {
         let progress = Progress::default();
         progress.hit();
         progress.hit();
-        progress.stop(1_500);
-        progress.stop(500);
+        progress.stop();
+        progress.stop();
+        progress.waited(Duration::from_millis(3));
+        progress.begins(7);
+        progress.begins(8);
+        progress.ends(7);
+        assert_eq!(progress.processes(), [8]);
         let (mut one, mut other) = (0, 0);
         progress.event();
         progress.live(&mut one, 64);
@@ -99,7 +133,7 @@ mod tests {
         progress.live(&mut other, 16);
         progress.live(&mut one, 8);
         let reading = progress.read();
-        assert_eq!((reading.hits, reading.stopped), (2, Duration::from_nanos(2_000)));
+        assert_eq!((reading.hits, reading.stops, reading.waited), (2, 2, Duration::from_millis(3)));
         assert_eq!((reading.events, reading.live_bytes, reading.peak_bytes), (2, 24, 80));
     }
 }

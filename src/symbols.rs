@@ -18,8 +18,8 @@ mod demangle;
 mod dwarf;
 mod files;
 mod generics;
-mod hints;
 mod itanium;
+mod packages;
 mod perfmap;
 mod similar;
 mod split;
@@ -29,7 +29,7 @@ mod variables;
 pub use companions::{Companion, Leads};
 pub use demangle::function_name;
 pub use files::{Bytes, DebugServers, FileVersion, Search};
-pub use hints::hint;
+pub use packages::debug_packages;
 pub use perfmap::PerfMap;
 pub use similar::Similar;
 

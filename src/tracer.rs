@@ -7,6 +7,7 @@
 pub mod affinity;
 mod alarm;
 pub mod control;
+pub mod cputime;
 pub mod execevents;
 pub mod faults;
 pub mod files;
@@ -27,6 +28,7 @@ pub mod root;
 pub mod seize;
 pub mod socket;
 pub mod status;
+pub mod terminal;
 pub mod waiting;
 
 use std::io;

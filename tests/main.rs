@@ -69,6 +69,7 @@ mod suite {
     mod resident;
     mod signals;
     mod stacks;
+    mod summaries;
     mod threads;
     mod unwinding;
 

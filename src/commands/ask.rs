@@ -34,7 +34,7 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
         json: options.json,
     };
     let color = use_color(options.color, &std::io::stdout());
-    let width = terminal_width().unwrap_or(SummaryOptions::default().width);
+    let width = terminal_width(&std::io::stdout()).unwrap_or(SummaryOptions::default().width);
     let mut tracer = socket::connect_to_tracer_of(pid)?;
     let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
     print(&if options.json { report(pid, &text)? } else { lines(&text, color) })?;

@@ -19,7 +19,9 @@ use crate::profile::Profile;
 use crate::session::{LeakScan, ModuleRecord, Recording, Traced};
 use crate::symbols::DebugServers;
 use crate::tracer::control::signal_name;
+use crate::tracer::terminal;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// What a recording became.
@@ -167,7 +169,7 @@ fn conclude_as(
         let defaults = SummaryOptions::default();
         let top = top.unwrap_or(defaults.top);
         let color = use_color(options.color, &io::stderr());
-        let width = terminal_width().unwrap_or(defaults.width);
+        let width = terminal_width(&io::stderr()).unwrap_or(defaults.width);
         let text = match check {
             Some(check) => {
                 let explain = check.explain.as_deref();
@@ -266,7 +268,7 @@ fn circumstances(recording: &Recording) -> Circumstances {
     }
 }
 
-/// The terminal's width in columns, as the shell tells it.
-pub fn terminal_width() -> Option<usize> {
-    std::env::var("COLUMNS").ok()?.parse().ok()
+/// The width in columns of the terminal that `stream` is; where it is none, what $COLUMNS says.
+pub fn terminal_width(stream: &impl AsFd) -> Option<usize> {
+    terminal::width(stream).or_else(|| std::env::var("COLUMNS").ok()?.parse().ok())
 }

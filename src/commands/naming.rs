@@ -6,10 +6,11 @@ use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::cli::ProfileOptions;
 use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
+use crate::profile::identity::is_unresolved;
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
+use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer, debug_packages};
 use crate::tracer::root::TargetRoot;
 use rustc_hash::FxHashMap;
 use std::path::{Path, PathBuf};
@@ -149,6 +150,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         gone_with_exec: image.gone_with_exec,
     });
     let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    let package_root = root.clone();
     let map_name = format!("/tmp/perf-{}.map", recording.pid_inside.unwrap_or(recording.pid));
     let perf_map = PerfMap {
         path: below(&root, Path::new(&map_name)),
@@ -202,7 +204,35 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         warnings: recording.warnings,
         leaks,
     };
-    build(input, symbolizer.as_mut()).profile
+    let mut profile = build(input, symbolizer.as_mut()).profile;
+    if options.symbolize {
+        name_packages(&mut profile, &package_root);
+    }
+    profile
+}
+
+/// Looks up which packages would bring the names and lines that are missing.
+fn name_packages(profile: &mut Profile, root: &Path) {
+    let mut lacking = vec![false; profile.modules.len()];
+    for location in &profile.locations {
+        if let Some(lacks) = location.module.and_then(|module| lacking.get_mut(module)) {
+            let name = |function: usize| profile.functions.get(function).map_or("", |function| &function.name);
+            *lacks |= location.lines.iter().any(|line| is_unresolved(name(line.function)))
+                || location.module == Some(0) && location.lines.iter().all(|line| line.line == 0);
+        }
+    }
+    let lacking = || lacking.iter().copied();
+    let paths: Vec<&Path> = profile
+        .modules
+        .iter()
+        .zip(lacking())
+        .filter(|(_, lacks)| *lacks)
+        .map(|(module, _)| module.path.as_path())
+        .collect();
+    let mut packages = debug_packages(root, &paths).into_iter();
+    for (module, _) in profile.modules.iter_mut().zip(lacking()).filter(|(_, lacks)| *lacks) {
+        module.debug_package = packages.next().flatten();
+    }
 }
 
 fn loaded_module(module: &ModuleRecord) -> LoadedModule {
@@ -215,6 +245,7 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
             end: module.end,
             file_offset: module.file_offset,
             symbols: SymbolStatus::default(),
+            debug_package: None,
         },
         bias: module.bias,
     }

@@ -1,11 +1,13 @@
 //! The progress line: one line on stderr, redrawn in place and gone at the end.
 
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::export::text::{grouped, human_bytes};
+use crate::export::text::{basename, grouped, human_bytes, plural, slowness, wrap};
 use crate::progress::Reading;
+use crate::tracer::terminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// Over how much time the rate of events is averaged.
@@ -13,6 +15,9 @@ const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// How often a line is written where none can be redrawn.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Columns of a terminal that does not tell its width.
+const DEFAULT_WIDTH: usize = 80;
 
 /// Who else writes to the terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +73,8 @@ impl ProgressLine {
 
     /// Shows the state `now`. To be called several times a second.
     pub fn tick(&mut self, now: Reading) {
-        if matches!(self.style, Style::Off) {
+        // Who else has the terminal now may draw over it, or over the whole screen.
+        if matches!(self.style, Style::Off) || terminal::is_taken(&io::stderr()) {
             return;
         }
         let rate = self.rate(now);
@@ -106,6 +112,10 @@ impl ProgressLine {
     /// Takes the line off the screen, for other output or for good. The next tick draws it again.
     pub fn clear(&mut self) {
         if let Style::Redrawn(bar) = &self.style {
+            // dropping a bar draws, too
+            if terminal::is_taken(&io::stderr()) {
+                bar.set_draw_target(ProgressDrawTarget::hidden());
+            }
             bar.finish_and_clear();
         }
     }
@@ -113,23 +123,64 @@ impl ProgressLine {
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        if let Style::Redrawn(bar) = &self.style {
-            bar.finish_and_clear();
+        self.clear();
+    }
+}
+
+/// What is said on the terminal where the program writes to it, too, and no line is redrawn: that heaptrace is there, and, if the
+/// program takes long, what it does and how to end it.
+#[derive(Debug)]
+pub struct Notice {
+    hint_at: Option<Duration>,
+}
+
+impl Notice {
+    /// After so long a user may wonder whether anything happens.
+    const HINT: Duration = Duration::from_secs(5);
+
+    /// Nothing will be said unless the program shares the terminal. `check` has no first line: a test suite has hundreds.
+    pub fn new(options: &ProfileOptions, program: &str, check: bool) -> Self {
+        let shared = io::stderr().is_terminal() && io::stdout().is_terminal();
+        let on = shared && options.verbosity == Verbosity::Normal && options.progress.resolve(true);
+        if on && !options.progress.resolve(false) && !check && !terminal::is_taken(&io::stderr()) {
+            let name = basename(Path::new(program));
+            let _ = writeln!(io::stderr(), "heaptrace: profiling {name}; a summary follows at its end");
+        }
+        Self { hint_at: (on && !options.progress.resolve(false)).then_some(Self::HINT) }
+    }
+
+    /// Says the hint when it is time. To be called several times a second.
+    pub fn tick(&mut self, now: Reading) {
+        if self.hint_at.is_some_and(|at| now.elapsed >= at) && !terminal::is_taken(&io::stderr()) {
+            self.hint_at = None;
+            let (events, live) = (plural(now.events, "event"), human_bytes(now.live_bytes));
+            let time = clock(now.elapsed);
+            let hint = format!(
+                "heaptrace: after {time} {events}, {live} live, {}; Ctrl-C goes to the program, a second one lets it go on \
+                 without heaptrace; --progress always shows this all the time",
+                slowdown(now)
+            );
+            let width = terminal::width(&io::stderr()).unwrap_or(DEFAULT_WIDTH);
+            let _ = writeln!(io::stderr(), "{}", wrap(&hint, 2, width));
         }
     }
 }
 
 fn line(now: Reading, events_per_second: u64) -> String {
-    let stopped = now.stopped.as_nanos() * 100;
-    // Stops of several threads are handled one after the other, so the share can't pass 100 by more than rounding.
-    let share = stopped.checked_div(now.elapsed.as_nanos()).unwrap_or_default().min(100);
     format!(
-        "{}  {} events/s  live {}  peak {}  stopped {share} %",
+        "{}  {} events/s  live {}  peak {}  {}",
         clock(now.elapsed),
         grouped(events_per_second),
         human_bytes(now.live_bytes),
-        human_bytes(now.peak_bytes)
+        human_bytes(now.peak_bytes),
+        slowdown(now)
     )
+}
+
+/// How much slower the program is under trace.
+fn slowdown(now: Reading) -> String {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    slowness(ns(now.elapsed), ns(now.waited))
 }
 
 /// `m:ss`, or `h:mm:ss`.
@@ -153,11 +204,11 @@ mod tests {
             elapsed: Duration::from_secs(75),
             live_bytes: 12 * 1024 * 1024 + 400 * 1024,
             peak_bytes: 3 << 30,
-            stopped: Duration::from_secs(30),
+            waited: Duration::from_secs(60),
             ..Reading::default()
         };
-        assert_eq!(line(now, 45_210), "1:15  45,210 events/s  live 12.39 MiB  peak 3.00 GiB  stopped 40 %");
-        assert_eq!(line(Reading::default(), 0), "0:00  0 events/s  live 0 B  peak 0 B  stopped 0 %");
+        assert_eq!(line(now, 45_210), "1:15  45,210 events/s  live 12.39 MiB  peak 3.00 GiB  5 times slower");
+        assert_eq!(line(Reading::default(), 0), "0:00  0 events/s  live 0 B  peak 0 B  hardly slower");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `heaptrace run`: profile a program from its first instruction.
 
 use super::conclude::{Destinations, conclude};
-use super::progress::{self, ProgressLine, Sharing};
+use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, supervise, take_signals};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
@@ -59,7 +59,11 @@ pub(super) fn trace(
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };
-    let tick = || line.tick(progress.read());
+    let mut notice = Notice::new(profile, &options.program.to_string_lossy(), settings.leak_scan.is_some());
+    let tick = || {
+        line.tick(progress.read());
+        notice.tick(progress.read());
+    };
     let schedule = Schedule::of(profile).with_timeout(timeout);
     let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
     drop(line);

@@ -2,6 +2,7 @@
 //! takes the user's signals and draws the progress line.
 
 use super::service::Service;
+use super::slowdown::Slowdown;
 use crate::cli::ProfileOptions;
 use crate::progress::Progress;
 use crate::session::{self, Settings, Target, Traced};
@@ -106,6 +107,7 @@ pub fn supervise(
             }
         })
         .context("could not start the tracer thread (a limit of memory, `ulimit -v`, or of processes, `ulimit -u`?)")?;
+    let mut slowdown = Slowdown::new();
     let mut scheduled = false;
     let mut begins = None;
     let mut deadline = None;
@@ -141,7 +143,7 @@ pub fn supervise(
         if [deadline, grace_ends].into_iter().flatten().any(|end| now >= end) && !control.detach_requested() {
             control.request_detach();
         }
-        let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK };
+        let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK.min(slowdown.interval()) };
         let next_end =
             [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
@@ -196,6 +198,7 @@ pub fn supervise(
             }
             Some(_) => {}
         }
+        slowdown.look(progress);
         tick();
     }
     // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
@@ -204,6 +207,7 @@ pub fn supervise(
         guardian.dismiss();
     }
     let mut traced = traced?;
+    slowdown.conclude(&mut traced);
     traced.first.interrupted = interrupts > 0;
     traced.first.dismissed = dismissed || out_of_time;
     if out_of_time {

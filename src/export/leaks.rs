@@ -1,5 +1,6 @@
 //! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the verdict.
 
+use super::names;
 use super::output::Outcome;
 use super::problems::{leak_sentence, leak_state};
 use super::processes;
@@ -26,7 +27,7 @@ pub struct CheckReportOptions<'a> {
     pub top: usize,
     /// Whether to use terminal colours.
     pub color: bool,
-    /// The width of the terminal in columns; less than 80 counts as 80.
+    /// The width of the terminal in columns; less than 60 counts as 60.
     pub width: usize,
     /// What became of the output files.
     pub files: &'a [Outcome],
@@ -40,6 +41,11 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
     sections::header(&mut out, layout, profile);
+    if let Some(leaks) = unremarkable(profile, options) {
+        short(&mut out, layout, profile, leaks);
+        files_and_verdict(&mut out, layout, profile, options, &view);
+        return out;
+    }
     lost_blocks(&mut out, layout, &view, options.top);
     if let (Some(leaks), Some(function)) = (&profile.leaks, options.explain) {
         explain(&mut out, layout, &view, leaks, function);
@@ -52,12 +58,57 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     }
     processes::table(&mut out, layout, profile, options.top);
     sections::anomalies(&mut out, layout, profile);
-    sections::missing_symbols(&mut out, layout, &view);
+    names::missing(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);
     sections::warnings(&mut out, layout, profile);
     summary::files(&mut out, layout, options.files, &view);
     verdict(&mut out, layout, profile);
     out
+}
+
+/// The leak scan of a check of which there is nothing to say but that all is well: most are that of a test that passes.
+fn unremarkable<'a>(profile: &'a Profile, options: &CheckReportOptions<'_>) -> Option<&'a Leaks> {
+    let leaks = profile.leaks.as_ref()?;
+    let [definite, indirect, ..] = leaks.totals();
+    let is_clean = profile.verdict.as_ref().is_some_and(|verdict| verdict.kind == VerdictKind::Clean)
+        && definite.plus(indirect) == Amount::default()
+        && leaks.moment == ScanMoment::Exit
+        && profile.findings.is_empty()
+        && text::anomalies(&profile.anomalies).iter().all(|anomaly| anomaly.count == 0);
+    let is_asked_for_more = options.explain.is_some() || !profile.budgets.is_empty();
+    let has_other_news = !profile.processes.is_empty() || profile.children.untraced > 0 || !profile.warnings.is_empty();
+    (is_clean && !is_asked_for_more && !has_other_news).then_some(leaks)
+}
+
+/// What is left at the end of a program that has lost nothing, in one line.
+fn short(out: &mut String, layout: Layout, profile: &Profile, leaks: &Leaks) {
+    let [_, _, possible, _] = leaks.totals();
+    let live = Amount { objects: profile.totals.live_blocks, bytes: profile.totals.live_bytes };
+    let allocations = plural(profile.totals.allocations, "allocation");
+    let mut line = format!("{allocations}; at the end {} left, none of them lost", bytes(live));
+    for (amount, what) in
+        [(possible, "perhaps, which does not count (-o FILE.txt)"), (leaks.suppressed(), "suppressed")]
+    {
+        if amount != Amount::default() {
+            let _ = write!(line, ", but {} {what}", bytes(amount));
+        }
+    }
+    sections::prose(out, layout, &line);
+}
+
+/// The end of a short report: the verdict, behind the files if there are any.
+fn files_and_verdict(
+    out: &mut String,
+    layout: Layout,
+    profile: &Profile,
+    options: &CheckReportOptions<'_>,
+    view: &View<'_>,
+) {
+    summary::files(out, layout, options.files, view);
+    if let Some(verdict) = &profile.verdict {
+        let gap = if options.files.is_empty() { "" } else { "\n" };
+        let _ = writeln!(out, "{gap}{}", verdict_line(layout, profile, verdict));
+    }
 }
 
 /// The leaks site by site.

@@ -1,20 +1,18 @@
 //! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
 
+use super::rows::{RowFrame, Rows, shared_text};
 use super::text::{
-    self, Paint, basename, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name,
+    self, Paint, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
 };
-use super::view::{Frame, Headline, Site, UNKNOWN_STACK, View, exit_text};
-use crate::profile::identity::is_unresolved;
+use super::view::{Frame, Site, UNKNOWN_STACK, View, exit_text};
 use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Mode, Profile, Resident};
 use crate::unwinder::Quality;
-use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
-use std::path::Path;
 
-/// Above this share of time stopped, in percent, the report says what would help.
-const STOPPED_PERCENT: u64 = 20;
+/// Above this share of time waited, in percent, the report says what would help.
+const WAITED_PERCENT: u64 = 20;
 
 /// From this wall time on, in nanoseconds, there is a part of the run that could be traced instead of all of it.
 const LONG_RUN_NS: u64 = 30_000_000_000;
@@ -28,6 +26,9 @@ const PROGRAMS: usize = 8;
 /// So many processes are named; of more it is told how many they are.
 const NAMED: usize = 3;
 
+/// What is less than one part in so many is little.
+const LITTLE: u64 = 4;
+
 /// How text is laid out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
@@ -40,7 +41,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// A layout for so many columns, within reason.
     pub fn new(paint: Paint, width: usize) -> Self {
-        Self { paint, width: width.clamp(80, 160) }
+        Self { paint, width: width.clamp(60, 160) }
     }
 }
 
@@ -122,8 +123,11 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     let _ = writeln!(out, "\n{}", layout.paint.dim(title.trim_end()));
     for (name, count, size, note) in amounts {
         let (count, human, exact) = (right(&grouped(count), blocks), human_bytes(size), right(&grouped(size), bytes));
-        let row = format!("  {name:12}  {count}  {human:>10}  {exact}  {}", layout.paint.dim(note));
-        let _ = writeln!(out, "{}", row.trim_end());
+        let row = format!("  {name:12}  {count}  {human:>10}  {exact}");
+        // Where there is no room, the figures say enough.
+        let fits = row.chars().count() + 2 + note.len() <= layout.width;
+        let note = if fits && !note.is_empty() { format!("  {}", layout.paint.dim(note)) } else { String::new() };
+        let _ = writeln!(out, "{row}{note}");
     }
     if let Some(resident) = &profile.meta.resident {
         let (human, exact) = (human_bytes(resident.peak_bytes), right(&grouped(resident.peak_bytes), bytes));
@@ -132,7 +136,8 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         let _ = writeln!(out, "  {:12}  {}  {human:>10}  {exact}  {note}", "resident", right("", blocks));
     }
     for (name, count, note) in counts.iter().filter(|row| row.1 > 0) {
-        let _ = writeln!(out, "  {name:12}  {}  {}", right(&grouped(*count), blocks), layout.paint.dim(note));
+        let note = wrap(note, 2 + 12 + 2 + blocks + 2, layout.width);
+        let _ = writeln!(out, "  {name:12}  {}  {}", right(&grouped(*count), blocks), layout.paint.dim(&note));
     }
 }
 
@@ -178,6 +183,33 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
     } else {
         stack_table(out, layout, view, "Live at the peak", &peak, |site| site.at_peak, top);
     }
+    throughput(out, layout, view, &sites, top);
+}
+
+/// Where little is left, as in most programs that end well: where most was allocated, and what was freed at once.
+fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], top: usize) {
+    let totals = &view.profile.totals;
+    if totals.live_bytes.saturating_mul(LITTLE) > totals.bytes_allocated {
+        return;
+    }
+    let allocated = by_bytes(sites, |site| site.allocated);
+    stack_table(out, layout, view, "Allocated in all", &allocated, |site| site.allocated, top);
+    if totals.temporary.saturating_mul(LITTLE) < totals.allocations {
+        return;
+    }
+    let temporary: Vec<Site> = sites.iter().filter(|site| site.temporary > 0).copied().collect();
+    let amount = |site: &Site| Amount {
+        objects: site.temporary,
+        // its blocks differ in size only where the site's do
+        bytes: mean(site.allocated).saturating_mul(site.temporary),
+    };
+    let mut sorted = temporary;
+    sorted.sort_by_key(|site| (Reverse((site.temporary, amount(site).bytes)), site.id));
+    stack_table(out, layout, view, "Temporary, about", &sorted, amount, top);
+}
+
+fn mean(amount: Amount) -> u64 {
+    amount.bytes.checked_div(amount.objects).unwrap_or_default()
 }
 
 /// The sites with an amount, the largest first.
@@ -210,33 +242,53 @@ fn stack_table(
         (some, _) => format!("in {all} stacks, of which the largest {some}"),
     };
     heading(out, layout, &format!("{title}: {} {which}", human_bytes(whole)));
-    let rows: Vec<(&Site, Vec<Frame<'_>>)> =
-        shown.iter().map(|site| (site, telling_frames(view, site.stack, FRAMES))).collect();
+    let stacks: Vec<usize> = shown.iter().map(|site| site.stack).collect();
+    let Rows { shared, rows } = Rows::new(view, &stacks);
+    if !shared.is_empty() {
+        let begin = "  all of these through ";
+        let text = shared_text(&shared, layout.width.saturating_sub(begin.len()));
+        let _ = writeln!(out, "{}", layout.paint.dim(&format!("{begin}{text}")));
+    }
     let count = |site: &Site| format!("{} ×", grouped(amount(site).objects));
-    let counts = rows.iter().map(|(site, _)| count(site).chars().count()).max().unwrap_or(0);
+    let counts = shown.iter().map(|site| count(site).chars().count()).max().unwrap_or(0);
     let figures = 2 + 10 + 2 + 7 + 2 + counts + 2;
-    let all_frames = rows.iter().flat_map(|(_, frames)| frames);
     let room = layout.width.saturating_sub(figures);
-    let widest = all_frames.map(|frame| short_name(frame.name, room).chars().count()).max().unwrap_or(0);
+    let widest = rows.iter().flatten().map(|row| row_name(row, room).chars().count()).max().unwrap_or(0);
     // places get what names leave, but at least two fifths
     let names = widest.min(room * 3 / 5);
     let places = room.saturating_sub(names + 2);
-    for (site, frames) in &rows {
+    let lines = |frames: &[RowFrame<'_>]| -> Vec<(String, String)> {
+        frames.iter().map(|row| (row_name(row, names), place(&row.frame, places))).collect()
+    };
+    let looks: Vec<Vec<(String, String)>> = rows.iter().map(|frames| lines(frames)).collect();
+    for (index, (site, look)) in shown.iter().zip(&looks).enumerate() {
         let bytes = human_bytes(amount(site).bytes);
         let share = percent(amount(site).bytes, whole);
         let mut figures_text = format!("  {bytes:>10}  {share:>7}  {}  ", right(&count(site), counts));
-        for (depth, frame) in frames.iter().enumerate() {
-            let name = short_name(frame.name, names);
-            let place = place(frame, places);
-            let name = if place.is_empty() { name } else { left(&name, names) };
+        for (depth, (name, place)) in look.iter().enumerate() {
+            let name = if place.is_empty() { name.clone() } else { left(name, names) };
             let name = if depth == 0 { name } else { layout.paint.dim(&name) };
-            let line = format!("{figures_text}{name}  {}", layout.paint.dim(&place));
+            let line = format!("{figures_text}{name}  {}", layout.paint.dim(place));
             let _ = writeln!(out, "{}", line.trim_end());
             figures_text = " ".repeat(figures);
+        }
+        // names too long to show where they differ
+        if looks.iter().enumerate().any(|(other, known)| other != index && known == look) {
+            let id = format!("{figures_text}(in report.txt: [{:016x}])", site.id);
+            let _ = writeln!(out, "{}", layout.paint.dim(&id));
         }
         if let Some(doubt) = doubt(view, site.stack, site.quality) {
             let _ = writeln!(out, "{}{}", " ".repeat(figures), layout.paint.yellow(doubt));
         }
+    }
+}
+
+/// The name of a row's frame, behind a mark where frames are left out.
+fn row_name(row: &RowFrame<'_>, width: usize) -> String {
+    if row.gap {
+        format!("… {}", short_name(row.frame.name, width.saturating_sub(2)))
+    } else {
+        short_name(row.frame.name, width)
     }
 }
 
@@ -342,115 +394,6 @@ pub(crate) fn anomalies(out: &mut String, layout: Layout, profile: &Profile) {
     }
 }
 
-/// Modules whose frames have no names, by the bytes of the stacks that pass through them.
-pub(crate) fn missing_symbols(out: &mut String, layout: Layout, view: &View<'_>) {
-    const SHOWN: usize = 4;
-    let mut bytes_of: FxHashMap<Option<usize>, u64> = FxHashMap::default();
-    let (mut whole, mut without_lines) = (0u64, 0u64);
-    for site in &view.sites() {
-        let weight = weight(view, site);
-        whole = whole.saturating_add(weight);
-        if is_named_main_without_line(view, site.stack) {
-            without_lines = without_lines.saturating_add(weight);
-        }
-        let mut modules: Vec<Option<usize>> = view
-            .frames(site.stack)
-            .filter(|frame| is_unresolved(frame.name))
-            .filter_map(|frame| frame.location.map(|location| location.module))
-            .collect();
-        modules.sort_unstable();
-        modules.dedup();
-        for module in modules {
-            let sum = bytes_of.entry(module).or_default();
-            *sum = sum.saturating_add(weight);
-        }
-    }
-    // less than a thousandth is not worth a line
-    let mut modules: Vec<(Option<usize>, u64)> =
-        bytes_of.into_iter().filter(|(_, bytes)| *bytes > whole / 1000).collect();
-    modules.sort_unstable_by_key(|(module, bytes)| (Reverse(*bytes), *module));
-    // A static program's libraries have none, though it has been built with -g itself.
-    let has_own_lines = view.profile.modules.first().is_some_and(|main| main.symbols.lines);
-    let lines_missing = without_lines > whole / 20 && !has_own_lines;
-    if modules.is_empty() && !lines_missing {
-        return;
-    }
-    let title = match modules.is_empty() {
-        false => "Without symbols, by the bytes allocated through their code",
-        true => "Without line numbers",
-    };
-    heading(out, layout, title);
-    let info = |index: &Option<usize>| index.and_then(|index| view.profile.modules.get(index));
-    for (module, bytes) in modules.iter().take(SHOWN) {
-        let figures = format!("  {:>10}  {:>7}  ", human_bytes(*bytes), percent(*bytes, whole));
-        let Some(module) = info(module) else {
-            let _ = writeln!(out, "{figures}code outside any module (generated at run time?)");
-            continue;
-        };
-        let name = basename(&module.path);
-        let build_id = module.build_id.as_deref().map(|id| format!("build id {id}")).unwrap_or_default();
-        let used = figures.chars().count() + name.chars().count() + 2 + build_id.chars().count();
-        let gap = if used <= layout.width { "  ".to_owned() } else { format!("\n{:1$}", "", figures.chars().count()) };
-        let gap = if build_id.is_empty() { "" } else { &gap };
-        let _ = writeln!(out, "{figures}{name}{gap}{}", layout.paint.dim(&build_id));
-    }
-    if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
-        let _ = writeln!(out, "  and {}", plural(more as u64, "more module"));
-    }
-    let has_lines = |(module, _): &(Option<usize>, u64)| info(module).is_some_and(|module| module.symbols.lines);
-    let packaged = |module: &(Option<usize>, u64)| {
-        info(&module.0).filter(|_| !has_lines(module)).map(|module| is_packaged(&module.path))
-    };
-    let mut help = Vec::new();
-    if modules.len() > 1 {
-        help.push("A stack that passes through several of them counts for each.");
-    }
-    if modules.iter().any(|module| packaged(module) == Some(true)) {
-        help.push("Debug symbols of the system's packages (-dbgsym, -debuginfo) would name theirs.");
-    }
-    if modules.iter().any(has_lines) {
-        help.push("Where there is debug information already, it does not cover that code.");
-    }
-    if modules.iter().any(|module| packaged(module) == Some(false)) {
-        help.push("Build your own unstripped, or pass their debug files with --debug-dir.");
-    }
-    let lines_from_package = view.profile.modules.first().is_some_and(|main| is_packaged(&main.path));
-    let lines_help = format!(
-        "{} has names but no line numbers: {}.",
-        printable(&view.profile.meta.program),
-        if lines_from_package { "its package's debug symbols would add them" } else { "build it with -g" }
-    );
-    if lines_missing {
-        help.push(&lines_help);
-    }
-    if !help.is_empty() {
-        prose(out, layout, &help.join(" "));
-    }
-}
-
-/// Whether a stack begins in the main program, at a place that has a name but no line.
-fn is_named_main_without_line(view: &View<'_>, stack: usize) -> bool {
-    view.frames(stack).next().is_some_and(|frame| {
-        frame.line == 0
-            && !is_unresolved(frame.name)
-            && frame.location.is_some_and(|location| location.module == Some(0))
-    })
-}
-
-/// Whether the file probably came with the system.
-fn is_packaged(path: &Path) -> bool {
-    ["/usr", "/lib", "/lib64", "/bin", "/sbin"].iter().any(|folder| path.starts_with(folder))
-        && !path.starts_with("/usr/local")
-}
-
-/// All that a site ever allocated, or holds if that was before tracing.
-fn weight(view: &View<'_>, site: &Site) -> u64 {
-    match view.headline() {
-        Headline::Peak => site.allocated.bytes.max(site.at_peak.bytes),
-        Headline::Live => site.allocated.bytes.max(site.live.bytes),
-    }
-}
-
 /// Earlier images of the process, and children.
 pub(crate) fn other_processes(out: &mut String, layout: Layout, profile: &Profile) {
     let children = &profile.children;
@@ -522,25 +465,34 @@ fn images(out: &mut String, layout: Layout, profile: &Profile) {
 pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let cost = &view.profile.cost;
     heading(out, layout, "Cost");
-    let stopped = duration(cost.stopped_ns);
-    let share = percent(cost.stopped_ns, cost.wall_ns);
     let engine = printable(&view.profile.meta.engine);
+    let wall = duration(cost.wall_ns);
     if cost.stops == 0 {
-        prose(out, layout, &format!("{} wall time; no stops (engine {engine})", duration(cost.wall_ns)));
+        prose(out, layout, &format!("{wall} wall time; no stops (engine {engine})"));
         return;
     }
-    let each = duration(cost.stopped_ns / cost.stops);
-    let wall = duration(cost.wall_ns);
-    // threads stand still side by side: their sum can exceed the wall time
-    let threads = if cost.stopped_ns > cost.wall_ns { ", summed over threads" } else { "" };
-    let line = format!(
-        "{wall} wall time, of which threads stood still for {stopped} ({share}{threads}), not counting the kernel's switches"
-    );
+    let line = match cost.waited_ns {
+        Some(waited) => {
+            let waited = waited.min(cost.wall_ns);
+            let slowness = slowness(cost.wall_ns, waited);
+            // What the kernel does at a stop is the program's CPU time, and only a cautious part of it is taken for waiting.
+            let more = if waited >= cost.wall_ns / 2 { ", or more" } else { "" };
+            let (share, waited) = (percent(waited, cost.wall_ns), duration(waited));
+            format!(
+                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {slowness} than without{more}"
+            )
+        }
+        None => format!("{wall} wall time"),
+    };
     prose(out, layout, &line);
     let (events, stops) = (plural(cost.events, "event"), plural(cost.stops, "stop"));
-    let max = duration(cost.stopped_max_ns);
-    prose(out, layout, &format!("{events} in {stops} of {each} on average, {max} at most (engine {engine})"));
-    if u128::from(cost.stopped_ns) * 100 > u128::from(cost.wall_ns) * u128::from(STOPPED_PERCENT) {
+    let (each, max) = (duration(cost.stopped_ns / cost.stops), duration(cost.stopped_max_ns));
+    let line = format!(
+        "{events} in {stops}; heaptrace worked on a stop for {each} on average, {max} at most (engine {engine})"
+    );
+    prose(out, layout, &line);
+    let waited = cost.waited_ns.unwrap_or(cost.stopped_ns);
+    if u128::from(waited) * 100 > u128::from(cost.wall_ns) * u128::from(WAITED_PERCENT) {
         let help = cheaper(view).join(" ");
         if !help.is_empty() {
             let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));

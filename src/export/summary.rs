@@ -1,5 +1,6 @@
 //! The summary of one screen that `run` and `attach` print at the end.
 
+use super::names;
 use super::output::Outcome;
 use super::processes;
 use super::sections::{self, Layout};
@@ -15,7 +16,7 @@ pub struct SummaryOptions<'a> {
     pub top: usize,
     /// Whether to use terminal colours.
     pub color: bool,
-    /// The width of the terminal in columns; less than 80 counts as 80.
+    /// The width of the terminal in columns; less than 60 counts as 60.
     pub width: usize,
     /// What became of the output files.
     pub files: &'a [Outcome],
@@ -39,7 +40,7 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     sections::top_stacks(&mut out, layout, &view, options.top);
     sections::findings(&mut out, layout, &view, options.top);
     sections::anomalies(&mut out, layout, profile);
-    sections::missing_symbols(&mut out, layout, &view);
+    names::missing(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);
     sections::cost(&mut out, layout, &view);
     sections::warnings(&mut out, layout, profile);

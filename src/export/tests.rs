@@ -35,6 +35,9 @@ pub(crate) fn sample_profile() -> Profile {
         totals: totals(),
         cost: Cost {
             wall_ns: 2_310_000_000,
+            waited_ns: Some(1_200_000_000),
+            cpu_ns: 1_500_000_000,
+            user_ns: 900_000_000,
             stopped_ns: 1_200_000_000,
             stopped_max_ns: 31_000_000,
             events: 225,
@@ -244,6 +247,7 @@ fn modules() -> Vec<ModuleInfo> {
         end: Addr(start + 0x10_0000),
         file_offset: 0x1000,
         symbols,
+        debug_package: None,
     };
     vec![
         module(0, "/home/user/app", Some("00112233445566778899aabbccddeeff00112233"), 0x5555_5555_5000, all),

@@ -111,6 +111,20 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
+/// By how much a program is slower that has waited `waited` ns of its `wall` ns: `hardly slower`, `2.4 times slower`, `310 times slower`.
+pub(crate) fn slowness(wall_ns: u64, waited_ns: u64) -> String {
+    const MOST: f64 = 1000.0;
+    let times = wall_ns as f64 / wall_ns.saturating_sub(waited_ns).max(1) as f64;
+    // two digits: it is an estimate
+    match times {
+        _ if wall_ns == 0 || times < 1.05 => "hardly slower".to_owned(),
+        ..9.95 => format!("{} times slower", format!("{times:.1}").trim_end_matches(".0")),
+        ..99.5 => format!("{times:.0} times slower"),
+        ..MOST => format!("{:.0} times slower", (times / 10.0).round() * 10.0),
+        _ => format!("more than {} times slower", grouped(MOST as u64)),
+    }
+}
+
 /// `1 block`, `2 blocks`
 pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
@@ -315,21 +329,58 @@ pub(crate) fn basename(path: &Path) -> String {
     printable(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy())
 }
 
-/// The frames that tell whose allocation it is: without the standard libraries, the program's start-up code, the way to a
-/// global allocator of its own, and recursion. Where nothing else is there, the innermost.
+/// Whether the file probably came with the system.
+pub(crate) fn is_system_file(path: &Path) -> bool {
+    ["/usr", "/lib", "/lib64", "/bin", "/sbin"].iter().any(|folder| path.starts_with(folder))
+        && !path.starts_with("/usr/local")
+}
+
+/// The frames that tell whose allocation it is, see [`telling`]: the innermost `count` of them.
 pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<Frame<'a>> {
-    let mut frames: Vec<Frame<'a>> = Vec::new();
-    let mut all = view.frames(stack).peekable();
-    while let Some(frame) = all.next().filter(|_| frames.len() < count) {
-        let is_way_in = frames.is_empty() && is_global_allocator(&frame, all.peek());
-        if is_way_in || is_plumbing(&frame) || frame.name == TRUNCATED_STACK {
+    let frames: Vec<Frame<'a>> = view.frames(stack).collect();
+    telling(&frames).into_iter().take(count).filter_map(|at| frames.get(at).copied()).collect()
+}
+
+/// Which of a stack's frames tell whose allocation it is: all but the standard libraries', the program's start-up code, the way to
+/// an allocator through the program's own wrappers of it, and recursion. Where nothing else is there, all.
+pub(crate) fn telling(frames: &[Frame<'_>]) -> Vec<usize> {
+    let mut telling: Vec<usize> = Vec::new();
+    let mut last = "";
+    for (at, frame) in frames.iter().enumerate() {
+        let is_way_in = telling.is_empty() && (is_global_allocator(frame, frames.get(at + 1)) || is_wrapper(frame));
+        if is_way_in || is_plumbing(frame) || frame.name == TRUNCATED_STACK {
             continue;
         }
-        if frames.last().is_none_or(|last| last.name != frame.name) {
-            frames.push(frame);
+        if telling.is_empty() || last != frame.name {
+            telling.push(at);
+            last = frame.name;
         }
     }
-    if frames.is_empty() { view.frames(stack).take(count).collect() } else { frames }
+    if telling.is_empty() { (0..frames.len()).collect() } else { telling }
+}
+
+/// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.
+fn is_wrapper(frame: &Frame<'_>) -> bool {
+    const FUNCTIONS: [&str; 16] = [
+        "xmalloc",
+        "xcalloc",
+        "xrealloc",
+        "xstrdup",
+        "xstrndup",
+        "xmemdup",
+        "xzalloc",
+        "xmallocz",
+        "xmemdupz",
+        "xcharalloc",
+        "xreallocarray",
+        "g_malloc",
+        "g_malloc0",
+        "g_realloc",
+        "g_malloc_n",
+        "g_malloc0_n",
+    ];
+    let bare = frame.name.split_once('(').map_or(frame.name, |(bare, _)| bare);
+    FUNCTIONS.contains(&bare)
 }
 
 /// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the program's. All, if none
@@ -355,7 +406,7 @@ fn is_test_runner(name: &str) -> bool {
 }
 
 /// Whether a function belongs to a standard library, to the way to an allocator, or to what runs before `main`.
-fn is_plumbing(frame: &Frame<'_>) -> bool {
+pub(crate) fn is_plumbing(frame: &Frame<'_>) -> bool {
     // Where inlined calls are not known, the program's own function bears the file of what was inlined into it.
     is_plumbing_by_name(frame.name) || frame.inlined && frame.file.is_some_and(is_standard_source)
 }

@@ -2,6 +2,7 @@
 
 use super::ExportOptions;
 use super::leaks;
+use super::names;
 use super::processes;
 use super::sections::{self, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
@@ -39,7 +40,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
         sections::findings(&mut text, layout, view, usize::MAX);
     }
     sections::anomalies(&mut text, layout, profile);
-    sections::missing_symbols(&mut text, layout, view);
+    names::missing(&mut text, layout, view);
     sections::other_processes(&mut text, layout, profile);
     allocators(&mut text, layout, view);
     sections::cost(&mut text, layout, view);

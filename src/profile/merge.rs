@@ -83,7 +83,7 @@ impl Merger {
     pub fn new(first: Profile, origin: &Origin) -> Self {
         let empty = Profile {
             totals: Totals::default(),
-            cost: Cost { conditions: first.cost.conditions, ..Cost::default() },
+            cost: Cost { conditions: first.cost.conditions, waited_ns: first.cost.waited_ns, ..Cost::default() },
             anomalies: Anomalies::default(),
             allocators: Vec::new(),
             modules: Vec::new(),

@@ -15,6 +15,7 @@ use crate::profile::{Anomalies, Children, Cost, Exit};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::Control;
+use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
@@ -110,6 +111,8 @@ pub struct Process {
     pub(super) peak_resident: Option<u64>,
     /// What it contributes to the live bytes that the progress line shows.
     pub(super) shown_bytes: u64,
+    /// The CPU time that it had used when tracing began.
+    pub(super) cpu_before: CpuTime,
 }
 
 /// The user whom a process belongs to. It may change its user at any time: what it was is not forgotten.
@@ -154,6 +157,9 @@ impl Pinned {
     }
 }
 
+/// After so many stops the CPU time is asked for.
+const STOPS_PER_LOOK: u64 = 1024;
+
 impl Process {
     /// A process without tasks, whose memory is `space`.
     pub(super) fn new(pid: i32, preexisting: Preexisting, mut space: AddressSpace, common: &Common) -> Self {
@@ -162,6 +168,7 @@ impl Process {
         }
         let exit_kill = common.settings.exit_kill && !common.attached;
         let model = new_model(preexisting, &common.settings);
+        common.progress.begins(pid);
         Self {
             exit_kill,
             model,
@@ -208,6 +215,7 @@ impl Process {
             inherited_bytes: 0,
             peak_resident: None,
             shown_bytes: 0,
+            cpu_before: cputime::of_process(pid).unwrap_or_default(),
         }
     }
 
@@ -220,15 +228,28 @@ impl Process {
     pub(super) fn end(&mut self) {
         self.space.end_guard();
         self.progress.live(&mut self.shown_bytes, 0);
+        self.progress.ends(self.pid);
     }
 
-    /// A stop was answered; the task stood still for `time`.
+    /// A stop was answered, which took `time`.
     pub(super) fn count_stop(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.cost.stops += 1;
         self.cost.stopped_ns += ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(ns);
-        self.progress.stop(ns);
+        self.progress.stop();
+        // It may be killed, so that its end can't be asked.
+        if self.cost.stops.is_multiple_of(STOPS_PER_LOOK) {
+            self.note_cpu_time();
+        }
+    }
+
+    /// Notes the CPU time until now.
+    pub(super) fn note_cpu_time(&mut self) {
+        if let Some(now) = cputime::of_process(self.pid) {
+            self.cost.cpu_ns = now.all_ns.saturating_sub(self.cpu_before.all_ns);
+            self.cost.user_ns = now.user_ns.saturating_sub(self.cpu_before.user_ns);
+        }
     }
 
     /// What a stop of one of its tasks means; of all but exec.
@@ -303,6 +324,7 @@ impl Process {
 
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
+        self.note_cpu_time();
         // The memory is there until the last thread has gone on from here. To a first thread that has ended others are left, of
         // which any may be the last.
         if tid == self.pid || self.tasks.get(self.pid).is_none_or(|first| first.ending) {

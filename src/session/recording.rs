@@ -204,6 +204,7 @@ impl Process {
         let (stacks, modules) = self.space.records();
         let modules = modules.to_vec();
         let stacks = stacks.clone();
+        self.note_cpu_time();
         self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
         self.note_peak_resident(self.pid);
@@ -220,6 +221,9 @@ impl Process {
 
     /// What was found out, at the end, or until the tracing was broken off if it was.
     pub(super) fn finish(mut self, broken_off: Option<&BreakOff>) -> Recording {
+        if self.exit.is_none() {
+            self.note_cpu_time();
+        }
         if broken_off.is_some() {
             self.detached = self.exit.is_none();
             self.note_peak_resident(self.pid);

@@ -42,7 +42,7 @@ fn summary_of_nothing() {
 
 #[test]
 fn lines_keep_to_the_width() {
-    for width in [80, 100, 160] {
+    for width in [60, 80, 100, 160] {
         for profile in [sample_profile(), attach_profile()] {
             let text = plain(&profile, width);
             let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > width).collect();
@@ -80,9 +80,9 @@ fn help_comes_only_where_much_time_was_lost() {
     assert!(!says(&profile, "--pin"), "it is on");
     assert!(!says(&profile, "heaptrace attach --duration"), "too short to trace a part of it");
     profile.cost.wall_ns = 60_000_000_000;
-    profile.cost.stopped_ns = profile.cost.wall_ns / 5;
+    profile.cost.waited_ns = Some(profile.cost.wall_ns / 5);
     assert!(!says(&profile, "heaptrace attach --duration"));
-    profile.cost.stopped_ns += 1;
+    profile.cost.waited_ns = Some(profile.cost.wall_ns / 5 + 1);
     assert!(says(&profile, "heaptrace attach --duration"));
     profile.meta.mode = Mode::Attach;
     profile.cost.conditions.pinned = false;
@@ -151,4 +151,58 @@ fn the_target_can_t_write_to_the_terminal_through_names() {
     profile.meta.program = "evil\x1b]0;x\x07".to_owned();
     profile.warnings.push("evil\x1b[2J".to_owned());
     assert!(!plain(&profile, 100).contains('\x1b'));
+}
+
+/// Rows whose own functions are the same are told apart by what the standard library did for them, and what all rows share is said
+/// once.
+#[test]
+fn rows_that_look_alike_are_told_apart() {
+    let mut profile = sample_profile();
+    let mut function = |name: &str, file: Option<&str>| {
+        let file = file.map(str::to_owned);
+        profile.functions.push(Function { name: name.to_owned(), system_name: name.to_owned(), file, start_line: 0 });
+        let lines = vec![Line { function: profile.functions.len() - 1, line: 7, inlined: false }];
+        profile.locations.push(Location { module: Some(0), address: Addr(1), offset: 1, lines });
+        profile.locations.len() - 1
+    };
+    let own = function("Cache::fill(int)", Some("/src/cache.cc"));
+    let main = function("main", Some("/src/main.cc"));
+    let allocator = function("std::allocator<char>::allocate", None);
+    let [map, string] = ["std::map<int, int>::emplace", "std::string::assign"].map(|name| function(name, None));
+    let wrapper = function("pool_take", Some("/src/pool.cc"));
+    profile.samples.truncate(2);
+    let template = profile.samples[0];
+    let mut rows = |stacks: [Vec<usize>; 2]| {
+        for (index, locations) in stacks.into_iter().enumerate() {
+            profile.stacks[index] = Stack { locations, quality: Quality::Complete };
+            profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
+        }
+        plain(&profile, 100)
+    };
+    let text = rows([vec![allocator, map, own, main], vec![allocator, string, own, main]]);
+    assert!(text.contains("×  std::map<int, int>::emplace") && text.contains("×  std::string::assign"), "{text}");
+    assert!(text.contains("Cache::fill(int)") && text.contains("/src/cache.cc:7"), "{text}");
+    let text = rows([vec![wrapper, own, main], vec![wrapper, main]]);
+    assert!(text.contains("all of these through pool_take (pool.cc:7)"), "{text}");
+    assert!(
+        text.contains("×  Cache::fill(int)") && text.contains("×  main") && !text.contains("×  pool_take"),
+        "{text}"
+    );
+}
+
+#[test]
+fn slowness_is_told_in_times() {
+    let told = |waited| text::slowness(1_000_000, waited);
+    let expected = [
+        (0, "hardly slower"),
+        (500_000, "2 times slower"),
+        (600_000, "2.5 times slower"),
+        (960_000, "25 times slower"),
+        (997_000, "330 times slower"),
+        (1_000_000, "more than 1,000 times slower"),
+    ];
+    for (waited, text) in expected {
+        assert_eq!(told(waited), text);
+    }
+    assert_eq!(text::slowness(0, 0), "hardly slower");
 }

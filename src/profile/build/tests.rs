@@ -61,7 +61,16 @@ fn frame(module: u32, offset: u64) -> Frame {
 fn module(id: u32, path: &str) -> LoadedModule {
     let (start, end) = (Addr(0x7000_0000), Addr(0x7100_0000));
     let symbols = SymbolStatus::default();
-    let info = ModuleInfo { id: ModuleId(id), path: path.into(), build_id: None, start, end, file_offset: 0, symbols };
+    let info = ModuleInfo {
+        id: ModuleId(id),
+        path: path.into(),
+        build_id: None,
+        start,
+        end,
+        file_offset: 0,
+        symbols,
+        debug_package: None,
+    };
     LoadedModule { info, bias: BIAS }
 }
 

@@ -1,0 +1,180 @@
+//! By how much tracing prolongs the program's run.
+//!
+//! What heaptrace itself measures at a stop is only how long it works on it. The rest of what a thread waits (until the tracer has
+//! served others, and the kernel has switched to it and back) begins before the tracer hears of the stop. So a look at the threads'
+//! states now and then tells in which share of the time all of them slept, which they would have done without heaptrace, too,
+//! in which they ran or were ready to, and in which they stood still for the tracer. Of the time that they ran, a part is the
+//! kernel's work at stops: how much follows from the CPU time that the kernel counts, and the number of stops.
+
+use crate::profile::Cost;
+use crate::progress::Progress;
+use crate::session::Traced;
+use crate::tracer::{cputime, procfs};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How often it is looked in the first [`EARLY`] of a run: many are over soon.
+const EARLY_INTERVAL: Duration = Duration::from_millis(10);
+
+const EARLY: Duration = Duration::from_secs(1);
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// At most so many threads are looked at.
+const THREADS: usize = 256;
+
+/// What was seen of a session's threads.
+#[derive(Debug)]
+pub struct Slowdown {
+    began: Instant,
+    looked: Instant,
+    /// The number of stops at the last look.
+    stops: u64,
+    /// How many threads can run at once.
+    processors: u32,
+    /// Time in which no thread had anything to do.
+    idle: Duration,
+    /// Time in which some had.
+    busy: Duration,
+    /// The part of it in which they got on: where some ran and some stood still for the tracer, a share.
+    moving: Duration,
+    /// [`Self::busy`], each moment times the number of threads that could have run at once.
+    lanes: Duration,
+    /// The CPU time of each process as of the last look.
+    used: BTreeMap<i32, cputime::CpuTime>,
+}
+
+impl Slowdown {
+    /// Nothing seen yet.
+    pub fn new() -> Self {
+        let processors =
+            std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+        let now = Instant::now();
+        Self {
+            began: now,
+            looked: now,
+            stops: 0,
+            processors,
+            idle: Duration::ZERO,
+            busy: Duration::ZERO,
+            moving: Duration::ZERO,
+            lanes: Duration::ZERO,
+            used: BTreeMap::new(),
+        }
+    }
+
+    /// After which time it is to be looked again.
+    pub fn interval(&self) -> Duration {
+        if self.began.elapsed() < EARLY { EARLY_INTERVAL } else { INTERVAL }
+    }
+
+    /// Looks at the threads.
+    pub fn look(&mut self, progress: &Progress) {
+        let processes = progress.processes();
+        let stops = progress.read().stops;
+        let now = Instant::now();
+        let passed = now.duration_since(std::mem::replace(&mut self.looked, now));
+        // Without a stop meanwhile, a thread that stands still waits for somebody else: a signal has stopped it (SIGSTOP).
+        let serves = std::mem::replace(&mut self.stops, stops) != stops;
+        let (mut running, mut held) = (0u32, 0u32);
+        let mut left = THREADS;
+        for pid in processes {
+            let states = procfs::states(pid, left);
+            left = left.saturating_sub(states.all);
+            running = running.saturating_add(states.running);
+            held = held.saturating_add(if serves { states.traced } else { 0 });
+            if let Some(used) = cputime::of_process(pid) {
+                self.used.insert(pid, used);
+            }
+        }
+        self.count(running, held, passed);
+        let used = self.used.values();
+        let cost = used.fold(Cost { stops, ..Cost::default() }, |sum, used| Cost {
+            cpu_ns: sum.cpu_ns.saturating_add(used.all_ns),
+            user_ns: sum.user_ns.saturating_add(used.user_ns),
+            ..sum
+        });
+        progress.waited(self.waited(self.began.elapsed(), &cost));
+    }
+
+    /// Counts a time in which some threads ran, or were ready to, and others were held by the tracer.
+    fn count(&mut self, running: u32, held: u32, passed: Duration) {
+        let lanes = running.saturating_add(held).min(self.processors);
+        if lanes == 0 {
+            self.idle += passed;
+        } else {
+            self.busy += passed;
+            self.moving += passed * running.min(lanes) / lanes;
+            self.lanes += passed * lanes;
+        }
+    }
+
+    /// How much of a run of `wall` time the program has waited for heaptrace.
+    fn waited(&self, wall: Duration, cost: &Cost) -> Duration {
+        let ratio = |part: Duration, whole: Duration, otherwise: f64| {
+            if whole.is_zero() { otherwise } else { part.as_secs_f64() / whole.as_secs_f64() }
+        };
+        let seen = self.idle + self.busy;
+        let (idle, moving) = (ratio(self.idle, seen, 0.0), ratio(self.moving, seen, 0.0));
+        let (own, used) = (Duration::from_nanos(cost.own_cpu_ns()), Duration::from_nanos(cost.cpu_ns));
+        // where it was looked seldom, the CPU time alone is a better measure of how long the program ran
+        let least = own.as_secs_f64() / ratio(self.lanes, self.busy, 1.0);
+        let ran = (wall.as_secs_f64() * moving * ratio(own, used, 1.0)).max(least);
+        let alone = wall.as_secs_f64() * idle + ran;
+        Duration::try_from_secs_f64(wall.as_secs_f64() - alone).unwrap_or_default()
+    }
+
+    /// Writes down for how long the program has waited until its end.
+    pub fn conclude(&self, traced: &mut Traced) {
+        let sum = traced.all().fold(Cost::default(), |sum, recording| Cost {
+            wall_ns: sum.wall_ns.max(recording.start_ns.saturating_add(recording.cost.wall_ns)),
+            stops: sum.stops.saturating_add(recording.cost.stops),
+            cpu_ns: sum.cpu_ns.saturating_add(recording.cost.cpu_ns),
+            user_ns: sum.user_ns.saturating_add(recording.cost.user_ns),
+            ..sum
+        });
+        let waited = self.waited(Duration::from_nanos(sum.wall_ns), &sum);
+        traced.first.cost.waited_ns = Some(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Seconds, each with so many threads that ran, and so many that were held.
+    fn seen(looks: &[(u32, u32, u32)]) -> Slowdown {
+        let mut slowdown = Slowdown { processors: 2, ..Slowdown::new() };
+        looks.iter().for_each(|(running, held, seconds)| slowdown.count(*running, *held, SECOND * *seconds));
+        slowdown
+    }
+
+    fn cost(cpu_ms: u64, user_ms: u64, stops: u64) -> Cost {
+        Cost { cpu_ns: cpu_ms * 1_000_000, user_ns: user_ms * 1_000_000, stops, ..Cost::default() }
+    }
+
+    #[test]
+    fn what_is_neither_work_nor_sleep_is_waiting() {
+        let waited = seen(&[(0, 0, 2), (1, 0, 1), (0, 1, 7)]).waited(SECOND * 10, &cost(1_000, 1_000, 0));
+        assert_eq!(waited.as_millis(), 7_000);
+        // never looked at
+        assert_eq!(seen(&[]).waited(SECOND, &cost(250, 250, 0)).as_millis(), 750);
+        // it ran all the time, or was ready to while others ran; it slept all the time
+        assert_eq!(seen(&[(1, 0, 10)]).waited(SECOND * 10, &cost(3_000, 3_000, 0)), Duration::ZERO);
+        assert_eq!(seen(&[(0, 0, 10)]).waited(SECOND * 10, &cost(20, 20, 0)), Duration::ZERO);
+    }
+
+    #[test]
+    fn threads_side_by_side_would_have_shared_the_work() {
+        let waited = seen(&[(1, 3, 10)]).waited(SECOND * 10, &cost(2_000, 2_000, 0));
+        assert_eq!(waited.as_millis(), 5_000, "one ran where two processors were there");
+    }
+
+    #[test]
+    fn the_kernel_s_part_of_stops_is_not_the_program_s_work() {
+        let waited = seen(&[(1, 0, 3), (0, 1, 7)]).waited(SECOND * 10, &cost(3_000, 100, 1_000_000));
+        assert_eq!(waited.as_millis(), 9_900);
+    }
+}

@@ -1,0 +1,159 @@
+//! What lacks names or line numbers, and what would bring them.
+
+use super::sections::{Layout, heading, prose};
+use super::text::{basename, grouped, human_bytes, is_system_file, left, percent, plural, shell_words};
+use super::view::{Headline, Site, View};
+use crate::profile::identity::is_unresolved;
+use crate::profile::{Mode, ModuleInfo};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// So many modules are named.
+const SHOWN: usize = 4;
+
+/// What the stacks show of a module.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Bytes of the stacks that pass through it where it has no name.
+    bytes: u64,
+    /// Places in its code, by whether they have a name.
+    named: usize,
+    unnamed: usize,
+}
+
+/// The modules of which functions lack names.
+pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
+    let (mut whole, mut without_lines) = (0u64, 0u64);
+    let mut seen: FxHashMap<Option<usize>, Seen> = FxHashMap::default();
+    for site in &view.sites() {
+        let weight = weight(view, site);
+        whole = whole.saturating_add(weight);
+        if is_named_main_without_line(view, site.stack) {
+            without_lines = without_lines.saturating_add(weight);
+        }
+        let mut modules: Vec<Option<usize>> = view
+            .frames(site.stack)
+            .filter(|frame| is_unresolved(frame.name))
+            .filter_map(|frame| frame.location.map(|location| location.module))
+            .collect();
+        modules.sort_unstable();
+        modules.dedup();
+        for module in modules {
+            let seen = seen.entry(module).or_default();
+            seen.bytes = seen.bytes.saturating_add(weight);
+        }
+    }
+    for location in &view.profile.locations {
+        if let Some(seen) = seen.get_mut(&location.module) {
+            let name = location.lines.first().and_then(|line| view.profile.functions.get(line.function));
+            let is_named = name.is_some_and(|function| !is_unresolved(&function.name));
+            *if is_named { &mut seen.named } else { &mut seen.unnamed } += 1;
+        }
+    }
+    // less than a thousandth is not worth a line
+    let mut modules: Vec<(Option<usize>, Seen)> =
+        seen.into_iter().filter(|(_, seen)| seen.bytes > whole / 1000).collect();
+    modules.sort_unstable_by_key(|(module, seen)| (Reverse(seen.bytes), *module));
+    if !modules.is_empty() {
+        heading(out, layout, "Places without function names, by the bytes allocated through them");
+        table(out, layout, view, &modules, whole);
+    }
+    // A static program's libraries have none, though it has been built with -g itself.
+    let main = view.profile.modules.first().filter(|main| without_lines > whole / 20 && !main.symbols.lines);
+    if let Some(main) = main {
+        if modules.is_empty() {
+            heading(out, layout, "Without line numbers");
+        }
+        let cure = match (&main.debug_package, is_system_file(&main.path)) {
+            (Some(package), _) => format!("the package {package} adds them"),
+            (None, true) => "its package's debug symbols would add them".to_owned(),
+            (None, false) => "build it with -g".to_owned(),
+        };
+        prose(out, layout, &format!("{} has names but no line numbers: {cure}.", view.profile.meta.program));
+    }
+    let of_system =
+        |module: &&ModuleInfo| is_system_file(&module.path) && !module.symbols.lines && module.build_id.is_some();
+    let infos = modules.iter().filter_map(|(module, _)| view.profile.modules.get((*module)?));
+    if infos.chain(main).any(|module| of_system(&module)) {
+        prose(out, layout, &format!("Or let heaptrace fetch what is missing: {}", debuginfod(view)));
+    }
+}
+
+/// The command that does the same again, with debug files from the server that asks those of all distributions.
+fn debuginfod(view: &View<'_>) -> String {
+    const LONGEST: usize = 60;
+    let meta = &view.profile.meta;
+    let command = match meta.mode {
+        Mode::Attach => format!("attach --debuginfod {}", meta.pid),
+        Mode::Run | Mode::Check => {
+            let words = shell_words(&meta.command);
+            let words = if words.chars().count() > LONGEST { "…".to_owned() } else { words };
+            let command = if meta.mode == Mode::Check { "check" } else { "run" };
+            format!("{command} --debuginfod -- {words}")
+        }
+    };
+    format!("DEBUGINFOD_URLS=https://debuginfod.elfutils.org heaptrace {command}")
+}
+
+fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<usize>, Seen)], whole: u64) {
+    let info = |index: &Option<usize>| index.and_then(|index| view.profile.modules.get(index));
+    let name = |index: &Option<usize>| match info(index) {
+        Some(module) => basename(&module.path),
+        None => "code outside any module".to_owned(),
+    };
+    let shown = modules.get(..SHOWN).unwrap_or(modules);
+    let names = shown.iter().map(|(module, _)| name(module).chars().count()).max().unwrap_or(0);
+    let places = |seen: &Seen| match seen.named {
+        0 => format!("all {}", plural(seen.unnamed as u64, "place")),
+        named => format!("{} of {}", grouped(seen.unnamed as u64), plural((seen.unnamed + named) as u64, "place")),
+    };
+    let widest = shown.iter().map(|(_, seen)| places(seen).chars().count()).max().unwrap_or(0);
+    for (module, seen) in shown {
+        let help = match info(module) {
+            Some(module) => cure(module),
+            None => "made at run time?".to_owned(),
+        };
+        let figures = format!("  {:>10}  {:>7}  ", human_bytes(seen.bytes), percent(seen.bytes, whole));
+        let row = format!("{figures}{}  {}", left(&name(module), names), left(&places(seen), widest));
+        let fits = row.chars().count() + 2 + help.chars().count() <= layout.width;
+        let gap = if fits { "  ".to_owned() } else { format!("\n{:1$}", "", figures.chars().count()) };
+        let _ = writeln!(out, "{}{gap}{}", if fits { &row } else { row.trim_end() }, layout.paint.dim(&help));
+    }
+    if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
+        let _ = writeln!(out, "  and {}", plural(more as u64, "more module"));
+    }
+    if modules.len() > 1 {
+        prose(out, layout, "A stack that passes through several of them counts for each.");
+    }
+}
+
+/// What brings a module's names.
+fn cure(module: &ModuleInfo) -> String {
+    match (&module.debug_package, is_system_file(&module.path)) {
+        _ if module.symbols.lines => "its debug information does not cover that code".to_owned(),
+        (Some(package), _) => format!("apt install {package}"),
+        (None, true) => match &module.build_id {
+            Some(id) => format!("its package's debug symbols (build id {id})"),
+            None => "its package's debug symbols".to_owned(),
+        },
+        (None, false) => "build it unstripped, or pass its debug file with --debug-dir".to_owned(),
+    }
+}
+
+/// Whether a stack begins in the main program, at a place that has a name but no line.
+fn is_named_main_without_line(view: &View<'_>, stack: usize) -> bool {
+    view.frames(stack).next().is_some_and(|frame| {
+        frame.line == 0
+            && !is_unresolved(frame.name)
+            && frame.location.is_some_and(|location| location.module == Some(0))
+    })
+}
+
+/// All that a site ever allocated, or holds if that was before tracing.
+fn weight(view: &View<'_>, site: &Site) -> u64 {
+    match view.headline() {
+        Headline::Peak => site.allocated.bytes.max(site.at_peak.bytes),
+        Headline::Live => site.allocated.bytes.max(site.live.bytes),
+    }
+}

@@ -1,0 +1,199 @@
+//! What a user reads on the terminal: the rows of the summary, what is said of the cost, of missing names, and while it runs.
+
+use crate::support::fixtures;
+use crate::support::program::Program;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The tables of stacks in a summary: of each row all lines, without the figures.
+fn tables(summary: &str) -> Vec<Vec<String>> {
+    let mut tables: Vec<Vec<String>> = Vec::new();
+    let mut inside = false;
+    for line in summary.lines() {
+        let begins = line.starts_with("Live") || line.starts_with("Allocated in all") || line.starts_with("Temporary");
+        if begins && line.contains(" in ") {
+            tables.push(Vec::new());
+        }
+        inside = begins || inside && line.starts_with("  ");
+        let Some(table) = tables.last_mut().filter(|_| inside && !begins) else { continue };
+        match line.split_once(" ×  ") {
+            Some((_, name)) => table.push(name.to_owned()),
+            None => {
+                if let Some(row) = table.last_mut() {
+                    row.push('\n');
+                    row.push_str(line.trim());
+                }
+            }
+        }
+    }
+    tables
+}
+
+fn assert_rows_differ(summary: &str) {
+    let tables = tables(summary);
+    assert!(!tables.is_empty(), "{summary}");
+    for rows in tables {
+        for (index, row) in rows.iter().enumerate() {
+            assert!(!rows[..index].contains(row), "twice {row:?}\n{summary}");
+        }
+    }
+}
+
+/// Rows of a summary on the terminal are told apart even where the program's own functions are the same for all.
+#[test]
+fn no_two_rows_look_alike() {
+    let traced = Program::fixture("alike").traced();
+    let summary = &traced.ended.stderr;
+    assert_rows_differ(summary);
+    // the program's own function is there, with its file and line
+    assert!(summary.contains("Cache::fill(int)") && summary.contains("alike.cc:"), "{summary}");
+}
+
+/// Of real programs, too, with few names.
+#[test]
+fn no_two_rows_of_real_programs_look_alike() {
+    let sqlite = Program::new("sqlite3").args([":memory:"]).input(
+        "create table t(a,b); with recursive c(x) as (select 1 union all select x+1 from c where x<500)
+         insert into t select x, hex(randomblob(20)) from c; select count(*) from t group by a%7 order by b;",
+    );
+    let jq = Program::new("jq").args([".[].a"]).input(r#"[{"a":1,"b":["x",{"c":2.5}]},{"a":[3,4],"b":null}]"#);
+    for program in [sqlite, jq] {
+        assert_rows_differ(&program.traced_with(&["--top", "8"]).ended.stderr);
+    }
+}
+
+/// Where nothing is left at the end, the summary tells where most was allocated, and what was freed at once.
+#[test]
+fn what_was_freed_is_told_where_little_is_left() {
+    let traced = Program::fixture("alike").traced();
+    let summary = &traced.ended.stderr;
+    assert!(summary.contains("Allocated in all: ") && summary.contains("Temporary, about: "), "{summary}");
+    let traced = Program::fixture("sites").traced();
+    assert!(!traced.ended.stderr.contains("Allocated in all"), "{}", traced.ended.stderr);
+}
+
+/// What lacks names is told by places, with the package that would bring them.
+#[test]
+fn missing_names_lead_to_a_package() {
+    let program = Program::new("jq").args(["."]).input("[1,{\"a\":\"b\"}]");
+    let summary = program.traced().ended.stderr;
+    if Path::new("/var/lib/dpkg/info/jq.list").exists() && !Path::new("/var/lib/dpkg/info/jq-dbgsym.list").exists() {
+        assert!(
+            summary.contains("apt install jq-dbgsym") && summary.contains("apt install libjq1-dbgsym"),
+            "{summary}"
+        );
+    }
+    assert!(!summary.contains("Without symbols") && summary.contains(" places"), "{summary}");
+}
+
+/// How much slower the summary says that the program was.
+fn times_slower(summary: &str) -> f64 {
+    let text = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cost = text.split_once("wall time, of which the program waited").expect("the cost").1;
+    if cost.contains("hardly slower") {
+        return 1.0;
+    }
+    let (before, _) = cost.split_once(" times slower").unwrap_or_else(|| panic!("{summary}"));
+    before.rsplit(' ').next().unwrap().replace(',', "").parse().unwrap()
+}
+
+/// The time that a program waits counts all that it waits: one that does nothing but allocate is slower by orders of magnitude, one
+/// that works or sleeps hardly is.
+#[test]
+fn slowness_is_near_the_truth() {
+    let paces = |pace: &str| {
+        let program = Program::fixture("pace").args([pace]);
+        let began = Instant::now();
+        program.plain().success();
+        let alone = began.elapsed();
+        let began = Instant::now();
+        let told = times_slower(&program.traced().ended.stderr);
+        (told, began.elapsed().as_secs_f64() / alone.as_secs_f64())
+    };
+    // several threads at once wait for each other's stops, too
+    for busy in ["allocate", "crowd"] {
+        let (told, truth) = paces(busy);
+        assert!(told > 4.0 && told < truth * 1.5, "{busy}: told {told}, in truth {truth}");
+    }
+    for calm in ["sleep", "threads"] {
+        let (told, truth) = paces(calm);
+        assert!(told < truth * 1.5 + 0.5, "{calm}: told {told}, in truth {truth}");
+    }
+}
+
+/// Runs a shell command on a terminal of so many columns; what came there.
+fn on_terminal(program: &Program, columns: u32, command: &str) -> String {
+    let heaptrace = env!("CARGO_BIN_EXE_heaptrace");
+    let folder = program.folder().to_str().unwrap();
+    let shell = format!(
+        "cd '{folder}'; stty cols {columns} rows 40; HT='{heaptrace}'; EXE='{}'; {command}",
+        program.exe().display()
+    );
+    let output = Command::new("script")
+        .args(["-q", "-e", "-c", &shell, "/dev/null"])
+        .env("TERM", "xterm")
+        .env_remove("COLUMNS")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).replace('\r', "")
+}
+
+/// The summary keeps to the width of the terminal that it is written to, whatever $COLUMNS says.
+#[test]
+fn the_terminal_s_own_width_is_kept() {
+    let program = Program::fixture("alike");
+    for columns in [72, 130] {
+        let text = on_terminal(&program, columns, "COLUMNS=200 \"$HT\" run --color never -o a.txt \"$EXE\"");
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(text.contains("Live at the peak") && widest <= columns as usize, "{widest} of {columns}\n{text}");
+        assert!(columns < 100 || widest > 72, "{widest} of {columns}\n{text}");
+    }
+}
+
+/// On a terminal that the program writes to: a line at the start, a hint when it takes long, and nothing of it in a file.
+#[test]
+fn a_long_run_says_that_heaptrace_is_there() {
+    let program = Program::fixture("pace").args(["sleep"]);
+    let text = on_terminal(&program, 100, "\"$HT\" run --color never -o a.txt \"$EXE\" sleep");
+    assert!(text.starts_with("heaptrace: profiling ") && !text.contains("Ctrl-C goes to"), "{text}");
+    let began = Instant::now();
+    let text = on_terminal(&program, 100, "\"$HT\" run --color never -o a.txt \"$EXE\" nap");
+    assert!(began.elapsed() > Duration::from_secs(6) && text.contains("Ctrl-C goes to"), "{text}");
+    let text = on_terminal(&program, 100, "\"$HT\" run -q --color never -o a.txt \"$EXE\" sleep");
+    assert_eq!(text, "");
+    let text = on_terminal(
+        &program,
+        100,
+        "\"$HT\" run --color never -o a.txt \"$EXE\" sleep 2>err >out; grep -c profiling err",
+    );
+    assert_eq!(text.trim(), "0");
+}
+
+/// While a program has the whole terminal, as a pager does, or another job has it, nothing is written there.
+#[test]
+fn a_terminal_that_another_program_has_is_left_alone() {
+    let program = Program::fixture("pace");
+    // progress is drawn on stderr, as stdout is no terminal; the pager's mode is that of less
+    let command =
+        |setting: &str| format!("{setting} \"$HT\" run --color never -o a.txt \"$EXE\" sleep > /dev/null; stty icanon");
+    let drawn = on_terminal(&program, 100, &command(""));
+    assert!(drawn.contains("events/s"), "{drawn:?}");
+    let left_alone = on_terminal(&program, 100, &command("stty -icanon;"));
+    assert!(!left_alone.contains("events/s") && left_alone.contains("Cost"), "{left_alone:?}");
+    // in the background, while another job is in the foreground
+    let job = "set -m; \"$HT\" run --color never -o a.txt \"$EXE\" sleep > /dev/null & sleep 4; set +m; wait";
+    let background = on_terminal(&program, 100, job);
+    assert!(!background.contains("events/s"), "{background:?}");
+}
+
+/// A check that finds nothing is three lines: a test suite has many.
+#[test]
+fn a_clean_check_is_short() {
+    let program = Program::new(fixtures::program("leaks/clean/tables"));
+    let path = program.exe().to_str().unwrap().to_owned();
+    let ended = program.start_heaptrace(["check", "--", &path]).wait().success();
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    assert!(lines.len() == 3 && lines[2].contains("clean"), "{}", ended.stderr);
+}
