@@ -73,6 +73,7 @@ fn unremarkable<'a>(profile: &'a Profile, options: &CheckReportOptions<'_>) -> O
     let is_clean = profile.verdict.as_ref().is_some_and(|verdict| verdict.kind == VerdictKind::Clean)
         && definite.plus(indirect) == Amount::default()
         && leaks.moment == ScanMoment::Exit
+        && leaks.unreadable_bytes == 0
         && profile.findings.is_empty()
         && text::anomalies(&profile.anomalies).iter().all(|anomaly| anomaly.count == 0);
     let is_asked_for_more = options.explain.is_some() || !profile.budgets.is_empty();
@@ -86,12 +87,11 @@ fn short(out: &mut String, layout: Layout, profile: &Profile, leaks: &Leaks) {
     let live = Amount { objects: profile.totals.live_blocks, bytes: profile.totals.live_bytes };
     let allocations = plural(profile.totals.allocations, "allocation");
     let mut line = format!("{allocations}; at the end {} left, none of them lost", bytes(live));
-    for (amount, what) in
-        [(possible, "perhaps, which does not count (-o FILE.txt)"), (leaks.suppressed(), "suppressed")]
-    {
-        if amount != Amount::default() {
-            let _ = write!(line, ", but {} {what}", bytes(amount));
-        }
+    if possible != Amount::default() {
+        let _ = write!(line, "; possibly {} (--leak-kinds possible shows where)", bytes(possible));
+    }
+    if leaks.suppressed() != Amount::default() {
+        let _ = write!(line, "; {} suppressed", bytes(leaks.suppressed()));
     }
     sections::prose(out, layout, &line);
 }

@@ -1,7 +1,7 @@
 //! What lacks names or line numbers, and what would bring them.
 
 use super::sections::{Layout, heading, prose};
-use super::text::{basename, grouped, human_bytes, is_system_file, left, percent, plural, shell_words};
+use super::text::{basename, grouped, human_bytes, is_system_file, left, percent, plural, shell_words, wrap};
 use super::view::{Headline, Site, View};
 use crate::profile::identity::is_unresolved;
 use crate::profile::{Mode, ModuleInfo};
@@ -105,7 +105,8 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
     let shown = modules.get(..SHOWN).unwrap_or(modules);
     let names = shown.iter().map(|(module, _)| name(module).chars().count()).max().unwrap_or(0);
     let places = |seen: &Seen| match seen.named {
-        0 => format!("all {}", plural(seen.unnamed as u64, "place")),
+        0 if seen.unnamed == 1 => "the one place".to_owned(),
+        0 => format!("all {} places", grouped(seen.unnamed as u64)),
         named => format!("{} of {}", grouped(seen.unnamed as u64), plural((seen.unnamed + named) as u64, "place")),
     };
     let widest = shown.iter().map(|(_, seen)| places(seen).chars().count()).max().unwrap_or(0);
@@ -117,8 +118,11 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
         let figures = format!("  {:>10}  {:>7}  ", human_bytes(seen.bytes), percent(seen.bytes, whole));
         let row = format!("{figures}{}  {}", left(&name(module), names), left(&places(seen), widest));
         let fits = row.chars().count() + 2 + help.chars().count() <= layout.width;
-        let gap = if fits { "  ".to_owned() } else { format!("\n{:1$}", "", figures.chars().count()) };
-        let _ = writeln!(out, "{}{gap}{}", if fits { &row } else { row.trim_end() }, layout.paint.dim(&help));
+        let (row, help) = match fits {
+            true => (format!("{row}  "), help),
+            false => (format!("{}\n{:6}", row.trim_end(), ""), wrap(&help, 6, layout.width)),
+        };
+        let _ = writeln!(out, "{row}{}", layout.paint.dim(&help));
     }
     if let Some(more @ 1..) = modules.len().checked_sub(SHOWN) {
         let _ = writeln!(out, "  and {}", plural(more as u64, "more module"));

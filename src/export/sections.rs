@@ -47,7 +47,7 @@ impl Layout {
 
 /// An empty line and a title.
 pub(crate) fn heading(out: &mut String, layout: Layout, title: &str) {
-    let _ = writeln!(out, "\n{}", layout.paint.bold(title));
+    let _ = writeln!(out, "\n{}", layout.paint.bold(&wrap(title, 2, layout.width)));
 }
 
 /// A line of prose, wrapped behind two spaces.
