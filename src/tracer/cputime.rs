@@ -19,7 +19,13 @@ pub fn of_process(pid: i32) -> Option<CpuTime> {
     Some(CpuTime { all_ns: read(pid, SCHEDULED)?, user_ns: read(pid, USER)? })
 }
 
+/// Ids from here on don't fit a clock's; the kernel has none above 2^22 (PID_MAX_LIMIT). Their bits would make the id of another clock.
+const NO_PROCESS: i32 = 1 << 28;
+
 fn read(pid: i32, clock: libc::clockid_t) -> Option<u64> {
+    if !(1..NO_PROCESS).contains(&pid) {
+        return None;
+    }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place; an id that means no process is refused.
     let result = unsafe { libc::clock_gettime(!pid << 3 | clock, &raw mut time) };
@@ -39,6 +45,8 @@ mod tests {
         while of_process(own).unwrap().all_ns < before.all_ns + 20_000_000 {
             assert!(began.elapsed().as_secs() < 60);
         }
-        assert_eq!(of_process(i32::MAX), None);
+        for none in [i32::MAX, NO_PROCESS, NO_PROCESS - 1, 0, -1] {
+            assert_eq!(of_process(none), None, "{none}");
+        }
     }
 }
