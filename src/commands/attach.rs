@@ -10,7 +10,7 @@ use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, 
 use crate::leaks::ScanOptions;
 use crate::progress::Progress;
 use crate::session::{SessionError, Target, Traced};
-use crate::tracer::permission::{self, ByNameError};
+use crate::tracer::permission::{self, ByNameError, Cause, Instance, Refusal};
 use crate::tracer::{TracerError, control, procfs};
 use anyhow::{anyhow, bail};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,8 +98,7 @@ fn wait_for_one(name: &str, options: &AttachOptions, destinations: &Destinations
         tell(profile, &format!("profiling process {}", instance.pid));
         match trace(instance.pid, options, destinations, progress::wanted(profile, Sharing::Alone)) {
             Ok(traced) => return Ok(status(conclude_it(traced, profile, destinations))),
-            // It was too short-lived.
-            Err(error) if !instance.lives() => tracing::info!("{}", message(&error)),
+            Err(error) if has_ended(&instance, &error) => tracing::info!("{}", message(&error)),
             Err(error) => return Err(error),
         }
     }
@@ -144,7 +143,7 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
                         break;
                     }
                 }
-                Err(error) if !instance.lives() => tracing::info!("{}", message(&error)),
+                Err(error) if has_ended(&instance, &error) => tracing::info!("{}", message(&error)),
                 Err(error) => {
                     super::tell(&message(&error));
                     well = false;
@@ -155,6 +154,12 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
         well &= writer.join().map_err(|_| anyhow!("the thread that writes the profiles broke down"))?;
         Ok(status(well))
     })
+}
+
+/// Whether a process was too short-lived to be attached to. One that is ending is still listed, while there is nothing left to trace.
+fn has_ended(instance: &Instance, error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<Refusal>().map(|refusal| &refusal.cause);
+    !instance.lives() || matches!(cause, Some(Cause::NoSuchProcess | Cause::Zombie))
 }
 
 /// Says what is being done, where there is no progress line yet.

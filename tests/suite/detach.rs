@@ -147,8 +147,9 @@ fn t41_impatient_ctrl_c_in_attach() {
 #[test]
 fn a_parent_in_vfork_is_left_without_our_handler() {
     let program = Program::fixture("vfork_waits");
-    let mut running = program.start_traced(&["--duration", "100ms"]);
+    let mut running = program.start_traced(&[]);
     let pid: i32 = running.value("ready").parse().unwrap();
+    let asker = program.start_heaptrace(["ctl", &pid.to_string(), "detach"]);
     let code_is_back = |pid| {
         procfs::text_differences(pid).into_iter().all(|(file, offset)| {
             let mut byte = [0];
@@ -162,6 +163,7 @@ fn a_parent_in_vfork_is_left_without_our_handler() {
     assert_eq!(running.line(), "back");
     procfs::wait_until_let_go(pid);
     assert!(!procfs::catches(pid, Signal::SIGTRAP));
+    asker.wait().success();
     running.send("end");
     let traced = program.collect(running.wait().success());
     assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));

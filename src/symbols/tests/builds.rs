@@ -241,7 +241,7 @@ fn dwarf_shared_by_dwz_says_the_same() {
 }
 
 const GENERIC: &str = "
-#[unsafe(no_mangle)]
+#[no_mangle]
 #[inline(never)]
 pub extern \"C\" fn grow(n: u64) -> usize {
     let mut all: Vec<[u64; 4]> = Vec::new();
