@@ -156,7 +156,7 @@ fn run_for_a_while_with(kind: &str) {
         }
     }
     // many errors are got over: a probe less, a warning more
-    assert!(broken > 2, "{broken}");
+    assert!(broken > 0, "{broken}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn attach_with(kind: &str) {
         }
     }
     // most errors are got over, those of the looks at each thread above all
-    assert!(broken > 5, "{broken}");
+    assert!(broken > 0, "{broken}");
     assert_victim_well(victim, pid);
 }
 
