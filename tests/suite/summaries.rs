@@ -194,6 +194,7 @@ fn a_clean_check_is_short() {
     let program = Program::new(fixtures::program("leaks/clean/tables"));
     let path = program.exe().to_str().unwrap().to_owned();
     let ended = program.start_heaptrace(["check", "--", &path]).wait().success();
-    let lines: Vec<&str> = ended.stderr.lines().collect();
+    // A busy machine takes long to look names up, which is told.
+    let lines: Vec<&str> = ended.stderr.lines().filter(|line| !line.contains("looking up the names")).collect();
     assert!(lines.len() == 3 && lines[2].contains("clean"), "{}", ended.stderr);
 }
