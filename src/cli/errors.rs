@@ -24,11 +24,10 @@ pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {
         _ => Refusal::Usage(explain(error).unwrap_or_else(|| {
             let text = rendered.to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
-            match near_match(error) {
-                Some(advice) if !text.contains("similar") => {
-                    text.replacen("\n\n", &format!("\n\n  tip: {advice}\n\n"), 1)
-                }
-                _ => text.to_owned(),
+            let Some(advice) = near_match(error) else { return text.to_owned() };
+            match text.lines().find(|line| line.starts_with("  tip: ") && line.contains(" similar ")) {
+                Some(theirs) => text.replacen(theirs, &format!("  tip: {advice}"), 1),
+                None => text.replacen("\n\n", &format!("\n\n  tip: {advice}\n\n"), 1),
             }
         })),
     }
@@ -66,7 +65,7 @@ fn explain_command(word: &str) -> Option<String> {
 }
 
 /// A command or an option that may have been meant. clap has its own suggestions, by Jaro's similarity, which finds nothing
-/// alike in words of three letters of which two have changed places (`rnu`, `--tpo`).
+/// alike, or the wrong word, in words of three letters of which two have changed places (`rnu`, `--tpo`).
 fn near_match(error: &clap::Error) -> Option<String> {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),

@@ -350,8 +350,9 @@ fn a_planted_folder_is_told_with_its_cure() {
     let planted = folder.join("heaptrace-0");
     std::fs::create_dir(&planted).unwrap();
     std::os::unix::fs::chown(&planted, Some(65534), None).unwrap();
-    // The other places must not serve.
-    let script = "mount -t tmpfs none /run && mount --bind \"$TMPDIR\" /tmp && exec \"$@\"";
+    // The other places must not serve. heaptrace itself may lie below one of them.
+    let script = "exec 3<\"$1\" && shift && mount -t tmpfs none /run && mount --bind \"$TMPDIR\" /tmp && export TMPDIR=/tmp && \
+                  exec /proc/self/fd/3 \"$@\"";
     let ended = Program::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh", HEAPTRACE, "run", "-o", "/dev/null", "--format", "json"])
         .args(["/bin/true"])

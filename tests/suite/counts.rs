@@ -187,7 +187,7 @@ fn frees_beside_an_allocator_with_side_doors_are_no_findings() {
 fn double_and_invalid_frees_are_findings() {
     let bump = fixtures::library("bump");
     let program = Program::new(fixtures::program_linked("bad_frees", &[&bump]));
-    let traced = program.traced();
+    let traced = program.traced_with(&["--top", "9"]);
     assert_eq!(traced.ended.text(), "done\n");
     let report = &traced.report;
     assert_eq!(report.anomaly("double_frees"), 3);

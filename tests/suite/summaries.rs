@@ -114,7 +114,8 @@ fn slowness_is_near_the_truth() {
     // several threads at once wait for each other's stops, too
     for busy in ["allocate", "crowd"] {
         let (told, truth) = paces(busy);
-        assert!(told > 4.0 && told < truth * 1.5, "{busy}: told {told}, in truth {truth}");
+        // A cautious lower bound: a loaded machine makes a stop cost more CPU time than is taken for the kernel's.
+        assert!(told > 1.5 && told < truth * 1.5, "{busy}: told {told}, in truth {truth}");
     }
     for calm in ["sleep", "threads"] {
         let (told, truth) = paces(calm);

@@ -33,6 +33,7 @@ fn errors(kind: &str) -> &'static [FindingKind] {
     match kind {
         "Free" => &[FindingKind::DoubleFree, FindingKind::InvalidFree, FindingKind::MismatchedFree],
         "SizeMismatch" => &[FindingKind::SizedDelete],
+        "AlignMismatch" => &[FindingKind::AlignedDelete],
         _ => &[],
     }
 }
