@@ -71,10 +71,10 @@ pub enum SessionError {
         program: String,
     },
     /// A 32-bit (or x32) program.
-    #[error("process {pid} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only")]
+    #[error("{what} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only")]
     Not64Bit {
-        /// The process.
-        pid: i32,
+        /// The process, or the program as the user named it.
+        what: String,
     },
     /// An allocation has failed; what was kept in reserve is needed to end in good order.
     #[error("out of memory (a limit, such as `ulimit -v`?)")]

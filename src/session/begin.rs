@@ -6,7 +6,7 @@ use super::shelf::Shelf;
 use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stops::{Serving, Stops};
 use super::tasks::Role;
-use super::{Session, SessionError, Settings, Target, exit_of};
+use super::{Action, Session, SessionError, Settings, Target, exit_of};
 use crate::heapmodel::Preexisting;
 use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
@@ -98,6 +98,10 @@ impl Session {
                 }
             }
         };
+        // Of a script this is the interpreter. It has not executed anything yet, and ends with this.
+        if !space::is_64_bit(child.pid) {
+            return Err(SessionError::Not64Bit { what: program.name().to_owned() });
+        }
         let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref(), &common.objects)?;
         let mut process = Process::new(child.pid, Preexisting::None, space, &common);
         process.affinity = affinity;
@@ -109,7 +113,7 @@ impl Session {
 
     fn attach(pid: i32, common: Common) -> Result<Self, SessionError> {
         if !space::is_64_bit(pid) {
-            return Err(SessionError::Not64Bit { pid });
+            return Err(SessionError::Not64Bit { what: format!("process {pid}") });
         }
         // Else its breakpoints would be taken for the program's own code. Whoever may not look will be told why below.
         let repaired = orphan::repair(pid).ok().flatten();
@@ -147,7 +151,8 @@ impl Session {
         if let Some((launched, _)) = &self.unstarted {
             let pid = launched.pid;
             process.space.memory.stands_still(Some(pid));
-            let action = process.begin_image(pid);
+            process.begin_image(pid);
+            let action = Action::Resume(0);
             if let Some((mut launched, stopped)) = self.unstarted.take() {
                 launched.begins();
                 let status = WaitStatus::Event(Event::Exec);

@@ -198,19 +198,18 @@ impl Session {
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));
         stops.settle(tid, slot);
-        process.on_exec(tid)
+        process.on_exec(tid, &self.common)
     }
 
     /// A child that had borrowed the memory has got its own, by exec.
     fn follow_borrower(&mut self, lender: Slot, tid: i32, former: i32) -> Result<Action> {
-        let guardian = self.common.settings.guardian.as_ref();
-        let opened = AddressSpace::open(tid, tid, guardian, &self.common.objects);
+        let opened = open_new_image(tid, tid, &self.common);
         let Some(process) = self.processes.get_mut(lender) else { return Ok(Action::Gone) };
-        let space = match opened {
+        let space = match opened? {
             Ok(space) => space,
-            Err(error) if error.is_death() => return Err(error),
-            Err(error) => {
-                process.warn_once(format!("child {tid} runs untraced, as its memory can't be read: {error}"));
+            Err(why) => {
+                let program = procfs::program_name(tid, tid);
+                process.warn_once(format!("{program}, process {tid}, runs untraced, as {why}"));
                 process.note_child_leaves(tid);
                 return Ok(Action::Detach);
             }
@@ -227,12 +226,24 @@ impl Session {
         let parent = process.pid;
         let mut child = Process::new(tid, Preexisting::None, space, &self.common);
         child.parent = Some(parent);
-        let action = child.begin_image(tid);
+        child.begin_image(tid);
         let slot = self.processes.insert(child);
         self.add_task(slot, tid, Role::Thread);
         // The memory that it had borrowed may have been all that was left of that process.
         self.finish_if_over(lender);
-        Ok(action)
+        Ok(Action::Resume(0))
+    }
+}
+
+/// The memory of a process that exec has just given a new image, or in words why it can't be traced.
+fn open_new_image(pid: i32, tid: i32, common: &Common) -> Result<std::result::Result<AddressSpace, String>> {
+    if !space::is_64_bit(tid) {
+        return Ok(Err("it is a 32-bit program, and heaptrace traces 64-bit x86-64 programs only".to_owned()));
+    }
+    match AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects) {
+        Ok(space) => Ok(Ok(space)),
+        Err(error) if error.is_death() => Err(error),
+        Err(error) => Ok(Err(format!("its memory can't be read: {error}"))),
     }
 }
 
@@ -321,7 +332,7 @@ impl Process {
     }
 
     /// A new image: another address space, with nothing of ours in it, unless the exec was under way when we attached.
-    fn on_exec(&mut self, tid: i32) -> Result<Action> {
+    fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
         let borrowed = !self.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
         let is_first = self.attached && self.images.is_empty() && self.cost.events == 0;
@@ -336,20 +347,14 @@ impl Process {
         if too_early {
             self.space.clear_pads(None);
             self.warnings.clear();
-        } else {
+        }
+        let mut space = match open_new_image(self.pid, tid, common)? {
+            Ok(space) => space,
+            Err(why) => return Ok(self.let_new_image_go(tid, &why)),
+        };
+        if !too_early {
             self.end_image();
         }
-        let mut space = match AddressSpace::open(self.pid, tid, self.settings.guardian.as_ref(), self.space.objects()) {
-            Ok(space) => space,
-            Err(error) if error.is_death() => return Err(error),
-            Err(error) => {
-                self.describe_image(tid);
-                self.warnings.push(format!("{} runs untraced, as its memory can't be read: {error}", self.program));
-                self.detached = true;
-                self.restore_affinity(tid);
-                return Ok(Action::Detach);
-            }
-        };
         if self.settings.leak_scan.is_some() {
             space.watch_exit();
         }
@@ -366,7 +371,21 @@ impl Process {
         self.peak_resident = None;
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
-        Ok(self.begin_image(tid))
+        self.begin_image(tid);
+        Ok(Action::Resume(0))
+    }
+
+    /// The process has become a program that can't be traced, and runs on without us. What is told of it is the image before, as an
+    /// empty profile would be no use.
+    fn let_new_image_go(&mut self, tid: i32, why: &str) -> Action {
+        let new = procfs::program_name(self.pid, tid);
+        let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.program);
+        self.leaks.give_up(text.clone());
+        self.warnings.push(format!("{text}. This is what {} did until then", self.program));
+        self.space.end_guard();
+        self.detached = true;
+        self.restore_affinity(tid);
+        Action::Detach
     }
 
     /// A child that has borrowed the memory is let go, at its exec or just before it.
@@ -431,22 +450,12 @@ impl Process {
     }
 
     /// At the first stop of a new image, before its first instruction.
-    pub(super) fn begin_image(&mut self, tid: i32) -> Action {
+    pub(super) fn begin_image(&mut self, tid: i32) {
         self.describe_image(tid);
-        if !space::is_64_bit(tid) {
-            self.warnings.push(format!(
-                "{} is a 32-bit program: it runs untraced, as heaptrace traces 64-bit x86-64 programs only",
-                self.program
-            ));
-            self.detached = true;
-            self.restore_affinity(tid);
-            return Action::Detach;
-        }
         self.note_trap_action(tid);
         self.select_image(tid);
         self.apply_probing();
         self.refresh_modules(tid);
-        Action::Resume(0)
     }
 
     /// Whether the current image is one of those that are to be traced.

@@ -113,6 +113,11 @@ pub(super) struct LeakWatch {
 }
 
 impl LeakWatch {
+    /// No scan can be made any more, for this reason.
+    pub(super) fn give_up(&mut self, why: String) {
+        self.failure.get_or_insert(why);
+    }
+
     /// What became of it, for a session that wanted one.
     pub(super) fn into_scan(self, exit: Option<crate::profile::Exit>) -> LeakScan {
         match (self.done, self.failure, exit) {

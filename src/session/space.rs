@@ -297,11 +297,6 @@ impl AddressSpace {
         })
     }
 
-    /// What is known of the files that this session's processes have loaded.
-    pub const fn objects(&self) -> &SharedObjects {
-        &self.objects
-    }
-
     /// Ends the guard: nothing of ours is in it any more, or it is gone.
     pub fn end_guard(&mut self) {
         if let Some(guarded) = self.guarded.take() {

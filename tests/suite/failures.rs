@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 
 fn heaptrace(args: &[&str]) -> Ended {
     Program::new("/bin/true").start_heaptrace(args).wait()
@@ -92,29 +93,23 @@ fn traced_by_another_tracer_with_its_children() {
     assert!(ended.stderr.contains("(ltrace) traces heaptrace and its children"), "{}", ended.stderr);
 }
 
-/// T02: a 32-bit program runs untraced to its own end, with a message; where the kernel can't run it, it is refused. `attach`
-/// refuses it, and leaves it alone.
+/// T02: `run` and `check` refuse a 32-bit program, and a script for one, before its first instruction, and leave no file; where the
+/// kernel can't run it, that is said. `attach` refuses it, and leaves it alone.
 #[test]
 fn t02_program_for_32_bits() {
-    let folder = Program::new("/bin/true");
-    let program = |name: &str, code: &[u8]| {
-        let file = folder.folder().join(name);
-        std::fs::write(&file, elf32(code)).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Program::new(&file)
-    };
-    let ends = program("ends32", &EXIT_42);
-    let is_supported = std::process::Command::new(ends.exe()).status().is_ok_and(|status| status.code() == Some(42));
-    let ended = ends.start_traced(&[]).wait();
-    assert!(ended.stderr.contains("32-bit"), "{}", ended.stderr);
-    if !is_supported {
-        assert_eq!(ended.code(), 126, "{}", ended.stderr);
-        return;
+    let Some(ends) = Programs32::new() else { return };
+    let script = ends.add("script32", format!("#!{}\n", ends.exits.display()).as_bytes());
+    for program in [&ends.exits, &script] {
+        for command in ["run", "check"] {
+            let empty = Program::new("/bin/true");
+            let ended = empty.start_heaptrace([command.as_ref(), "--".as_ref(), program.as_os_str()]).wait();
+            let name = program.file_name().unwrap().to_str().unwrap();
+            assert_refused(&ended, 125, &[name, "is a 32-bit program", "64-bit x86-64 programs only"]);
+            assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+            assert_eq!(std::fs::read_dir(empty.folder()).unwrap().count(), 0, "no file");
+        }
     }
-    assert_eq!(ended.code(), 42, "{}", ended.stderr);
-    assert!(ended.stderr.contains("ends32 is a 32-bit program: it runs untraced"), "{}", ended.stderr);
-
-    let waiting = program("waits32", &PAUSE_FOR_EVER).start();
+    let waiting = Program::new(&ends.waits).start();
     procfs::wait_until("it is itself", || {
         std::fs::read_link(format!("/proc/{}/exe", waiting.pid())).is_ok_and(|exe| exe.ends_with("waits32"))
     });
@@ -124,6 +119,70 @@ fn t02_program_for_32_bits() {
     assert!(waiting.is_alive());
     waiting.signal(Signal::SIGKILL);
     waiting.wait();
+}
+
+/// T02: a program that becomes a 32-bit one runs on untraced; what is told is what it did until then, with one warning.
+#[test]
+fn exec_of_a_program_for_32_bits() {
+    let Some(programs) = Programs32::new() else { return };
+    let exits = programs.exits.display();
+    let one_warning = |stderr: &str| {
+        let flat = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(flat.matches("32-bit program").count(), 1, "{stderr}");
+        assert!(flat.contains("runs untraced, as it is a 32-bit program"), "{stderr}");
+        assert!(!flat.contains("no allocator function was found"), "{stderr}");
+    };
+    for options in [&[][..], &["-f"]] {
+        let traced = Program::new("/bin/sh").args(["-c", &format!("exec {exits}")]).traced_with(options);
+        assert_eq!(traced.ended.code(), 42, "{}", traced.ended.stderr);
+        one_warning(&traced.ended.stderr);
+        assert!(traced.report.number("/totals/allocations") > 0, "{}", traced.ended.stderr);
+        assert!(traced.report.number("/totals/live_bytes") > 0, "{}", traced.ended.stderr);
+    }
+    // a child of a shell, of vfork and of fork: the shell's own profile is whole
+    for child in [format!("{exits}; exit 3"), format!("(:; exec {exits}); exit 3")] {
+        let traced = Program::new("/bin/sh").args(["-c", &child]).traced_with(&["-f"]);
+        assert_eq!(traced.ended.code(), 3, "{}", traced.ended.stderr);
+        one_warning(&traced.ended.stderr);
+        assert_eq!(traced.report.number("/exit/code"), 3, "{}", traced.ended.stderr);
+    }
+    // a check can't judge, and says why; the program's own failure comes first
+    let checked = Program::new("/bin/sh").args(["-c", &format!("exec {exits}")]).checked(&[]);
+    assert_eq!(checked.ended.code(), 42, "{}", checked.ended.stderr);
+    let reasons = checked.report.0["verdict"]["reasons"].to_string();
+    assert!(reasons.contains("32-bit program") && !reasons.contains("no allocator function"), "{reasons}");
+}
+
+/// Programs for i386, in a folder of their own.
+struct Programs32 {
+    folder: Program,
+    /// Exits with 42.
+    exits: PathBuf,
+    /// Waits for ever.
+    waits: PathBuf,
+}
+
+impl Programs32 {
+    /// None if the kernel runs no such programs, which heaptrace then says.
+    fn new() -> Option<Self> {
+        let folder = Program::new("/bin/true");
+        let mut programs = Self { folder, exits: PathBuf::new(), waits: PathBuf::new() };
+        programs.exits = programs.add("exits32", &elf32(&EXIT_42));
+        programs.waits = programs.add("waits32", &elf32(&PAUSE_FOR_EVER));
+        if std::process::Command::new(&programs.exits).status().is_ok_and(|status| status.code() == Some(42)) {
+            return Some(programs);
+        }
+        let ended = Program::new(&programs.exits).start_traced(&[]).wait();
+        assert_refused(&ended, 126, &["it is a 32-bit program, and this kernel runs none"]);
+        None
+    }
+
+    fn add(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let file = self.folder.folder().join(name);
+        std::fs::write(&file, bytes).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
 }
 
 /// A process that does not exist, is no number, or is ourselves.
@@ -146,8 +205,11 @@ fn t38_already_traced() {
     let attached = first.start_attached(&[], pid);
     procfs::wait_until_probed(pid);
     let ended = heaptrace(&["attach", &pid.to_string()]);
-    assert_refused(&ended, 125, &["trace", &attached.pid().to_string()]);
-    attached.signal(Signal::SIGINT);
+    let advice = format!("heaptrace ctl {pid} detach");
+    assert_refused(&ended, 125, &["another heaptrace", &attached.pid().to_string(), &advice]);
+    // the advice does what it says
+    let obeyed = heaptrace(&advice.split(' ').skip(1).collect::<Vec<_>>());
+    assert_eq!(obeyed.code(), 0, "{}", obeyed.stderr);
     assert_eq!(first.collect(attached.wait()).ended.code(), 0);
     assert_victim_well(victim, pid);
 }
