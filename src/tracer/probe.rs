@@ -15,11 +15,18 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Stops over which the cost of one is averaged.
-const ROUND_TRIPS: u32 = 2000;
+/// How long it is measured. What a stop takes depends on what else runs and on where the kernel places both sides, which changes
+/// within fractions of a second: 2000 stops in a row said 13 µs at one time and 51 µs a moment later.
+const MEASURED: Duration = Duration::from_secs(1);
 
-/// Stops before the measurement begins.
-const WARM_UP: u32 = 100;
+/// Stops over which the cost of one is averaged in a round.
+const ROUND_TRIPS: u32 = 500;
+
+/// Stops before a round begins, in which the kernel moves both sides.
+const WARM_UP: u32 = 20;
+
+/// So many rounds are made however long they take.
+const FEWEST_ROUNDS: usize = 3;
 
 /// What the trial showed.
 #[derive(Debug)]
@@ -29,9 +36,31 @@ pub struct TraceCheck {
     /// Whether a breakpoint could be written into its code, and taken out again.
     pub write_code: Result<CodeAccess>,
     /// What an int3 stop costs with its registers read and written: the CPUs left to the scheduler.
-    pub stop: Option<Duration>,
-    /// The same with tracer and child on one CPU.
-    pub stop_pinned: Option<Duration>,
+    pub stop: Option<StopCost>,
+    /// The same with tracer and child on one CPU, measured in turn with the other.
+    pub stop_pinned: Option<StopCost>,
+}
+
+/// What a stop takes, in wall time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StopCost {
+    /// The mean of the middle half of all rounds.
+    pub typical: Duration,
+    /// One round in four took no longer.
+    pub low: Duration,
+    /// One in four took no less.
+    pub high: Duration,
+}
+
+impl StopCost {
+    /// Of rounds of many stops each: the mean time of a stop in each of them. None if there was none.
+    fn of(mut rounds: Vec<Duration>) -> Option<Self> {
+        rounds.sort_unstable();
+        let quarter = rounds.len() / 4;
+        let middle = rounds.get(quarter..rounds.len() - quarter)?;
+        let typical = middle.iter().sum::<Duration>().checked_div(u32::try_from(middle.len()).ok()?)?;
+        Some(Self { typical, low: *middle.first()?, high: *middle.last()? })
+    }
 }
 
 /// How the code of a traced process can be changed.
@@ -68,18 +97,33 @@ fn trial() -> Result<TraceCheck> {
     if check.seize.is_ok() {
         check.write_code = try_code(child.pid);
         child.let_go()?;
-        check.stop = measure(child.pid, false).ok();
-        check.stop_pinned = pinned(child.pid);
+        (check.stop, check.stop_pinned) = measure(child.pid);
     }
     Ok(check)
 }
 
-fn pinned(pid: i32) -> Option<Duration> {
-    let cpu = CpuSet::of(0).ok()?.single()?;
-    // This thread ends with the trial, so nobody needs its old mask.
-    cpu.apply(0).ok()?;
-    cpu.apply(pid).ok()?;
-    measure(pid, true).ok()
+/// What a stop costs with the CPUs left to the scheduler, and on one of them. Both in turn: the machine is another one a moment
+/// later.
+fn measure(pid: i32) -> (Option<StopCost>, Option<StopCost>) {
+    let everywhere = CpuSet::of(0).ok();
+    let one = everywhere.and_then(|cpus| cpus.single());
+    let (mut scheduled, mut pinned) = (Vec::new(), Vec::new());
+    let mut waiting = Waiting::new();
+    let began = Instant::now();
+    while began.elapsed() < MEASURED || scheduled.len() < FEWEST_ROUNDS {
+        let Ok(mean) = round(pid, &mut waiting, false) else { break };
+        scheduled.push(mean);
+        let (Some(everywhere), Some(one)) = (&everywhere, &one) else { continue };
+        let place = |cpus: &CpuSet| cpus.apply(0).and_then(|()| cpus.apply(pid));
+        if place(one).is_ok() {
+            pinned.extend(round(pid, &mut waiting, true));
+        }
+        // This thread ends with the trial: nobody else needs its old mask.
+        if place(everywhere).is_err() {
+            break;
+        }
+    }
+    (StopCost::of(scheduled), StopCost::of(pinned))
 }
 
 /// Code of ours, shared with the child as a private mapping: where the trial breakpoint goes. Never called.
@@ -118,14 +162,13 @@ fn write_and_restore(pid: i32, stopped: Option<i32>) -> Result<()> {
 }
 
 /// The mean time of one stop of the child, which executes int3 after int3.
-fn measure(pid: i32, pinned: bool) -> Result<Duration> {
-    let mut waiting = Waiting::new();
+fn round(pid: i32, waiting: &mut Waiting, pinned: bool) -> Result<Duration> {
     for _ in 0..WARM_UP {
-        round_trip(pid, &mut waiting, pinned)?;
+        round_trip(pid, waiting, pinned)?;
     }
     let began = Instant::now();
     for _ in 0..ROUND_TRIPS {
-        round_trip(pid, &mut waiting, pinned)?;
+        round_trip(pid, waiting, pinned)?;
     }
     Ok(began.elapsed() / ROUND_TRIPS)
 }
@@ -209,8 +252,23 @@ mod tests {
         let check = try_trace().unwrap();
         check.seize.unwrap();
         assert_eq!(check.write_code.unwrap(), CodeAccess::Running);
-        assert!(check.stop.unwrap() > Duration::from_nanos(100));
-        assert!(check.stop_pinned.unwrap() > Duration::from_nanos(100));
+        assert!(check.stop.unwrap().low > Duration::from_nanos(100));
+        assert!(check.stop_pinned.unwrap().low > Duration::from_nanos(100));
+    }
+
+    /// Rounds that other programs disturbed, at whatever moment, change little.
+    #[test]
+    fn a_disturbance_does_not_change_the_figure() {
+        let micros = |rounds: &[u64]| StopCost::of(rounds.iter().copied().map(Duration::from_micros).collect());
+        let calm = micros(&[12, 11, 13, 12, 11, 12, 13, 12]).unwrap();
+        let disturbed = micros(&[225, 11, 13, 12, 11, 12, 131, 12]).unwrap();
+        assert_eq!((calm.typical.as_micros(), disturbed.typical.as_micros()), (12, 12));
+        assert_eq!((disturbed.low.as_micros(), disturbed.high.as_micros()), (12, 13));
+        // where it changes all the time, the range says so
+        let restless = micros(&[11, 40, 12, 41, 11, 42, 12, 40]).unwrap();
+        assert_eq!((restless.low.as_micros(), restless.high.as_micros()), (12, 40));
+        assert_eq!(micros(&[7]).unwrap().typical.as_micros(), 7);
+        assert_eq!(micros(&[]), None);
     }
 
     /// Not even a zombie, whatever state the child was in.

@@ -87,6 +87,17 @@ fn missing_names_lead_to_a_package() {
     assert!(!summary.contains("Without symbols") && summary.contains(" places"), "{summary}");
 }
 
+/// "Build it with -g" helps who has not: the libraries in a static program have no lines in any case.
+#[test]
+fn only_a_program_without_lines_is_to_be_built_with_them() {
+    let says = |options: &[&str]| {
+        let summary = Program::new(fixtures::program_with("alike", options)).traced().ended.stderr;
+        summary.contains("build it with -g")
+    };
+    assert!(says(&["-static", "-g0"]) && says(&["-g0"]));
+    assert!(!says(&["-static", "-g"]) && !says(&["-g"]));
+}
+
 /// How much slower the summary says that the program was.
 fn times_slower(summary: &str) -> f64 {
     let text = summary.split_whitespace().collect::<Vec<_>>().join(" ");

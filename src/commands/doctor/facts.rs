@@ -2,10 +2,9 @@
 
 use crate::elf::Elf;
 use crate::tracer::guardian::orphan::Orphan;
-use crate::tracer::probe::{self, CodeAccess, TraceCheck};
+use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
 use crate::tracer::{permission, procfs};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Where distributions put separate debug files.
 pub(super) const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -61,9 +60,9 @@ pub(super) enum Trial {
         /// Whether code could be written while the child ran.
         code: CodeAccess,
         /// The cost of a stop, CPUs left to the scheduler.
-        stop: Option<Duration>,
+        stop: Option<StopCost>,
         /// The same on one CPU.
-        pinned: Option<Duration>,
+        pinned: Option<StopCost>,
     },
 }
 
@@ -78,7 +77,7 @@ pub(super) struct Libc {
     pub(super) debug_file: Option<PathBuf>,
 }
 
-/// Reads everything; takes as long as the trial, a fraction of a second.
+/// Reads everything; takes as long as the trial, over a second.
 pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

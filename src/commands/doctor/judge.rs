@@ -191,23 +191,37 @@ fn stop_cost(facts: &Facts) -> Option<Finding> {
     let Trial::Done { stop: Some(stop), pinned, .. } = facts.trial else { return None };
     let machine = if facts.virtual_machine { ", virtual" } else { "" };
     let cpus = if facts.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", facts.cpus) };
-    let pair = micros(stop * STOPS_PER_PAIR);
-    let text = format!("a stop takes {}, a malloc and its free {pair} ({cpus}{machine})", micros(stop));
+    let typical = stop.typical;
+    let varies = if times(stop.high, stop.low) >= VARIES {
+        format!("; now between {} and {}, as other programs run", micros(stop.low), micros(stop.high))
+    } else {
+        String::new()
+    };
+    let pair = micros(typical * STOPS_PER_PAIR);
+    let text = format!("a stop takes {}, a malloc and its free {pair} ({cpus}{machine}{varies})", micros(typical));
     let finding = Finding::new(Level::Ok, "speed", text);
-    let gain =
-        pinned.filter(|pinned| !pinned.is_zero()).map(|pinned| (pinned, stop.as_secs_f64() / pinned.as_secs_f64()));
-    Some(match gain {
+    let pinned = pinned.map(|pinned| pinned.typical).filter(|pinned| !pinned.is_zero());
+    Some(match pinned.map(|pinned| (pinned, times(typical, pinned))) {
         // Below that, it is not worth showing the program fewer CPUs than there are.
         Some((pinned, gain)) if gain >= 1.5 && facts.cpus > 1 => finding.with_cure(format!(
-            "programs of one thread: with --pin a stop takes {}, {gain:.1} times less",
+            "programs of one thread: with --pin a stop takes {} now, {gain:.1} times less",
             micros(pinned)
         )),
         _ => finding,
     })
 }
 
+/// From here on the rounds of the trial differ so much that one figure says too little.
+const VARIES: f64 = 1.5;
+
+fn times(one: Duration, other: Duration) -> f64 {
+    one.as_secs_f64() / other.as_secs_f64()
+}
+
+/// Two digits: a second trial has the same ones, or nearly.
 fn micros(duration: Duration) -> String {
-    format!("{:.1} µs", duration.as_secs_f64() * 1e6)
+    let micros = duration.as_secs_f64() * 1e6;
+    if micros < 9.95 { format!("{micros:.1} µs") } else { format!("{micros:.0} µs") }
 }
 
 fn hidden_processes(facts: &Facts, value: &str) -> Finding {

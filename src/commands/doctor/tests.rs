@@ -2,9 +2,15 @@
 
 use super::facts::{Facts, Leftovers, Libc, Trial};
 use super::*;
-use crate::tracer::probe::CodeAccess;
+use crate::tracer::probe::{CodeAccess, StopCost};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The same in all rounds, in nanoseconds.
+fn steady(nanos: u64) -> StopCost {
+    let each = Duration::from_nanos(nanos);
+    StopCost { typical: each, low: each, high: each }
+}
 
 fn machine() -> Facts {
     Facts {
@@ -15,11 +21,7 @@ fn machine() -> Facts {
         yama: Some(0),
         privileged: false,
         seccomp: Some(0),
-        trial: Trial::Done {
-            code: CodeAccess::Running,
-            stop: Some(Duration::from_nanos(42_300)),
-            pinned: Some(Duration::from_nanos(9_800)),
-        },
+        trial: Trial::Done { code: CodeAccess::Running, stop: Some(steady(42_300)), pinned: Some(steady(9_800)) },
         cpus: 8,
         virtual_machine: true,
         shadow_stack: false,
@@ -147,11 +149,7 @@ fn kernels_are_judged_by_number() {
 #[test]
 fn pinning_is_recommended_only_where_it_pays() {
     let with = |stop, pinned: Option<u64>, cpus| {
-        let trial = Trial::Done {
-            code: CodeAccess::Running,
-            stop: Some(Duration::from_nanos(stop)),
-            pinned: pinned.map(Duration::from_nanos),
-        };
+        let trial = Trial::Done { code: CodeAccess::Running, stop: Some(steady(stop)), pinned: pinned.map(steady) };
         find(&Facts { trial, cpus, ..machine() }, "speed").unwrap().cure
     };
     assert!(with(42_000, Some(10_000), 2).unwrap().contains("4.2 times less"));
@@ -159,6 +157,17 @@ fn pinning_is_recommended_only_where_it_pays() {
     assert_eq!(with(42_000, Some(10_000), 1), None);
     assert_eq!(with(42_000, None, 2), None);
     assert_eq!(with(42_000, Some(0), 2), None);
+}
+
+#[test]
+fn a_cost_that_varies_is_told_as_a_range() {
+    let text = |low| {
+        let stop = StopCost { low: Duration::from_nanos(low), ..steady(42_300) };
+        let trial = Trial::Done { code: CodeAccess::Running, stop: Some(stop), pinned: None };
+        find(&Facts { trial, ..machine() }, "speed").unwrap().text
+    };
+    assert!(text(11_000).contains("now between 11 µs and 42 µs"), "{}", text(11_000));
+    assert!(!text(41_000).contains("between"), "{}", text(41_000));
 }
 
 #[test]
