@@ -29,7 +29,6 @@ mod variables;
 pub use companions::{Companion, Leads};
 pub use demangle::function_name;
 pub use files::{Bytes, DebugServers, FileVersion, Search};
-pub use packages::debug_packages;
 pub use perfmap::PerfMap;
 pub use similar::Similar;
 
@@ -130,6 +129,10 @@ impl Symbolize for Symbolizer {
             self.variables.insert(module, variables);
         }
         self.variables.get(&module)?.find(addr)
+    }
+
+    fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
+        packages::debug_packages(&self.search.root, files)
     }
 
     fn take_warnings(&mut self) -> Vec<String> {

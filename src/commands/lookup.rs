@@ -7,7 +7,6 @@ use crate::profile::symbolize::{Resolution, Symbolize};
 use crate::symbols::{DebugServers, Symbolizer};
 use crate::tracer::control;
 use rustc_hash::FxHashMap;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -72,22 +71,19 @@ impl Patience {
         false
     }
 
-    /// After `more` of waiting for the names of `what`.
+    /// After `more` of waiting for `what`.
     fn wait(&mut self, more: Duration, what: &str) {
         self.waited += more;
         if self.waited >= self.next_word {
             self.next_word = self.waited + REMINDER;
             let seconds = self.waited.as_secs();
-            self.say(&format!(
-                "looking up the names of {what} ({seconds} s; Ctrl-C writes what is there without them)"
-            ));
+            self.say(&format!("looking up {what} ({seconds} s; Ctrl-C writes what is there without them)"));
         }
     }
 
     fn say(&self, text: &str) {
         if !self.quiet {
-            // A closed stderr is no reason to give up.
-            let _ = writeln!(io::stderr(), "heaptrace: {text}");
+            super::tell(text);
         }
     }
 }
@@ -95,12 +91,14 @@ impl Patience {
 enum Question {
     Resolve(ModuleId, Vec<ObjAddr>),
     Variable(ModuleId, ObjAddr),
+    Packages(Vec<PathBuf>),
     Warnings,
 }
 
 enum Answer {
     Resolved(Resolution),
     Variable(Option<(String, u64)>),
+    Packages(Vec<Option<String>>),
     Warnings(Vec<String>),
 }
 
@@ -145,12 +143,14 @@ impl<'a> Lookup<'a> {
     }
 
     fn ask(&mut self, question: Question, module: ModuleId) -> Option<Answer> {
-        let answer = self.answer_to(question, module);
+        let path = self.paths.get(&module).map(|path| path.to_string_lossy().into_owned());
+        let what = format!("the names of {}", path.as_deref().unwrap_or("generated code"));
+        let answer = self.answer_to(question, &what);
         self.incomplete |= answer.is_none();
         answer
     }
 
-    fn answer_to(&mut self, question: Question, module: ModuleId) -> Option<Answer> {
+    fn answer_to(&mut self, question: Question, what: &str) -> Option<Answer> {
         if self.broken_down || !self.patience.lasts() || self.questions.send(question).is_err() {
             return None;
         }
@@ -167,8 +167,7 @@ impl<'a> Lookup<'a> {
                 }
                 Err(RecvTimeoutError::Timeout) if !self.patience.lasts() => return None,
                 Err(RecvTimeoutError::Timeout) => {
-                    let path = self.paths.get(&module).map(|path| path.to_string_lossy());
-                    self.patience.wait(since.elapsed(), path.as_deref().unwrap_or("generated code"));
+                    self.patience.wait(since.elapsed(), what);
                     since = Instant::now();
                 }
             }
@@ -181,6 +180,7 @@ fn serve(mut symbolizer: Symbolizer, questions: &Receiver<Question>, answers: &S
         let answer = match question {
             Question::Resolve(module, addrs) => Answer::Resolved(symbolizer.resolve(module, &addrs)),
             Question::Variable(module, addr) => Answer::Variable(symbolizer.variable(module, addr)),
+            Question::Packages(files) => Answer::Packages(symbolizer.debug_packages(&files)),
             Question::Warnings => Answer::Warnings(symbolizer.take_warnings()),
         };
         if answers.send(answer).is_err() {
@@ -200,12 +200,19 @@ impl Symbolize for Lookup<'_> {
     fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
         match self.ask(Question::Variable(module, addr), module)? {
             Answer::Variable(variable) => variable,
-            Answer::Resolved(_) | Answer::Warnings(_) => None,
+            Answer::Resolved(_) | Answer::Packages(_) | Answer::Warnings(_) => None,
+        }
+    }
+
+    fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
+        match self.answer_to(Question::Packages(files.to_vec()), "which packages bring the names that are missing") {
+            Some(Answer::Packages(packages)) => packages,
+            _ => vec![None; files.len()],
         }
     }
 
     fn take_warnings(&mut self) -> Vec<String> {
-        let mut warnings = match self.answer_to(Question::Warnings, ModuleId::NONE) {
+        let mut warnings = match self.answer_to(Question::Warnings, "names") {
             Some(Answer::Warnings(warnings)) => warnings,
             _ => Vec::new(),
         };

@@ -10,7 +10,7 @@ use crate::profile::identity::is_unresolved;
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer, debug_packages};
+use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::tracer::root::TargetRoot;
 use rustc_hash::FxHashMap;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,10 @@ impl Symbolize for Remembering<'_> {
 
     fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
         self.inner.variable(module, addr)
+    }
+
+    fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
+        self.inner.debug_packages(files)
     }
 
     fn take_warnings(&mut self) -> Vec<String> {
@@ -150,7 +154,6 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         gone_with_exec: image.gone_with_exec,
     });
     let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
-    let package_root = root.clone();
     let map_name = format!("/tmp/perf-{}.map", recording.pid_inside.unwrap_or(recording.pid));
     let perf_map = PerfMap {
         path: below(&root, Path::new(&map_name)),
@@ -206,13 +209,13 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
     };
     let mut profile = build(input, symbolizer.as_mut()).profile;
     if options.symbolize {
-        name_packages(&mut profile, &package_root);
+        name_packages(&mut profile, symbolizer.as_mut());
     }
     profile
 }
 
 /// Looks up which packages would bring the names and lines that are missing.
-fn name_packages(profile: &mut Profile, root: &Path) {
+fn name_packages(profile: &mut Profile, symbolizer: &mut dyn Symbolize) {
     let mut lacking = vec![false; profile.modules.len()];
     for location in &profile.locations {
         if let Some(lacks) = location.module.and_then(|module| lacking.get_mut(module)) {
@@ -222,14 +225,14 @@ fn name_packages(profile: &mut Profile, root: &Path) {
         }
     }
     let lacking = || lacking.iter().copied();
-    let paths: Vec<&Path> = profile
+    let paths: Vec<PathBuf> = profile
         .modules
         .iter()
         .zip(lacking())
         .filter(|(_, lacks)| *lacks)
-        .map(|(module, _)| module.path.as_path())
+        .map(|(module, _)| module.path.clone())
         .collect();
-    let mut packages = debug_packages(root, &paths).into_iter();
+    let mut packages = symbolizer.debug_packages(&paths).into_iter();
     for (module, _) in profile.modules.iter_mut().zip(lacking()).filter(|(_, lacks)| *lacks) {
         module.debug_package = packages.next().flatten();
     }

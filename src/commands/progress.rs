@@ -144,7 +144,7 @@ impl Notice {
         let on = shared && options.verbosity == Verbosity::Normal && options.progress.resolve(true);
         if on && !options.progress.resolve(false) && !check && !terminal::is_taken(&io::stderr()) {
             let name = basename(Path::new(program));
-            let _ = writeln!(io::stderr(), "heaptrace: profiling {name}; a summary follows at its end");
+            super::tell(&format!("profiling {name}; a summary follows at its end"));
         }
         Self { hint_at: (on && !options.progress.resolve(false)).then_some(Self::HINT) }
     }

@@ -1,5 +1,6 @@
 //! What lacks names or line numbers, and what would bring them.
 
+use super::escape::printable;
 use super::sections::{Layout, heading, prose};
 use super::text::{basename, grouped, human_bytes, is_system_file, left, percent, plural, shell_words, wrap};
 use super::view::{Headline, Site, View};
@@ -66,7 +67,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
             heading(out, layout, "Without line numbers");
         }
         let cure = match (&main.debug_package, is_system_file(&main.path)) {
-            (Some(package), _) => format!("the package {package} adds them"),
+            (Some(package), _) => format!("the package {} adds them", printable(package)),
             (None, true) => "its package's debug symbols would add them".to_owned(),
             (None, false) => "build it with -g".to_owned(),
         };
@@ -136,7 +137,7 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
 fn cure(module: &ModuleInfo) -> String {
     match (&module.debug_package, is_system_file(&module.path)) {
         _ if module.symbols.lines => "its debug information does not cover that code".to_owned(),
-        (Some(package), _) => format!("apt install {package}"),
+        (Some(package), _) => format!("apt install {}", printable(package)),
         (None, true) => match &module.build_id {
             Some(id) => format!("its package's debug symbols (build id {id})"),
             None => "its package's debug symbols".to_owned(),

@@ -2,6 +2,7 @@
 
 use super::SymbolStatus;
 use crate::addr::{ModuleId, ObjAddr};
+use std::path::PathBuf;
 
 /// A function's name.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -45,6 +46,11 @@ pub trait Symbolize {
     fn variable(&mut self, module: ModuleId, addr: ObjAddr) -> Option<(String, u64)> {
         let _ = (module, addr);
         None
+    }
+
+    /// For each of these files, as the process calls them, the package that would bring its debug information.
+    fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
+        vec![None; files.len()]
     }
 
     /// Sentences about what went wrong since the last call.

@@ -26,6 +26,9 @@ const SUMMED_AT_ONCE: usize = 1 << 20;
 /// O_NONBLOCK on Linux x86-64: opening a FIFO that has taken a file's place must not wait for a writer.
 pub(super) const NONBLOCK: i32 = 0o4000;
 
+/// O_NOFOLLOW on Linux x86-64: a link may be anybody's, and lead anywhere.
+pub(super) const NOFOLLOW: i32 = 0o400_000;
+
 /// Where debug files are by default.
 const DEFAULT_DEBUG_DIR: &str = "/usr/lib/debug";
 

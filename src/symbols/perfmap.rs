@@ -2,7 +2,7 @@
 //! LuaJIT, Python with `-X perf`. One line a function: start and size in hexadecimal digits, then its name, which may have
 //! blanks in it (the kernel's tools/perf/Documentation/jit-interface.txt).
 
-use super::files::NONBLOCK;
+use super::files::{NOFOLLOW, NONBLOCK};
 use super::{FunctionName, Resolution, SymFrame};
 use crate::addr::ObjAddr;
 use crate::profile::SymbolStatus;
@@ -11,9 +11,6 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::SystemTime;
-
-/// O_NOFOLLOW on Linux x86-64: a link in /tmp may be anybody's, and lead anywhere.
-const NOFOLLOW: i32 = 0o400_000;
 
 const ROOT: u32 = 0;
 

@@ -188,3 +188,46 @@ fn a_signal_ends_the_looking_up_of_names() {
         assert!(!Path::new("/proc").join(pid.trim()).exists(), "the client has ended");
     }
 }
+
+/// What stands where a container's package lists should be: a pipe that nobody writes to, a device, a sparse file; and lists that
+/// are called what no package is. The profile is written, and the right list is found all the same.
+#[test]
+fn a_container_s_package_lists_hold_nobody_up() {
+    let root = TempDir::new();
+    let lists = root.path().join("var/lib/dpkg/info");
+    std::fs::create_dir_all(&lists).unwrap();
+    std::fs::copy(fixtures::program_with("layers", &["-static", "-Wl,-S"]), root.path().join("layers")).unwrap();
+    tool("mkfifo", &[lists.join("pipe.list").to_str().unwrap()]);
+    std::os::unix::fs::symlink("/dev/zero", lists.join("zero.list")).unwrap();
+    std::fs::File::create(lists.join("sparse.list")).unwrap().set_len(1 << 40).unwrap();
+    for name in ["esc\x1b[31m", "app;reboot", "app\nreboot"] {
+        std::fs::write(lists.join(format!("{name}.list")), "/layers\n").unwrap();
+    }
+    let program = Program::new("env").args(["-u", "LEDGER", "chroot", root.path().to_str().unwrap(), "/layers"]);
+    let ended = program.traced().ended;
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("no line numbers: build it with -g"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains('\x1b') && !ended.stderr.contains("reboot"), "{}", ended.stderr);
+    std::fs::write(lists.join("app.list"), "/layers\n").unwrap();
+    let ended = program.traced().ended;
+    assert!(ended.stderr.contains("the package app-dbgsym adds them"), "{}", ended.stderr);
+}
+
+/// The path of a program whose names take long is told as text.
+#[test]
+fn a_program_s_name_does_nothing_to_the_terminal() {
+    let folder = TempDir::new();
+    let target = folder.path().join("q\x1b[31mz\u{202e}");
+    std::fs::copy(fixtures::program_with("layers", &["-Wl,--build-id=0xabcdef01ee", "-s"]), &target).unwrap();
+    let client = folder.path().join("debuginfod-find");
+    std::fs::write(&client, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    std::fs::set_permissions(&client, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().to_str().unwrap(), std::env::var("PATH").unwrap());
+    let program = Program::new(&target).env("PATH", &path).env("DEBUGINFOD_URLS", "http://localhost:1");
+    let running = program.start_traced(&["--debuginfod"]);
+    wait_until("the user is told", || running.stderr_so_far().contains("looking up the names of "));
+    running.signal(Signal::SIGTERM);
+    let said = program.collect(running.wait()).ended.stderr;
+    assert!(said.contains("q?[31mz?"), "{said}");
+    assert!(!said.contains(['\x1b', '\u{202e}']), "{said}");
+}

@@ -144,6 +144,11 @@ impl Running {
         kill(Pid::from_raw(self.pid), signal).unwrap();
     }
 
+    /// What it has written to standard error by now.
+    pub fn stderr_so_far(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap()).into_owned()
+    }
+
     /// Whether it has not been reaped yet.
     pub fn is_alive(&self) -> bool {
         procfs::state(self.pid).is_some_and(|state| state != 'Z')
@@ -170,7 +175,7 @@ impl Running {
             self.give_up(&format!("it ended, but left processes {leftover:?}"));
         }
         self.over = true;
-        let stderr = String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap()).into_owned();
+        let stderr = self.stderr_so_far();
         Ended { status, stdout, stderr }
     }
 

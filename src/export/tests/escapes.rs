@@ -36,6 +36,7 @@ fn hostile_profile() -> Profile {
     }
     for module in &mut profile.modules {
         module.path.as_mut_os_string().push(bad);
+        module.debug_package = Some(format!("app{bad}"));
     }
     profile.allocators.iter_mut().flat_map(|user| &mut user.functions).for_each(spoil);
     profile.images.iter_mut().for_each(|image| spoil(&mut image.program));
@@ -57,6 +58,10 @@ fn hostile_profile() -> Profile {
         verdict.reasons.push(bad.clone());
     }
     profile
+}
+
+fn first_function(location: &Location) -> usize {
+    location.lines[0].function
 }
 
 /// The first character that is not to be seen, with what stands before it.
@@ -136,7 +141,13 @@ fn lines_are_as_many_as_with_plain_names() {
 
 #[test]
 fn no_terminal_gets_an_active_character() {
-    let profile = hostile_profile();
+    let mut profile = hostile_profile();
+    // names that are missing: what brings them is told
+    let of_library: Vec<usize> =
+        profile.locations.iter().filter(|place| place.module == Some(1)).map(first_function).collect();
+    for function in of_library {
+        profile.functions[function].name.push_str("+0x10");
+    }
     let name = PathBuf::from(format!("out{}.json", hostile()));
     let failure = || output::OutputError::NoFile { path: name.clone() };
     let outcome = |result| Outcome { path: name.clone(), format: Format::Json, allocated_bytes: 1, result };
@@ -149,6 +160,7 @@ fn no_terminal_gets_an_active_character() {
         check_report(&profile, &checked),
         living_leaks(&profile, &living),
     ];
+    assert!(texts[0].contains("apt install\n      app?"), "{}", texts[0]);
     for text in texts {
         assert_eq!(first_active(&text), None, "{text}");
     }
