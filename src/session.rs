@@ -6,6 +6,7 @@
 //! answers with an `Action`; the loop alone carries it out, so no path can forget to resume a task.
 
 mod begin;
+mod borrowers;
 mod breakoff;
 mod children;
 mod detach;

@@ -37,6 +37,7 @@ mod suite {
     mod attach;
     mod awkward;
     mod binaries;
+    mod borrowers;
     mod builds;
     mod check;
     mod containers;

@@ -13,7 +13,6 @@ use crate::session::recording::EndedImage;
 use crate::session::retry::Retry;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
-use crate::session::trapmask::TrapMask;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, files, procfs};
@@ -38,7 +37,7 @@ impl Session {
         if let Some(slot) = self.lender_of(tid)? {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get(slot) {
-                process.free_borrower_of_retry_handler(stopped);
+                process.let_borrower_ignore_trap(stopped);
             }
             self.add_task(slot, tid, Role::Borrower);
             return Ok(None);
@@ -144,7 +143,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
         if process.borrows_memory(child)? {
-            process.free_borrower_of_retry_handler(&stopped);
+            process.let_borrower_ignore_trap(&stopped);
             self.add_task(slot, child, Role::Borrower);
         } else {
             let copy = process.fork(parent, &stopped, &self.common)?;
@@ -221,6 +220,7 @@ impl Session {
             if let Some(task) = process.tasks.remove(old) {
                 process.end_calls_of(task.id);
             }
+            process.forget_trap_of_borrower(old);
             self.stops.forget(old);
         }
         let parent = process.pid;
@@ -360,10 +360,11 @@ impl Process {
         }
         std::mem::swap(&mut space, &mut self.space);
         space.end_guard();
+        self.leave_borrowers_behind();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
-        self.trap_mask = TrapMask::default();
+        self.trap_mask = self.trap_mask.of_next_image();
         self.retry = Retry::default();
         self.yielded.clear();
         self.leaks = LeakWatch::default();
@@ -385,6 +386,7 @@ impl Process {
         self.space.end_guard();
         self.detached = true;
         self.restore_affinity(tid);
+        self.note_trap_action_left();
         Action::Detach
     }
 
@@ -393,6 +395,7 @@ impl Process {
         if let Some(task) = self.tasks.get(tid).copied() {
             self.end_calls_of(task.id);
         }
+        self.forget_trap_of_borrower(tid);
         self.children.untraced += 1;
         let name = procfs::comm(tid);
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {

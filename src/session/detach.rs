@@ -76,10 +76,14 @@ impl Session {
             for process in self.processes.iter_mut() {
                 waiting |= process.ask_to_stop(&mut asked, &mut self.stops);
             }
+            if !waiting {
+                waiting = self.let_last_go();
+            }
             // Everybody sleeps: one of each process that still has our handler has to be woken.
             if !waiting {
                 for process in self.processes.iter_mut() {
                     waiting |= process.ask_to_retire(&mut asked);
+                    waiting |= process.ask_borrowers_to_retire(&mut asked);
                 }
             }
             if !waiting {
@@ -87,6 +91,7 @@ impl Session {
             }
             if Instant::now() > deadline {
                 tracing::warn!("some threads did not stop for the detach within {} s", PATIENCE.as_secs());
+                self.let_last_go();
                 break;
             }
             std::thread::yield_now();
@@ -95,6 +100,21 @@ impl Session {
             process.note_stuck(&asked.settled);
         }
         self.drain_detaching()
+    }
+
+    /// Lets go of the threads that were kept stopped until all others had gone. Whether there was one.
+    fn let_last_go(&mut self) -> bool {
+        let mut last = Vec::new();
+        for process in self.processes.iter_mut() {
+            last.extend(process.last_to_go);
+        }
+        for (tid, status) in &last {
+            self.part_with(*tid, *status, Stopped::regained(*tid), 0);
+        }
+        for process in self.processes.iter_mut() {
+            process.last_to_go = None;
+        }
+        !last.is_empty()
     }
 
     /// One process of several is to be let go, while the others are traced on: takes its probes away and makes its threads
@@ -147,10 +167,14 @@ impl Session {
         if let Some(child) = child.and_then(|child| i32::try_from(child).ok()) {
             self.stops.end_vfork(child);
         }
+        let is_last = |process: &Process| process.last_to_go.is_some() && process.tasks.len() == 1;
+        if self.processes.get(slot).is_some_and(is_last) {
+            self.let_last_go();
+        }
         let Some(process) = self.processes.get_mut(slot) else { return };
         if !has_new_image && process.tasks.is_empty() && process.exit.is_none() {
             // Every thread has been seen outside the pads.
-            process.space.clear_pads(process.retry.handler());
+            process.clear_pads();
             process.note_trap_action_left();
         }
         self.finish_if_over(slot);
@@ -233,6 +257,10 @@ impl Session {
                     left = process.leave_pad(&stopped);
                 }
             }
+            if signal == 0 && process.is_to_go_last(tid, status) {
+                self.stops.serving = None;
+                return;
+            }
             if signal == 0 && !process.retire_retry_handler_by(status, &stopped) {
                 // It is let go at its next stop.
                 self.stops.serving = None;
@@ -306,7 +334,8 @@ impl Process {
         let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
         let may_sleep_on = !self.exit_kill && !needs_stop && !asked.everyone;
         for tid in self.tasks.tids() {
-            if asked.settled.contains(&tid) && !needs_stop {
+            let is_last = self.last_to_go.is_some_and(|(last, _)| last == tid);
+            if is_last || asked.settled.contains(&tid) && !needs_stop {
                 continue;
             }
             let Some(task) = self.tasks.get(tid).copied() else { continue };
@@ -362,6 +391,58 @@ impl Process {
         true
     }
 
+    /// The same for children that borrow the memory, which have the handler on their own.
+    fn ask_borrowers_to_retire(&mut self, asked: &mut Asked) -> bool {
+        let mut waiting = false;
+        for (pid, chosen) in self.borrowers_to_retire(&asked.tried) {
+            if asked.retiring.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+                waiting = true;
+                continue;
+            }
+            match chosen {
+                Err(NobodyLeft) => {}
+                Ok(None) => waiting = true,
+                Ok(Some(tid)) => {
+                    waiting = true;
+                    asked.tried.insert(tid);
+                    asked.retiring.insert(pid, tid);
+                    if let Err(error) = self.interrupt(tid) {
+                        tracing::warn!("{error}");
+                    }
+                }
+            }
+        }
+        waiting
+    }
+
+    /// Whether a thread that is about to be let go stays stopped until all others have gone: it then puts back that the program
+    /// ignores SIGTRAP.
+    fn is_to_go_last(&mut self, tid: i32, status: WaitStatus) -> bool {
+        let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
+        let goes_last = fits
+            && self.last_to_go.is_none()
+            && self.ignores_trap()
+            && self.is_own_thread(tid)
+            && self.has_handler_to_retire()
+            && self.tasks.len() > 1;
+        if goes_last {
+            self.last_to_go = Some((tid, status));
+        }
+        goes_last
+    }
+
+    /// Whether others than the thread that goes last may still be at a breakpoint.
+    pub(super) fn has_others_to_let_go(&self, tid: i32) -> bool {
+        self.tasks.len() > 1 && self.last_to_go.is_none_or(|(last, _)| last != tid)
+    }
+
+    /// Every thread was seen outside the pads: empties them, but for the handler if it could not be taken out.
+    fn clear_pads(&mut self) {
+        let others = || self.space.known_retry_handler().filter(|_| self.is_retry_handler_in_borrowers());
+        let kept = self.retry.handler().or_else(others);
+        self.space.clear_pads(kept);
+    }
+
     /// At the end of a detach: who could not be let go. If that is nobody, the pads are emptied.
     fn note_stuck(&mut self, settled: &BTreeSet<i32>) {
         let is_settled = |task: &&Task| settled.contains(&task.id.tid);
@@ -370,7 +451,7 @@ impl Process {
             tracing::warn!("{} threads could not be stopped for the detach", self.stuck);
         } else {
             // Every thread has now been seen outside the pads, and none can enter one any more.
-            self.space.clear_pads(self.retry.handler());
+            self.clear_pads();
         }
         let is_caught = procfs::status_signals(self.pid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         if is_caught && self.has_handler_to_retire() {

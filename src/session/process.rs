@@ -1,5 +1,6 @@
 //! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
 
+use super::borrowers::BorrowersTraps;
 use super::leakscan::LeakWatch;
 use super::pausing::Pause;
 use super::recording::EndedImage;
@@ -95,6 +96,9 @@ pub struct Process {
     pub(super) unknown_stops: u64,
     pub(super) trap_mask: TrapMask,
     pub(super) retry: Retry,
+    pub(super) borrowers_traps: BorrowersTraps,
+    /// The thread that is let go last, stopped meanwhile.
+    pub(super) last_to_go: Option<(i32, WaitStatus)>,
     /// Threads for which the handler for SIGTRAP was taken out a moment ago.
     pub(super) yielded: HashSet<i32>,
     pub(super) leaks: LeakWatch,
@@ -207,6 +211,8 @@ impl Process {
             unknown_stops: 0,
             trap_mask: TrapMask::default(),
             retry: Retry::default(),
+            borrowers_traps: BorrowersTraps::default(),
+            last_to_go: None,
             yielded: HashSet::new(),
             leaks: LeakWatch::default(),
             unrestored: 0,

@@ -1,9 +1,14 @@
 //! When the target has our handler for SIGTRAP ([`crate::tracer::retry`]), and when it must not.
 //!
-//! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone. The program must not notice it: before a
-//! SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread is
-//! back at a breakpoint and the action is the default one; a forked child that is let go does not keep it; nor does a process
+//! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone, or ignores it. The program must not notice it:
+//! before a SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread
+//! is back at a breakpoint and the action is one of these; a forked child that is let go does not keep it; nor does a process
 //! that is detached from.
+//!
+//! A program that ignores SIGTRAP could not be given that back at each hit, which resets it: when the kernel is told to ignore a
+//! signal, it forgets those that wait to be delivered (sigaction(2), "flush"), and with them the traps of other threads that have
+//! just run into breakpoints. Those would go on within an instruction. So it is given back when no thread can be at a breakpoint:
+//! by the last that is let go.
 
 use super::process::Process;
 use super::processes::Slot;
@@ -14,7 +19,7 @@ use super::{Action, Session};
 use crate::addr::Addr;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
-use crate::tracer::remote::{Caller, RemoteCall};
+use crate::tracer::remote::{Caller, KernelAction, RemoteCall};
 use crate::tracer::retry::{self, Disturbance, RetryHandler};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control, procfs};
@@ -55,6 +60,12 @@ const EARLY: Duration = Duration::from_secs(1);
 
 /// How often a request is repeated on which the program's life depends.
 const ATTEMPTS: u32 = 3;
+
+/// The action of a program that ignores a signal.
+pub(super) const IGNORING: KernelAction = [retry::IGNORE, 0, 0, 0];
+
+/// The default action.
+const DEFAULT: KernelAction = [0; 4];
 
 impl Session {
     /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
@@ -124,8 +135,8 @@ impl Process {
     ) -> Result<Option<WaitStatus>> {
         let handler = match self.retry {
             Retry::Never => return Ok(None),
-            Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK => return Ok(None),
-            _ if !self.is_own_thread(tid) => return Ok(None),
+            Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => return Ok(None),
+            _ if !self.shares_trap_action(tid) => return self.keep_retry_handler_of_borrower(tid, thread),
             Retry::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
                     self.retry = Retry::Set(handler, Some(Instant::now()));
@@ -136,7 +147,7 @@ impl Process {
             Retry::Unset => {
                 // Back at a breakpoint, the thread is done with what the handler had to be taken out for.
                 self.yielded.remove(&tid);
-                if !self.yielded.is_empty() || self.trap_mask.action != TrapAction::Default {
+                if !self.yielded.is_empty() || !self.leaves_trap_alone() {
                     return Ok(None);
                 }
                 match self.prepare_retry_handler()? {
@@ -182,16 +193,20 @@ impl Process {
         matches!(self.retry, Retry::Unset)
     }
 
-    fn is_own_thread(&self, tid: i32) -> bool {
+    pub(super) fn is_own_thread(&self, tid: i32) -> bool {
         self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
     }
 
-    fn prepare_retry_handler(&mut self) -> Result<Option<RetryHandler>> {
-        if self.settings.guardian.is_none() { Ok(None) } else { self.space.retry_handler() }
+    pub(super) fn prepare_retry_handler(&mut self) -> Result<Option<RetryHandler>> {
+        let Some(handler) = (if self.settings.guardian.is_none() { None } else { self.space.retry_handler()? }) else {
+            return Ok(None);
+        };
+        handler.puts_back(self.ignores_trap(), &mut self.space.memory)?;
+        Ok(Some(handler))
     }
 
     /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it has hit.
-    fn home_of(&self, thread: &Stopped) -> Result<RawRegs> {
+    pub(super) fn home_of(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
         let before = raw.before_trap();
         let has_hit = self.space.breakpoints.is_or_was_there(Addr(before.0.rip)) && thread.is_breakpoint_trap()?;
@@ -211,10 +226,14 @@ impl Process {
         }
     }
 
-    /// Takes the handler out, if it may be there. Some: the thread's end was reported instead.
+    /// Puts the program's own action back: takes the handler out, if it may be there. Some: the thread's end was reported instead.
     pub(super) fn retire_retry_handler(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
         match self.retry.handler() {
             Some(handler) => self.remove_retry_handler(thread, handler),
+            None if self.has_lost_ignoring() => {
+                let home = self.home_of(thread)?;
+                self.set_trap_action(thread, home, IGNORING)
+            }
             None => Ok(None),
         }
     }
@@ -228,9 +247,8 @@ impl Process {
 
     /// The program asks for SIGTRAP's action, or sets it: it must find its own.
     pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
-        // A child that borrows the memory has actions of its own.
-        if !self.is_own_thread(thread.tid()) {
-            return Ok(None);
+        if !self.shares_trap_action(thread.tid()) {
+            return self.retire_retry_handler_of_borrower(thread);
         }
         self.yielded.insert(thread.tid());
         self.retire_retry_handler(thread)
@@ -239,46 +257,43 @@ impl Process {
     /// Lets the program have a SIGTRAP that is none of ours.
     pub(super) fn deliver_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
         self.before_signal(tid, thread)?;
-        if self.retry.handler().is_none() || !self.is_own_thread(tid) {
+        let shares = self.shares_trap_action(tid);
+        let ended = if shares && self.ignores_trap() {
+            // What somebody has sent (SI_USER and the like) is ignored.
+            if thread.signal_code()? <= 0 {
+                return Ok(Action::Resume(0));
+            }
+            // What the kernel forces is not: the action is reset.
+            self.trap_mask.action = TrapAction::Default;
+            self.retry = Retry::Unset;
+            self.space.tell_guardian_of(None);
+            let home = self.home_of(thread)?;
+            self.set_trap_action(thread, home, DEFAULT)?
+        } else if shares && self.retry.handler().is_some() || !shares && self.has_retry_handler_of_borrower(tid) {
+            self.yield_trap_action(thread)?
+        } else {
             return Ok(Action::Resume(SIGTRAP));
-        }
-        if let Some(status) = self.yield_trap_action(thread)? {
+        };
+        if let Some(status) = ended {
             return Ok(Action::Instead(status));
         }
         // The remote call has used up the stop at which the signal could be delivered.
-        control::send_to_thread(self.pid, tid, SIGTRAP)?;
+        control::send_to_thread(procfs::thread_group(tid)?.unwrap_or(self.pid), tid, SIGTRAP)?;
         Ok(Action::Resume(0))
     }
 
     /// The first stop of a process that the traced one has made, and whose memory is given: it gets the default action back.
     pub(super) fn free_child_of_retry_handler(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
-        let taken_out = || self.space.known_retry_handler().filter(|_| self.trap_mask.action == TrapAction::Default);
+        let taken_out = || self.space.known_retry_handler().filter(|_| self.leaves_trap_alone());
         let Some(handler) = self.retry.handler().or_else(taken_out) else { return Ok(()) };
-        if procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT == 0)
-            || procfs::has_seccomp(child.tid())
-        {
+        let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
+        let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
+        if is_as_it_was || procfs::has_seccomp(child.tid()) {
             return Ok(());
         }
         handler.remove(&mut Caller { thread: child, home: child.registers()?, code: handler.call, memory })?;
         Ok(())
-    }
-
-    /// The same for a child that borrows the memory, unless it shares the actions, too.
-    pub(super) fn free_borrower_of_retry_handler(&self, child: &Stopped) {
-        let tid = child.tid();
-        if procfs::same_signal_actions(tid, self.pid) != Some(false) {
-            return;
-        }
-        let freed = TargetMemory::open(tid, tid).and_then(|mut memory| {
-            memory.stands_still(Some(tid));
-            self.free_child_of_retry_handler(child, &mut memory)
-        });
-        if let Err(error) = freed
-            && !error.is_death()
-        {
-            tracing::warn!("{error}");
-        }
     }
 
     /// A followed child, which has just been forked and is stopped, has the handler if its parent had it at that moment.
@@ -289,7 +304,7 @@ impl Process {
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         if let Some(handler) = self.space.known_retry_handler().filter(|_| caught)
-            && self.trap_mask.action == TrapAction::Default
+            && self.leaves_trap_alone()
         {
             self.retry = Retry::Set(handler, None);
             self.space.tell_guardian_of(Some(handler));
@@ -304,12 +319,17 @@ impl Process {
     /// Whether a detach has to take the handler out.
     pub(super) fn has_handler_to_retire(&self) -> bool {
         // A filter may kill the program for a system call that it would never make itself.
-        self.retry.handler().is_some() && self.exit.is_none() && !procfs::has_seccomp(self.pid)
+        (self.retry.handler().is_some() || self.has_lost_ignoring())
+            && self.exit.is_none()
+            && !procfs::has_seccomp(self.pid)
     }
 
     /// Whether a detach has to take the handler out, and this thread can do it. It may have been seen for the first time just now.
     pub(super) fn is_to_retire_handler(&self, tid: i32) -> Result<bool> {
-        Ok(self.has_handler_to_retire() && procfs::thread_group(tid)? == Some(self.pid))
+        if procfs::thread_group(tid)? == Some(self.pid) {
+            return Ok(self.has_handler_to_retire());
+        }
+        Ok(!self.shares_trap_action(tid) && self.has_retry_handler_of_borrower(tid))
     }
 
     /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
@@ -319,9 +339,19 @@ impl Process {
         if !fits || !self.is_to_retire_handler(thread.tid()).unwrap_or(false) {
             return true;
         }
+        let shares = self.shares_trap_action(thread.tid());
+        if shares && self.ignores_trap() && self.has_others_to_let_go(thread.tid()) {
+            return true;
+        }
         for _ in 0..ATTEMPTS {
-            let Some(handler) = self.retry.handler().filter(|_| self.has_handler_to_retire()) else { break };
-            match self.remove_retry_handler(thread, handler) {
+            if shares && !self.has_handler_to_retire() {
+                break;
+            }
+            let retired = match shares {
+                true => self.retire_retry_handler(thread),
+                false => self.retire_retry_handler_of_borrower(thread),
+            };
+            match retired {
                 Err(TracerError::Unresponsive { .. }) => return false,
                 Err(error) if !error.is_death() => tracing::warn!("{error}"),
                 _ => break,

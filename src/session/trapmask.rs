@@ -8,11 +8,13 @@
 //! there is a probe of the allocator, as the first hit can be the one that resets it.
 
 use super::process::Process;
+use super::retry::IGNORING;
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use crate::session::space::Ensured;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{KernelAction, RemoteCall};
+use crate::tracer::retry::IGNORE;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
@@ -92,10 +94,16 @@ impl TrapMask {
         let blocking = self.blocking.get(&parent).map(|mask| (child, *mask)).into_iter().collect();
         Self { action: self.action, blocking, ..Self::default() }
     }
-}
 
-/// SIG_IGN as a handler.
-const IGNORE: u64 = 1;
+    /// That of the program which this one becomes by exec: to ignore the signal is inherited.
+    pub(super) fn of_next_image(&self) -> Self {
+        let action = match self.action {
+            TrapAction::Known([IGNORE, ..]) => self.action,
+            _ => TrapAction::Default,
+        };
+        Self { action, ..Self::default() }
+    }
+}
 
 impl Process {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it. Some:
@@ -133,8 +141,10 @@ impl Process {
         }
         let repaired = match self.trap_mask.action {
             TrapAction::Default => None,
+            // Our handler stands there meanwhile: see [`super::retry`].
+            TrapAction::Known([IGNORE, ..]) if self.shares_trap_action(tid) => None,
             TrapAction::Known(action) if action[0] == IGNORE || handler == HandlerAtTrap::Reset => {
-                self.set_trap_action(thread, raw, action)?
+                self.set_trap_action(thread, raw.before_trap(), action)?
             }
             TrapAction::Known(_) => None,
             TrapAction::Unknown if handler == HandlerAtTrap::Reset => {
@@ -150,12 +160,26 @@ impl Process {
         Ok(repaired)
     }
 
+    /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see [`super::retry`].
+    pub(super) const fn ignores_trap(&self) -> bool {
+        matches!(self.trap_mask.action, TrapAction::Known([IGNORE, ..]))
+    }
+
+    /// Whether the program has no handler for SIGTRAP, so that it can have ours.
+    pub(super) fn leaves_trap_alone(&self) -> bool {
+        self.trap_mask.action == TrapAction::Default || self.ignores_trap()
+    }
+
+    /// Whether the program ignores SIGTRAP, but the kernel does not know that at present.
+    pub(super) fn has_lost_ignoring(&self) -> bool {
+        self.ignores_trap() && procfs::status_signals(self.pid, "SigIgn").is_some_and(|set| set & SIGTRAP_BIT == 0)
+    }
+
     /// What a trap of this thread has left of the handler for SIGTRAP.
     fn handler_at_trap(&self, tid: i32) -> HandlerAtTrap {
         let expected = match self.trap_mask.action {
-            TrapAction::Default => self.retry.handler().is_some(),
-            TrapAction::Known(action) => action[0] != IGNORE,
-            TrapAction::Unknown => true,
+            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.retry.handler().is_some(),
+            TrapAction::Known(_) | TrapAction::Unknown => true,
         };
         if !expected {
             return HandlerAtTrap::None;
@@ -178,9 +202,7 @@ impl Process {
         }
         looks_forced_open(mask)
             || self.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
-            || handler == HandlerAtTrap::Reset
-                && self.trap_mask.action != TrapAction::Default
-                && !self.others_stand_at_stops(tid)
+            || handler == HandlerAtTrap::Reset && !self.leaves_trap_alone() && !self.others_stand_at_stops(tid)
     }
 
     /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
@@ -203,6 +225,7 @@ impl Process {
         self.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
         self.trap_mask.blocking.remove(&tid);
         self.trap_mask.resumed.remove(&tid);
+        self.forget_trap_of_borrower(tid);
     }
 
     /// A thread that is about to be let go has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
@@ -234,13 +257,17 @@ impl Process {
         if let Some(status) = self.yield_trap_action(thread)? {
             return Ok(Some(status));
         }
+        if !self.shares_trap_action(thread.tid()) {
+            self.note_own_action_of_borrower(thread.tid(), action != 0);
+            return Ok(None);
+        }
         if action == 0 {
             return Ok(None);
         }
         let handler = self.space.memory.read_u64(Addr(action));
         self.trap_mask.action = match handler {
             Some(0) => TrapAction::Default,
-            Some(IGNORE) => TrapAction::Known([IGNORE, 0, 0, 0]),
+            Some(IGNORE) => TrapAction::Known(IGNORING),
             _ => TrapAction::Unknown,
         };
         let Some(return_addr) = self.space.memory.read_word_uncached(Addr(raw.0.rsp)) else { return Ok(None) };
@@ -260,7 +287,7 @@ impl Process {
         }
         let has = |key| procfs::status_signals(tid, key).is_some_and(|set| set & SIGTRAP_BIT != 0);
         if has("SigIgn") {
-            self.trap_mask.action = TrapAction::Known([IGNORE, 0, 0, 0]);
+            self.trap_mask.action = TrapAction::Known(IGNORING);
         } else if has("SigCgt") {
             self.trap_mask.action = TrapAction::Unknown;
         }
@@ -295,14 +322,20 @@ impl Process {
         Ok(None)
     }
 
-    fn set_trap_action(&mut self, thread: &Stopped, raw: &RawRegs, action: KernelAction) -> Result<Option<WaitStatus>> {
+    /// Lets a thread that goes on with the registers `home` set SIGTRAP's action. Some: its end was reported instead.
+    pub(super) fn set_trap_action(
+        &mut self,
+        thread: &Stopped,
+        home: RawRegs,
+        action: KernelAction,
+    ) -> Result<Option<WaitStatus>> {
         // As above.
         if procfs::has_seccomp(thread.tid()) {
             let lost = if action[0] == IGNORE { IGNORING_LOST } else { HANDLER_LOST };
             self.warn_once(lost.to_owned());
             return Ok(None);
         }
-        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(None) };
+        let Some(mut caller) = self.space.caller(thread, home)? else { return Ok(None) };
         let scratch = caller.borrow_stack();
         let bytes: Vec<u8> = action.iter().flat_map(|word| word.to_le_bytes()).collect();
         caller.memory.write_code(scratch.at, &bytes)?;

@@ -242,6 +242,11 @@ impl Guarded {
         self.tell(handler.map_or(What::NoHandler, What::Handler));
     }
 
+    /// Children that borrow the memory may have the handler.
+    pub fn retry_handler_of_others(&self, handler: RetryHandler) {
+        self.tell(What::OthersHandler(handler));
+    }
+
     /// The memory is gone, or somebody else's by now.
     pub fn unmapped(&self, start: Addr, end: Addr) {
         self.tell(What::Unmapped { start, end });

@@ -8,11 +8,15 @@
 //! breakpoint. Such a thread is told by its resume flag, which [`ptrace::Stopped::pass_trap`] sets: a processor clears that flag
 //! with the first instruction, and it is never set behind an int3.
 
+use super::memory::TargetMemory;
 use super::procfs;
 use super::ptrace;
 use super::remote::{Caller, RemoteCall};
 use super::{Result, status::SIGTRAP};
 use crate::addr::Addr;
+
+/// SIG_IGN as a handler.
+pub const IGNORE: u64 = 1;
 
 /// Bit 16 of the flags register.
 pub const RESUME_FLAG: u64 = 1 << 16;
@@ -35,16 +39,16 @@ const RESTORER: u64 = 27;
 /// Where the action to install stands behind the code: four words, as in the kernel's `struct sigaction`.
 const INSTALLED: u64 = 40;
 
-/// Where the default action stands.
-const DEFAULT: u64 = INSTALLED + 32;
+/// Where the program's own action stands, which is put back: the default one, or to ignore the signal.
+const OWN: u64 = INSTALLED + 32;
 
 /// SA_RESTORER of the kernel's <asm/signal.h>, which the C library keeps to itself.
 const SA_RESTORER: u64 = 0x0400_0000;
 
 /// Bytes that the handler takes in the target, with the actions that system calls set.
-pub const SIZE: u64 = DEFAULT + 32;
+pub const SIZE: u64 = OWN + 32;
 
-/// What is to be written at `at`: [`SIZE`] bytes in executable memory.
+/// What is to be written at `at`: [`SIZE`] bytes in executable memory. The default action is put back.
 pub fn image(at: Addr) -> Vec<u8> {
     let mut bytes = CODE.to_vec();
     bytes.resize(INSTALLED as usize, 0);
@@ -58,7 +62,7 @@ pub fn image(at: Addr) -> Vec<u8> {
 
 /// Whether `bytes`, which stand at `at`, begin with an [`image`] for that place.
 pub fn is_image(bytes: &[u8], at: Addr) -> bool {
-    bytes.starts_with(&CODE) && bytes.starts_with(&image(at))
+    bytes.starts_with(&CODE) && image(at).get(..OWN as usize).is_some_and(|image| bytes.starts_with(image))
 }
 
 /// Where the two parts stand that it takes to install and to remove the handler.
@@ -79,13 +83,26 @@ impl RetryHandler {
         caller.exchange_signal_action(SIGTRAP, self.at.add(INSTALLED), Addr(0))
     }
 
-    /// Lets a thread put the default action back, unless the program has set its own, past the C library.
+    /// Says what is put back: the default action, or to ignore the signal.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn puts_back(self, ignoring: bool, memory: &mut TargetMemory) -> Result<()> {
+        let own = if ignoring { IGNORE } else { 0 };
+        let at = self.at.add(OWN);
+        if memory.read_word_uncached(at) == Some(own) { Ok(()) } else { memory.write_code(at, &own.to_le_bytes()) }
+    }
+
+    /// Lets a thread put the program's own action back, unless it has set another one, past the C library.
+    ///
+    /// Where that is to ignore the signal, the kernel forgets the traps that other threads of the process have just run into:
+    /// none may stand behind a breakpoint then.
     ///
     /// # Errors
     /// As for [`Caller::call`].
     pub fn remove(self, caller: &mut Caller<'_>) -> Result<RemoteCall> {
         let scratch = caller.borrow_stack();
-        let mut called = caller.exchange_signal_action(SIGTRAP, self.at.add(DEFAULT), scratch.at)?;
+        let mut called = caller.exchange_signal_action(SIGTRAP, self.at.add(OWN), scratch.at)?;
         if let RemoteCall::Done(result) = called {
             // Without an answer there was no room on the stack, and nothing is known against it.
             let handler = if result == 0 { caller.memory.read_word_uncached(scratch.at) } else { None };

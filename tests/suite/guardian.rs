@@ -26,7 +26,7 @@ fn wait_until_gone(pid: i32) {
 }
 
 /// Kills heaptrace and waits until its guardian is gone, and the kernel is done with heaptrace, too.
-fn kill_heaptrace(heaptrace: i32, pid: i32) {
+pub fn kill_heaptrace(heaptrace: i32, pid: i32) {
     let guardian = guardian_of(heaptrace);
     assert!(!procfs::group_members(heaptrace).contains(&guardian), "the terminal's signals would reach it");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(heaptrace), Signal::SIGKILL).unwrap();
@@ -35,7 +35,7 @@ fn kill_heaptrace(heaptrace: i32, pid: i32) {
 }
 
 /// Hears from the victim that all is well, and looks itself.
-fn assert_untouched(victim: &mut Running, pid: i32) {
+pub fn assert_untouched(victim: &mut Running, pid: i32) {
     victim.send("still alive?");
     assert_eq!(victim.line(), "alive");
     procfs::assert_left_as_it_was(pid);
@@ -43,15 +43,22 @@ fn assert_untouched(victim: &mut Running, pid: i32) {
 }
 
 fn killed_in_attach(threads: &str, rounds: u32) {
+    attach_rounds(threads, rounds, |victim, pid, attached| {
+        kill_heaptrace(attached.pid(), pid);
+        assert_untouched(victim, pid);
+        attached.assert_killed();
+    });
+}
+
+/// Attaches to a victim again and again, each time until its probes have been hit; what happens then, `then` says. In the end the
+/// victim must have found nothing wrong.
+fn attach_rounds(threads: &str, rounds: u32, mut then: impl FnMut(&mut Running, i32, Running)) {
     let program = Program::fixture("victim").args([threads]);
     let (mut victim, pid) = start_victim(&program);
     for round in 0..crate::suite::rounds(rounds) {
-        let tracer = Program::new("/bin/true");
-        let attached = tracer.start_attached(&["-v"], pid);
+        let attached = Program::new("/bin/true").start_attached(&["-v"], pid);
         wait_until_working(&mut victim, pid, threads != "0", round);
-        kill_heaptrace(attached.pid(), pid);
-        assert_untouched(&mut victim, pid);
-        attached.assert_killed();
+        then(&mut victim, pid, attached);
     }
     victim.feed(b"");
     assert_eq!(victim.line(), "ok");
@@ -156,20 +163,12 @@ fn replace_guardian(heaptrace: i32, pid: i32) {
 #[test]
 fn t42_killed_after_its_guardian() {
     for threads in ["0", "2"] {
-        let program = Program::fixture("victim").args([threads]);
-        let (mut victim, pid) = start_victim(&program);
-        for round in 0..crate::suite::rounds(2) {
-            let tracer = Program::new("/bin/true");
-            let attached = tracer.start_attached(&["-v"], pid);
-            wait_until_working(&mut victim, pid, threads != "0", round);
+        attach_rounds(threads, 2, |victim, pid, attached| {
             replace_guardian(attached.pid(), pid);
             kill_heaptrace(attached.pid(), pid);
-            assert_untouched(&mut victim, pid);
+            assert_untouched(victim, pid);
             attached.assert_killed();
-        }
-        victim.feed(b"");
-        assert_eq!(victim.line(), "ok");
-        victim.wait().success();
+        });
     }
 }
 
@@ -196,31 +195,22 @@ fn told_of_earlier_one(traced: &crate::support::program::Traced) -> String {
 }
 
 /// T42: heaptrace and its guardian are killed together: `doctor` tells, and the next attach takes out what they have left, be
-/// there threads that wait in the handler for SIGTRAP or not.
+/// there threads that wait in the handler for SIGTRAP or not. `HEAPTRACE_TEST_FACTOR=50` does it 200 times.
 #[test]
 fn t42_killed_together_with_its_guardian() {
     for threads in ["0", "3"] {
-        let program = Program::fixture("victim").args([threads]);
-        let (mut victim, pid) = start_victim(&program);
-        assert!(doctor(pid).contains("none"), "{}", doctor(pid));
-        for round in 0..crate::suite::rounds(2) {
-            let tracer = Program::new("/bin/true");
-            let attached = tracer.start_attached(&["-v"], pid);
-            wait_until_working(&mut victim, pid, threads != "0", round);
+        attach_rounds(threads, 2, |victim, pid, attached| {
             kill_both(attached.pid(), pid);
             attached.assert_killed();
             assert!(doctor(pid).contains("has left"), "{}", doctor(pid));
-            let traced = super::attach::attach_while_it_works(&mut victim, pid);
+            let traced = super::attach::attach_while_it_works(victim, pid);
             let told = told_of_earlier_one(&traced);
             assert!(told.ends_with("have been taken out"), "{told}\n{}", traced.ended.stderr);
             assert_eq!(traced.report.anomaly("lost"), 0);
             procfs::wait_until_let_go(pid);
-            assert_untouched(&mut victim, pid);
+            assert_untouched(victim, pid);
             assert!(doctor(pid).contains("none"), "{}", doctor(pid));
-        }
-        victim.feed(b"");
-        assert_eq!(victim.line(), "ok");
-        victim.wait().success();
+        });
     }
 }
 

@@ -77,6 +77,20 @@ fn t07_sigtrap_blocked_and_ignored() {
     sigtrap_is_kept("ignored");
 }
 
+/// T07 with SIGTRAP ignored by several threads at once: when the kernel is told anew to ignore a signal, it forgets those that wait,
+/// the traps of threads among them that have just hit a probe.
+#[test]
+fn t07_sigtrap_ignored_by_threads() {
+    for _ in 0..crate::suite::rounds(1) {
+        let program = Program::fixture("ignoring").args(["8"]);
+        let traced = program.traced();
+        assert_eq!(traced.ended.text(), "ok\n", "{}", traced.ended.stderr);
+        // beside the ledger's, each thread's stack and handle
+        assert_eq!(traced.report.site_sum(&["work"], "/allocated/objects"), program.ledger().total("allocations"));
+        traced.report.assert_no_anomaly();
+    }
+}
+
 fn sigtrap_is_kept(mode: &str) {
     let program = Program::fixture("sigtrap").args([mode]);
     let traced = program.traced();

@@ -276,6 +276,13 @@ impl AddressSpace {
         }
     }
 
+    /// Says that children which borrow the memory may have the handler.
+    pub fn tell_guardian_of_borrowers(&self, handler: RetryHandler) {
+        if let Some(guarded) = &self.guarded {
+            guarded.retry_handler_of_others(handler);
+        }
+    }
+
     /// Tells a new guardian what stands in this memory, and whether the handler for SIGTRAP is installed.
     pub fn guard_anew(&self, handler: Option<RetryHandler>) {
         let Some(guarded) = &self.guarded else { return };
@@ -289,6 +296,9 @@ impl AddressSpace {
         }
         for (start, len) in self.pads.regions() {
             guarded.code(start, len);
+        }
+        if let Some(known) = self.retry_handler {
+            guarded.retry_handler_of_others(known);
         }
         guarded.retry_handler(handler);
     }
@@ -369,7 +379,8 @@ impl AddressSpace {
             if let Some(handler) = kept
                 && let Some(offset) = handler.at.0.checked_sub(start.0).filter(|offset| *offset < len)
             {
-                let image = retry::image(handler.at);
+                let mut image = retry::image(handler.at);
+                self.memory.read_uncached(handler.at, &mut image);
                 for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(image) {
                     *byte = kept;
                 }

@@ -67,7 +67,7 @@ impl Orphan {
         let modules = maps::modules(&mappings);
         let Some(handler) = modules.iter().find_map(|module| evidence(&memory, module)) else { return Ok(None) };
         let mut bytes = Bytes::default();
-        bytes.handler = handler.installed;
+        (bytes.handler, bytes.others_handler) = (handler.installed, handler.installed);
         let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, bytes, unproved: 0 };
         for module in modules.iter().filter(|module| !module.is_vdso()) {
             search.compare(module);

@@ -50,6 +50,8 @@ pub enum What {
     Handler(RetryHandler),
     /// It is no longer.
     NoHandler,
+    /// Children that borrow the memory may have it.
+    OthersHandler(RetryHandler),
     /// What was known of these addresses holds no longer.
     Unmapped {
         /// The first.
@@ -76,6 +78,7 @@ impl Record {
             What::Forget => (5, 0, 0),
             What::Handler(handler) => (6, handler.at.0, handler.call.0),
             What::NoHandler => (7, 0, 0),
+            What::OthersHandler(handler) => (9, handler.at.0, handler.call.0),
             What::Copy { pid, of } => (8, u64::from(pid.cast_unsigned()), u64::from(of)),
         };
         let mut bytes = [0; SIZE];
@@ -102,6 +105,7 @@ impl Record {
             5 => What::Forget,
             6 => What::Handler(RetryHandler { at: Addr(first), call: Addr(second) }),
             7 => What::NoHandler,
+            9 => What::OthersHandler(RetryHandler { at: Addr(first), call: Addr(second) }),
             8 => What::Copy { pid: i32::try_from(first).ok()?, of: u32::try_from(second).ok()? },
             _ => return None,
         };
@@ -124,6 +128,7 @@ mod tests {
             What::Unmapped { start: addr, end },
             What::Handler(RetryHandler { at: addr, call: end }),
             What::NoHandler,
+            What::OthersHandler(RetryHandler { at: addr, call: end }),
             What::Copy { pid: 4712, of: 3 },
             What::Forget,
         ] {

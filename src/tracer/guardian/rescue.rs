@@ -127,6 +127,8 @@ pub(super) struct Bytes {
     pub(super) code: BTreeMap<Addr, u64>,
     /// The handler for SIGTRAP, if it is installed.
     pub(super) handler: Option<RetryHandler>,
+    /// The handler that children which borrow the memory may have.
+    pub(super) others_handler: Option<RetryHandler>,
 }
 
 impl Bytes {
@@ -142,7 +144,8 @@ impl Bytes {
             What::Code { start, len } => {
                 self.code.insert(start, len);
             }
-            What::Handler(handler) => self.handler = Some(handler),
+            What::Handler(handler) => (self.handler, self.others_handler) = (Some(handler), Some(handler)),
+            What::OthersHandler(handler) => self.others_handler = Some(handler),
             What::NoHandler => self.handler = None,
             What::Unmapped { start, end } => {
                 let gone = start..end;
@@ -221,7 +224,7 @@ impl Space {
         for mut copy in copies {
             copy.rescue(known);
         }
-        if is_settled && self.remove_handler() && !self.sharers().into_iter().any(catches_trap) {
+        if is_settled && self.remove_handler() & self.remove_handler_of_sharers() {
             self.clear_code();
         }
     }
@@ -253,10 +256,19 @@ impl Space {
         })
     }
 
-    /// Children that borrow its memory.
+    /// Processes that borrow its memory: its children, and theirs.
     fn sharers(&self) -> Vec<i32> {
-        let shares = |child: &i32| procfs::same_memory(*child, self.pid) == Some(true);
-        procfs::children(self.pid).into_iter().filter(shares).collect()
+        let mut found = Vec::new();
+        let mut parents = vec![self.pid];
+        while let Some(parent) = parents.pop() {
+            for child in procfs::children(parent) {
+                if procfs::same_memory(child, self.pid) == Some(true) && !found.contains(&child) {
+                    found.push(child);
+                    parents.push(child);
+                }
+            }
+        }
+        found
     }
 
     /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be told.
@@ -268,7 +280,7 @@ impl Space {
             // A list is cut short where a thread ends meanwhile.
             let mut again =
                 procfs::status_number(self.pid, "Threads").is_some_and(|count| threads.len() < count as usize);
-            threads.extend(self.sharers());
+            threads.extend(self.sharers().into_iter().flat_map(|pid| procfs::tasks(pid).unwrap_or_default()));
             for tid in threads {
                 if clear.contains(&tid) || procfs::is_kernel_worker(self.pid, tid) {
                     continue;
@@ -385,19 +397,34 @@ impl Space {
 
     /// Lets a thread take the handler for SIGTRAP out, which none needs any more. False if it may be there still.
     fn remove_handler(&mut self) -> bool {
-        let Some(handler) = self.bytes.handler.filter(|_| catches_trap(self.pid)) else { return true };
+        self.bytes.handler.is_none_or(|handler| self.remove_handler_of(self.pid, handler))
+    }
+
+    /// The same for those who borrow the memory: their actions for signals are their own, copied when they were made.
+    fn remove_handler_of_sharers(&mut self) -> bool {
+        let sharers = self.sharers();
+        match self.bytes.others_handler {
+            Some(handler) => sharers.into_iter().fold(true, |all, pid| all & self.remove_handler_of(pid, handler)),
+            None => true,
+        }
+    }
+
+    fn remove_handler_of(&mut self, pid: i32, handler: RetryHandler) -> bool {
+        if !catches_trap(pid) {
+            return true;
+        }
         // A filter may kill the program for a system call that it would never make itself.
-        if procfs::has_seccomp(self.pid) {
+        if procfs::has_seccomp(pid) {
             return false;
         }
         let deadline = Instant::now() + PATIENCE;
         let mut tried = BTreeSet::new();
         while Instant::now() < deadline {
-            let Ok(threads) = procfs::tasks(self.pid) else { return true };
+            let Ok(threads) = procfs::tasks(pid) else { return true };
             let best = threads
                 .into_iter()
-                .filter(|&tid| !tried.contains(&tid) && !procfs::is_kernel_worker(self.pid, tid))
-                .filter_map(|tid| Some((retry::disturbance(self.pid, tid)?, tid)))
+                .filter(|&tid| !tried.contains(&tid) && !procfs::is_kernel_worker(pid, tid))
+                .filter_map(|tid| Some((retry::disturbance(pid, tid)?, tid)))
                 .min();
             let Some((_, tid)) = best else {
                 tried.clear();

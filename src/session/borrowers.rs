@@ -1,0 +1,172 @@
+//! Our handler for SIGTRAP in children that borrow the memory (vfork, posix_spawn, clone with CLONE_VM): their actions for signals
+//! are their own, begun as copies of their parent's. So they have the handler from the start where their parent has it; it is
+//! taken out where such a child could notice it, and when it is let go. Its exec takes it out, too.
+//!
+//! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute inherits it.
+
+use super::process::Process;
+use super::retry::NobodyLeft;
+use super::tasks::Role;
+use super::trapmask::SIGTRAP_BIT;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::remote::{Caller, RemoteCall};
+use crate::tracer::retry::{self, RetryHandler};
+use crate::tracer::status::WaitStatus;
+use crate::tracer::{Result, procfs};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How often it is looked at whether a child has the handler.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is known of the children's actions for SIGTRAP, by thread.
+#[derive(Debug, Default)]
+pub(super) struct BorrowersTraps {
+    looked: FxHashMap<i32, Instant>,
+    /// Processes that have set an action themselves.
+    own: BTreeSet<i32>,
+}
+
+impl Process {
+    /// Whether a task has the program's own actions for signals, rather than a copy.
+    pub(super) fn shares_trap_action(&self, tid: i32) -> bool {
+        self.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
+    }
+
+    /// The handler that a task may have which borrows the memory. None: it has none, or not ours, or is not to make system calls.
+    fn retry_handler_of_borrower(&self, tid: i32) -> Option<RetryHandler> {
+        let handler = self.space.known_retry_handler()?;
+        let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
+        // A copy of the memory has a copy of the handler, and none of the code for remote calls that is written here.
+        let borrows = || {
+            self.tasks.get(tid).is_some_and(|task| task.role == Role::Borrower)
+                || procfs::same_memory(tid, self.pid) == Some(true)
+        };
+        let is_own = || self.borrowers_traps.own.contains(&group_of(tid));
+        (catches && borrows() && !is_own() && !procfs::has_seccomp(tid)).then_some(handler)
+    }
+
+    /// Whether a task that borrows the memory may have our handler.
+    pub(super) fn has_retry_handler_of_borrower(&self, tid: i32) -> bool {
+        self.retry_handler_of_borrower(tid).is_some()
+    }
+
+    /// A child that borrows the memory stands at a breakpoint: installs the handler if it has none. Some: its end was reported
+    /// instead.
+    pub(super) fn keep_retry_handler_of_borrower(&mut self, tid: i32, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        if self.borrowers_traps.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
+            return Ok(None);
+        }
+        self.borrowers_traps.looked.insert(tid, Instant::now());
+        let has = |key| procfs::status_signals(tid, key).is_none_or(|set| set & SIGTRAP_BIT != 0);
+        // Where it is blocked the handler would be of no use.
+        if has("SigCgt") || has("SigIgn") || has("SigBlk") || procfs::has_seccomp(tid) {
+            return Ok(None);
+        }
+        let Some(handler) = self.prepare_retry_handler()? else { return Ok(None) };
+        self.space.tell_guardian_of_borrowers(handler);
+        let home = self.home_of(thread)?;
+        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
+        match handler.install(&mut caller)? {
+            RemoteCall::Ended(status) => return Ok(Some(status)),
+            RemoteCall::Done(_) => self.note_handler_installed(),
+        }
+        Ok(None)
+    }
+
+    /// Takes the handler out of a child that borrows the memory, if it may be there. Some: its end was reported instead.
+    pub(super) fn retire_retry_handler_of_borrower(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        let tid = thread.tid();
+        let Some(handler) = self.retry_handler_of_borrower(tid) else { return Ok(None) };
+        self.borrowers_traps.looked.insert(tid, Instant::now());
+        let home = self.home_of(thread)?;
+        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
+        match handler.remove(&mut caller)? {
+            RemoteCall::Ended(status) => Ok(Some(status)),
+            RemoteCall::Done(_) => Ok(None),
+        }
+    }
+
+    /// The first stop of a child that borrows the memory, of a program that ignores SIGTRAP: so does the child.
+    pub(super) fn let_borrower_ignore_trap(&self, child: &Stopped) {
+        let tid = child.tid();
+        if !self.ignores_trap() || procfs::same_signal_actions(tid, self.pid) != Some(false) {
+            return;
+        }
+        let freed = TargetMemory::open(tid, tid).and_then(|mut memory| {
+            memory.stands_still(Some(tid));
+            self.free_child_of_retry_handler(child, &mut memory)
+        });
+        if let Err(error) = freed
+            && !error.is_death()
+        {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// A child that borrows the memory calls sigaction(2) for SIGTRAP.
+    pub(super) fn note_own_action_of_borrower(&mut self, tid: i32, sets: bool) {
+        if sets {
+            self.borrowers_traps.own.insert(group_of(tid));
+        }
+    }
+
+    /// A task has ended, or has memory of its own from now on.
+    pub(super) fn forget_trap_of_borrower(&mut self, tid: i32) {
+        self.borrowers_traps.looked.remove(&tid);
+        self.borrowers_traps.own.remove(&tid);
+    }
+
+    /// The program has other memory by now, by exec, while children live on in what it had: our handler stays behind in them.
+    pub(super) fn leave_borrowers_behind(&mut self) {
+        let left: Vec<i32> = self.borrowers().into_keys().collect();
+        self.borrowers_traps.own.extend(left);
+    }
+
+    /// The tasks that borrow the memory, by process.
+    fn borrowers(&self) -> BTreeMap<i32, Vec<i32>> {
+        let mut processes = BTreeMap::<i32, Vec<i32>>::new();
+        for task in self.tasks.iter().filter(|task| task.role == Role::Borrower) {
+            processes.entry(group_of(task.id.tid)).or_default().push(task.id.tid);
+        }
+        processes
+    }
+
+    /// Whether a child that borrows the memory may have our handler.
+    pub(super) fn is_retry_handler_in_borrowers(&self) -> bool {
+        self.borrowers().into_values().flatten().any(|tid| self.has_retry_handler_of_borrower(tid))
+    }
+
+    /// At a detach in which all sleep: the tasks to wake that have to take the handler out of the children, one of each.
+    pub(super) fn borrowers_to_retire(
+        &self,
+        tried: &BTreeSet<i32>,
+    ) -> Vec<(i32, std::result::Result<Option<i32>, NobodyLeft>)> {
+        let mut chosen = Vec::new();
+        for (pid, tids) in self.borrowers() {
+            let has_handler = |tid: &i32| self.has_retry_handler_of_borrower(*tid) && !self.shares_trap_action(*tid);
+            if !tids.first().is_some_and(has_handler) {
+                continue;
+            }
+            let left: Vec<i32> = tids.into_iter().filter(|tid| !tried.contains(tid)).collect();
+            let best = left.iter().filter_map(|&tid| Some((retry::disturbance(pid, tid)?, tid))).min();
+            let may_come = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
+            chosen.push((
+                pid,
+                match best {
+                    Some((_, tid)) => Ok(Some(tid)),
+                    None if left.iter().any(may_come) => Ok(None),
+                    None => Err(NobodyLeft),
+                },
+            ));
+        }
+        chosen
+    }
+}
+
+/// The process that a task belongs to.
+fn group_of(tid: i32) -> i32 {
+    procfs::thread_group(tid).ok().flatten().unwrap_or(tid)
+}
