@@ -1,7 +1,7 @@
 //! How far a session is: counters that the tracer thread writes and the progress line reads, without a lock between. (The list of
 //! processes, which rarely changes, has one.)
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ pub struct Progress {
     peak_bytes: AtomicU64,
     stops: AtomicU64,
     waited_ns: AtomicU64,
+    stop_cpu_ns: AtomicU64,
+    serves: AtomicBool,
     processes: Mutex<Vec<i32>>,
 }
 
@@ -29,6 +31,8 @@ impl Default for Progress {
             peak_bytes: AtomicU64::new(0),
             stops: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
+            stop_cpu_ns: AtomicU64::new(0),
+            serves: AtomicBool::new(false),
             processes: Mutex::new(Vec::new()),
         }
     }
@@ -51,6 +55,10 @@ pub struct Reading {
     pub stops: u64,
     /// For how long the program had to wait for heaptrace: by how much its run was prolonged.
     pub waited: Duration,
+    /// What a stop takes of the program's CPU time; zero if that is not known.
+    pub stop_cpu: Duration,
+    /// Whether a stop is being answered just now.
+    pub serves: bool,
 }
 
 impl Progress {
@@ -62,6 +70,16 @@ impl Progress {
     /// Counts a stop that was answered.
     pub fn stop(&self) {
         self.stops.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes whether a stop is being answered, rather than waited for.
+    pub fn serves(&self, serves: bool) {
+        self.serves.store(serves, Ordering::Relaxed);
+    }
+
+    /// Notes what a stop takes of the program's CPU time.
+    pub fn stop_takes(&self, ns: u64) {
+        self.stop_cpu_ns.store(ns, Ordering::Relaxed);
     }
 
     /// Notes for how long the program had to wait for heaptrace until now.
@@ -106,6 +124,8 @@ impl Progress {
             peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
             stops: self.stops.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)),
+            stop_cpu: Duration::from_nanos(self.stop_cpu_ns.load(Ordering::Relaxed)),
+            serves: self.serves.load(Ordering::Relaxed),
         }
     }
 }

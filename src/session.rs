@@ -21,6 +21,7 @@ mod requests;
 mod retry;
 mod shelf;
 mod space;
+mod stopcost;
 mod stops;
 mod tasks;
 mod trapmask;
@@ -312,7 +313,10 @@ impl Session {
     fn serve_next(&mut self) -> crate::tracer::Result<bool> {
         // Only the first process is ever pinned.
         let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
-        match self.stops.next(pinned)? {
+        self.common.progress.serves(false);
+        let next = self.stops.next(pinned)?;
+        self.common.progress.serves(true);
+        match next {
             Next::Stop(tid, status, stopped) => {
                 self.on_stop(tid, status, stopped)?;
                 self.stops.be_fair()?;

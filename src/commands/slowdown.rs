@@ -3,8 +3,8 @@
 //! What heaptrace itself measures at a stop is only how long it works on it. The rest of what a thread waits (until the tracer has
 //! served others, and the kernel has switched to it and back) begins before the tracer hears of the stop. So a look at the threads'
 //! states now and then tells in which share of the time all of them slept, which they would have done without heaptrace, too,
-//! in which they ran or were ready to, and in which they stood still for the tracer. Of the time that they ran, a part is the
-//! kernel's work at stops: how much follows from the CPU time that the kernel counts, and the number of stops.
+//! in which they ran or were ready to, and in which they stood still for the tracer. Of the time that they ran, the greater part is
+//! often the kernel's work at stops: [`Cost::own_cpu_ns`] says what is the program's.
 
 use crate::profile::Cost;
 use crate::progress::Progress;
@@ -20,6 +20,10 @@ const EARLY: Duration = Duration::from_secs(1);
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// What a call of the kernel takes at least, and a page fault, ns.
+const CALL_NS: u64 = 150;
+const FAULT_NS: u64 = 250;
+
 /// At most so many threads are looked at.
 const THREADS: usize = 256;
 
@@ -28,6 +32,8 @@ const THREADS: usize = 256;
 pub struct Slowdown {
     began: Instant,
     looked: Instant,
+    /// Whether the program was started by heaptrace: before its first stop it waits for that.
+    launched: bool,
     /// The number of stops at the last look.
     stops: u64,
     /// How many threads can run at once.
@@ -42,17 +48,20 @@ pub struct Slowdown {
     lanes: Duration,
     /// The CPU time of each process as of the last look.
     used: BTreeMap<i32, cputime::CpuTime>,
+    /// What its counted calls of the kernel took of it at least, ns.
+    in_kernel: BTreeMap<i32, u64>,
 }
 
 impl Slowdown {
-    /// Nothing seen yet.
-    pub fn new() -> Self {
+    /// Nothing seen yet of a program that heaptrace has started, or attached to.
+    pub fn new(launched: bool) -> Self {
         let processors =
             std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
         let now = Instant::now();
         Self {
             began: now,
             looked: now,
+            launched,
             stops: 0,
             processors,
             idle: Duration::ZERO,
@@ -60,6 +69,7 @@ impl Slowdown {
             moving: Duration::ZERO,
             lanes: Duration::ZERO,
             used: BTreeMap::new(),
+            in_kernel: BTreeMap::new(),
         }
     }
 
@@ -71,11 +81,12 @@ impl Slowdown {
     /// Looks at the threads.
     pub fn look(&mut self, progress: &Progress) {
         let processes = progress.processes();
-        let stops = progress.read().stops;
+        let reading = progress.read();
+        let stops = reading.stops;
         let now = Instant::now();
         let passed = now.duration_since(std::mem::replace(&mut self.looked, now));
         // Without a stop meanwhile, a thread that stands still waits for somebody else: a signal has stopped it (SIGSTOP).
-        let serves = std::mem::replace(&mut self.stops, stops) != stops;
+        let serves = std::mem::replace(&mut self.stops, stops) != stops || reading.serves;
         let (mut running, mut held) = (0u32, 0u32);
         let mut left = THREADS;
         for pid in processes {
@@ -86,15 +97,30 @@ impl Slowdown {
             if let Some(used) = cputime::of_process(pid) {
                 self.used.insert(pid, used);
             }
+            if let Some((calls, faults)) = procfs::counted_kernel_calls(pid) {
+                let least = calls.saturating_mul(CALL_NS).saturating_add(faults.saturating_mul(FAULT_NS));
+                self.in_kernel.insert(pid, least);
+            }
         }
-        self.count(running, held, passed);
+        let begins = self.launched && stops == 0;
+        if left < THREADS && !begins {
+            self.count(running, held, passed);
+        }
         let used = self.used.values();
-        let cost = used.fold(Cost { stops, ..Cost::default() }, |sum, used| Cost {
+        let stops_cpu_ns = u64::try_from(reading.stop_cpu.as_nanos()).unwrap_or(u64::MAX).saturating_mul(stops);
+        let before =
+            Cost { stops, stops_cpu_ns, events: reading.events, known_cpu_ns: self.in_kernel(), ..Cost::default() };
+        let cost = used.fold(before, |sum, used| Cost {
             cpu_ns: sum.cpu_ns.saturating_add(used.all_ns),
             user_ns: sum.user_ns.saturating_add(used.user_ns),
             ..sum
         });
         progress.waited(self.waited(self.began.elapsed(), &cost));
+    }
+
+    /// What counted calls of the kernel took at least, ns.
+    fn in_kernel(&self) -> u64 {
+        self.in_kernel.values().copied().fold(0, u64::saturating_add)
     }
 
     /// Counts a time in which some threads ran, or were ready to, and others were held by the tracer.
@@ -126,13 +152,22 @@ impl Slowdown {
 
     /// Writes down for how long the program has waited until its end.
     pub fn conclude(&self, traced: &mut Traced) {
+        let began_ns = traced.first.start_ns;
         let sum = traced.all().fold(Cost::default(), |sum, recording| Cost {
-            wall_ns: sum.wall_ns.max(recording.start_ns.saturating_add(recording.cost.wall_ns)),
+            wall_ns: sum
+                .wall_ns
+                .max(recording.start_ns.saturating_add(recording.cost.wall_ns).saturating_sub(began_ns)),
             stops: sum.stops.saturating_add(recording.cost.stops),
             cpu_ns: sum.cpu_ns.saturating_add(recording.cost.cpu_ns),
             user_ns: sum.user_ns.saturating_add(recording.cost.user_ns),
+            stops_cpu_ns: sum.stops_cpu_ns.saturating_add(recording.cost.stops_cpu_ns),
+            known_cpu_ns: sum.known_cpu_ns.saturating_add(recording.cost.known_cpu_ns),
+            events: sum.events.saturating_add(recording.cost.events),
             ..sum
         });
+        let known_cpu_ns = sum.known_cpu_ns.saturating_add(self.in_kernel());
+        let sum = Cost { known_cpu_ns, ..sum };
+        tracing::debug!("slowness: {self:?}, {sum:?}");
         let waited = self.waited(Duration::from_nanos(sum.wall_ns), &sum);
         traced.first.cost.waited_ns = Some(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -146,13 +181,15 @@ mod tests {
 
     /// Seconds, each with so many threads that ran, and so many that were held.
     fn seen(looks: &[(u32, u32, u32)]) -> Slowdown {
-        let mut slowdown = Slowdown { processors: 2, ..Slowdown::new() };
+        let mut slowdown = Slowdown { processors: 2, ..Slowdown::new(true) };
         looks.iter().for_each(|(running, held, seconds)| slowdown.count(*running, *held, SECOND * *seconds));
         slowdown
     }
 
+    const MS: u64 = 1_000_000;
+
     fn cost(cpu_ms: u64, user_ms: u64, stops: u64) -> Cost {
-        Cost { cpu_ns: cpu_ms * 1_000_000, user_ns: user_ms * 1_000_000, stops, ..Cost::default() }
+        Cost { cpu_ns: cpu_ms * MS, user_ns: user_ms * MS, stops, ..Cost::default() }
     }
 
     #[test]
@@ -172,9 +209,21 @@ mod tests {
         assert_eq!(waited.as_millis(), 5_000, "one ran where two processors were there");
     }
 
+    /// 100,000 stops that took 5 µs of the CPU each, 7 % of that in user mode, in 10 s; the program itself did less and less.
     #[test]
     fn the_kernel_s_part_of_stops_is_not_the_program_s_work() {
-        let waited = seen(&[(1, 0, 3), (0, 1, 7)]).waited(SECOND * 10, &cost(3_000, 100, 1_000_000));
-        assert_eq!(waited.as_millis(), 9_900);
+        let seen = seen(&[(1, 0, 3), (0, 1, 7)]);
+        let alone = |cpu_ms, user_ms, events, known_ms| {
+            let cost = cost(cpu_ms, user_ms, 100_000);
+            let cost = Cost { stops_cpu_ns: 500 * MS, events, known_cpu_ns: known_ms * MS, ..cost };
+            (SECOND * 10 - seen.waited(SECOND * 10, &cost)).as_millis()
+        };
+        // half of the CPU time was its own, so half of the 3 s in which it ran
+        assert_eq!(alone(1_000, 500, 0, 0), 1_500);
+        // what is left lies within what is known of the stops: what ran in user mode counts
+        assert_eq!(alone(540, 35 + 12 + 54, 0, 0), 300);
+        // nothing of that either: the allocator's calls themselves, and what is known otherwise
+        assert_eq!(alone(520, 40, 100_000, 0), 14);
+        assert_eq!(alone(520, 40, 0, 52), 300);
     }
 }

@@ -83,6 +83,7 @@ pub fn supervise(
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Traced> {
+    let launches = matches!(target, Target::Launch { .. });
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
     let _service = Service::start(&control, &settings.requests, profile);
@@ -107,7 +108,7 @@ pub fn supervise(
             }
         })
         .context("could not start the tracer thread (a limit of memory, `ulimit -v`, or of processes, `ulimit -u`?)")?;
-    let mut slowdown = Slowdown::new();
+    let mut slowdown = Slowdown::new(launches);
     let mut scheduled = false;
     let mut begins = None;
     let mut deadline = None;

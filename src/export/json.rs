@@ -110,6 +110,7 @@ struct ReportResident {
 #[derive(Serialize)]
 struct ReportCost {
     wall_ns: u64,
+    waited_ns: Option<u64>,
     stopped_ns: u64,
     stopped_max_ns: u64,
     events: u64,
@@ -270,6 +271,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [Site]) 
         resident: resident(meta.resident, &profile.totals),
         cost: ReportCost {
             wall_ns: cost.wall_ns,
+            waited_ns: cost.waited_ns.map(|waited| waited.min(cost.wall_ns)),
             stopped_ns: cost.stopped_ns,
             stopped_max_ns: cost.stopped_max_ns,
             events: cost.events,

@@ -475,11 +475,9 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
         Some(waited) => {
             let waited = waited.min(cost.wall_ns);
             let slowness = slowness(cost.wall_ns, waited);
-            // What the kernel does at a stop is the program's CPU time, and only a cautious part of it is taken for waiting.
-            let more = if waited >= cost.wall_ns / 2 { ", or more" } else { "" };
             let (share, waited) = (percent(waited, cost.wall_ns), duration(waited));
             format!(
-                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {slowness} than without{more}"
+                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {slowness} than without"
             )
         }
         None => format!("{wall} wall time"),

@@ -38,6 +38,8 @@ pub(crate) fn sample_profile() -> Profile {
             waited_ns: Some(1_200_000_000),
             cpu_ns: 1_500_000_000,
             user_ns: 900_000_000,
+            stops_cpu_ns: 0,
+            known_cpu_ns: 0,
             stopped_ns: 1_200_000_000,
             stopped_max_ns: 31_000_000,
             events: 225,

@@ -40,6 +40,7 @@ impl Process {
             return self.deliver_trap(tid, thread);
         }
         self.space.memory.new_stop(tid);
+        self.stop_cost.stops(self.pid, tid);
         let is_to_be_traced =
             breakpoint.purposes.tags & OWN_TRACER_TAG != 0 && self.is_about_to_be_traced(tid, &raw, stops);
         let leaves = is_to_be_traced || breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw, trap);
@@ -176,6 +177,9 @@ impl Process {
             self.anomalies.lost += 1;
             return Ok(None);
         };
+        if self.cost.events == 0 && self.cost.known_cpu_ns == 0 {
+            self.note_undisturbed_time();
+        }
         let (frees, is_aligned) = self
             .settings
             .table
@@ -214,7 +218,10 @@ impl Process {
         }
         let Some(site) = entered.watch else { return Ok(None) };
         match self.space.ensure_return_site(site, thread, raw)? {
-            Ensured::Watched => Ok(None),
+            Ensured::Watched => {
+                self.stop_cost.enters(self.pid, tid);
+                Ok(None)
+            }
             Ensured::Impossible => {
                 self.warn_once(UNSEEN_RETURNS.to_owned());
                 // Its block will be freed some day: that is no error of the program.

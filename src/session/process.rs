@@ -6,6 +6,7 @@ use super::pausing::Pause;
 use super::recording::EndedImage;
 use super::retry::Retry;
 use super::space::{AddressSpace, SharedObjects};
+use super::stopcost::StopCost;
 use super::stops::Stops;
 use super::tasks::Tasks;
 use super::trapmask::TrapMask;
@@ -117,6 +118,8 @@ pub struct Process {
     pub(super) shown_bytes: u64,
     /// The CPU time that it had used when tracing began.
     pub(super) cpu_before: CpuTime,
+    /// What a stop takes of its CPU time.
+    pub(super) stop_cost: StopCost,
 }
 
 /// The user whom a process belongs to. It may change its user at any time: what it was is not forgotten.
@@ -222,6 +225,7 @@ impl Process {
             peak_resident: None,
             shown_bytes: 0,
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
+            stop_cost: StopCost::default(),
         }
     }
 
@@ -256,6 +260,17 @@ impl Process {
             self.cost.cpu_ns = now.all_ns.saturating_sub(self.cpu_before.all_ns);
             self.cost.user_ns = now.user_ns.saturating_sub(self.cpu_before.user_ns);
         }
+        if let Some(each) = self.stop_cost.mean_ns() {
+            self.cost.stops_cpu_ns = self.cost.stops.saturating_mul(each);
+            self.progress.stop_takes(each);
+        }
+    }
+
+    /// Before the first call of the allocator: until now, hardly any stop has been in the way.
+    pub(super) fn note_undisturbed_time(&mut self) {
+        self.note_cpu_time();
+        let cost = Cost { user_ns: 0, ..self.cost };
+        self.cost.known_cpu_ns = cost.own_cpu_ns();
     }
 
     /// What a stop of one of its tasks means; of all but exec.

@@ -19,6 +19,13 @@ pub fn of_process(pid: i32) -> Option<CpuTime> {
     Some(CpuTime { all_ns: read(pid, SCHEDULED)?, user_ns: read(pid, USER)? })
 }
 
+/// The CPU time of one thread, which stands still, ns: the first number of its schedstat (Documentation/scheduler/sched-stats.rst). Other
+/// processes' threads have no clock. None if it is gone, or the kernel keeps no such figures.
+pub fn of_thread(pid: i32, tid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.split(' ').next()?.parse().ok()
+}
+
 /// Ids from here on don't fit a clock's; the kernel has none above 2^22 (PID_MAX_LIMIT). Their bits would make the id of another clock.
 const NO_PROCESS: i32 = 1 << 28;
 
@@ -45,6 +52,9 @@ mod tests {
         while of_process(own).unwrap().all_ns < before.all_ns + 20_000_000 {
             assert!(began.elapsed().as_secs() < 60);
         }
+        let thread = super::super::control::thread_id();
+        assert!(of_thread(own, thread).unwrap() >= 10_000_000);
+        assert_eq!(of_thread(own, i32::MAX), None);
         for none in [i32::MAX, NO_PROCESS, NO_PROCESS - 1, 0, -1] {
             assert_eq!(of_process(none), None, "{none}");
         }

@@ -224,14 +224,24 @@ pub fn states(pid: i32, most: usize) -> States {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return states };
     for entry in entries.flatten().take(most) {
         let Ok(text) = std::fs::read(entry.path().join("stat")) else { continue };
-        states.all += 1;
-        match state_in(&text) {
+        let state = state_in(&text);
+        states.all += usize::from(!matches!(state, None | Some(b'Z' | b'X')));
+        match state {
             Some(b'R') => states.running += 1,
             Some(b't') => states.traced += 1,
             _ => {}
         }
     }
     states
+}
+
+/// How many times process `pid` has read or written, and how many page faults it had that needed no disk: calls of the kernel that are
+/// counted. None if that can't be read.
+pub fn counted_kernel_calls(pid: i32) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let calls = text.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
+    let calls = calls.filter_map(|count| count.parse::<u64>().ok()).fold(0, u64::saturating_add);
+    Some((calls, stat_number(pid, 10)?))
 }
 
 /// The state letter in the text of a `stat` file.

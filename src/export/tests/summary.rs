@@ -200,7 +200,8 @@ fn slowness_is_told_in_times() {
         (600_000, "2.5 times slower"),
         (960_000, "25 times slower"),
         (997_000, "330 times slower"),
-        (1_000_000, "more than 1,000 times slower"),
+        (999_400, "1,700 times slower"),
+        (1_000_000, "more than 10,000 times slower"),
     ];
     for (waited, text) in expected {
         assert_eq!(told(waited), text);
