@@ -218,6 +218,7 @@ impl HeapModel {
         copy.sites.inherit();
         copy.timeline = Timeline::new();
         (copy.sizes, copy.lifetimes) = ([0; 65], [0; 65]);
+        copy.ignored.fork(parent, child);
         copy.newest.clear();
         copy.errors.clear();
         (copy.unknown_frees, copy.double_frees, copy.mismatched_frees, copy.lost) = (0, 0, 0, 0);

@@ -205,6 +205,13 @@ impl Unwinder {
         self.initial_sp = Some(sp);
     }
 
+    /// Whether the entry point's frame may begin at `sp`: right below the stack pointer with which the program began, as start
+    /// code pushes little and aligns.
+    pub fn is_initial_stack(&self, sp: Addr) -> bool {
+        const MAX_PUSHED: u64 = 64;
+        self.initial_sp.is_some_and(|initial| sp <= initial && initial.0 - sp.0 <= MAX_PUSHED)
+    }
+
     /// The unwinder of a copy of the process: it knows the same code and the same stacks.
     #[must_use]
     pub fn fork(&self) -> Self {

@@ -269,7 +269,10 @@ fn totals(out: &mut String, layout: Layout, leaks: &Leaks) {
     }
     let counts = rows.iter().map(|row| grouped(row.1.objects).len()).max().unwrap_or(0).max("blocks".len());
     let sizes = rows.iter().map(|row| grouped(row.1.bytes).len()).max().unwrap_or(0).max("bytes".len());
-    let title = if leaks.moment == ScanMoment::Request { "Live" } else { "Live at exit" };
+    let title = match leaks.moment {
+        ScanMoment::Exit | ScanMoment::LastThread => "Live at exit",
+        ScanMoment::Request | ScanMoment::Program => "Live",
+    };
     let title = format!("{title:12}  {}  {:>10}  {}", right("blocks", counts), "", right("bytes", sizes));
     let _ = writeln!(out, "\n{}", layout.paint.bold(title.trim_end()));
     for (name, Amount { objects, bytes }, meaning) in rows {
@@ -295,13 +298,19 @@ fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
             &format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be."),
         );
     }
-    if leaks.moment == ScanMoment::LastThread {
-        sections::prose(
-            out,
-            layout,
+    let at_another_moment = match leaks.moment {
+        ScanMoment::Exit | ScanMoment::Request => None,
+        ScanMoment::LastThread => Some(
             "Memory was read when the last thread ended, not at exit(): the stacks of threads that had ended before were \
              not looked at.",
-        );
+        ),
+        ScanMoment::Program => Some(
+            "Memory was read when the program asked for it (__lsan_do_leak_check), and not at its end: what it has lost \
+             since is not told.",
+        ),
+    };
+    if let Some(told) = at_another_moment {
+        sections::prose(out, layout, told);
     }
 }
 

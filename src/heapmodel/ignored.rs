@@ -14,6 +14,12 @@ pub(super) struct Ignored {
 }
 
 impl Ignored {
+    /// In a forked child there is the one thread that forked, under another serial number.
+    pub(super) fn fork(&mut self, parent: u32, child: u32) {
+        let depth = self.muted.get(&parent).copied();
+        self.muted = depth.map(|depth| (child, depth)).into_iter().collect();
+    }
+
     /// A block was born.
     #[inline]
     pub(super) fn born(&mut self, addr: Addr, birth: u64, task: u32) {

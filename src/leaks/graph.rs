@@ -1,6 +1,6 @@
 //! Reads blocks and roots, and keeps the pointers to blocks that they hold.
 
-use super::heuristics::Judge;
+use super::heuristics::{Judge, MappedFiles};
 use super::index::{BlockIndex, end_of, points_behind};
 use super::{InteriorPointers, Roots, ScanOptions};
 use crate::addr::Addr;
@@ -126,7 +126,8 @@ impl Graph {
     /// [`ReadMemory::touched`] leaves out, but for the count.
     pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let index = BlockIndex::new(blocks);
-        let mut reader = Reader { memory, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
+        let files = &options.files;
+        let mut reader = Reader { memory, files, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
         let (starts, mut interiors) = read_blocks(&index, &mut reader);
         let mut from_roots = read_roots(&index, roots, &mut reader);
         let (scanned_bytes, unreadable_bytes) = (reader.scanned, reader.unreadable);
@@ -296,6 +297,7 @@ fn read_roots(index: &BlockIndex, roots: &Roots, reader: &mut Reader<'_>) -> Vec
 /// Reads memory in large pieces.
 struct Reader<'a> {
     memory: &'a mut dyn ReadMemory,
+    files: &'a MappedFiles,
     buffer: Vec<u8>,
     /// What the buffer holds.
     start: u64,
@@ -354,7 +356,10 @@ impl Reader<'_> {
             at += n;
             if n == 0 {
                 let next = (at - at % PAGE).saturating_add(PAGE).min(end);
-                self.unreadable += next - at;
+                // Pages of files that can't be read lie behind the file's end: the program can't read them either.
+                if !self.files.contain(Addr(at)) {
+                    self.unreadable += next - at;
+                }
                 at = next;
             }
         }

@@ -40,7 +40,8 @@ impl Heuristics {
     };
 }
 
-/// The readable mappings of files: where C++ tables of virtual functions can be, and the functions.
+/// The readable mappings of files: where C++ tables of virtual functions can be, and the functions; and what may end before
+/// its mapping does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MappedFiles {
     ranges: Vec<FileRange>,
@@ -62,6 +63,11 @@ impl MappedFiles {
             .map(|mapping| FileRange { start: mapping.start, end: mapping.end, execute: mapping.perms.execute })
             .collect();
         Self { ranges }
+    }
+
+    /// Whether a file is mapped at `addr`.
+    pub(super) fn contain(&self, addr: Addr) -> bool {
+        self.range(addr).is_some()
     }
 
     fn range(&self, addr: Addr) -> Option<&FileRange> {

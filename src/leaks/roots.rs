@@ -68,24 +68,33 @@ pub struct ThreadState {
     pub vectors: Vec<VectorWord>,
     /// Whether a function may have something in the red zone below the stack pointer: not one that has just called another.
     pub has_red_zone: bool,
+    /// Where the frames of the C library lie that have called main: they hold nothing of the program's, but for old words.
+    pub start_frames: Option<Range<Addr>>,
 }
 
 impl ThreadState {
     /// A thread that stands still with these registers, anywhere.
     pub fn stopped(tid: i32, regs: Regs, vectors: Vec<VectorWord>) -> Self {
-        Self { tid, sp: Some(regs.sp()), regs: Some(regs), vectors, has_red_zone: true }
+        Self { tid, sp: Some(regs.sp()), regs: Some(regs), vectors, has_red_zone: true, start_frames: None }
     }
 
-    /// A thread that stands at the entry of a function which will not return: it has no use for what a function need not keep,
+    /// A thread that has just called a function, without arguments that matter: it has no use for what a function need not keep,
     /// vector registers included.
-    pub fn in_last_call(tid: i32, regs: &Regs) -> Self {
+    pub fn in_call(tid: i32, regs: &Regs) -> Self {
         let regs = regs.kept_by_callees();
-        Self { tid, sp: Some(regs.sp()), regs: Some(regs), vectors: Vec::new(), has_red_zone: false }
+        Self {
+            tid,
+            sp: Some(regs.sp()),
+            regs: Some(regs),
+            vectors: Vec::new(),
+            has_red_zone: false,
+            start_frames: None,
+        }
     }
 
     /// A thread that could not be made to stop, and of which at most the stack pointer is known.
     pub const fn elsewhere(tid: i32, sp: Option<u64>) -> Self {
-        Self { tid, sp, regs: None, vectors: Vec::new(), has_red_zone: true }
+        Self { tid, sp, regs: None, vectors: Vec::new(), has_red_zone: true, start_frames: None }
     }
 
     /// The lowest address of its stack that may be in use.
@@ -106,6 +115,8 @@ pub struct RootSources<'a> {
     pub threads: &'a [ThreadState],
     /// The id of the process, which is that of its first thread, alive or not.
     pub pid: i32,
+    /// Memory whose pointers count, as the program has said; not all of it need be there.
+    pub registered: &'a [Range<Addr>],
     /// The allocator's live blocks, sorted by address; without those of functions that the user declared, which may lie in any
     /// memory.
     pub blocks: &'a [LiveBlock],
@@ -149,6 +160,9 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
         pieces.add(&stack, RootKind::Stack { tid });
     }
     label_threads(&mut pieces, sources);
+    for part in sources.registered.iter().flat_map(|region| readable_parts(region, sources.mappings)) {
+        pieces.add(&part, RootKind::Registered);
+    }
     let mut words = words(sources.threads, memory);
     // The C library keeps an ended thread's table for the next one on that stack.
     let kept = descriptors.into_iter().filter_map(|tcb| thread_vector(tcb, memory));
@@ -156,15 +170,28 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     Roots { ranges: pieces.into_ranges(), words }
 }
 
-/// Writable memory of the program; not devices, whose memory may do things when it is read.
+/// Writable memory of the program.
 fn may_hold_roots(mapping: &Mapping) -> bool {
+    mapping.perms.write && is_readable(mapping)
+}
+
+/// What of `region` can be read.
+fn readable_parts(region: &Range<Addr>, mappings: &[Mapping]) -> impl Iterator<Item = Range<Addr>> {
+    let readable = mappings.iter().filter(|mapping| is_readable(mapping));
+    readable
+        .map(|mapping| region.start.max(mapping.start)..region.end.min(mapping.end))
+        .filter(|part| part.start < part.end)
+}
+
+/// Readable memory of the program; not devices, whose memory may do things when it is read.
+fn is_readable(mapping: &Mapping) -> bool {
     let is_device = |path: &std::path::Path| {
         let special = path.starts_with("/dev") && !path.starts_with("/dev/shm") && path != "/dev/zero";
         special || path.to_string_lossy().starts_with("anon_inode:")
     };
     match mapping.kind {
-        Kind::Anonymous | Kind::Heap | Kind::Stack => mapping.perms.read && mapping.perms.write,
-        Kind::File => mapping.perms.read && mapping.perms.write && !mapping.path.as_deref().is_some_and(is_device),
+        Kind::Anonymous | Kind::Heap | Kind::Stack => mapping.perms.read,
+        Kind::File => mapping.perms.read && !mapping.path.as_deref().is_some_and(is_device),
         Kind::Vdso | Kind::Vvar | Kind::Vsyscall | Kind::Other => false,
     }
 }
@@ -205,8 +232,8 @@ fn mapping_at(mappings: &[Mapping], addr: u64) -> Option<(usize, &Mapping)> {
     mappings.get(after).filter(|mapping| mapping.contains(Addr(addr))).map(|mapping| (after, mapping))
 }
 
-/// The parts of stacks that hold nothing but old words: what lies below the stack pointers of live threads, and the stacks of
-/// ended threads, which glibc keeps for new ones; and where the descriptors of those lie.
+/// The parts of stacks that hold nothing but old words: what lies below the stack pointers of live threads, the C
+/// library's frames below main, and the stacks of ended threads, which glibc keeps for new ones; and where the descriptors of those lie.
 fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec<Range<Addr>>, Vec<Addr>) {
     let mappings = sources.mappings;
     let has_guard = |index: usize, mapping: &Mapping| {
@@ -225,6 +252,7 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec
         }
     }
     for thread in sources.threads {
+        unused.extend(thread.start_frames.clone());
         let (Some(sp), Some(top)) = (thread.sp, thread.stack_top()) else { continue };
         let Some((index, mapping)) = mapping_at(mappings, sp) else { continue };
         in_use.push(index);

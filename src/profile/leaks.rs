@@ -45,6 +45,8 @@ pub enum ScanMoment {
     LastThread,
     /// While the process lived, at heaptrace's own request (`leaks`, `--timeout`, the end of `attach --leaks-at-end`).
     Request,
+    /// While the process lived, at its own request (`__lsan_do_leak_check`).
+    Program,
 }
 
 /// All live blocks of one allocating stack: one line of the leak report.

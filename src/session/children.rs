@@ -267,6 +267,7 @@ impl Process {
         let mut copy = Self::new(tid, Preexisting::Unknown, space, common);
         copy.inherited_bytes = model.totals().live_bytes;
         (copy.tasks, copy.calls, copy.model) = (tasks, calls, model);
+        copy.leaks = self.leaks.fork();
         copy.parent = Some(self.pid);
         copy.selected = self.selected;
         copy.exit_kill = self.exit_kill;

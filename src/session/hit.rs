@@ -115,7 +115,7 @@ impl Process {
             return Ok(Some(Action::Instead(status)));
         }
         if breakpoint.purposes.tags & ANNOTATION_TAG != 0 {
-            self.on_annotation(tid, &regs, trap);
+            self.on_annotation(tid, &regs, trap, stops)?;
         }
         if breakpoint.purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(tid, raw, stops)?;

@@ -13,7 +13,7 @@ use crate::addr::{Addr, FunctionId};
 use crate::arch::Regs;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{RootSources, ThreadState, find};
-use crate::leaks::{Graph, RootKind, RootRange, RootWord, Scan, ScanOptions};
+use crate::leaks::{Graph, RootKind, RootWord, Scan, ScanOptions};
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, Stopped};
@@ -118,6 +118,11 @@ impl LeakWatch {
         self.failure.get_or_insert(why);
     }
 
+    /// That of a copy of the process.
+    pub(super) fn fork(&self) -> Self {
+        Self { regions: self.regions.clone(), ..Self::default() }
+    }
+
     /// What became of it, for a session that wanted one.
     pub(super) fn into_scan(self, exit: Option<crate::profile::Exit>) -> LeakScan {
         match (self.done, self.failure, exit) {
@@ -133,8 +138,8 @@ impl LeakWatch {
 
 impl Process {
     /// A thread has entered a function by which the program tells of its memory.
-    pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr) {
-        let (Some(annotation), Some(task)) = (self.space.annotation_at(at), self.tasks.get(tid)) else { return };
+    pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr, stops: &mut Stops) -> Result<()> {
+        let (Some(annotation), Some(task)) = (self.space.annotation_at(at), self.tasks.get(tid)) else { return Ok(()) };
         let serial = task.id.serial;
         let [first, second, ..] = regs.arguments();
         let region = Addr(first)..Addr(first.saturating_add(second));
@@ -148,22 +153,41 @@ impl Process {
                     self.leaks.regions.swap_remove(index);
                 }
             }
+            Annotation::CheckNow => self.scan_from(tid, regs, regs, ScanMoment::Program, stops)?,
         }
+        Ok(())
     }
 
     /// A thread has arrived at libc's `_exit`.
     pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
+        let at_entry = raw.regs();
+        let outer = self.space.caller_of_exit(&at_entry).unwrap_or(at_entry);
+        self.scan_from(tid, &at_entry, &outer, ScanMoment::Exit, stops)
+    }
+
+    /// Reads and classifies the program, of which a thread stands at the entry of a function without arguments. What it still needs
+    /// is that of the function whose registers are `outer`: its caller, or one further out.
+    fn scan_from(
+        &mut self,
+        tid: i32,
+        at_entry: &Regs,
+        outer: &Regs,
+        moment: ScanMoment,
+        stops: &mut Stops,
+    ) -> Result<()> {
         let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
         // A child that borrows the memory ends alone. The scan of an earlier thread that has arrived here holds.
         if self.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
             return Ok(());
         }
         let began = Instant::now();
-        let at_entry = raw.regs();
-        let own = ThreadState::in_last_call(tid, &self.space.caller_of_exit(&at_entry).unwrap_or(at_entry));
+        let mut own = ThreadState::in_call(tid, outer);
+        if tid == self.pid {
+            own.start_frames = self.space.start_frames(at_entry, true);
+        }
         let mut threads = self.halt(Some(tid), stops)?;
         threads.push(own);
-        self.scan(tid, &threads, ScanMoment::Exit, began);
+        self.scan(tid, &threads, moment, began);
         Ok(())
     }
 
@@ -181,7 +205,8 @@ impl Process {
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
             self.leaks.names.insert(tid, procfs::comm(tid));
-            self.leaks.ended.push(stopped_thread(thread, &raw));
+            let state = self.stopped_thread(thread, &raw);
+            self.leaks.ended.push(state);
         }
         if is_last {
             let threads = std::mem::take(&mut self.leaks.ended);
@@ -285,8 +310,19 @@ impl Process {
         }
     }
 
+    /// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's functions need
+    /// not keep them, and what is there is left from what ran before.
+    fn stopped_thread(&mut self, thread: &Stopped, raw: &RawRegs) -> ThreadState {
+        let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
+        let mut state = ThreadState::stopped(thread.tid(), raw.regs(), vectors);
+        if thread.tid() == self.pid {
+            state.start_frames = self.space.start_frames(&raw.regs(), false);
+        }
+        state
+    }
+
     /// The registers of all threads but `except`.
-    fn thread_states(&self, except: Option<i32>, stops: &Stops) -> Vec<ThreadState> {
+    fn thread_states(&mut self, except: Option<i32>, stops: &Stops) -> Vec<ThreadState> {
         let mut states = Vec::new();
         for (tid, _, stopped) in &stops.waiting {
             let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
@@ -294,7 +330,7 @@ impl Process {
             if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))
                 && let Ok(raw) = stopped.registers()
             {
-                states.push(stopped_thread(stopped, &raw));
+                states.push(self.stopped_thread(stopped, &raw));
             }
         }
         for task in self.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
@@ -358,12 +394,13 @@ impl Process {
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
         let mut roots = {
-            let mappings = self.space.mappings_within_files();
+            let mappings = self.space.mappings().to_vec();
             let sources = RootSources {
                 mappings: &mappings,
                 modules: &modules,
                 threads,
                 pid: self.pid,
+                registered: &self.leaks.regions,
                 blocks: &allocators,
                 layout,
                 heap_is_known: !self.model.may_have_unknown_blocks(),
@@ -372,12 +409,6 @@ impl Process {
         };
         let ignored = self.model.ignored_blocks().into_iter();
         roots.words.extend(ignored.map(|block| RootWord { value: block.0, kind: RootKind::Ignored }));
-        let regions = self.leaks.regions.iter();
-        roots.ranges.extend(regions.map(|region| RootRange {
-            start: region.start,
-            end: region.end,
-            kind: RootKind::Registered,
-        }));
         let graph = Graph::read(blocks, &roots, &mut self.space.original_memory(), &options);
         Ok(HeapRead { graph, sites, thread_names })
     }
@@ -393,11 +424,4 @@ impl Process {
         }
         sites
     }
-}
-
-/// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's functions need not
-/// keep them, and what is there is left from what ran before.
-fn stopped_thread(thread: &Stopped, raw: &RawRegs) -> ThreadState {
-    let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
-    ThreadState::stopped(thread.tid(), raw.regs(), vectors)
 }

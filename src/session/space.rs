@@ -10,6 +10,7 @@ mod exec;
 mod facts;
 mod fork;
 mod helper;
+mod libc_frames;
 mod named;
 mod object;
 mod original;
@@ -42,6 +43,7 @@ use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{Section, StackTable, Unwinder};
 use facts::{Facts, in_process};
 use helper::Late;
+use libc_frames::LibcFrames;
 use object::Object;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
@@ -186,8 +188,7 @@ pub struct AddressSpace {
     objects: SharedObjects,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
-    /// The code of libc's `exit` and its kin.
-    normal_exits: Vec<Range<Addr>>,
+    libc_frames: LibcFrames,
     /// The entries of functions by which the program tells of its memory.
     annotations: FxHashMap<Addr, Annotation>,
     /// The entries of [`exec::EXEC_CALLS`].
@@ -287,7 +288,7 @@ impl AddressSpace {
             search: None,
             objects: objects.clone(),
             exit_watched: false,
-            normal_exits: Vec::new(),
+            libc_frames: LibcFrames::default(),
             annotations: FxHashMap::default(),
             exec_calls: FxHashMap::default(),
             aside_for: BTreeSet::new(),
@@ -374,7 +375,7 @@ impl AddressSpace {
             self.demoted.retain(|site| !range.contains(site));
             self.exec_calls.retain(|entry, _| !range.contains(entry));
             self.leak_suppressions.retain(|(function, _)| !range.contains(function));
-            self.normal_exits.retain(|code| !range.contains(&code.start));
+            self.libc_frames.remove(&range);
             self.annotations.retain(|function, _| !range.contains(function));
         }
     }
@@ -415,9 +416,12 @@ impl AddressSpace {
         }
         if self.exit_watched {
             self.note_leak_suppressions(&facts, bias, &mapped.path);
-            if let Err(error) = self.watch_libc_exit(&facts, bias).and_then(|()| self.watch_annotations(&facts, bias)) {
+            if let Err(error) = self.watch_libc_exit(&facts, bias) {
                 tracing::debug!("{error}");
             }
+        }
+        if let Err(error) = self.watch_annotations(&facts, bias) {
+            tracing::debug!("{error}");
         }
         let data = facts.module_data(id, bias);
         let here = |ranges: &[Range<ObjAddr>]| ranges.iter().map(|range| in_process(range, bias)).collect();

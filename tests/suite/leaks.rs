@@ -99,11 +99,16 @@ fn not_as_expected(
 }
 
 /// Runs a fixture under heaptrace alone, where Memcheck can't see it as it is.
-fn assert_ours(program: &Program, expected: &[Expected]) {
-    let checked = program.checked(&[]);
+fn assert_ours(program: &Program, expected: &[Expected]) -> Checked {
+    assert_checked(program, program.checked(&[]), expected)
+}
+
+/// Holds a check of a fixture against what is expected.
+fn assert_checked(program: &Program, checked: Checked, expected: &[Expected]) -> Checked {
     let ours = Found::from_report(&checked.report).by_function();
     let wrong = not_as_expected("heaptrace", &ours, expected.iter().map(|e| (e.function, e.ours)));
     assert!(wrong.is_empty(), "{}\n{}\n{}", program.exe().display(), wrong.join("\n"), checked.ended.stderr);
+    checked
 }
 
 /// A fixture of this folder.

@@ -103,6 +103,7 @@ pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks> {
             ScanMoment::Exit => "exit",
             ScanMoment::LastThread => "last_thread",
             ScanMoment::Request => "request",
+            ScanMoment::Program => "program",
         },
         stopped_ns: leaks.stopped_ns,
         scanned_bytes: leaks.scanned_bytes,

@@ -34,6 +34,7 @@ struct World {
     modules: Vec<ModuleData>,
     threads: Vec<ThreadState>,
     blocks: Vec<LiveBlock>,
+    registered: Vec<Range<Addr>>,
     layout: HeapLayout,
     memory: Words,
 }
@@ -42,7 +43,8 @@ impl World {
     fn new(maps: &str) -> Self {
         let mappings = crate::maps::parse(maps.as_bytes()).unwrap();
         let (modules, threads, blocks) = (vec![module_data(&[])], Vec::new(), Vec::new());
-        Self { mappings, modules, threads, blocks, layout: HeapLayout::Glibc, memory: Words::default() }
+        let (registered, layout) = (Vec::new(), HeapLayout::Glibc);
+        Self { mappings, modules, threads, blocks, registered, layout, memory: Words::default() }
     }
 
     fn data(mut self, start: u64, end: u64) -> Self {
@@ -75,8 +77,20 @@ impl World {
     }
 
     fn roots(mut self) -> Roots {
-        let Self { mappings, modules, threads, blocks, layout, memory } = &mut self;
-        find(&RootSources { mappings, modules, threads, pid: 1, blocks, layout: *layout, heap_is_known: true }, memory)
+        let Self { mappings, modules, threads, blocks, registered, layout, memory } = &mut self;
+        find(
+            &RootSources {
+                mappings,
+                modules,
+                threads,
+                pid: 1,
+                registered,
+                blocks,
+                layout: *layout,
+                heap_is_known: true,
+            },
+            memory,
+        )
     }
 
     fn ranges(self) -> Vec<(u64, u64, RootKind)> {
@@ -85,6 +99,28 @@ impl World {
 }
 
 const MODULE: RootKind = RootKind::Data { module: ModuleId(0) };
+
+/// What a program registers need not be there, nor be as large as it says.
+#[test]
+fn of_registered_memory_what_can_be_read_is_a_root() {
+    let maps = "\
+400000-401000 r--p 00000000 08:01 7 /srv/table
+500000-501000 ---p 00000000 00:00 0 
+600000-601000 rw-s 00000000 00:06 9 /dev/dri/card0
+";
+    let mut world = World::new(maps);
+    world.registered =
+        vec![Addr(0x40_0800)..Addr(u64::MAX), Addr(0x1000)..Addr(0x2000), Addr(0x40_0ff0)..Addr(0x40_0800)];
+    assert_eq!(world.ranges(), [(0x40_0800, 0x40_1000, RootKind::Registered)]);
+}
+
+#[test]
+fn start_frames_are_no_roots() {
+    let mut world = World::new("700000-710000 rw-p 00000000 00:00 0 [stack]\n").thread(1, 0x70_8000, 0);
+    world.threads[0].start_frames = Some(Addr(0x70_9000)..Addr(0x70_a000));
+    let stack = RootKind::Stack { tid: 1 };
+    assert_eq!(world.ranges(), [(0x70_7f80, 0x70_9000, stack), (0x70_a000, 0x71_0000, stack)]);
+}
 
 #[test]
 fn data_with_relro_and_bss_is_a_root_and_what_else_lies_in_its_pages_is_not() {
@@ -113,7 +149,7 @@ fn a_thread_in_its_last_call_holds_what_its_callers_do() {
     let mut world = World::new("7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]\n");
     let mut regs = Regs { gpr: [0xb10c; 16], ..Regs::default() };
     regs.gpr[reg::RSP] = 0x7ffc00020000;
-    world.threads.push(ThreadState::in_last_call(1, &regs));
+    world.threads.push(ThreadState::in_call(1, &regs));
     let roots = world.roots();
     let ranges: Vec<_> = roots.ranges.iter().map(|range| (range.start.0, range.end.0)).collect();
     assert_eq!(ranges, [(0x7ffc00020000, 0x7ffc00021000)]);

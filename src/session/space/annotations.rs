@@ -19,15 +19,18 @@ pub enum Annotation {
     RegisterRegion,
     /// `__lsan_unregister_root_region(p, size)`: ends that.
     UnregisterRegion,
+    /// `__lsan_do_leak_check()`: leaks are looked for now, and not at the end.
+    CheckNow,
 }
 
 /// The functions' names.
-pub(super) const ANNOTATIONS: [(&str, Annotation); 5] = [
+pub(super) const ANNOTATIONS: [(&str, Annotation); 6] = [
     ("__lsan_ignore_object", Annotation::IgnoreObject),
     ("__lsan_disable", Annotation::Disable),
     ("__lsan_enable", Annotation::Enable),
     ("__lsan_register_root_region", Annotation::RegisterRegion),
     ("__lsan_unregister_root_region", Annotation::UnregisterRegion),
+    ("__lsan_do_leak_check", Annotation::CheckNow),
 ];
 
 impl AddressSpace {

@@ -1,16 +1,14 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
-use super::facts::{Facts, in_process};
-use super::{AddressSpace, Deferred, OriginalMemory, ToPlace};
+use super::facts::Facts;
+use super::{AddressSpace, Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::{self, Returned};
-use crate::arch::{PAGE_SIZE, Regs};
 use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
-use crate::maps::{Kind, Mapping};
+use crate::maps::Mapping;
 use crate::tracer::Result;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Libraries that have an empty one of their own.
@@ -84,27 +82,11 @@ impl AddressSpace {
     }
 
     pub(super) fn watch_libc_exit(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        self.normal_exits.extend(facts.named.normal_exits.iter().map(|code| in_process(code, bias)));
+        self.libc_frames.add(&facts.named, bias);
         for &function in &facts.named.exits {
             self.place_or_defer(Deferred { addr: bias.to_process(function), to_place: ToPlace::Exit }, None)?;
         }
         Ok(())
-    }
-
-    /// Of a thread at the entry of libc's `_exit`: the registers of the function that has called `exit`, if `_exit` is called by that,
-    /// or by the one function in between that runs glibc's exit handlers. What lies below its stack pointer are frames of the C
-    /// library, in whose gaps words of main's old frame are left.
-    pub fn caller_of_exit(&mut self, at_entry: &Regs) -> Option<Regs> {
-        let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
-        let normal_exits = &self.normal_exits;
-        let mut frames = 0;
-        let mut found = false;
-        let caller = self.unwinder.walk(at_entry, &mut memory, true, &mut |frame| {
-            frames += 1;
-            found = normal_exits.iter().any(|code| code.contains(&frame.addr.lookup()));
-            if found || frames == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        caller.filter(|_| found)
     }
 
     /// Notes what is not seen: a warning, and a reason not to judge.
@@ -135,23 +117,6 @@ impl AddressSpace {
     /// All mappings in the order of addresses, as they were when last read.
     pub fn mappings(&self) -> &[Mapping] {
         self.maps.mappings()
-    }
-
-    /// All mappings without the pages behind the ends of their files, which hold nothing and can't be read.
-    pub fn mappings_within_files(&self) -> Vec<Mapping> {
-        let within = |mapping: &Mapping| {
-            let mut mapping = mapping.clone();
-            if mapping.kind == Kind::File && mapping.perms.write {
-                let link = format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start.0, mapping.end.0);
-                let file = std::fs::metadata(link).ok().filter(std::fs::Metadata::is_file);
-                if let Some(size) = file.map(|file| file.len().next_multiple_of(PAGE_SIZE)) {
-                    let rest = size.saturating_sub(mapping.offset);
-                    mapping.end = mapping.end.min(mapping.start.add(rest));
-                }
-            }
-            mapping
-        };
-        self.mappings().iter().map(within).filter(|mapping| mapping.start < mapping.end).collect()
     }
 
     /// The files that are mapped.

@@ -54,7 +54,7 @@ impl AddressSpace {
             root: self.root.clone(),
             retired: self.retired.clone(),
             exit_watched: self.exit_watched,
-            normal_exits: self.normal_exits.clone(),
+            libc_frames: self.libc_frames.clone(),
             annotations: self.annotations.clone(),
             exec_calls: self.exec_calls.clone(),
             aside_for: BTreeSet::new(),

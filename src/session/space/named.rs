@@ -14,6 +14,11 @@ const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
 /// The functions that end the process in order, after the exit handlers.
 const NORMAL_EXITS: [&str; 2] = ["exit", "quick_exit"];
 
+/// The functions that lead from a program's entry point to main(): glibc's, of which only the first is in a stripped libc, and
+/// musl's (csu/libc-start.c and sysdeps/nptl/libc_start_call_main.h; src/env/__libc_start_main.c and crt/crt1.c).
+const START_FUNCTIONS: [&str; 5] =
+    ["__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main", "libc_start_main_stage2", "_start_c"];
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Named {
@@ -33,6 +38,8 @@ pub(super) struct Named {
     pub(super) exits: Vec<ObjAddr>,
     /// The code of `exit` and its kin, where the C library has them.
     pub(super) normal_exits: Vec<Range<ObjAddr>>,
+    /// The code that calls main(), where the C library has it.
+    pub(super) start_code: Vec<Range<ObjAddr>>,
     /// The functions by which programs tell LeakSanitizer of their memory.
     pub(super) annotations: Vec<(ObjAddr, Annotation)>,
 }
@@ -66,11 +73,8 @@ impl Named {
             ptrace: ptrace.filter(|_| sigaction.is_some()),
             sigaction,
             // A program may call a function of its own `exit`.
-            normal_exits: if exits.is_empty() {
-                Vec::new()
-            } else {
-                elf.find_symbols(NORMAL_EXITS).iter().flatten().filter_map(function_code).collect()
-            },
+            normal_exits: if exits.is_empty() { Vec::new() } else { code_of(elf, NORMAL_EXITS) },
+            start_code: if exits.is_empty() && !is_program { Vec::new() } else { code_of(elf, START_FUNCTIONS) },
             exits,
             annotations: annotations.collect(),
         }
@@ -96,6 +100,11 @@ fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymb
 fn functions_named(elf: &Elf<'_>, is_wanted: fn(&str) -> bool) -> Vec<Range<ObjAddr>> {
     let wanted = elf.symbols().filter(|symbol| is_wanted(base_name(&symbol.name)));
     wanted.filter_map(|symbol| function_code(&symbol)).collect()
+}
+
+/// The code of the functions with these names.
+fn code_of<const N: usize>(elf: &Elf<'_>, names: [&str; N]) -> Vec<Range<ObjAddr>> {
+    elf.find_symbols(names).iter().flatten().filter_map(function_code).collect()
 }
 
 /// The code of a function whose symbol tells its size.

@@ -1,9 +1,10 @@
 //! What is no leak though no pointer to its start is anywhere: what the program says of it, what the runtime keeps, arrays of nothing.
 
-use super::{DEFINITE, INDIRECT, REACHABLE, assert_ours, fixture, same, times};
+use super::{DEFINITE, INDIRECT, REACHABLE, assert_checked, assert_ours, fixture, same, times};
 use crate::support::fixtures;
 use crate::support::leakcheck::Found;
 use crate::support::program::Program;
+use std::process::Command;
 
 /// LeakSanitizer's annotations, with its runtime and without it.
 #[test]
@@ -23,6 +24,29 @@ fn annotations_of_leak_sanitizer() {
     for (flag, former_region) in [("-DOWN", INDIRECT), ("-fsanitize=leak", REACHABLE)] {
         assert_ours(&Program::new(fixtures::program_with("leaks/annotated", &[flag])), &expected(former_region));
     }
+}
+
+/// A program may tell of memory that is not there, or no longer: that ends neither the check nor its verdict.
+#[test]
+fn annotations_of_memory_that_is_not_there() {
+    let expected = [same("in_region", REACHABLE), same("in_former_memory", DEFINITE), same("lost", DEFINITE)];
+    let checked = assert_ours(&fixture("wild_regions"), &expected);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+}
+
+#[test]
+fn a_program_asks_for_the_check() {
+    let expected = [same("lost_before", DEFINITE), same("held_then", REACHABLE), same("lost_after", [0; 4])];
+    let checked = assert_ours(&fixture("checked_now"), &expected);
+    assert_eq!((checked.ended.code(), checked.report.text("/leaks/moment")), (23, "program"));
+    assert!(checked.ended.stderr.contains("when the program asked for it"), "{}", checked.ended.stderr);
+}
+
+#[test]
+fn annotations_hold_for_forked_children() {
+    let program = fixture("told_then_forked");
+    let expected = [same("while_disabled", REACHABLE), same("in_region", REACHABLE), same("lost", DEFINITE)];
+    assert_checked(&program, program.checked(&["-f"]), &expected);
 }
 
 #[test]
@@ -49,9 +73,14 @@ fn what_is_kept_of_joined_threads() {
 /// Pages behind the end of a mapped file are not memory that could not be read.
 #[test]
 fn mappings_longer_than_their_files() {
-    let checked = fixture("past_end").checked(&[]);
-    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
-    assert!(!checked.ended.stderr.contains("could not be read"), "{}", checked.ended.stderr);
+    let program = fixture("past_end");
+    let mut unprivileged = Command::new("setpriv");
+    unprivileged.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_heaptrace"), "check", "-o"]);
+    unprivileged.arg(program.report_path()).arg("--");
+    for checked in [program.checked(&[]), program.collect_checked(program.run_under(unprivileged))] {
+        assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+        assert!(!checked.ended.stderr.contains("could not be read"), "{}", checked.ended.stderr);
+    }
 }
 
 /// A way through a hundred links of one kind is a few lines, and stacks end at main.
