@@ -598,6 +598,8 @@ pub struct Profile {
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
     pub leaks: Option<leaks::Leaks>,
+    /// All suppression rules that were in force, in the order of their files and lines.
+    pub suppressions: Vec<leaks::Suppression>,
     /// The verdict of `check`.
     pub verdict: Option<leaks::Verdict>,
     /// The budgets of `check`, in the order of its options.

@@ -11,7 +11,7 @@ use super::view::{Frame, View};
 use crate::addr::Addr;
 use crate::leaks::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
 use crate::profile::leaks::{
-    BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Verdict, VerdictKind,
+    BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
 use crate::profile::{Amount, Mode, Profile};
 use std::cmp::Reverse;
@@ -93,7 +93,16 @@ fn short(out: &mut String, layout: Layout, profile: &Profile, leaks: &Leaks) {
     if leaks.suppressed() != Amount::default() {
         let _ = write!(line, "; {} suppressed", bytes(leaks.suppressed()));
     }
+    if let Some(errors) = suppressed_errors(profile) {
+        let _ = write!(line, "; {errors}");
+    }
     sections::prose(out, layout, &line);
+}
+
+/// How many errors suppressions hide, in words.
+fn suppressed_errors(profile: &Profile) -> Option<String> {
+    let hidden = profile.suppressions.iter().map(|rule| rule.hidden_errors).fold(0, u64::saturating_add);
+    (hidden > 0).then(|| format!("{} suppressed", plural(hidden, "error")))
 }
 
 /// The end of a short report: the verdict, behind the files if there are any.
@@ -125,8 +134,11 @@ pub(super) fn lost_blocks(out: &mut String, layout: Layout, view: &View<'_>, top
 /// The totals of the leak scan, and the budgets.
 pub(super) fn conclusions(out: &mut String, layout: Layout, profile: &Profile) {
     if let Some(leaks) = &profile.leaks {
-        totals(out, layout, leaks);
+        totals(out, layout, leaks, &profile.suppressions);
         moment(out, layout, leaks);
+    }
+    if let Some(errors) = suppressed_errors(profile) {
+        sections::prose(out, layout, &format!("{errors}."));
     }
     budgets(out, layout, profile);
 }
@@ -253,18 +265,18 @@ pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usi
 }
 
 /// One line for each class.
-fn totals(out: &mut String, layout: Layout, leaks: &Leaks) {
+fn totals(out: &mut String, layout: Layout, leaks: &Leaks, suppressions: &[Suppression]) {
     let [definite, indirect, possible, reachable] = leaks.totals();
     let suppressed = leaks.suppressed();
-    let used = leaks.suppressions.iter().filter(|rule| rule.hidden != Amount::default()).count();
-    let rules = format!("by {} of {}", used, plural(leaks.suppressions.len() as u64, "rule"));
+    let used = suppressions.iter().filter(|rule| rule.hidden != Amount::default()).count();
+    let rules = format!("by {} of {}", used, plural(suppressions.len() as u64, "rule"));
     let mut rows = vec![
         ("definite", definite, "lost: nothing points to them"),
         ("indirect", indirect, "lost with them: only lost blocks point to them"),
         ("possible", possible, "only pointers into their insides lead to them"),
         ("reachable", reachable, "the program can still reach them"),
     ];
-    if !leaks.suppressions.is_empty() {
+    if !suppressions.is_empty() {
         rows.push(("suppressed", suppressed, &rules));
     }
     let counts = rows.iter().map(|row| grouped(row.1.objects).len()).max().unwrap_or(0).max("blocks".len());
@@ -436,7 +448,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     for class in [LeakClass::Definite, LeakClass::Possible] {
         class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
     }
-    totals(&mut out, layout, leaks);
+    totals(&mut out, layout, leaks, &profile.suppressions);
     let unread = match leaks.unreadable_bytes {
         0 => String::new(),
         bytes => format!(", {} more could not be read", human_bytes(bytes)),

@@ -4,7 +4,7 @@ use super::sections::{finding_sentence, finding_words};
 use super::text::{grouped, place, plural, printable, telling_frames};
 use super::view::{Frame, View};
 use crate::leaks::verdict::DEFAULT_LEAK_KINDS;
-use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks};
+use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};
 use crate::profile::{Amount, Finding, FindingKind};
 use std::path::Path;
 
@@ -100,7 +100,7 @@ pub(crate) fn problems(view: &View<'_>) -> Vec<Problem> {
             let counts = kinds.get(class as usize).copied().unwrap_or(false);
             let sites = leaks.sites.iter().filter(|_| counts || class != LeakClass::Reachable);
             for site in sites.filter(|site| site.amounts.get(class as usize).is_some_and(|amount| amount.objects > 0)) {
-                add(leak(view, leaks, site, class, &kinds));
+                add(leak(view, site, class, &kinds));
             }
         }
     }
@@ -143,10 +143,10 @@ fn error(view: &View<'_>, finding: &Finding, counts: bool) -> Problem {
     }
 }
 
-fn leak(view: &View<'_>, leaks: &Leaks, site: &LeakSite, class: LeakClass, kinds: &[bool; 4]) -> Problem {
+fn leak(view: &View<'_>, site: &LeakSite, class: LeakClass, kinds: &[bool; 4]) -> Problem {
     let direct = site.amounts.get(class as usize).copied().unwrap_or_default();
     let indirect = if class == LeakClass::Definite { site.holds } else { Amount::default() };
-    let rule = site.hidden_by(class).map(|index| leaks.suppressions.get(index));
+    let rule = site.hidden_by(class).map(|index| view.profile.suppressions.get(index));
     Problem {
         id: view.profile.leak_id(class, site.stack),
         rule: Rule::Leak(class),

@@ -93,6 +93,7 @@ pub(crate) fn sample_profile() -> Profile {
             baseline: None,
         }],
         leaks: None,
+        suppressions: Vec::new(),
         verdict: None,
         budgets: Vec::new(),
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
@@ -105,6 +106,14 @@ pub(crate) fn check_profile() -> Profile {
     let mut profile = sample_profile();
     profile.meta.mode = Mode::Check;
     profile.leaks = Some(leaks());
+    let rule = |rule: &str, line, hidden| Suppression {
+        rule: rule.to_owned(),
+        file: "ci/leaks.supp".to_owned(),
+        line,
+        hidden,
+        hidden_errors: 0,
+    };
+    profile.suppressions = vec![rule("clone", 3, amount(1, 0)), rule("^unused$", 4, Amount::default())];
     profile.budgets = vec![Budget { name: "max-peak", limit: 1_048_576, actual: 1_060_000 }];
     profile.verdict = Some(Verdict {
         kind: VerdictKind::Errors,
@@ -136,12 +145,6 @@ fn leaks() -> Leaks {
             PathStep { block: Addr(0x5555_5559_0010), size: 262_144, stack: 1, target_offset: 0, next_offset: None },
         ],
     };
-    let suppression = |rule: &str, line, hidden| Suppression {
-        rule: rule.to_owned(),
-        file: "ci/leaks.supp".to_owned(),
-        line,
-        hidden,
-    };
     Leaks {
         moment: ScanMoment::Exit,
         stopped_ns: 1_500_000,
@@ -158,7 +161,6 @@ fn leaks() -> Leaks {
             LeakSite { suppressed_by: [Some(0), None, None, None], ..site(5, [amount(1, 0), none, none, none]) },
             LeakSite { thread: 1, alloc_fn: 3, ..site(3, [none, none, amount(1, 32), none]) },
         ],
-        suppressions: vec![suppression("clone", 3, amount(1, 0)), suppression("^unused$", 4, none)],
         asked: None,
     }
 }

@@ -93,11 +93,15 @@ impl Suppressions {
         let table = AllocatorTable::new();
         let mut described: Vec<Suppression> = self.rules.iter().map(Rule::describe).collect();
         self.hide_errors(profile, &table, &mut described);
+        self.hide_leaks(profile, &table, &mut described);
+        profile.suppressions = described;
+    }
+
+    fn hide_leaks(&self, profile: &mut Profile, table: &AllocatorTable, described: &mut [Suppression]) {
         let Some(mut leaks) = profile.leaks.take() else { return };
-        leaks.suppressions = described;
         for site in &mut leaks.sites {
             let function = profile.strings.get(site.alloc_fn).map_or("malloc", String::as_str);
-            let frames = frames(profile, function, site.stack, &table);
+            let frames = frames(profile, function, site.stack, table);
             site.suppressed_by = [None; 4];
             for (index, rule) in self.rules.iter().enumerate() {
                 let open = rule.classes.iter().zip(site.suppressed_by).zip(site.amounts);
@@ -105,13 +109,13 @@ impl Suppressions {
                     open.into_iter().any(|((hides, by), amount)| *hides && by.is_none() && amount.objects > 0);
                 if concerns && rule.matches(&frames) {
                     let hidden = hide(site, index, &rule.classes);
-                    if let Some(suppression) = leaks.suppressions.get_mut(index) {
+                    if let Some(suppression) = described.get_mut(index) {
                         suppression.hidden = suppression.hidden.plus(hidden);
                     }
                 }
             }
         }
-        profile.warnings.extend(warnings(&leaks));
+        profile.warnings.extend(warnings(&leaks, described));
         profile.leaks = Some(leaks);
     }
 
@@ -122,7 +126,7 @@ impl Suppressions {
             let hides = |rule: &Rule| rule.errors.contains(&finding.kind) && rule.matches(&frames);
             let Some(index) = self.rules.iter().position(hides) else { return true };
             if let Some(rule) = described.get_mut(index) {
-                rule.hidden.objects = rule.hidden.objects.saturating_add(finding.count);
+                rule.hidden_errors = rule.hidden_errors.saturating_add(finding.count);
             }
             false
         });
@@ -133,7 +137,7 @@ impl Suppressions {
 impl Rule {
     fn describe(&self) -> Suppression {
         let Self { name, file, line, .. } = self;
-        Suppression { rule: name.clone(), file: file.clone(), line: *line, hidden: Amount::default() }
+        Suppression { rule: name.clone(), file: file.clone(), line: *line, hidden: Amount::default(), hidden_errors: 0 }
     }
 
     fn matches(&self, frames: &[RuleFrame<'_>]) -> bool {
@@ -224,22 +228,22 @@ fn sources(file: &str) -> Vec<&str> {
 
 /// Sentences on rules that hid nothing, and on those that hid more than half of all leaked bytes (definite and what hangs on
 /// them).
-pub fn warnings(leaks: &Leaks) -> Vec<String> {
+fn warnings(leaks: &Leaks, rules: &[Suppression]) -> Vec<String> {
     let mut warnings = Vec::new();
     let place = |rule: &Suppression| format!("`{}` ({}:{})", rule.rule, rule.file, rule.line);
-    let unused: Vec<&Suppression> = leaks.suppressions.iter().filter(|rule| rule.hidden.objects == 0).collect();
+    let unused: Vec<&Suppression> = rules.iter().filter(|rule| !rule.is_used()).collect();
     if !unused.is_empty() {
         let named: Vec<String> = unused.iter().take(UNUSED_NAMED).map(|rule| place(rule)).collect();
         let more = unused.len().saturating_sub(UNUSED_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let (count, all) = (unused.len(), leaks.suppressions.len());
+        let (count, all) = (unused.len(), rules.len());
         warnings.push(format!("{count} of {all} suppression rules hid nothing: {}{more}", named.join(", ")));
     }
     let leaked = |site: &LeakSite| {
         u128::from(site.amounts.first().map_or(0, |amount| amount.bytes)) + u128::from(site.holds.bytes)
     };
     let whole: u128 = leaks.sites.iter().map(leaked).sum();
-    for (index, rule) in leaks.suppressions.iter().enumerate() {
+    for (index, rule) in rules.iter().enumerate() {
         let by_this = leaks.sites.iter().filter(|site| site.hidden_by(LeakClass::Definite) == Some(index));
         let hidden: u128 = by_this.map(leaked).sum();
         if hidden * 2 > whole {

@@ -172,6 +172,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         stacks: tables.stacks,
         samples: tables.samples,
         findings: tables.findings,
+        suppressions: Vec::new(),
         leaks,
         verdict: None,
         budgets: Vec::new(),

@@ -65,7 +65,7 @@ pub struct LeakSite {
     pub holds: Amount,
     /// The way from a root to the largest reachable block of this site, or else to the largest possible one.
     pub path: Option<RetentionPath>,
-    /// For each class an index into [`Leaks::suppressions`]: the rule that hides the site's blocks of this class from the
+    /// For each class an index into [`super::Profile::suppressions`]: the rule that hides the site's blocks of this class from the
     /// verdict. Rules can be made for one class, as loss records of Memcheck are of one class each.
     pub suppressed_by: [Option<usize>; 4],
     /// How each class compares with the baseline, if there is one.
@@ -193,8 +193,17 @@ pub struct Suppression {
     pub file: String,
     /// The line there, from 1 on.
     pub line: u32,
-    /// What it hid. Zero: an unused rule.
+    /// The blocks that it hid.
     pub hidden: Amount,
+    /// How many errors it hid.
+    pub hidden_errors: u64,
+}
+
+impl Suppression {
+    /// Whether it hid something.
+    pub fn is_used(&self) -> bool {
+        self.hidden != Amount::default() || self.hidden_errors > 0
+    }
 }
 
 /// The result of a leak scan.
@@ -210,8 +219,6 @@ pub struct Leaks {
     pub unreadable_bytes: u64,
     /// All sites with live blocks, the most leaked bytes (definite and what they hold) first.
     pub sites: Vec<LeakSite>,
-    /// All rules that were in force, in the order of their files and lines.
-    pub suppressions: Vec<Suppression>,
     /// The block that was asked for, if it is live.
     pub asked: Option<AskedBlock>,
 }

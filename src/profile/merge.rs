@@ -96,6 +96,7 @@ impl Merger {
             stacks: Vec::new(),
             samples: Vec::new(),
             findings: Vec::new(),
+            suppressions: Vec::new(),
             leaks: None,
             warnings: Vec::new(),
             processes: Vec::new(),
@@ -154,8 +155,10 @@ impl Merger {
                 ..finding
             });
         }
+        let rules: Vec<usize> =
+            profile.suppressions.into_iter().map(|rule| add_rule(&mut self.merged.suppressions, rule)).collect();
         if let Some(leaks) = profile.leaks {
-            self.add_leaks(leaks, &string, &stack);
+            self.add_leaks(leaks, &rules, &string, &stack);
         }
         let merged = &mut self.merged;
         merged.cost.add(&profile.cost);
@@ -324,20 +327,24 @@ impl Merger {
         }
     }
 
-    fn add_leaks(&mut self, leaks: Leaks, string: &impl Fn(usize) -> usize, stack: &impl Fn(usize) -> usize) {
+    fn add_leaks(
+        &mut self,
+        leaks: Leaks,
+        rules: &[usize],
+        string: &impl Fn(usize) -> usize,
+        stack: &impl Fn(usize) -> usize,
+    ) {
         let merged = self.merged.leaks.get_or_insert_with(|| Leaks {
             moment: leaks.moment,
             stopped_ns: 0,
             scanned_bytes: 0,
             unreadable_bytes: 0,
             sites: Vec::new(),
-            suppressions: Vec::new(),
             asked: None,
         });
         merged.stopped_ns += leaks.stopped_ns;
         merged.scanned_bytes += leaks.scanned_bytes;
         merged.unreadable_bytes += leaks.unreadable_bytes;
-        let rules: Vec<usize> = leaks.suppressions.into_iter().map(|rule| add_rule(merged, rule)).collect();
         for mut site in leaks.sites {
             site.stack = stack(site.stack);
             site.thread = string(site.thread);
@@ -382,18 +389,19 @@ struct Tables {
 }
 
 /// Enters a suppression rule, or adds what it hid to the same rule of another process.
-fn add_rule(leaks: &mut Leaks, rule: Suppression) -> usize {
+fn add_rule(rules: &mut Vec<Suppression>, rule: Suppression) -> usize {
     let is_same = |known: &Suppression| (&known.file, known.line, &known.rule) == (&rule.file, rule.line, &rule.rule);
-    match leaks.suppressions.iter().position(is_same) {
+    match rules.iter().position(is_same) {
         Some(at) => {
-            if let Some(known) = leaks.suppressions.get_mut(at) {
+            if let Some(known) = rules.get_mut(at) {
                 known.hidden = known.hidden.plus(rule.hidden);
+                known.hidden_errors = known.hidden_errors.saturating_add(rule.hidden_errors);
             }
             at
         }
         None => {
-            leaks.suppressions.push(rule);
-            leaks.suppressions.len() - 1
+            rules.push(rule);
+            rules.len() - 1
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::frames::{FrameTable, ReportStack};
 use super::{ReportAmount, amount};
-use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Verdict};
+use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, PathStep, RetentionPath, ScanMoment, Verdict};
 use crate::profile::{Amount, Finding, Profile};
 use serde::Serialize;
 
@@ -72,6 +72,7 @@ pub(super) struct ReportSuppression<'a> {
     line: u32,
     blocks: u64,
     bytes: u64,
+    errors: u64,
 }
 
 #[derive(Serialize)]
@@ -134,7 +135,7 @@ pub(super) fn findings<'a>(table: &'a FrameTable<'a>) -> Vec<ReportFinding<'a>> 
     let profile = table.view().profile;
     let errors = profile.findings.iter().map(|finding| error(table, finding));
     let leaks = profile.leaks.iter().flat_map(|leaks| {
-        let of = move |class| leaks.sites.iter().filter_map(move |site| leak(table, leaks, site, class));
+        let of = move |class| leaks.sites.iter().filter_map(move |site| leak(table, site, class));
         LeakClass::ALL.into_iter().flat_map(of)
     });
     errors.chain(leaks).collect()
@@ -164,12 +165,7 @@ fn error<'a>(table: &'a FrameTable<'a>, finding: &'a Finding) -> ReportFinding<'
     }
 }
 
-fn leak<'a>(
-    table: &'a FrameTable<'a>,
-    leaks: &'a Leaks,
-    site: &'a LeakSite,
-    class: LeakClass,
-) -> Option<ReportFinding<'a>> {
+fn leak<'a>(table: &'a FrameTable<'a>, site: &'a LeakSite, class: LeakClass) -> Option<ReportFinding<'a>> {
     let view = table.view();
     let direct = site.amounts.get(class as usize).copied().filter(|amount| *amount != Amount::default())?;
     let indirect = if class == LeakClass::Definite { site.holds } else { Amount::default() };
@@ -194,7 +190,7 @@ fn leak<'a>(
         alloc_fn: view.string(site.alloc_fn),
         path: site.path_of(class).map(|path| steps(table, path)).unwrap_or_default(),
         baseline: site.baseline.get(index).copied().flatten().map(BaselineStatus::name),
-        suppressed_by: suppressed_by.filter(|rule| *rule < leaks.suppressions.len()),
+        suppressed_by: suppressed_by.filter(|rule| *rule < view.profile.suppressions.len()),
     })
 }
 
@@ -219,7 +215,7 @@ fn steps<'a>(table: &'a FrameTable<'a>, path: &'a RetentionPath) -> Vec<ReportSt
 }
 
 pub(super) fn suppressions(profile: &Profile) -> Vec<ReportSuppression<'_>> {
-    let rules = profile.leaks.iter().flat_map(|leaks| &leaks.suppressions);
+    let rules = profile.suppressions.iter();
     rules
         .map(|rule| ReportSuppression {
             rule: &rule.rule,
@@ -227,6 +223,7 @@ pub(super) fn suppressions(profile: &Profile) -> Vec<ReportSuppression<'_>> {
             line: rule.line,
             blocks: rule.hidden.objects,
             bytes: rule.hidden.bytes,
+            errors: rule.hidden_errors,
         })
         .collect()
 }

@@ -23,7 +23,7 @@ fn evil() -> Profile {
         function.file = Some("/home/user/a b%,:<&\"'\u{fc}.c".to_owned());
     }
     profile.meta.program = "p<&\"'\u{1b}".to_owned();
-    profile.leaks.as_mut().expect("leaks").suppressions[0].rule = "<&\"\u{2}".to_owned();
+    profile.suppressions[0].rule = "<&\"\u{2}".to_owned();
     profile.children.untraced_names = vec!["<&\u{3}%\n".to_owned()];
     judged(profile)
 }

@@ -46,11 +46,11 @@ fn hostile_profile() -> Profile {
         spoil(&mut finding.thread);
         spoil(&mut finding.function);
     }
+    for rule in &mut profile.suppressions {
+        spoil(&mut rule.rule);
+        spoil(&mut rule.file);
+    }
     if let Some(leaks) = &mut profile.leaks {
-        for rule in &mut leaks.suppressions {
-            spoil(&mut rule.rule);
-            spoil(&mut rule.file);
-        }
         leaks.sites.iter_mut().filter_map(|site| site.path.as_mut()).for_each(|path| spoil(&mut path.root));
     }
     judge(&mut profile, &Policy::default(), &Circumstances::default());

@@ -14,7 +14,6 @@ fn clean() -> Profile {
         scanned_bytes: 4096,
         unreadable_bytes: 0,
         sites: Vec::new(),
-        suppressions: Vec::new(),
         asked: None,
     });
     profile

@@ -116,7 +116,6 @@ pub(super) fn name(
         scanned_bytes: input.scan.scanned_bytes(),
         unreadable_bytes: input.scan.unreadable_bytes(),
         sites,
-        suppressions: Vec::new(),
         asked,
     }
 }

@@ -136,6 +136,8 @@ fn what_processes_have_in_common_stands_once_with_its_sum() {
     }
     assert!(alone.meta.complete && !both.meta.complete);
 
+    let hidden = |profile: &Profile| profile.suppressions.iter().map(|rule| rule.hidden).collect::<Vec<_>>();
+    assert_eq!(hidden(&both), hidden(&alone).into_iter().map(twice).collect::<Vec<_>>());
     let (both, alone) = (both.leaks.unwrap(), alone.leaks.unwrap());
     assert_eq!(both.sites.len(), alone.sites.len());
     let of_stack = |stack: usize| both.sites.iter().find(|site| site.stack == stack).unwrap();
@@ -143,8 +145,6 @@ fn what_processes_have_in_common_stands_once_with_its_sum() {
         let sum = of_stack(part.stack);
         assert_eq!((sum.amounts, sum.holds), (part.amounts.map(twice), twice(part.holds)));
     }
-    let hidden = |leaks: &Leaks| leaks.suppressions.iter().map(|rule| rule.hidden).collect::<Vec<_>>();
-    assert_eq!(hidden(&both), hidden(&alone).into_iter().map(twice).collect::<Vec<_>>());
     assert_eq!(both.sites.iter().filter(|site| site.suppressed_by[3] == Some(1)).count(), 1);
     assert_eq!(both.sites.iter().filter(|site| site.baseline[2] == Some(BaselineStatus::New)).count(), 1);
     assert_eq!(both.stopped_ns, 2 * alone.stopped_ns);

@@ -35,13 +35,18 @@ fn entry(lines: &[&str]) -> String {
 fn valgrind_suppressions_hide_errors() {
     let program = Program::fixture("mismatched");
     let (plain, rules) = (program.checked(&[]), program.outside("errors.supp"));
-    let errors = plain.report.list("/findings").iter().filter(|finding| finding["kind"] == "mismatched_free").count();
+    let of_kind = plain.report.list("/findings").iter().filter(|finding| finding["kind"] == "mismatched_free");
+    let errors: u64 = of_kind.map(|finding| finding["count"].as_u64().unwrap()).sum();
     assert!(errors > 0 && plain.ended.code() == 23, "{}", plain.ended.stderr);
     let entry = |kind: &str| format!("{{\n   known\n   Memcheck:{kind}\n   fun:*\n   ...\n   fun:main\n}}\n");
     for (kinds, status) in [(&["UnsafeZeroSize", "Value32", "Free"][..], 0), (&["SizeMismatch", "Whatever"], 23)] {
         std::fs::write(&rules, kinds.iter().map(|kind| entry(kind)).collect::<String>()).unwrap();
         let checked = program.checked(&["--suppressions", rules.to_str().unwrap()]);
         assert_eq!(checked.ended.code(), status, "{kinds:?}\n{}", checked.ended.stderr);
+        let hidden: u64 =
+            checked.report.list("/suppressions").iter().map(|rule| rule["errors"].as_u64().unwrap()).sum();
+        let told = checked.ended.stderr.contains(&format!("{errors} errors suppressed"));
+        assert_eq!((hidden, told), if status == 0 { (errors, true) } else { (0, false) }, "{}", checked.ended.stderr);
     }
 }
 
