@@ -1,7 +1,7 @@
 //! Workflow commands of GitHub Actions: lines in the log that become annotations of a pull request (`--github`).
 
 use super::escape::{github_data, github_property};
-use super::problems::{best_line, problems};
+use super::problems::{Rule, best_line, problems};
 use super::view::View;
 use crate::profile::Profile;
 use crate::profile::leaks::VerdictKind;
@@ -19,8 +19,12 @@ pub fn annotations(profile: &Profile) -> String {
     }
     let mut problems = problems(&view);
     problems.retain(|problem| problem.suppressed_by.is_none());
-    problems.sort_by_key(|problem| !problem.fails);
-    for problem in &problems {
+    let rules: Vec<Rule> = problems.iter().map(|problem| problem.rule).collect();
+    let mut order: Vec<usize> = (0..problems.len()).collect();
+    // one of each kind before repeats of one
+    let is_repeat = |index: usize| rules.iter().position(|rule| Some(rule) == rules.get(index)) != Some(index);
+    order.sort_by_key(|index| (problems.get(*index).is_none_or(|problem| !problem.fails), is_repeat(*index)));
+    for problem in order.into_iter().filter_map(|index| problems.get(index)) {
         let command = if problem.fails { "error" } else { "warning" };
         let place = problem.stacks.first().and_then(|(_, stack)| best_line(&view, *stack));
         let place = place

@@ -245,7 +245,8 @@ pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usi
     }
     let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
     let _ = writeln!(out, "\n{}", layout.paint.red(&title));
-    for finding in findings.iter().take(top.max(1)) {
+    let shown = sections::shown_findings(findings, top);
+    for finding in &shown {
         let known = if finding.baseline == Some(BaselineStatus::Known) { "; known from the baseline" } else { "" };
         out.push('\n');
         sections::prose(out, layout, &format!("{}{known}", sections::finding_sentence(finding)));
@@ -261,7 +262,7 @@ pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usi
             }
         }
     }
-    sections::more_findings(out, findings.len(), top.max(1));
+    sections::more_findings(out, findings.len(), shown.len());
 }
 
 /// One line for each class.

@@ -2,7 +2,7 @@
 
 use super::escape::printable;
 use super::sections::{Layout, heading, prose};
-use super::text::{basename, grouped, human_bytes, is_system_file, left, percent, plural, shell_words, wrap};
+use super::text::{basename, grouped, human_bytes, is_system_file, keep_end, left, percent, plural, shell_words, wrap};
 use super::view::{Headline, Site, View};
 use crate::profile::identity::is_unresolved;
 use crate::profile::{Mode, ModuleInfo};
@@ -67,7 +67,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
             heading(out, layout, "Without line numbers");
         }
         let cure = match (&main.debug_package, is_system_file(&main.path)) {
-            (Some(package), _) => format!("the package {} adds them", printable(package)),
+            (Some(package), _) => format!("{} adds them", install(package)),
             (None, true) => "its package's debug symbols would add them".to_owned(),
             (None, false) => "build it with -g".to_owned(),
         };
@@ -111,13 +111,15 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
         named => format!("{} of {}", grouped(seen.unnamed as u64), plural((seen.unnamed + named) as u64, "place")),
     };
     let widest = shown.iter().map(|(_, seen)| places(seen).chars().count()).max().unwrap_or(0);
+    // 2, 10, 2, 7 and 2 columns for the figures
+    let names = names.min(layout.width.saturating_sub(23 + 2 + widest));
     for (module, seen) in shown {
         let help = match info(module) {
             Some(module) => cure(module),
             None => "made at run time?".to_owned(),
         };
         let figures = format!("  {:>10}  {:>7}  ", human_bytes(seen.bytes), percent(seen.bytes, whole));
-        let row = format!("{figures}{}  {}", left(&name(module), names), left(&places(seen), widest));
+        let row = format!("{figures}{}  {}", left(&keep_end(&name(module), names), names), left(&places(seen), widest));
         let fits = row.chars().count() + 2 + help.chars().count() <= layout.width;
         let (row, help) = match fits {
             true => (format!("{row}  "), help),
@@ -133,11 +135,19 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
     }
 }
 
+/// How to install a package with debug information. Not every package has one of its own, and those are in an archive that most machines
+/// do not ask.
+fn install(package: &str) -> String {
+    let package = printable(package);
+    let may_be = if package.ends_with("-dbgsym") { " (if the debug archive has it)" } else { "" };
+    format!("apt install {package}{may_be}")
+}
+
 /// What brings a module's names.
 fn cure(module: &ModuleInfo) -> String {
     match (&module.debug_package, is_system_file(&module.path)) {
         _ if module.symbols.lines => "its debug information does not cover that code".to_owned(),
-        (Some(package), _) => format!("apt install {}", printable(package)),
+        (Some(package), _) => install(package),
         (None, true) => match &module.build_id {
             Some(id) => format!("its package's debug symbols (build id {id})"),
             None => "its package's debug symbols".to_owned(),

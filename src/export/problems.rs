@@ -23,6 +23,8 @@ pub(crate) struct Problem {
     pub indirect: Amount,
     /// What happened, as a sentence without a full stop.
     pub sentence: String,
+    /// How many more findings of the same id there were.
+    pub similar: u64,
     /// The function that it is told of.
     pub function: String,
     /// All stacks, with what happened there; the first one is where the problem is.
@@ -105,8 +107,12 @@ pub(crate) fn problems(view: &View<'_>) -> Vec<Problem> {
         }
     }
     for problem in &mut all {
-        if let Rule::Leak(class) = problem.rule {
-            problem.sentence = leak_sentence(class, problem.direct, problem.indirect);
+        match problem.rule {
+            Rule::Leak(class) => problem.sentence = leak_sentence(class, problem.direct, problem.indirect),
+            Rule::Error(_) if problem.similar > 0 => {
+                problem.sentence.push_str(&format!("; and {} more of this kind there", grouped(problem.similar)));
+            }
+            Rule::Error(_) => {}
         }
     }
     all
@@ -118,6 +124,7 @@ impl Problem {
         self.direct = self.direct.plus(other.direct);
         self.indirect = self.indirect.plus(other.indirect);
         self.fails |= other.fails;
+        self.similar += 1;
     }
 
     /// The name under which a CI system follows it: without numbers, which change.
@@ -136,6 +143,7 @@ fn error(view: &View<'_>, finding: &Finding, counts: bool) -> Problem {
         direct: Amount::default(),
         indirect: Amount::default(),
         sentence: printable(&finding_sentence(finding)),
+        similar: 0,
         function: function(view, finding.stack),
         stacks: stacks.into_iter().filter_map(|(title, stack)| Some((title, stack?))).collect(),
         baseline: finding.baseline,
@@ -154,6 +162,7 @@ fn leak(view: &View<'_>, site: &LeakSite, class: LeakClass, kinds: &[bool; 4]) -
         direct,
         indirect,
         sentence: String::new(),
+        similar: 0,
         function: function(view, site.stack),
         stacks: vec![("allocated at", site.stack)],
         baseline: site.compared(class),

@@ -1,7 +1,7 @@
 //! The table of processes, where a profile has several.
 
 use super::sections::{Layout, heading, prose};
-use super::text::{grouped, human_bytes, left, plural, printable, right, short_name};
+use super::text::{grouped, human_bytes, left, plural, printable, right, short_name, wrap};
 use super::view::exit_text;
 use crate::profile::leaks::VerdictKind;
 use crate::profile::{ProcessRow, Profile, Seen};
@@ -31,7 +31,8 @@ pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: us
     if let Some(rest) = rows.get(shown.len()..).filter(|rest| !rest.is_empty()) {
         let allocations = rest.iter().map(|row| row.totals.allocations).sum();
         let more = format!("and {} more, with {}", grouped(rest.len() as u64), plural(allocations, "allocation"));
-        let _ = writeln!(out, "  {}", layout.paint.dim(&format!("{more} (--top N shows more, -o NAME.json all)")));
+        let more = wrap(&format!("{more} (--top N shows more, -o NAME.json all)"), 2, layout.width);
+        let _ = writeln!(out, "  {}", layout.paint.dim(&more));
     }
     if others > 0 {
         let count = |seen: Seen| profile.processes.iter().filter(|row| row.seen == seen).count() as u64;
@@ -49,40 +50,70 @@ pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: us
     }
 }
 
+/// A column of the table.
+struct Column {
+    title: &'static str,
+    cells: Vec<String>,
+    is_text: bool,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        self.cells.iter().map(|cell| cell.chars().count()).chain([self.title.len()]).max().unwrap_or(0)
+    }
+}
+
 fn lines(out: &mut String, layout: Layout, rows: &[&ProcessRow]) {
-    let judged = rows.iter().any(|row| row.verdict.is_some());
-    let verdict = if judged { "verdict" } else { "" };
-    let end = rows.iter().map(|row| exit_text(row.exit).chars().count()).max().unwrap_or(0);
-    let title = format!(
-        "  {:>7}  {}  {:>11}  {:>10}  {:>10}  {:>10}  {:>10}  {}  {verdict}",
-        "pid",
-        left("program", NAME),
-        "allocations",
-        "peak",
-        "live",
-        "inherited",
-        "resident",
-        left("end", end)
-    );
-    let _ = writeln!(out, "{}", layout.paint.dim(title.trim_end()));
-    for row in rows {
-        let line = format!(
-            "  {:>7}  {}  {}  {:>10}  {:>10}  {:>10}  {:>10}  {}  ",
-            row.pid,
-            left(&short_name(&printable(&row.program), NAME), NAME),
-            right(&grouped(row.totals.allocations), 11),
-            human_bytes(own_peak(row)),
-            human_bytes(row.totals.live_bytes.saturating_sub(row.inherited.bytes)),
-            if row.inherited.bytes > 0 { human_bytes(row.inherited.bytes) } else { String::new() },
-            row.resident.map(|resident| human_bytes(resident.peak_bytes)).unwrap_or_default(),
-            left(&exit_text(row.exit), end),
-        );
-        let verdict = match &row.verdict {
-            Some(verdict) if verdict.kind == VerdictKind::Clean => layout.paint.dim("clean"),
-            Some(verdict) => layout.paint.red(&verdict.kind.name().replace('_', " ")),
-            None => String::new(),
+    let column = |title, is_text, cell: &dyn Fn(&ProcessRow) -> String| {
+        let cells = rows.iter().map(|row| cell(row)).collect();
+        Column { title, cells, is_text }
+    };
+    let verdict = |row: &ProcessRow| match &row.verdict {
+        Some(verdict) if verdict.kind == VerdictKind::Clean => "clean".to_owned(),
+        Some(verdict) => verdict.kind.name().replace('_', " "),
+        None => String::new(),
+    };
+    let mut columns = vec![
+        column("pid", false, &|row| row.pid.to_string()),
+        column("program", true, &|row| short_name(&printable(&row.program), NAME)),
+        column("allocations", false, &|row| grouped(row.totals.allocations)),
+        column("peak", false, &|row| human_bytes(own_peak(row))),
+        column("live", false, &|row| human_bytes(row.totals.live_bytes.saturating_sub(row.inherited.bytes))),
+        column("inherited", false, &|row| match row.inherited.bytes {
+            0 => String::new(),
+            bytes => human_bytes(bytes),
+        }),
+        column("resident", false, &|row| {
+            row.resident.map(|resident| human_bytes(resident.peak_bytes)).unwrap_or_default()
+        }),
+        column("end", true, &|row| exit_text(row.exit)),
+        column("verdict", true, &verdict),
+    ];
+    columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
+    // Where there is no room, what is missed least goes first; report.json has all.
+    for dispensable in ["inherited", "resident", "allocations", "live"] {
+        if 2 + columns.iter().map(|column| column.width() + 2).sum::<usize>() - 2 > layout.width {
+            columns.retain(|column| column.title != dispensable);
+        }
+    }
+    let line = |cell: &dyn Fn(&Column) -> String| {
+        let cells = columns.iter().map(|column| match column.is_text {
+            true => left(&cell(column), column.width()),
+            false => right(&cell(column), column.width()),
+        });
+        format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
+    };
+    let _ = writeln!(out, "{}", layout.paint.dim(&line(&|column| column.title.to_owned())));
+    for (index, row) in rows.iter().enumerate() {
+        let text = line(&|column| column.cells.get(index).cloned().unwrap_or_default());
+        let text = match verdict(row) {
+            verdict if verdict.is_empty() => text,
+            verdict => {
+                let painted = if fails(row) { layout.paint.red(&verdict) } else { layout.paint.dim(&verdict) };
+                format!("{}{painted}", text.strip_suffix(verdict.as_str()).unwrap_or(&text))
+            }
         };
-        let _ = writeln!(out, "{}", format!("{line}{verdict}").trim_end());
+        let _ = writeln!(out, "{text}");
     }
 }
 

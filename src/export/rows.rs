@@ -2,6 +2,7 @@
 
 use super::text::{basename, is_plumbing, is_system_file, place, short_name, telling};
 use super::view::{Frame, TRUNCATED_STACK, View};
+use crate::profile::identity::is_unresolved;
 
 /// How many frames a row shows, unless more are needed to tell it from another one.
 const FRAMES: usize = 3;
@@ -47,8 +48,9 @@ impl<'a> Rows<'a> {
         let shared = first
             .into_iter()
             .flat_map(|first| first.telling.iter().take(common).filter_map(|at| first.frames.get(*at)));
-        let shared: Vec<Frame<'a>> = shared.copied().collect();
-        let shared = shared.get(common.saturating_sub(SHARED)..).unwrap_or_default().to_vec();
+        // An address says nothing that the rows could have in common.
+        let shared: Vec<Frame<'a>> = shared.copied().filter(|frame| !is_unresolved(frame.name)).collect();
+        let shared = shared.get(shared.len().saturating_sub(SHARED)..).unwrap_or_default().to_vec();
         Self { shared, rows: candidates.iter().map(Candidate::row).collect() }
     }
 }

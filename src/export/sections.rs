@@ -68,14 +68,13 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
         all => format!(", and {} more processes", grouped(all as u64 - 1)),
     };
     let inside = meta.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
-    let _ = writeln!(
-        out,
-        "{} {}, pid {}{inside}{children}: {end} after {}",
-        layout.paint.bold("heaptrace:"),
-        layout.paint.bold(&printable(&meta.program)),
-        meta.pid,
-        duration(meta.duration_ns)
-    );
+    let program = printable(&meta.program);
+    let (who, after) = (format!("pid {}{inside}{children}:", meta.pid), duration(meta.duration_ns));
+    let texts = ["heaptrace:", &program, ", ", &who, " ", &exit_text(meta.exit), " after ", &after];
+    let fits = texts.iter().map(|text| text.chars().count()).sum::<usize>() < layout.width;
+    let gap = if fits { " " } else { "\n  " };
+    let (name, program) = (layout.paint.bold("heaptrace:"), layout.paint.bold(&program));
+    let _ = writeln!(out, "{name} {program}, {who}{gap}{end} after {after}");
     if !meta.complete && meta.mode != Mode::Attach {
         let note = "The profile does not reach to the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
@@ -85,7 +84,8 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
     }
     if meta.sample_interval > 0 {
         let interval = human_bytes(meta.sample_interval);
-        let _ = writeln!(out, "Sampled, one block in {interval} on average; the amounts of stacks are estimates.");
+        let text = format!("Sampled, one block in {interval} on average; the amounts of stacks are estimates.");
+        let _ = writeln!(out, "{}", wrap(&text, 0, layout.width));
     }
 }
 
@@ -132,8 +132,13 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     if let Some(resident) = &profile.meta.resident {
         let (human, exact) = (human_bytes(resident.peak_bytes), right(&grouped(resident.peak_bytes), bytes));
         let indent = 2 + 12 + 2 + blocks + 2 + 10 + 2 + bytes + 2;
-        let note = layout.paint.dim(&wrap(&resident_note(resident, profile), indent, layout.width));
-        let _ = writeln!(out, "  {:12}  {}  {human:>10}  {exact}  {note}", "resident", right("", blocks));
+        let note = resident_note(resident, profile);
+        let (begin, note) = match layout.width.checked_sub(indent) {
+            Some(24..) => ("  ", wrap(&note, indent, layout.width)),
+            _ => ("\n      ", wrap(&note, 6, layout.width)),
+        };
+        let note = layout.paint.dim(&note);
+        let _ = writeln!(out, "  {:12}  {}  {human:>10}  {exact}{begin}{note}", "resident", right("", blocks));
     }
     for (name, count, note) in counts.iter().filter(|row| row.1 > 0) {
         let note = wrap(note, 2 + 12 + 2 + blocks + 2, layout.width);
@@ -274,11 +279,13 @@ fn stack_table(
         }
         // names too long to show where they differ
         if looks.iter().enumerate().any(|(other, known)| other != index && known == look) {
-            let id = format!("{figures_text}(in report.txt: [{:016x}])", site.id);
-            let _ = writeln!(out, "{}", layout.paint.dim(&id));
+            let id = format!("(in report.txt: [{:016x}])", site.id);
+            let indent = figures.min(layout.width.saturating_sub(id.len()));
+            let _ = writeln!(out, "{:indent$}{}", "", layout.paint.dim(&id));
         }
         if let Some(doubt) = doubt(view, site.stack, site.quality) {
-            let _ = writeln!(out, "{}{}", " ".repeat(figures), layout.paint.yellow(doubt));
+            let doubt = layout.paint.yellow(&wrap(doubt, figures, layout.width));
+            let _ = writeln!(out, "{}{doubt}", " ".repeat(figures));
         }
     }
 }
@@ -311,7 +318,8 @@ pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: u
     }
     let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
     let _ = writeln!(out, "\n{}", layout.paint.red(&title));
-    for finding in findings.get(..top.max(1)).unwrap_or(findings) {
+    let shown = shown_findings(findings, top);
+    for finding in &shown {
         prose(out, layout, &finding_sentence(finding));
         let stacks = [
             ("at", Some(finding.stack)),
@@ -321,16 +329,28 @@ pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: u
         for (title, stack) in stacks {
             let frames: Vec<Frame<'_>> =
                 stack.into_iter().flat_map(|stack| telling_frames(view, stack, FRAMES - 1)).collect();
-            let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, layout.width / 2)).collect();
+            let room = layout.width.saturating_sub(4 + 14 + 2 + 2);
+            let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();
             let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
             for (depth, (frame, name)) in frames.iter().zip(names).enumerate() {
                 let title = if depth == 0 { title } else { "" };
-                let place = layout.paint.dim(&place(frame, layout.width / 4));
+                let place = layout.paint.dim(&place(frame, room * 2 / 5));
                 let _ = writeln!(out, "{}", format!("    {title:14}  {}  {place}", left(&name, widest)).trim_end());
             }
         }
     }
-    more_findings(out, findings.len(), top.max(1));
+    more_findings(out, findings.len(), shown.len());
+}
+
+/// At most `top` errors, in their order; of each kind at least one, as repeats of one kind would hide the others.
+pub(crate) fn shown_findings(findings: &[Finding], top: usize) -> Vec<&Finding> {
+    let is_first = |index: usize, kind| findings.iter().position(|other| other.kind == kind) == Some(index);
+    let kinds = findings.iter().enumerate().filter(|(index, finding)| is_first(*index, finding.kind)).count();
+    let mut repeats = top.saturating_sub(kinds);
+    let shown = findings.iter().enumerate().filter(|(index, finding)| {
+        is_first(*index, finding.kind) || repeats.checked_sub(1).inspect(|left| repeats = *left).is_some()
+    });
+    shown.map(|(_, finding)| finding).collect()
 }
 
 /// How many errors were not shown.

@@ -85,6 +85,9 @@ pub(super) fn files(out: &mut String, layout: Layout, files: &[Outcome], view: &
             Headline::Peak => "the peak",
             Headline::Live => "what is live",
         };
-        let _ = writeln!(out, "  {}", layout.paint.dim(&format!("to see {what}: go tool pprof -top {path}")));
+        let (begin, command) = (format!("to see {what}:"), format!("go tool pprof -top {path}"));
+        let fits = 2 + begin.chars().count() + 1 + command.chars().count() <= layout.width;
+        let gap = if fits { " " } else { "\n    " };
+        let _ = writeln!(out, "  {}", layout.paint.dim(&format!("{begin}{gap}{command}")));
     }
 }

@@ -321,7 +321,10 @@ pub(crate) fn place(frame: &Frame<'_>, width: usize) -> String {
         (Some(file), 0) => keep_end(&printable(file), width),
         (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
         (None, _) if crate::profile::identity::is_unresolved(frame.name) => String::new(),
-        (None, _) => frame.module.map(|module| format!("[{}]", basename(&module.path))).unwrap_or_default(),
+        (None, _) => {
+            let module = frame.module.map(|module| keep_end(&basename(&module.path), width.saturating_sub(2)));
+            module.map(|module| format!("[{module}]")).unwrap_or_default()
+        }
     }
 }
 

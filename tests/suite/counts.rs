@@ -212,6 +212,32 @@ fn double_and_invalid_frees_are_findings() {
     report.assert_consistent();
 }
 
+/// Repeats of one kind of error hide no other kind, and all formats say the same of each.
+#[test]
+fn an_error_of_each_kind_is_shown() {
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("bad_frees", &[&bump]));
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let summary = flat(&program.traced_with(&["--top", "1"]).ended.stderr);
+    assert!(summary.contains("freed twice: ") && summary.contains("freed, but never allocated: "), "{summary}");
+    assert!(summary.contains("and 4 more, all of them in report.json"), "{summary}");
+
+    let junit = program.outside("errors.junit.xml");
+    let options = ["--top", "9", "--github", "-o", junit.to_str().unwrap()];
+    let checked = program.checked(&options);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+    let (report, junit) = (flat(&checked.ended.stderr), std::fs::read_to_string(&junit).unwrap());
+    let annotations: Vec<&str> = checked.ended.stderr.lines().filter(|line| line.contains(" (heaptrace)::")).collect();
+    let sentences: Vec<&str> = annotations.iter().map(|line| line.rsplit_once("::").unwrap().1).collect();
+    assert!(sentences[0].starts_with("freed twice: ") && sentences[1].starts_with("freed, but never"), "{sentences:?}");
+    for sentence in sentences {
+        assert!(junit.contains(sentence), "{sentence:?} in {junit}");
+        // the report has each of those that the others count together
+        let first = sentence.split("; and ").next().unwrap();
+        assert!(report.contains(first), "{first:?} in {report}");
+    }
+}
+
 /// glibc aborts a program that frees twice: the status is passed on, and the finding is there.
 #[test]
 fn double_free_that_aborts_is_reported() {

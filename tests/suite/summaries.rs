@@ -80,7 +80,7 @@ fn missing_names_lead_to_a_package() {
     let summary = program.traced().ended.stderr;
     if Path::new("/var/lib/dpkg/info/jq.list").exists() && !Path::new("/var/lib/dpkg/info/jq-dbgsym.list").exists() {
         assert!(
-            summary.contains("apt install jq-dbgsym") && summary.contains("apt install libjq1-dbgsym"),
+            summary.contains("apt install jq-dbgsym (if") && summary.contains("apt install libjq1-dbgsym (if"),
             "{summary}"
         );
     }
@@ -168,6 +168,35 @@ fn the_terminal_s_own_width_is_kept() {
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(text.contains("Live at the peak") && widest <= columns as usize, "{widest} of {columns}\n{text}");
         assert!(columns < 100 || widest > 72, "{widest} of {columns}\n{text}");
+    }
+}
+
+/// No line is wider than the terminal, however narrow that is, but for paths, which can't be parted.
+#[test]
+fn lines_of_real_programs_keep_to_the_width() {
+    let bump = fixtures::library("bump");
+    let programs: [(Program, &[&str]); 6] = [
+        (
+            Program::new("jq").args(["."]).input(r#"[{"a":1,"b":["x",{"c":2.5}]},{"a":[3,4],"b":null}]"#),
+            &["--max-depth", "4"],
+        ),
+        (Program::new("sqlite3").args([":memory:", "select 1"]), &["--top", "6"]),
+        (Program::new("python3").args(["-c", "print(1)"]), &[]),
+        (Program::new("sh").args(["-c", "ls; ls -l; jq -n 1; exec ls"]), &["-f"]),
+        (Program::fixture("alike"), &["--top", "6"]),
+        (Program::new(fixtures::program_linked("bad_frees", &[&bump])), &["--top", "9"]),
+    ];
+    for (program, options) in programs {
+        for columns in [60, 80, 120] {
+            let program = program.clone().env("COLUMNS", columns.to_string());
+            let summary = program.traced_with(options).ended.stderr;
+            assert!(summary.contains("Cost"), "{summary}");
+            let is_path = |word: &str| word.contains('/') && word.chars().count() > columns / 2;
+            let told = summary.lines().filter(|line| !line.contains("looking up the names"));
+            for line in told.filter(|line| line.chars().count() > columns) {
+                assert!(line.split(' ').any(is_path), "{} of {columns}: {line}\n{summary}", line.chars().count());
+            }
+        }
     }
 }
 

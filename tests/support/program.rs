@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// What to run, with which arguments, input and environment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Program {
     exe: PathBuf,
     args: Vec<OsString>,
