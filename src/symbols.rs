@@ -5,7 +5,7 @@
 //! names.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::elf::{Elf, hex};
+use crate::elf::{Elf, Symbol, hex};
 use crate::profile::SymbolStatus;
 use crate::profile::symbolize::{FunctionName, Resolution, SymFrame, Symbolize};
 use rustc_hash::FxHashMap;
@@ -295,10 +295,11 @@ fn resolve_all(
 ) -> Resolution {
     let mut status = SymbolStatus::default();
     let mut frames = Vec::with_capacity(addrs.len());
+    let mut known = KnownSymbol::default();
     for &addr in addrs {
         let found = dwarf.as_mut().map(|lookup| lookup.find(addr)).unwrap_or_default();
         status.inlines |= found.has_function;
-        let resolved = with_symbol(found, addr, functions);
+        let resolved = with_symbol(found, functions.find(addr), &mut known);
         status.functions |= resolved.iter().any(|f| f.function.is_some());
         status.files |= resolved.iter().any(|f| f.file.is_some());
         status.lines |= resolved.iter().any(|f| f.line != 0);
@@ -307,17 +308,31 @@ fn resolve_all(
     Resolution { frames, status }
 }
 
+/// The symbol that was named last: addresses come in their order, many of one function.
+#[derive(Default)]
+struct KnownSymbol<'s>(Option<(&'s str, FunctionName)>);
+
+impl<'s> KnownSymbol<'s> {
+    fn name(&mut self, symbol: &'s Symbol<'_>) -> FunctionName {
+        match &self.0 {
+            Some((raw, name)) if *raw == symbol.name => name.clone(),
+            _ => {
+                let name = function_name(&symbol.name);
+                self.0 = Some((&symbol.name, name.clone()));
+                name
+            }
+        }
+    }
+}
+
 /// Completes what DWARF says by the symbol table: where DWARF names no function, and where its name for the outermost one is
 /// the bare identifier of a function whose symbol is mangled (`clang -gline-tables-only`).
-fn with_symbol(found: DwarfFrames, addr: ObjAddr, functions: &FunctionTable<'_>) -> Vec<SymFrame> {
+fn with_symbol<'s>(found: DwarfFrames, symbol: Option<&'s Symbol<'_>>, known: &mut KnownSymbol<'s>) -> Vec<SymFrame> {
     let mut frames = found.frames;
     let outermost = frames.last().and_then(|f| f.function.as_ref());
-    if outermost.is_some_and(|f| demangle::is_mangled(&f.system_name)) {
-        return frames;
-    }
-    let Some(symbol) = functions.find(addr) else { return frames };
-    if outermost.is_none() || demangle::is_mangled(&symbol.name) {
-        let name = function_name(&symbol.name);
+    let Some(symbol) = symbol else { return frames };
+    if outermost.is_none_or(|f| !demangle::is_mangled(&f.system_name) && demangle::is_mangled(&symbol.name)) {
+        let name = known.name(symbol);
         match frames.last_mut() {
             Some(frame) => frame.function = Some(name),
             None => frames.push(SymFrame { function: Some(name), ..SymFrame::default() }),

@@ -14,7 +14,7 @@ fn operators_are_named_as_the_demangler_does() {
     assert_eq!(operators.len(), 8 + 12);
     for (_, function) in operators {
         let demangled = crate::symbols::function_name(&function.symbol).name;
-        assert_eq!(demangled, function.name);
+        assert_eq!(*demangled, *function.name);
         let array = demangled.contains("[]");
         assert_eq!(function.family, if array { Family::NewArray } else { Family::New });
         assert_eq!(matches!(function.kind, Kind::Free { ptr: Arg(0), .. }), demangled.starts_with("operator delete"));

@@ -6,6 +6,9 @@ use std::io::Read;
 /// Memory for unpacking, in KiB: `xz -9` needs 65 MiB.
 const UNPACKING_KIB: u32 = 128 << 10;
 
+/// The largest packed object, in bytes. Those of Fedora's largest programs have less than 10 MB.
+const LARGEST_PACKED: usize = 64 << 20;
+
 impl<'d> Elf<'d> {
     /// The object that is packed in the file, whose symbols (functions that are not in `.dynsym`) have this file's addresses;
     /// `None` if there is none.
@@ -17,8 +20,9 @@ impl<'d> Elf<'d> {
     }
 
     /// That object as it is packed, for [`unpacked_object`].
+    /// It may be copied while the program is traced: what no linker packs, because it is too large, is none.
     pub fn packed_object(&self) -> Option<&'d [u8]> {
-        self.raw_section(".gnu_debugdata").filter(|packed| !packed.is_empty())
+        self.raw_section(".gnu_debugdata").filter(|packed| (1..=LARGEST_PACKED).contains(&packed.len()))
     }
 }
 

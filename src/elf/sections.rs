@@ -11,6 +11,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The longest path that a file may name another by, in bytes (PATH_MAX).
+const LONGEST_PATH: usize = 4096;
+
+/// The longest build id, in bytes: usual ones have 8 to 32, of their own choice some more.
+const LONGEST_BUILD_ID: usize = 1024;
+
 /// `.gnu_debuglink`: the name of a separate debug file, as `objcopy --add-gnu-debuglink` writes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DebugLink<'d> {
@@ -70,7 +76,7 @@ impl<'d> Elf<'d> {
     /// The link to the separate debug file.
     pub fn debug_link(&self) -> Option<DebugLink<'d>> {
         let data = self.raw_section(".gnu_debuglink")?;
-        let name = data.split(|&b| b == 0).next().filter(|n| !n.is_empty())?;
+        let name = data.split(|&b| b == 0).next().filter(|n| (1..=LONGEST_PATH).contains(&n.len()))?;
         // The name's terminator and padding to 4 bytes lie between.
         let crc = slice(data, (name.len() as u64 + 1).checked_next_multiple_of(4)?, 4)?;
         Some(DebugLink { name, crc: u32::from_le_bytes(crc.try_into().ok()?) })
@@ -79,8 +85,9 @@ impl<'d> Elf<'d> {
     /// The link to the file of shared DWARF.
     pub fn debug_alt_link(&self) -> Option<AltLink<'d>> {
         let data = self.raw_section(".gnu_debugaltlink")?;
-        let path = data.split(|&b| b == 0).next().filter(|p| !p.is_empty())?;
-        Some(AltLink { path, build_id: data.get(path.len() + 1..)? })
+        let path = data.split(|&b| b == 0).next().filter(|p| (1..=LONGEST_PATH).contains(&p.len()))?;
+        let build_id = data.get(path.len() + 1..).filter(|id| id.len() <= LONGEST_BUILD_ID)?;
+        Some(AltLink { path, build_id })
     }
 
     /// Whether there is a section of this name with bytes in the file.
@@ -243,7 +250,8 @@ pub fn hex(bytes: &[u8]) -> String {
 
 fn build_id_of(mut notes: NoteIterator<'_, Header>) -> Option<&[u8]> {
     while let Ok(Some(note)) = notes.next() {
-        if note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID && !note.desc().is_empty() {
+        let is_build_id = note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID;
+        if is_build_id && (1..=LONGEST_BUILD_ID).contains(&note.desc().len()) {
             return Some(note.desc());
         }
     }

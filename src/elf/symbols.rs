@@ -40,6 +40,12 @@ pub enum Table {
     Dynsym,
 }
 
+/// What is behind so many bytes of a name is left out: without an end, it goes on to that of the file's strings.
+const LONGEST_NAME: usize = 64 << 10;
+
+/// The same where they are no text.
+const LONGEST_DAMAGED: usize = 256;
+
 /// A defined symbol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Symbol<'d> {
@@ -132,6 +138,15 @@ impl<'d> Elf<'d> {
     }
 }
 
+/// A name as text. One that is none is kept by its beginning: it becomes memory of its own.
+fn text_of(name: &[u8]) -> Cow<'_, str> {
+    let name = name.get(..LONGEST_NAME).unwrap_or(name);
+    match std::str::from_utf8(name) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(name.get(..LONGEST_DAMAGED).unwrap_or(name)),
+    }
+}
+
 /// The symbol, if it is defined and of a kind that has an address in a section.
 pub(super) fn function_or_object<'d>(symbol: &elf::Sym64<LE>, name: &'d [u8], table: Table) -> Option<Symbol<'d>> {
     let kind = match symbol.st_type() {
@@ -151,7 +166,7 @@ pub(super) fn function_or_object<'d>(symbol: &elf::Sym64<LE>, name: &'d [u8], ta
         _ => Binding::Global,
     };
     Some(Symbol {
-        name: String::from_utf8_lossy(name),
+        name: text_of(name),
         addr: ObjAddr(symbol.st_value(LE)),
         size: symbol.st_size(LE),
         kind,

@@ -3,14 +3,15 @@
 use super::SymbolStatus;
 use crate::addr::{ModuleId, ObjAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-/// A function's name.
+/// A function's name. Many addresses share it, and it may be long.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FunctionName {
     /// For people: demangled, with C++ parameters, without hashes, versions and clone suffixes.
-    pub name: String,
+    pub name: Arc<str>,
     /// As in the symbol table.
-    pub system_name: String,
+    pub system_name: Arc<str>,
 }
 
 /// One function at an address.

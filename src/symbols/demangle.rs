@@ -6,7 +6,7 @@ use crate::profile::symbolize::FunctionName;
 use std::fmt::{self, Write};
 
 /// Demangled names longer than this stay mangled: templates can make them grow without bounds.
-const LONGEST_NAME: usize = 64 << 10;
+pub(super) const LONGEST_NAME: usize = 64 << 10;
 
 /// What compilers and linkers append to a function's symbol when they split or copy the function.
 const CLONE_SUFFIXES: [&str; 8] = ["cold", "part", "isra", "constprop", "lto_priv", "localalias", "llvm", "clone"];
@@ -18,7 +18,8 @@ pub fn function_name(raw: &str) -> FunctionName {
     let plain = without_clone_suffixes(system_name);
     // glibc's own aliases, by which it calls itself without the PLT, are the names that its DWARF has.
     let people = plain.strip_prefix("__GI_").unwrap_or(plain);
-    FunctionName { name: demangle(plain).unwrap_or_else(|| people.to_owned()), system_name: system_name.to_owned() }
+    let name = demangle(plain).map_or_else(|| people.into(), Into::into);
+    FunctionName { name, system_name: system_name.into() }
 }
 
 /// Whether the name says more than a plain identifier does.
@@ -78,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn name(raw: &str) -> String {
-        function_name(raw).name
+        function_name(raw).name.as_ref().to_owned()
     }
 
     #[test]
@@ -103,9 +104,9 @@ mod tests {
         assert_eq!(name("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
         assert_eq!(name("_RNvCsgQbrYBbNM3D_7___rustc12___rust_alloc"), "__rustc::__rust_alloc");
         assert_eq!(name("_Z3fooIiET_S0_"), "foo<int>(int)");
-        assert_eq!(function_name("memcpy@@GLIBC_2.14").system_name, "memcpy");
+        assert_eq!(&*function_name("memcpy@@GLIBC_2.14").system_name, "memcpy");
         assert_eq!(name("sort.constprop.0.isra.0.cold"), "sort");
-        assert_eq!(function_name("sort.part.1").system_name, "sort.part.1");
+        assert_eq!(&*function_name("sort.part.1").system_name, "sort.part.1");
         assert_eq!(name("_ZN3Foo3barEv.cold"), "Foo::bar()");
         for kept in ["counter.5", ".cold", "a.b", "_Zbroken", "_R", ""] {
             assert_eq!(name(kept), kept);

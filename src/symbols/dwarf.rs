@@ -1,6 +1,6 @@
 //! Functions, lines and inlined calls from DWARF.
 
-use super::demangle::function_name;
+use super::demangle::{LONGEST_NAME, function_name};
 use super::generics::{is_legacy_rust, with_arguments};
 use super::split::SplitLoader;
 use crate::addr::ObjAddr;
@@ -19,6 +19,9 @@ pub(super) type SectionBytes<'d> = Cow<'d, [u8]>;
 
 /// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
 const LONGEST_CHAIN: usize = 8;
+
+/// The parameters of a generic function, at most.
+const MOST_PARAMS: usize = 256;
 
 /// The DWARF sections of a file, uncompressed.
 #[derive(Debug)]
@@ -111,6 +114,7 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
             let start_line = unit.zip(frame.dw_die_offset).and_then(|(u, offset)| declaration_line(u, offset));
             let function = frame.function.map(|f| {
                 let raw = f.name.slice();
+                let raw = raw.get(..LONGEST_NAME).unwrap_or(raw);
                 if let Some(known) = self.names.get(raw) {
                     return known.clone();
                 }
@@ -120,7 +124,7 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
                     && let Some((params, own_name)) = type_params(unit, offset)
                     && let Some(full) = with_arguments(&name.name, &params, &own_name)
                 {
-                    name.name = full;
+                    name.name = full.into();
                 }
                 self.names.insert(raw.to_vec(), name.clone());
                 name
@@ -159,7 +163,11 @@ fn type_params(unit: gimli::UnitRef<'_, Slice<'_>>, offset: gimli::UnitOffset<us
     for _ in 0..LONGEST_CHAIN {
         let mut tree = unit.entries_tree(Some(offset)).ok()?;
         let root = tree.root().ok()?;
-        let text = |value| unit.attr_string(value).ok().map(|text| text.to_string_lossy().into_owned());
+        // Strings may be as long as their section.
+        let text = |value| {
+            let text = unit.attr_string(value).ok().filter(|text| text.len() <= LONGEST_NAME)?;
+            Some(text.to_string_lossy().into_owned())
+        };
         let own_name = root.entry().attr_value(gimli::DW_AT_name).and_then(text);
         let further = [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification];
         let further = further.into_iter().find_map(|attribute| root.entry().attr_value(attribute));
@@ -167,6 +175,9 @@ fn type_params(unit: gimli::UnitRef<'_, Slice<'_>>, offset: gimli::UnitOffset<us
         let mut children = root.children();
         while let Some(child) = children.next().ok()? {
             if child.entry().tag() == gimli::DW_TAG_template_type_parameter {
+                if params.len() >= MOST_PARAMS {
+                    return None;
+                }
                 params.push(child.entry().attr_value(gimli::DW_AT_name).and_then(text)?);
             }
         }

@@ -10,9 +10,9 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Files up to this size are read, larger ones are mapped. What is read does not change any more.
 const LARGEST_READ: u64 = 32 << 20;
@@ -191,7 +191,7 @@ impl Search {
             let Some(bytes) = open_if_there(&place, warn) else { continue };
             let same = match (build_id, id_of(&bytes)) {
                 (Some(wanted), Some(found)) => Ok(wanted == found),
-                _ => has_checksum(&place, &bytes, link.crc),
+                _ => has_checksum(&bytes, link.crc),
             };
             match same {
                 Ok(true) => return Some((place, bytes)),
@@ -278,31 +278,56 @@ fn id_of(bytes: &[u8]) -> Option<Vec<u8>> {
     Elf::parse_debug(bytes).ok()?.build_id().map(<[u8]>::to_vec)
 }
 
-/// Whether the file at `place`, with these bytes, is an object and has this checksum. A mapped file is summed by reading: the
-/// holes of a sparse one would become memory where they are looked at.
-fn has_checksum(place: &Path, bytes: &Bytes, wanted: u32) -> std::io::Result<bool> {
+/// The sums of large files, which take seconds: each is looked at when names are, for each process again.
+static SUMS: Mutex<Vec<(FileVersion, u32)>> = Mutex::new(Vec::new());
+
+/// So many are remembered.
+const MOST_SUMS: usize = 64;
+
+/// Whether these bytes are an object and have this checksum. A mapped file is summed by reading: the holes of a sparse one would
+/// become memory where they are looked at.
+fn has_checksum(bytes: &Bytes, wanted: u32) -> std::io::Result<bool> {
     if Elf::parse_debug(bytes).is_err() {
         return Ok(false);
     }
     let mut crc = flate2::Crc::new();
-    if let Bytes::Read(bytes) = bytes {
-        crc.update(bytes);
-        return Ok(crc.sum() == wanted);
-    }
+    let mapped = match bytes {
+        Bytes::Read(bytes) => {
+            crc.update(bytes);
+            return Ok(crc.sum() == wanted);
+        }
+        Bytes::Mapped(mapped) => mapped,
+    };
     if bytes.len() as u64 > LARGEST_SUMMED {
         return Err(std::io::Error::other(format!(
             "its {} GiB are too many for a checksum, and it has no build id to know it by",
             bytes.len() >> 30
         )));
     }
-    let mut file = File::open(place)?.take(LARGEST_SUMMED);
+    let version = FileVersion::of(&mapped.file);
+    let sums = || SUMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, sum)) = sums().iter().find(|(known, _)| Some(*known) == version) {
+        return Ok(*sum == wanted);
+    }
     let mut part = vec![0; SUMMED_AT_ONCE];
-    loop {
-        match file.read(&mut part)? {
-            0 => return Ok(crc.sum() == wanted),
-            n => crc.update(part.get(..n).unwrap_or_default()),
+    let mut at = 0;
+    while at < LARGEST_SUMMED {
+        match mapped.file.read_at(&mut part, at)? {
+            0 => break,
+            n => {
+                crc.update(part.get(..n).unwrap_or_default());
+                at += n as u64;
+            }
         }
     }
+    if let Some(version) = version.filter(|_| FileVersion::of(&mapped.file) == version) {
+        let mut sums = sums();
+        if sums.len() >= MOST_SUMS {
+            sums.remove(0);
+        }
+        sums.push((version, crc.sum()));
+    }
+    Ok(crc.sum() == wanted)
 }
 
 pub(super) fn open_if_there(place: &Path, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
@@ -365,6 +390,8 @@ pub struct Mapped {
     /// Before the mapping, as it must end first.
     registered: Registered,
     map: memmap2::Mmap,
+    /// The file itself: another one may have come to its path.
+    file: File,
 }
 
 impl Deref for Bytes {
@@ -408,7 +435,7 @@ impl Bytes {
         // shortens the file takes pages away: the handler of SIGBUS puts zeros there, which a private mapping may hold.
         let map = unsafe { memmap2::Mmap::map(file)? };
         let registered = mapped::register(&map).ok_or_else(|| Error::other("too many large files are open"))?;
-        Ok(Self::Mapped(Mapped { registered, map }))
+        Ok(Self::Mapped(Mapped { registered, map, file: file.try_clone()? }))
     }
 
     /// Whether the file was found to have been shortened while it was looked at.

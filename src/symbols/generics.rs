@@ -1,6 +1,8 @@
 //! Generic functions of Rust. Its older way of mangling keeps the names of a type's parameters (`Vec<T,A>::push`) and not what
 //! they stand for, which the debug information has: parameters T and A, and the name `push<[u64; 4], alloc::alloc::Global>`.
 
+use super::demangle::LONGEST_NAME;
+
 /// Whether a symbol is mangled that way: as C++, with 16 digits of a hash at the end.
 pub(super) fn is_legacy_rust(symbol: &[u8]) -> bool {
     let Some(digits) = symbol.strip_suffix(b"E").and_then(|rest| rest.get(rest.len().checked_sub(19)?..)) else {
@@ -31,7 +33,12 @@ pub(super) fn with_arguments(path: &str, params: &[String], own_name: &str) -> O
         // A part of a longer path has a parameter's name by chance; a parameter may begin one (`T::Item`).
         let argument = stands_for(word).filter(|_| depth > 0 && !full.ends_with("::"));
         is_changed |= argument.is_some();
-        full.push_str(argument.unwrap_or(word));
+        let word = argument.unwrap_or(word);
+        // The arguments come in again wherever a parameter does.
+        if full.len() + word.len() > LONGEST_NAME {
+            return None;
+        }
+        full.push_str(word);
         rest = behind;
     }
     is_changed.then_some(full)
@@ -92,6 +99,16 @@ mod tests {
             assert_eq!(full("a::V<T>::f", &["T"], own_name), None, "{own_name}");
         }
         assert_eq!(full("", &[], "f<u8>"), None);
+    }
+
+    /// A name in the debug information may be as long as its file, and a path may have its parameter a thousand times.
+    #[test]
+    fn names_do_not_grow_without_bounds() {
+        let long = format!("f<{}>", "x".repeat(1 << 20));
+        assert_eq!(full("a::V<T>::f", &["T"], &long), None);
+        let path = format!("a<{}T>::f", "T,".repeat(20_000));
+        assert_eq!(full(&path, &["T"], "f<eight_12>"), None);
+        assert!(full(&path, &["T"], "f<u8>").is_some_and(|name| name.len() < LONGEST_NAME));
     }
 
     #[test]

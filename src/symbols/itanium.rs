@@ -22,7 +22,7 @@ const MOST_STEPS: u32 = 400_000;
 /// The name of a symbol; None if it is not of this scheme, or damaged. `with_return_type`: as c++filt has it; else the return
 /// type of a template function is left out. What would be longer than `longest` bytes is None, too.
 pub fn demangle(mangled: &str, with_return_type: bool, longest: usize) -> Option<String> {
-    let rest = mangled.strip_prefix("_Z")?;
+    let rest = mangled.strip_prefix("_Z").filter(|rest| rest.len() <= LONGEST)?;
     let mut parser = Parser::new(rest);
     let root = parser.encoding(true)?;
     if !parser.rest.is_empty() {
@@ -33,8 +33,11 @@ pub fn demangle(mangled: &str, with_return_type: bool, longest: usize) -> Option
     Some(printer.into_text())
 }
 
-/// Parts of a name at most. Names of real programs have some hundreds.
-const MOST_NODES: usize = 100_000;
+/// The longest mangled name, in bytes. Each byte may become a part or two.
+const LONGEST: usize = 64 << 10;
+
+/// How many parts of parts are looked at, at most, where a substitution repeats them. Names of real programs have some hundreds.
+const MOST_PARTS: usize = 1_000_000;
 
 /// A use of a template parameter.
 #[derive(Clone, Copy)]
@@ -65,6 +68,8 @@ struct Parser<'a> {
     /// For each part, whether there are such uses in it.
     uses_params: Vec<bool>,
     depth: u32,
+    /// How many parts the parts have, again where they were looked at again.
+    parts: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -82,6 +87,7 @@ impl<'a> Parser<'a> {
             uses: HashMap::new(),
             uses_params: Vec::new(),
             depth: 0,
+            parts: 0,
         }
     }
 
@@ -89,7 +95,9 @@ impl<'a> Parser<'a> {
         let uses = |part: &Id| self.uses_params.get(part.0).is_some_and(|&uses| uses);
         // Functions and lambdas have parameters of their own.
         let is_apart = matches!(node, Node::Param(_) | Node::ParamPack(_) | Node::Lambda(..) | Node::Encoding(..));
-        let uses_params = !is_apart && node.parts().iter().any(uses);
+        let parts = node.parts();
+        let uses_params = !is_apart && parts.iter().any(uses);
+        self.parts += 1 + parts.len();
         self.uses_params.push(uses_params);
         self.nodes.push(node);
         Id(self.nodes.len() - 1)

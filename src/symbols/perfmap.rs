@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 const ROOT: u32 = 0;
@@ -46,7 +47,7 @@ impl PerfMap {
             let _ = names.read(&file, size);
         }
         let functions = names.found.iter().any(Option::is_some);
-        let frame = |name: String| {
+        let frame = |name: Arc<str>| {
             let function = Some(FunctionName { system_name: name.clone(), name });
             SymFrame { function, ..SymFrame::default() }
         };
@@ -71,7 +72,8 @@ impl PerfMap {
 /// its room used again. So each address is named once, whatever the lines say.
 struct Names<'a> {
     addrs: &'a [ObjAddr],
-    found: Vec<Option<String>>,
+    /// A line may name all of them: they share its name.
+    found: Vec<Option<Arc<str>>>,
     /// For each address an index from which on to look for the next that has no name, its own included.
     next: Vec<usize>,
     unnamed: usize,
@@ -122,9 +124,13 @@ impl<'a> Names<'a> {
         let Some((start, end, name)) = entry(line).filter(|_| line.len() <= LONGEST_LINE) else { return };
         let to = self.addrs.partition_point(|addr| addr.0 < end);
         let mut at = self.next_unnamed(self.addrs.partition_point(|addr| addr.0 < start));
+        if at >= to {
+            return;
+        }
+        let name: Arc<str> = String::from_utf8_lossy(name).into();
         while at < to {
             if let (Some(found), Some(next)) = (self.found.get_mut(at), self.next.get_mut(at)) {
-                *found = Some(String::from_utf8_lossy(name).into_owned());
+                *found = Some(name.clone());
                 *next = at + 1;
                 self.unnamed -= 1;
             }
@@ -191,7 +197,7 @@ mod tests {
 
     fn names_in(path: &std::path::Path, owner: Option<u32>, not_before: Option<SystemTime>) -> Option<String> {
         let resolution = PerfMap { path: path.to_owned(), owner, not_before }.resolve(&[ObjAddr(0x1001)]);
-        resolution.frames[0].first().and_then(|frame| Some(frame.function.as_ref()?.name.clone()))
+        resolution.frames[0].first().and_then(|frame| Some(frame.function.as_ref()?.name.as_ref().to_owned()))
     }
 
     #[test]
@@ -242,6 +248,24 @@ mod tests {
         assert!(names.found.iter().all(|name| name.as_deref() == Some("199999")));
     }
 
+    /// A line that covers all addresses costs its name once.
+    #[test]
+    fn addresses_share_the_name_of_their_line() {
+        let dir = TempDir::new("perf-map-shared");
+        let path = dir.join("perf-1.map");
+        std::fs::write(&path, [b"0 ffffffffffffffff ".as_slice(), &[0xff; 5000], b"\n"].concat()).unwrap();
+        let owner = std::fs::metadata(&path).unwrap().uid();
+        let addrs: Vec<ObjAddr> = (0..100_000).map(|index| ObjAddr(index * 16)).collect();
+        let frames = PerfMap { path, owner: Some(owner), not_before: None }.resolve(&addrs).frames;
+        let function = |index: usize| frames[index][0].function.as_ref().unwrap();
+        let first = function(0);
+        assert_eq!(first.name.chars().count(), LONGEST_NAME);
+        let is_first = |name: &Arc<str>| Arc::ptr_eq(name, &first.name);
+        assert!(
+            (0..addrs.len()).all(|index| is_first(&function(index).name) && is_first(&function(index).system_name))
+        );
+    }
+
     /// Every line is found, wherever blocks begin.
     #[test]
     fn lines_over_the_ends_of_blocks_are_whole() {
@@ -253,7 +277,9 @@ mod tests {
         let addrs: Vec<ObjAddr> = (0..100_000).map(|index| ObjAddr(index * 16 + 3)).collect();
         let mut names = Names::of(&addrs);
         names.read(&File::open(&path).unwrap(), text.len() as u64).unwrap();
-        let wrong = names.found.iter().enumerate().find(|(index, name)| **name != Some(format!("function_{index}")));
+        let is_wrong =
+            |(index, name): &(usize, &Option<Arc<str>>)| name.as_deref() != Some(&*format!("function_{index}"));
+        let wrong = names.found.iter().enumerate().find(is_wrong);
         assert_eq!(wrong, None);
     }
 }

@@ -44,7 +44,7 @@ fn ours(frames: &[SymFrame]) -> Vec<(String, String)> {
     frames
         .iter()
         .map(|f| {
-            let name = f.function.as_ref().map_or("??", |n| &n.system_name).to_owned();
+            let name = f.function.as_ref().map_or("??", |n| n.system_name.as_ref()).to_owned();
             let file = f.file.as_deref().unwrap_or("??");
             (name, format!("{file}:{}", if f.line == 0 { "?".to_owned() } else { f.line.to_string() }))
         })
@@ -145,7 +145,7 @@ fn declarations_have_their_lines() {
     };
     let mut seen = 0;
     for frame in resolution.frames.iter().flatten() {
-        let expected = match frame.function.as_ref().unwrap().name.as_str() {
+        let expected = match frame.function.as_ref().unwrap().name.as_ref() {
             "shapes::Box::volume(int) const" => declared("int Box::volume"),
             name if name.contains("twice") => declared("int twice(int x)"),
             name if name.contains("grown") => declared("T grown(T by)"),
@@ -191,7 +191,7 @@ fn bare_dwarf_names_give_way_to_mangled_symbols() {
     let (resolution, _) = resolve_with(Search::default(), source(&program), &instructions_of(&program, &["volume"]));
     for frames in &resolution.frames {
         let outermost = frames.last().unwrap();
-        assert_eq!(outermost.function.as_ref().unwrap().name, "shapes::Box::volume(int) const");
+        assert_eq!(&*outermost.function.as_ref().unwrap().name, "shapes::Box::volume(int) const");
         assert!(outermost.file.is_some());
     }
 }
@@ -238,15 +238,15 @@ fn libc_is_named_by_its_debug_package() {
         let expected = &addr2line(package.as_ref(), &[addr])[0];
         let (ours, expected) = (ours(frames).pop().unwrap(), expected.last().unwrap());
         assert_eq!((ours.0, line(&ours.1)), (expected.0.clone(), line(&expected.1)));
-        assert_eq!(frames.last().unwrap().function.as_ref().unwrap().name, "__libc_malloc");
+        assert_eq!(&*frames.last().unwrap().function.as_ref().unwrap().name, "__libc_malloc");
     } else {
-        assert_eq!(frames[0].function.as_ref().unwrap().name, "malloc");
+        assert_eq!(&*frames[0].function.as_ref().unwrap().name, "malloc");
     }
     // Without it the exported names remain, for their own bytes only.
     let bare = Search { debug_dirs: vec![], ..Search::default() };
     let last = ObjAddr(malloc.addr.0 + malloc.size - 1);
     let (resolution, _) = resolve_with(bare, source(&libc.path), &[last]);
-    assert_eq!(resolution.frames[0][0].function.as_ref().unwrap().name, "malloc");
+    assert_eq!(&*resolution.frames[0][0].function.as_ref().unwrap().name, "malloc");
     assert_eq!(resolution.status, SymbolStatus { functions: true, ..SymbolStatus::default() });
 }
 

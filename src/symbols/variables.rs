@@ -55,7 +55,7 @@ impl Variables {
         let variable = |symbol: &crate::elf::Symbol<'_>| Variable {
             start: symbol.addr,
             end: ObjAddr(symbol.addr.0.saturating_add(symbol.size)),
-            name: demangle::function_name(base_name(&symbol.name)).name,
+            name: demangle::function_name(base_name(&symbol.name)).name.as_ref().to_owned(),
         };
         Self { sorted: found.iter().map(variable).collect() }
     }

@@ -83,7 +83,7 @@ impl Locations {
             .enumerate()
             .map(|(i, frame)| {
                 let (name, system_name) = match frame.function {
-                    Some(function) => (function.name, function.system_name),
+                    Some(function) => (function.name.as_ref().to_owned(), function.system_name.as_ref().to_owned()),
                     None => (fallback.clone(), fallback.clone()),
                 };
                 let function = Function { name, system_name, file: frame.file, start_line: frame.start_line };

@@ -48,7 +48,7 @@ pub(super) fn shim(function: &FunctionName) -> Option<Shim> {
     let FunctionName { name, system_name } = function;
     let is_bare_operator = || OPERATOR_NAMES.iter().any(|op| name.starts_with(op));
     if OPERATORS.iter().any(|op| system_name.starts_with(op)) || is_bare_operator() {
-        return Some(Shim::Operator(name.clone()));
+        return Some(Shim::Operator(name.as_ref().to_owned()));
     }
     let last = name.rsplit("::").next().unwrap_or(name);
     let is_root = matches!(name.strip_suffix(last), Some("" | "__rustc::" | "alloc::alloc::" | "std::alloc::"));

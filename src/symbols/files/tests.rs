@@ -192,6 +192,25 @@ fn only_regular_files_are_opened() {
     assert_eq!(bytes.len() as u64, LARGEST_READ + 5);
 }
 
+/// The sum is that of the file that was opened, whatever stands at its path by then.
+#[test]
+fn a_file_is_summed_though_a_pipe_has_taken_its_place() {
+    let Split { dir: _dir, debug, .. } = split("files-summed", &["-Wl,--build-id=none"]);
+    OpenOptions::new().write(true).open(&debug).unwrap().set_len(LARGEST_READ + 5).unwrap();
+    let bytes = Bytes::open(&debug).unwrap();
+    let wanted = {
+        let mut crc = flate2::Crc::new();
+        crc.update(&fs::read(&debug).unwrap());
+        crc.sum()
+    };
+    fs::remove_file(&debug).unwrap();
+    tool("mkfifo", &[debug.to_str().unwrap()]);
+    for _ in 0..2 {
+        assert!(has_checksum(&bytes, wanted).unwrap());
+        assert!(!has_checksum(&bytes, wanted ^ 1).unwrap());
+    }
+}
+
 /// The pages of a mapped file that is shortened read as zeros, and that is known.
 #[test]
 fn a_mapped_file_may_be_shortened() {

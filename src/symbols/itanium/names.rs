@@ -1,7 +1,7 @@
 //! Encodings and names.
 
 use super::tree::{Id, Node, Qualifiers, Signature};
-use super::{MOST_NODES, Parser, Use};
+use super::{MOST_PARTS, Parser, Use};
 use std::collections::HashMap;
 
 /// What stands before the encoding that a special name belongs to, by its code.
@@ -502,7 +502,7 @@ impl<'a> Parser<'a> {
         if !self.uses_params.get(id.0).is_some_and(|&uses| uses) {
             return Some(id);
         }
-        if self.nodes.len() > MOST_NODES {
+        if self.parts > MOST_PARTS {
             return None;
         }
         let copy = match self.uses.get(&id.0).copied() {
@@ -511,7 +511,9 @@ impl<'a> Parser<'a> {
             None => self.deeper(|parser| {
                 let mut node = parser.node(id).clone();
                 let mut is_same = true;
-                for part in node.parts_mut() {
+                let parts = node.parts_mut();
+                parser.parts += parts.len();
+                for part in parts {
                     let copy = parser.reread_part(*part, copies)?;
                     is_same &= copy == *part;
                     *part = copy;
@@ -525,7 +527,7 @@ impl<'a> Parser<'a> {
 
     fn use_of(&self, argument: Id) -> Node<'a> {
         match self.node(argument) {
-            Node::ArgPack(elements) => Node::ParamPack(elements.clone()),
+            Node::ArgPack(_) => Node::ParamPack(argument),
             _ => Node::Param(argument),
         }
     }

@@ -4,6 +4,8 @@ use super::MOST_STEPS;
 use super::tree::{Exceptions, Id, Node, Qualifiers, Signature};
 use std::fmt;
 
+mod packs;
+
 pub(super) struct Printer<'t, 'a> {
     nodes: &'t [Node<'a>],
     with_return_type: bool,
@@ -98,7 +100,7 @@ impl<'t, 'a> Printer<'t, 'a> {
             let node = self.node(id)?;
             id = match (node, self.element) {
                 (Node::Param(argument), _) => *argument,
-                (Node::ParamPack(elements), Some(n)) => match elements.get(n) {
+                (Node::ParamPack(pack), Some(n)) => match self.elements(*pack)?.get(n) {
                     Some(&element) => element,
                     None => return Ok((id, node)),
                 },
@@ -149,9 +151,9 @@ impl<'t, 'a> Printer<'t, 'a> {
     fn left_of(&mut self, id: Id) -> fmt::Result {
         match self.node(id)? {
             Node::Param(argument) => self.left(*argument),
-            Node::ParamPack(elements) => match self.element {
-                Some(n) => elements.get(n).map_or(Ok(()), |&element| self.left(element)),
-                None => self.list(elements),
+            Node::ParamPack(pack) => match (self.elements(*pack)?, self.element) {
+                (elements, Some(n)) => elements.get(n).map_or(Ok(()), |&element| self.left(element)),
+                (elements, None) => self.list(elements),
             },
             Node::Qualified(of, qualifiers) => {
                 self.left(*of)?;
@@ -224,8 +226,8 @@ impl<'t, 'a> Printer<'t, 'a> {
     fn right_of(&mut self, id: Id) -> fmt::Result {
         match self.node(id)? {
             Node::Param(argument) => self.right(*argument),
-            Node::ParamPack(elements) => match self.element {
-                Some(n) => elements.get(n).map_or(Ok(()), |&element| self.right(element)),
+            Node::ParamPack(pack) => match self.element {
+                Some(n) => self.elements(*pack)?.get(n).map_or(Ok(()), |&element| self.right(element)),
                 None => Ok(()),
             },
             Node::Qualified(of, qualifiers) => {
@@ -470,47 +472,6 @@ impl<'t, 'a> Printer<'t, 'a> {
             Node::Abbreviated { bare, .. } => self.put(bare),
             _ => self.print(class),
         }
-    }
-
-    fn expansion(&mut self, of: Id) -> fmt::Result {
-        let Some(size) = self.size_of_pack(of, 0)? else {
-            self.operand(of)?;
-            return self.put("...");
-        };
-        let outer = self.element;
-        let mut is_first = true;
-        for n in 0..size {
-            self.element = Some(n);
-            let before = self.text.len();
-            if !is_first {
-                self.put(", ")?;
-            }
-            let start = self.text.len();
-            self.print(of)?;
-            is_first &= self.drop_if_empty(before, start);
-        }
-        self.element = outer;
-        Ok(())
-    }
-
-    /// How many elements the first pack has that is used in a part.
-    fn size_of_pack(&mut self, id: Id, depth: u32) -> Result<Option<usize>, fmt::Error> {
-        self.step()?;
-        if depth > DEEPEST {
-            return Err(fmt::Error);
-        }
-        let parts: Vec<Id> = match self.node(id)? {
-            Node::ParamPack(elements) => return Ok(Some(elements.len())),
-            // Arguments of an expansion of its own, or of a parameter that is none.
-            Node::Expansion(_) | Node::Lambda(..) | Node::Param(_) | Node::ArgPack(_) => return Ok(None),
-            node => node.parts(),
-        };
-        for part in parts {
-            if let Some(size) = self.size_of_pack(part, depth + 1)? {
-                return Ok(Some(size));
-            }
-        }
-        Ok(None)
     }
 
     fn expression(&mut self, node: &'t Node<'a>) -> fmt::Result {

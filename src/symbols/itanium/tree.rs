@@ -49,8 +49,8 @@ pub(super) enum Node<'a> {
     Args(Vec<Id>),
     /// Several template arguments for one parameter.
     ArgPack(Vec<Id>),
-    /// A use of such a parameter.
-    ParamPack(Vec<Id>),
+    /// A use of such a parameter; its arguments are that part.
+    ParamPack(Id),
     /// A use of a template parameter; its argument is the part with this number.
     Param(Id),
     /// The n-th parameter of a generic lambda that is `auto`.
@@ -159,12 +159,11 @@ impl Node<'_> {
             | Self::Access(_, a, b)
             | Self::Index(a, b)
             | Self::NamedCast(_, a, b) => vec![a, b],
-            Self::Args(all)
-            | Self::ArgPack(all)
-            | Self::ParamPack(all)
-            | Self::Lambda(all, _)
-            | Self::Structured(all) => all.iter_mut().collect(),
+            Self::Args(all) | Self::ArgPack(all) | Self::Lambda(all, _) | Self::Structured(all) => {
+                all.iter_mut().collect()
+            }
             Self::Param(of)
+            | Self::ParamPack(of)
             | Self::Expansion(of)
             | Self::AbiTag(of, _)
             | Self::Constructor(of)

@@ -264,7 +264,7 @@ fn generic_functions_of_rust_have_their_arguments() {
         tool("rustc", &[&["-g", "-O", "-o", text(&program), text(&file)], mangling].concat());
         let addrs = instructions_of(&program, &["grow"]);
         let (resolution, _) = resolve_with(Search::default(), source(&program), &addrs);
-        let names = resolution.frames.iter().flatten().filter_map(|frame| Some(frame.function.as_ref()?.name.as_str()));
+        let names = resolution.frames.iter().flatten().filter_map(|frame| Some(frame.function.as_ref()?.name.as_ref()));
         let pushes: Vec<&str> = names.filter(|name| name.contains("Vec<") && name.contains(">::push")).collect();
         assert!(!pushes.is_empty(), "{mangling:?}");
         assert!(pushes.iter().all(|name| name.contains("Vec<[u64; 4]")), "{mangling:?}: {pushes:?}");
