@@ -218,7 +218,7 @@ fn a_mapped_file_may_be_shortened() {
     let dir = TempDir::new("files-cut");
     let path = dir.join("large");
     let file = File::create(&path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], LARGEST_READ).unwrap();
+    FileExt::write_all_at(&file, &[7; 8192], LARGEST_READ).unwrap();
     let bytes = Bytes::open(&path).unwrap();
     let last = bytes.len() - 1;
     assert_eq!((bytes[last], bytes.is_cut()), (7, false));

@@ -18,13 +18,17 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::remote::code as remote_code;
 use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::root::TargetRoot;
-use crate::tracer::{Result, TracerError, files, procfs};
+use crate::tracer::{Result, TracerError, files, limits, procfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// So much of a file's beginning is compared: headers and notes.
 const HEAD: u64 = 4 * PAGE_SIZE;
+
+/// The largest file in which functions are looked for, in bytes, and the largest where memory is short.
+const LARGEST_READ: u64 = 1 << 30;
+const ALWAYS_READ: u64 = 256 << 20;
 
 /// Code is compared in pieces of so many bytes.
 const PIECE: u64 = 64 * 1024;
@@ -238,9 +242,13 @@ fn is_behind_call(file: &File, offset: u64) -> bool {
     step::ends_in_call(&read(file, offset - size, usize::try_from(size).unwrap_or(0)))
 }
 
-/// Where functions begin.
+/// Where functions begin. Not known of a file that is too large to be read, as a sparse one can be made at no cost.
 fn functions_of(module: &MappedModule, file: &File) -> BTreeSet<Addr> {
     let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let is_too_large = || size > LARGEST_READ || limits::available_memory().is_some_and(|free| size > free / 4);
+    if size > ALWAYS_READ && is_too_large() {
+        return BTreeSet::new();
+    }
     let bytes = read(file, 0, usize::try_from(size).unwrap_or(0));
     let Ok(elf) = Elf::parse(&bytes) else { return BTreeSet::new() };
     let Some(bias) = elf.load_bias(&module.segments) else { return BTreeSet::new() };
@@ -261,4 +269,28 @@ fn read(file: &File, offset: u64, size: usize) -> Vec<u8> {
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::testing::TempDir;
+
+    /// A sparse file of a terabyte that begins as this program does.
+    #[test]
+    fn a_file_that_is_too_large_is_not_read() {
+        let dir = TempDir::new("orphan-sparse");
+        let path = dir.join("sparse");
+        let mut own = File::open("/proc/self/exe").unwrap();
+        let mut copy = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        std::io::copy(&mut std::io::Read::by_ref(&mut own), &mut copy).unwrap();
+        let mappings = maps::parse(&std::fs::read("/proc/self/maps").unwrap()).unwrap();
+        let modules = maps::modules(&mappings);
+        let exe = std::fs::read_link("/proc/self/exe").unwrap();
+        let module = modules.iter().find(|module| module.path == exe).unwrap();
+        let here = Addr(a_file_that_is_too_large_is_not_read as fn() as usize as u64);
+        assert!(functions_of(module, &copy).contains(&here));
+        copy.set_len(1 << 40).unwrap();
+        assert!(functions_of(module, &copy).is_empty());
+    }
 }
