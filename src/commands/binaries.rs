@@ -80,8 +80,9 @@ impl BinaryStore {
     }
 
     /// Copies the modules' files. A file that is there already is left, if it is the same, or the same module with debug
-    /// information, of which the copy has none.
-    pub fn save(&self, modules: &[ModuleRecord]) -> Saved {
+    /// information, of which the copy has none. Those of the process of `another_user`, who may have kept them to himself, are for
+    /// the one alone who makes the copies.
+    pub fn save(&self, modules: &[ModuleRecord], another_user: bool) -> Saved {
         let mut saved = Saved::default();
         let mut seen = BTreeSet::new();
         for module in modules {
@@ -94,7 +95,7 @@ impl BinaryStore {
                 continue;
             };
             let id = module.build_id.as_deref().and_then(|id| Some((id, id.split_at_checked(2)?)));
-            let Some((id, (first, rest))) = id.filter(|(_, (_, rest))| !rest.is_empty()) else {
+            let Some((id, _)) = id.filter(|(_, (_, rest))| !rest.is_empty()) else {
                 if seen.insert(module.path.display().to_string()) {
                     let path = module.path.display();
                     saved.warnings.push(format!(
@@ -107,10 +108,9 @@ impl BinaryStore {
             if !seen.insert(format!("{id}/{}", name.display())) {
                 continue;
             }
-            let in_tree = Path::new(".build-id").join(first).join(format!("{rest}.debug"));
             let done = Bytes::of_file(file)
                 .map_err(|source| SaveError::Read { path: module.path.clone(), source })
-                .and_then(|bytes| self.save_one(&module.path, &bytes, id, &in_tree, name));
+                .and_then(|bytes| self.save_one(&module.path, &bytes, id, name, another_user));
             match done {
                 Ok(true) => saved.present += 1,
                 Ok(false) => {
@@ -124,15 +124,25 @@ impl BinaryStore {
     }
 
     /// False if `bytes` are not those of build id `id` any more.
-    fn save_one(&self, path: &Path, bytes: &[u8], id: &str, in_tree: &Path, name: &OsStr) -> Result<bool, SaveError> {
+    fn save_one(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        id: &str,
+        name: &OsStr,
+        another_user: bool,
+    ) -> Result<bool, SaveError> {
         if build_id(bytes).as_deref() != Some(id) {
             return Ok(false);
         }
-        let place = self.folder.join(in_tree);
+        let Some((first, rest)) = id.split_at_checked(2) else { return Ok(false) };
+        let in_tree = Path::new(".build-id").join(first).join(format!("{rest}.debug"));
+        let place = self.folder.join(&in_tree);
         if !is_as_good(&place, bytes, id) {
             create_parent(&place)?;
             let write = |out: &mut dyn io::Write| out.write_all(bytes);
-            write_file(&place, owners(), write).map_err(|source| SaveError::Write { path: path.to_owned(), source })?;
+            write_file(&place, owners(), another_user, write)
+                .map_err(|source| SaveError::Write { path: path.to_owned(), source })?;
         }
         let link = self.folder.join(id).join(name);
         // Follows the link: one that leads nowhere is made anew.

@@ -59,7 +59,8 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let mut has_failed = concluded.has_failed();
     if let Some(path) = &options.gen_suppressions {
         let text = suppressions::generate(&concluded.profile, &options.policy);
-        if let Err(error) = write_file(path, owners(), |out| out.write_all(text.as_bytes())) {
+        let another_user = concluded.profile.meta.of_another_user;
+        if let Err(error) = write_file(path, owners(), another_user, |out| out.write_all(text.as_bytes())) {
             has_failed = true;
             tell(&format!("{}: {error}", path.display()));
         }

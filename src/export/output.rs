@@ -311,7 +311,7 @@ impl Outputs {
             matches!(output.target, Target::File { .. })
                 && matches!(resolve(path, owners), Ok(Place::Direct(_) | Place::Open(_)))
         });
-        let mode = if profile.meta.of_another_user { PRIVATE } else { BY_UMASK };
+        let mode = mode_of(profile.meta.of_another_user);
         let mut outcomes: Vec<(usize, Outcome)> = order
             .into_iter()
             .map(|(place, output, path, shown)| {
@@ -449,21 +449,27 @@ fn write_anywhere(
     }
 }
 
-/// Writes a regular file, whole or not at all, with what `fill` writes. New files get the permissions that the umask leaves.
-/// Returns the number of bytes.
+/// Who may read what is written about a process, or copied from it.
+const fn mode_of(another_user: bool) -> u32 {
+    if another_user { PRIVATE } else { BY_UMASK }
+}
+
+/// Writes a regular file, whole or not at all, with what `fill` writes. New files get the permissions that the umask leaves; only
+/// their owner may read what comes from the process of `another_user`. Returns the number of bytes.
 ///
 /// # Errors
 /// The path can't be written, or `fill` failed; an older file is then as it was.
 pub fn write_file(
     path: &Path,
     owners: Owners,
+    another_user: bool,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<u64, OutputError> {
     match resolve(path, owners)? {
         Place::Direct(path) | Place::Open(path) => {
             Err(OutputError::NotWritable { path, source: io::Error::other("this is no regular file") })
         }
-        Place::Beside(path) | Place::Planted { path, .. } => replace(&path, BY_UMASK, fill),
+        Place::Beside(path) | Place::Planted { path, .. } => replace(&path, mode_of(another_user), fill),
     }
 }
 

@@ -143,6 +143,22 @@ fn t37_run_unshare() {
     }
 }
 
+/// In a user namespace in which the machine's root has no id, its links belong to nobody; /dev/stdout is one of them.
+#[test]
+fn dev_stdout_where_the_machine_s_root_has_no_id() {
+    let place = std::env::temp_dir().join(format!("heaptrace-rootless-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let tracer = place.join("heaptrace");
+    std::fs::copy(HEAPTRACE, &tracer).unwrap();
+    let script = r#""$1" run -q -o /dev/stdout --format json -- /bin/true | cat; exit "${PIPESTATUS[0]}""#;
+    let program = Program::new("setpriv")
+        .args(["--reuid=65533", "--regid=65533", "--clear-groups", "unshare", "--user", "--map-root-user"])
+        .args(["bash", "-c", script, "bash", tracer.to_str().unwrap()]);
+    let ended = program.plain().success();
+    assert!(ended.text().contains("\"allocations\""), "{} {}", ended.text(), ended.stderr);
+    std::fs::remove_dir_all(&place).unwrap();
+}
+
 /// T37: heaptrace is root of a user namespace only, and the program enters one below it. Without the rights to open the
 /// kernel's links to mapped files.
 #[test]

@@ -3,6 +3,8 @@
 use crate::support::fixtures::{self, site_line};
 use crate::support::program::Program;
 use crate::support::report::{functions_of, plain};
+use std::path::Path;
+use std::process::Command;
 
 /// The stacks of a program with known sites: functions, lines, files and inlining, innermost first.
 #[test]
@@ -259,6 +261,16 @@ fn shared_folders_and_other_users() {
     let words = ["run", "-o", mine.to_str().unwrap(), "--", "setpriv", "--reuid=65534", "--clear-groups", "/bin/true"];
     program.start_heaptrace(words).wait().success();
     assert_eq!(std::fs::metadata(&mine).unwrap().mode() & 0o777, 0o600);
+    let (store, rules) = (program.outside("store"), program.outside("rules"));
+    let (store_name, rules_name) = (store.to_str().unwrap(), rules.to_str().unwrap());
+    let words = ["check", "--save-binaries", store_name, "--gen-suppressions", rules_name, "--"];
+    program.start_heaptrace(words.iter().chain(&["setpriv", "--reuid=65534", "--clear-groups", "/bin/true"])).wait();
+    let saved = Command::new("find").args([store.join(".build-id").to_str().unwrap(), "-type", "f"]).output().unwrap();
+    let saved = String::from_utf8(saved.stdout).unwrap();
+    assert!(saved.lines().count() > 1, "{saved}");
+    for path in saved.lines().map(Path::new).chain([rules.as_path()]) {
+        assert_eq!(std::fs::metadata(path).unwrap().mode() & 0o777, 0o600, "{}", path.display());
+    }
     program.start_heaptrace(["run", "-o", mine.to_str().unwrap(), "--", "/bin/true"]).wait().success();
     assert_eq!(std::fs::metadata(&mine).unwrap().mode() & 0o777, 0o644);
 }

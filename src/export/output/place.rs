@@ -16,15 +16,16 @@ const MAX_LINKS: usize = 40;
 
 const ROOT: u32 = 0;
 
-/// That everybody may write to a folder (inode(7)).
+/// That everybody may write to a folder, or its group (inode(7)).
 const WRITABLE_BY_ALL: u32 = 0o002;
+const WRITABLE_BY_GROUP: u32 = 0o020;
 
 /// Whose links, pipes and devices are used: the user's own and root's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owners {
     /// The effective user.
     pub user: u32,
-    /// Whom devices of the machine belong to in a user namespace in which its root has no id.
+    /// Whom devices of the machine, and links in its own folders, belong to in a user namespace in which its root has no id.
     pub outside: Option<u32>,
 }
 
@@ -37,6 +38,16 @@ impl Owners {
     fn trust_special(self, found: &Metadata) -> bool {
         let is_device = found.file_type().is_char_device() || found.file_type().is_block_device();
         self.trust(found.uid()) || is_device && self.outside == Some(found.uid())
+    }
+
+    /// The machine's own links, too, such as /dev/stdout: where its root has no id, all who have none look the same, so the folder
+    /// must be one into which nobody else can put a link.
+    fn trust_last_link(self, link: &Metadata, folder: &Path) -> bool {
+        let is_outside = |found: &Metadata| self.outside == Some(found.uid());
+        let is_closed = |folder: &Metadata| folder.mode() & (WRITABLE_BY_ALL | WRITABLE_BY_GROUP) == 0;
+        self.trust(link.uid())
+            || is_outside(link)
+                && fs::symlink_metadata(folder).is_ok_and(|found| is_outside(&found) && is_closed(&found))
     }
 
     /// The kernel's rule for links in folders (fs.protected_symlinks), sticky or not.
@@ -98,7 +109,7 @@ pub(super) fn resolve(path: &Path, owners: Owners) -> Result<Place, OutputError>
         let (what, is_special) = kind(&found);
         let planted = |path| Place::Planted { path, what, owner: found.uid() };
         match found.file_type() {
-            kind if kind.is_symlink() && !owners.trust(found.uid()) => return Ok(planted(file)),
+            kind if kind.is_symlink() && !owners.trust_last_link(&found, &directory) => return Ok(planted(file)),
             kind if kind.is_symlink() => {
                 let link =
                     fs::read_link(&file).map_err(|source| OutputError::NotWritable { path: file.clone(), source })?;

@@ -124,7 +124,7 @@ fn format_overrides_the_name() {
 fn a_failed_write_leaves_the_older_file_and_no_other() {
     let dir = Dir::new("failed");
     fs::write(dir.path("a.txt"), "old").expect("written");
-    let result = write_file(&dir.path("a.txt"), own(), |out| {
+    let result = write_file(&dir.path("a.txt"), own(), false, |out| {
         out.write_all(&[b'x'; 1 << 20])?;
         Err(io::Error::from(io::ErrorKind::StorageFull))
     });
@@ -154,12 +154,14 @@ fn the_file_behind_a_link_is_replaced_not_the_link() {
     symlink("b.txt", dir.path("a.txt")).expect("linked");
     // first a link to nothing yet, then one to an older file
     for text in ["one", "two"] {
-        write_file(&dir.path("a.txt"), own(), |out| out.write_all(text.as_bytes())).expect("written");
+        write_file(&dir.path("a.txt"), own(), false, |out| out.write_all(text.as_bytes())).expect("written");
         assert_eq!(fs::read_to_string(dir.path("b.txt")).expect("there"), text);
     }
     assert_eq!(dir.names(), ["a.txt", "b.txt"]);
     symlink("loop", dir.path("loop")).expect("linked");
-    assert!(write_file(&dir.path("loop"), own(), |_| Ok(())).expect_err("endless").to_string().contains("links"));
+    assert!(
+        write_file(&dir.path("loop"), own(), false, |_| Ok(())).expect_err("endless").to_string().contains("links")
+    );
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn an_open_file_is_appended_to() {
 fn new_files_have_the_permissions_that_the_umask_leaves() {
     let dir = Dir::new("mode");
     File::create(dir.path("plain")).expect("created");
-    write_file(&dir.path("ours"), own(), |_| Ok(())).expect("written");
+    write_file(&dir.path("ours"), own(), false, |_| Ok(())).expect("written");
     let mode = |name: &str| fs::metadata(dir.path(name)).expect("there").permissions().mode();
     assert_eq!(mode("ours"), mode("plain"));
 }
