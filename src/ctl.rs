@@ -93,7 +93,7 @@ pub enum ProtocolError {
     #[error("the other side took too long")]
     Late,
     /// A message is longer than it may be.
-    #[error("the answer is longer than {} KiB", limit >> 10)]
+    #[error("the message is longer than {} KiB, the most it may have", limit >> 10)]
     TooLong {
         /// How long it may be, in bytes.
         limit: usize,

@@ -30,6 +30,10 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     let totals = format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" time=\"{seconds:.3}\"");
     let _ = writeln!(text, "<testsuites name=\"heaptrace\" {totals}>");
     let _ = writeln!(text, "  <testsuite name=\"{suite}\" {totals} skipped=\"{skipped}\" timestamp=\"{stamp}\">");
+    if let Some(resident) = profile.meta.resident {
+        let property = format!("<property name=\"resident.peak_bytes\" value=\"{}\"/>", resident.peak_bytes);
+        let _ = writeln!(text, "    <properties>{property}</properties>");
+    }
     for case in &cases {
         case.write(&mut text, &suite);
     }

@@ -40,12 +40,15 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     let view = View::new(profile);
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
-    sections::header(&mut out, layout, profile);
     if let Some(leaks) = unremarkable(profile, options) {
+        let resident = profile.meta.resident.map(|resident| human_bytes(resident.peak_bytes));
+        let clause = resident.map(|most| format!(", {most} resident at most")).unwrap_or_default();
+        sections::header(&mut out, layout, profile, &clause);
         short(&mut out, layout, profile, leaks);
         files_and_verdict(&mut out, layout, profile, options, &view);
         return out;
     }
+    sections::header(&mut out, layout, profile, "");
     lost_blocks(&mut out, layout, &view, options.top);
     if let (Some(leaks), Some(function)) = (&profile.leaks, options.explain) {
         explain(&mut out, layout, &view, leaks, function);

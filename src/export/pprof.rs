@@ -151,7 +151,6 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The index of a string.
     /// The index of a text. `go tool pprof` prints names as they are: they have no control characters.
     fn string(&mut self, text: &str) -> i64 {
         if let Some(id) = self.string_ids.get(text) {

@@ -88,6 +88,9 @@ fn invocation(view: &View<'_>) -> Value {
         Some(Exit::Signal(signal)) => Some(("exitSignalNumber", signal)),
         None => None,
     };
+    if let (Some(resident), Some(fields)) = (meta.resident, invocation.as_object_mut()) {
+        fields.insert("properties".to_owned(), json!({ "residentPeakBytes": resident.peak_bytes }));
+    }
     if let (Some((name, number)), Some(fields)) = (exit, invocation.as_object_mut()) {
         fields.insert(name.to_owned(), json!(number));
     }

@@ -55,8 +55,8 @@ pub(crate) fn prose(out: &mut String, layout: Layout, sentence: &str) {
     let _ = writeln!(out, "  {}", wrap(&printable(sentence), 2, layout.width));
 }
 
-/// Which program, and how it ended.
-pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
+/// Which program, and how it ended; then `clause`, if there is one.
+pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause: &str) {
     let meta = &profile.meta;
     let end = match meta.exit {
         Some(Exit::Code(0)) | None => exit_text(meta.exit),
@@ -70,11 +70,11 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile) {
     let inside = meta.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
     let program = printable(&meta.program);
     let (who, after) = (format!("pid {}{inside}{children}:", meta.pid), duration(meta.duration_ns));
-    let texts = ["heaptrace:", &program, ", ", &who, " ", &exit_text(meta.exit), " after ", &after];
+    let texts = ["heaptrace:", &program, ", ", &who, " ", &exit_text(meta.exit), " after ", &after, clause];
     let fits = texts.iter().map(|text| text.chars().count()).sum::<usize>() < layout.width;
     let gap = if fits { " " } else { "\n  " };
     let (name, program) = (layout.paint.bold("heaptrace:"), layout.paint.bold(&program));
-    let _ = writeln!(out, "{name} {program}, {who}{gap}{end} after {after}");
+    let _ = writeln!(out, "{name} {program}, {who}{gap}{end} after {after}{clause}");
     if !meta.complete && meta.mode != Mode::Attach {
         let note = "The profile does not reach to the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));

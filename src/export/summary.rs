@@ -34,7 +34,7 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     let view = View::new(profile);
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
-    sections::header(&mut out, layout, profile);
+    sections::header(&mut out, layout, profile, "");
     sections::totals(&mut out, layout, profile);
     processes::table(&mut out, layout, profile, options.top);
     sections::top_stacks(&mut out, layout, &view, options.top);

@@ -20,7 +20,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     let layout = Layout::new(Paint { color: false }, WIDTH);
     let profile = view.profile;
     let mut text = String::new();
-    sections::header(&mut text, layout, profile);
+    sections::header(&mut text, layout, profile, "");
     let _ = writeln!(text, "command: {}", text::shell_words(&profile.meta.command));
     let _ = writeln!(text, "in {}, started {}", printable(&profile.meta.cwd.to_string_lossy()), started(view));
     sections::totals(&mut text, layout, profile);

@@ -25,6 +25,11 @@ const NS_GET_PARENT: libc::Ioctl = 0xb702;
 /// What a heaptrace is called.
 const OWN_NAME: &str = env!("CARGO_PKG_NAME");
 
+/// Whether a process of this name is one, as far as a name tells: that of the package, or what this one is called.
+pub(super) fn is_own_name(name: &str) -> bool {
+    name == OWN_NAME || i32::try_from(std::process::id()).is_ok_and(|pid| name == procfs::comm(pid))
+}
+
 /// PF_KTHREAD of the kernel's task flags (field 9 of /proc/PID/stat).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
@@ -264,7 +269,7 @@ fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
         Cause::Thread { of } => format!("it is a thread{named} of process {of}. Attach to {of}: all its threads are traced"),
         Cause::Zombie => format!("it{named} has ended already and only waits for its parent to notice (a zombie)"),
         Cause::KernelThread => format!("it{named} is a thread of the kernel, which has no heap of its own"),
-        Cause::AlreadyTraced { by, name } if name == OWN_NAME => format!(
+        Cause::AlreadyTraced { by, name } if is_own_name(name) => format!(
             "another heaptrace (process {by}) traces it already, and there can be only one. `heaptrace ctl {pid} detach` ends that"
         ),
         Cause::AlreadyTraced { by, name } => {

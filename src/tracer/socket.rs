@@ -275,7 +275,7 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
             Ok(_) | Err(_) => {}
         }
     }
-    if procfs::comm(tracer) == "heaptrace"
+    if permission::is_own_name(&procfs::comm(tracer))
         && let Some((folder, owner)) = taken(&root, &folders, user)
     {
         failure = AskError::Planted { pid, tracer, folder, owner };
@@ -377,4 +377,37 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
 fn may_ask(peer: &libc::ucred) -> bool {
     let is_outside = peer.uid == procfs::OVERFLOW_USER && peer.pid == 0 && procfs::users_are_mapped();
     peer.uid == procfs::effective_user() || peer.uid == 0 || is_outside
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Conversation, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut conversation = Conversation::new(ours);
+        conversation.wait_at_most(Duration::from_millis(100));
+        (conversation, theirs)
+    }
+
+    /// One who says nothing, one who says a little each time, and one who does not listen.
+    #[test]
+    fn nobody_is_waited_for_longer_than_was_said() {
+        let (mut silent, _theirs) = pair();
+        assert_eq!(silent.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+
+        let (mut dripping, mut theirs) = pair();
+        let drips = std::thread::spawn(move || {
+            while theirs.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        assert_eq!(io::copy(&mut dripping, &mut io::sink()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(dripping);
+        drips.join().unwrap();
+
+        let (mut deaf, _theirs) = pair();
+        assert_eq!(deaf.write_all(&vec![b'x'; 16 << 20]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(deaf.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
 }

@@ -29,6 +29,7 @@ fn peak(report: &Report) -> u64 {
 fn peak_resident_memory_and_the_share_of_blocks() {
     let program = Program::fixture("resident").args(["100", "60", "0"]);
     let (text, markdown) = (program.outside("report.txt"), program.outside("report.md"));
+    let (junit, sarif) = (program.outside("report.junit.xml"), program.outside("report.sarif"));
     let traced = program.traced_with(&["-o", text.to_str().unwrap()]);
     let (report, said) = (&traced.report, said(&traced.ended.text()));
     assert!(peak(report).abs_diff(said) <= TOLERANCE, "{} seen, {said} said", peak(report));
@@ -45,9 +46,21 @@ fn peak_resident_memory_and_the_share_of_blocks() {
         comments.contains(&format!("resident: peak_bytes={} explained={}.", peak(report), share / 10)),
         "{comments}"
     );
-    let checked = program.checked(&["-o", markdown.to_str().unwrap()]);
+    let outputs = [&markdown, &junit, &sarif].map(|path| ["-o", path.to_str().unwrap()]).concat();
+    let checked = program.checked(&outputs);
     assert!(peak(&checked.report).abs_diff(said) <= TOLERANCE);
-    // A check that finds nothing is told in three lines; its files have it.
+    // A check that finds nothing is told in three lines; the first one has it.
+    let first = checked.ended.stderr.lines().find(|line| line.contains("pid")).unwrap();
+    let told = first.rsplit(", ").next().and_then(|clause| clause.strip_suffix(" MiB resident at most")).unwrap();
+    assert!(
+        (told.parse::<f64>().unwrap() - said as f64 / MIB as f64).abs() * MIB as f64 <= TOLERANCE as f64,
+        "{first}"
+    );
+    let (junit, sarif) = (std::fs::read_to_string(&junit).unwrap(), std::fs::read_to_string(&sarif).unwrap());
+    let most = peak(&checked.report);
+    assert!(junit.contains(&format!("<property name=\"resident.peak_bytes\" value=\"{most}\"/>")), "{junit}");
+    let sarif: serde_json::Value = serde_json::from_str(&sarif).unwrap();
+    assert_eq!(sarif.pointer("/runs/0/invocations/0/properties/residentPeakBytes"), Some(&most.into()));
     let share = checked.report.number("/resident/explained_permille");
     let row = format!("at most; the peak of live blocks is {}.", share / 10);
     let text = std::fs::read_to_string(&markdown).unwrap();
