@@ -278,6 +278,15 @@ impl Calls {
         }
     }
 
+    /// The latest call of the thread has not begun yet: the thread will come to its entry once more.
+    pub fn take_back_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
+        if let Some(frame) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest)
+            && let Pending::Realloc { old, .. } = frame.pending
+        {
+            emit(HeapEvent::ReallocAbandoned { old, task });
+        }
+    }
+
     /// The thread has ended: its calls will not return.
     pub fn task_ended(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(mut frames) = self.tasks.remove(&task.serial) {

@@ -473,6 +473,26 @@ fn a_call_whose_return_will_not_be_seen_counts_with_its_size() {
 }
 
 #[test]
+fn a_call_that_is_taken_back_has_not_begun() {
+    let mut thread = Thread::new();
+    for _ in 0..2 {
+        assert!(thread.call("realloc", &[0x1000, 30]));
+        let emit = &mut |event| thread.events.push(event);
+        thread.calls.take_back_latest(TASK, emit);
+        assert!(!thread.calls.pending(TASK));
+    }
+    assert!(thread.call("realloc", &[0x1000, 30]));
+    assert_eq!(thread.back(0x1000), Left::Matched);
+    let told = thread.told();
+    assert_eq!(
+        told[..5],
+        ["began 0x1000", "abandoned 0x1000", "began 0x1000", "abandoned 0x1000", "began 0x1000"],
+        "{told:?}"
+    );
+    assert_eq!((told.len(), thread.calls.dropped_frames()), (6, 0), "{told:?}");
+}
+
+#[test]
 fn the_sites_of_dropped_calls_are_told_once() {
     let mut thread = Thread::new();
     thread.call("malloc", &[10]);

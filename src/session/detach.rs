@@ -475,11 +475,13 @@ impl Process {
         }
     }
 
-    /// Whether a sleeping thread stands neither in a pad nor behind a breakpoint that it has just hit.
+    /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::whereabouts(group, tid) {
             Whereabouts::Blocked { pc, .. } => {
-                self.space.pad_resume(pc).is_none() && !self.space.breakpoints.is_or_was_there(pc.sub(1))
+                self.space.pad_resume(pc).is_none()
+                    && !self.space.is_in_remote_code(pc)
+                    && !self.space.breakpoints.is_or_was_there(pc.sub(1))
             }
             Whereabouts::Running | Whereabouts::Unknown => false,
         }

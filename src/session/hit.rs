@@ -16,8 +16,8 @@ use crate::memory::ReadMemory;
 use crate::session::space::{
     ANNOTATION_TAG, AddressSpace, EXIT_TAG, Ensured, OWN_TRACER_TAG, OriginalMemory, Placed, SIGACTION_TAG,
 };
-use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::{Result, TracerError};
 use crate::unwinder::Quality;
 use std::ops::ControlFlow;
 
@@ -45,10 +45,14 @@ impl Process {
             breakpoint.purposes.tags & OWN_TRACER_TAG != 0 && self.is_about_to_be_traced(tid, &raw, stops);
         let leaves = is_to_be_traced || breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw, trap);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
-        match self.serve_hit(tid, thread, &raw, trap, &breakpoint, stops) {
+        let mut counted = false;
+        match self.serve_hit(tid, thread, &raw, trap, &breakpoint, stops, &mut counted) {
             Ok(None) => {}
             Ok(Some(action)) => return Ok(action),
-            Err(error) if error.is_death() => return Err(error),
+            Err(error) if error.is_death() => {
+                self.expect_again(tid, trap, &raw, &error, counted);
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!("{error}");
                 self.anomalies.lost += 1;
@@ -66,6 +70,10 @@ impl Process {
                 pass_trap_to(thread, &raw, trap)?;
                 Ok(Action::Resume(0))
             }
+            Err(error) => {
+                self.expect_again(tid, trap, &raw, &error, true);
+                Err(error)
+            }
             Ok(Action::Resume(0)) if leaves => {
                 if is_to_be_traced && let Err(error) = self.set_aside_for(tid) {
                     tracing::warn!("{error}");
@@ -78,7 +86,20 @@ impl Process {
         }
     }
 
-    /// Does what the breakpoint is there for. Some: that is all there is to do with the thread.
+    /// A thread at the breakpoint `at` was to make a system call for us, and has not come back in time: it will, to hit the breakpoint
+    /// once more.
+    fn expect_again(&mut self, tid: i32, at: Addr, raw: &RawRegs, error: &TracerError, counted: bool) {
+        if counted
+            && matches!(error, TracerError::Unresponsive { .. })
+            && let Some(task) = self.tasks.get_mut(tid)
+        {
+            task.counted.push(at, raw.0.rsp);
+        }
+    }
+
+    /// Does what the breakpoint is there for, and notes when the hit has been `counted`. Some: that is all there is to do with the
+    /// thread.
+    #[expect(clippy::too_many_arguments, reason = "all of a hit, and who may hear of it")]
     fn serve_hit(
         &mut self,
         tid: i32,
@@ -87,6 +108,7 @@ impl Process {
         trap: Addr,
         breakpoint: &Breakpoint,
         stops: &mut Stops,
+        counted: &mut bool,
     ) -> Result<Option<Action>> {
         if let Some(status) = self.repair_trap(tid, thread, raw, trap)? {
             return Ok(Some(Action::Instead(status)));
@@ -96,6 +118,7 @@ impl Process {
         }
         let regs = raw.regs();
         if self.counted_before_signal(tid, trap, regs.sp()) {
+            *counted = true;
             return Ok(None);
         }
         if breakpoint.purposes.is_return() {
@@ -106,6 +129,7 @@ impl Process {
         {
             return Ok(Some(action));
         }
+        *counted = true;
         if breakpoint.purposes.loader && self.space.loader_is_consistent() {
             self.refresh_modules(tid);
         }
@@ -217,7 +241,15 @@ impl Process {
             self.count_event();
         }
         let Some(site) = entered.watch else { return Ok(None) };
-        match self.space.ensure_return_site(site, thread, raw)? {
+        let ensured = match self.space.ensure_return_site(site, thread, raw) {
+            Err(error @ TracerError::Unresponsive { .. }) => {
+                let model = &mut self.model;
+                self.calls.take_back_latest(task, &mut |event| model.apply(&event));
+                return Err(error);
+            }
+            ensured => ensured?,
+        };
+        match ensured {
             Ensured::Watched => {
                 self.stop_cost.enters(self.pid, tid);
                 Ok(None)

@@ -15,6 +15,7 @@ mod record;
 mod rescue;
 
 use super::memory::TargetMemory;
+use super::ptrace;
 use super::retry::RetryHandler;
 use super::{Result, TracerError};
 use crate::addr::Addr;
@@ -44,6 +45,9 @@ const NAME: &str = "guardian";
 
 /// How long the tracer waits for a guardian that does not read, in seconds, before it goes on without.
 const PATIENCE: i64 = 2;
+
+/// How often is looked whether a guardian that was killed has ended.
+const LOOK_AROUND: Duration = Duration::from_micros(200);
 
 /// The pause between two attempts to replace a guardian that has gone.
 const REPLACEMENT_PAUSE: Duration = Duration::from_secs(1);
@@ -90,7 +94,7 @@ impl GuardianProcess {
         let mut old = std::mem::replace(&mut self.child, child);
         // One that does not listen would act on what it knows when its socket is closed.
         let _ = old.kill();
-        let _ = old.wait();
+        await_end(&mut old);
         *self.link.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
         Ok(true)
     }
@@ -99,7 +103,15 @@ impl GuardianProcess {
     pub fn dismiss(mut self) {
         // It may be gone already.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        await_end(&mut self.child);
+    }
+}
+
+/// Takes the end of a guardian that was killed. One that is frozen (cgroup freezer) ends when it is thawed, and does nothing more.
+fn await_end(child: &mut Child) {
+    let deadline = Instant::now() + ptrace::PATIENCE;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(LOOK_AROUND);
     }
 }
 

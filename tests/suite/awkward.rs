@@ -172,3 +172,107 @@ fn a_frozen_process_is_let_go() {
         victim.wait().success();
     }
 }
+
+/// Whether a thread of a process sleeps in the kernel, where no signal wakes it.
+fn is_held_up(pid: i32, thread: &str) -> bool {
+    procfs::threads(pid).into_iter().any(|tid| {
+        std::fs::read_to_string(format!("/proc/{tid}/comm")).is_ok_and(|comm| comm.trim() == thread)
+            && procfs::state(tid) == Some('D')
+    })
+}
+
+/// The last resort: the kernel holds the tracer thread up for ever, and heaptrace ends nevertheless; the guardian does the rest.
+#[test]
+fn a_read_that_never_ends_does_not_keep_heaptrace() {
+    let mut target = Program::fixture("stalled").start();
+    let first = target.line();
+    let Some(pid) = first.strip_prefix("ready ") else {
+        assert_eq!(first, "none");
+        println!("skipped: the kernel offers no userfaultfd here");
+        return;
+    };
+    let pid = pid.parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_answered(pid);
+    let guardian = guardian_of(attached.pid());
+    target.send("go");
+    procfs::wait_until("the tracer thread is held up", || is_held_up(attached.pid(), "tracer"));
+    let began = Instant::now();
+    attached.signal(Signal::SIGTERM);
+    let ended = attached.wait_at_most(Duration::from_secs(30));
+    assert!(began.elapsed() < PROMPT, "{:?}", began.elapsed());
+    assert_eq!(ended.code(), 125);
+    assert!(ended.stderr.contains("the kernel holds heaptrace up"), "{}", ended.stderr);
+    procfs::wait_until("the guardian has gone", || matches!(procfs::state(guardian), None | Some('Z' | 'X')));
+    procfs::wait_until_let_go(pid);
+    target.send("still alive?");
+    assert_eq!(target.line(), "alive");
+    procfs::assert_left_as_it_was(pid);
+    assert!(!procfs::catches(pid, Signal::SIGTRAP), "our handler for SIGTRAP is still there");
+    target.feed(b"");
+    assert_eq!(target.line(), "ok");
+    target.wait().success();
+}
+
+/// A program whose exec waits for somebody else is not waited for: SIGTERM goes to it, and Ctrl-C twice gives up.
+#[test]
+fn an_exec_that_does_not_end_does_not_keep_heaptrace() {
+    for signals in [&[Signal::SIGTERM][..], &[Signal::SIGINT, Signal::SIGINT]] {
+        let script = Program::new("/bin/true");
+        let (interpreter, path) = (script.folder().join("interpreter"), script.folder().join("script"));
+        std::fs::copy("/bin/true", &interpreter).unwrap();
+        std::fs::write(&path, format!("#!{}\n", interpreter.display())).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut lease = Program::fixture("lease").args([interpreter.to_str().unwrap()]).start();
+        if lease.line() == "none" {
+            println!("skipped: files can't have leases here");
+            return;
+        }
+        let running = Program::new(&path).start_traced(&[]);
+        assert_eq!(lease.line(), "asked");
+        let began = Instant::now();
+        for (sent, signal) in signals.iter().enumerate() {
+            // one that waits to be taken would be the same one
+            procfs::wait_until("the signal before was taken", || {
+                let pending = procfs::status_field(running.pid(), "ShdPnd").unwrap_or_default();
+                sent == 0 || u64::from_str_radix(&pending, 16).is_ok_and(|pending| pending == 0)
+            });
+            running.signal(*signal);
+        }
+        let ended = running.wait_at_most(Duration::from_secs(30));
+        assert!(began.elapsed() < PROMPT, "{:?}", began.elapsed());
+        assert_ne!(ended.code(), 0, "{}", ended.stderr);
+        if signals.len() > 1 {
+            assert!(ended.stderr.contains("was not started"), "{}", ended.stderr);
+        }
+        lease.feed(b"");
+        lease.wait().success();
+    }
+}
+
+/// A guardian that is frozen can't be killed before it is thawed.
+#[test]
+fn a_frozen_guardian_does_not_keep_heaptrace() {
+    let program = Program::fixture("victim").args(["1"]);
+    let (victim, pid) = super::attach::start_victim(&program);
+    let attached = Program::new("/bin/true").start_attached(&[], pid);
+    procfs::wait_until_answered(pid);
+    let guardian = guardian_of(attached.pid());
+    let Some(freezer) = Freezer::new(guardian) else {
+        println!("skipped: there is no freezer here");
+        attached.signal(Signal::SIGTERM);
+        attached.wait();
+        return;
+    };
+    procfs::wait_until("the guardian is frozen", || {
+        std::fs::read_to_string(freezer.0.join("freezer.state")).is_ok_and(|state| state.trim() == "FROZEN")
+    });
+    let began = Instant::now();
+    attached.signal(Signal::SIGTERM);
+    attached.wait_at_most(Duration::from_secs(30)).success();
+    assert!(began.elapsed() < PROMPT, "{:?}", began.elapsed());
+    drop(freezer);
+    procfs::wait_until("the guardian has gone", || matches!(procfs::state(guardian), None | Some('Z' | 'X')));
+    super::attach::assert_victim_well(victim, pid);
+}
