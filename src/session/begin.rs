@@ -182,7 +182,8 @@ fn describe_repair(repaired: Repaired) -> String {
     }
     if unproved > 0 {
         text.push_str(&format!(
-            "; {unproved} bytes of code differ from the files, but may be the program's own changes: left alone"
+            "; other places of the code differ from the files, too, which may be the program's own changes: left alone (bytes: \
+             {unproved})"
         ));
     }
     text

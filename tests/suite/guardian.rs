@@ -246,7 +246,7 @@ fn breakpoints_of_others_are_left_alone() {
     kill_both(attached.pid(), pid);
     attached.assert_killed();
     let told = attach();
-    assert!(told.contains("; 1 bytes of code differ") && told.contains("left alone"), "{told}");
+    assert!(told.contains("(bytes: 1)") && told.contains("left alone"), "{told}");
     assert!(is_there());
     memory.write_all_at(&original, place).unwrap();
     procfs::wait_until_let_go(pid);

@@ -1,7 +1,7 @@
 //! Reading the machine. Whatever can't be read is left unknown.
 
 use crate::elf::Elf;
-use crate::tracer::guardian::orphan::Orphan;
+use crate::tracer::guardian::orphan::{Looked, Orphan};
 use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
 use crate::tracer::{permission, procfs};
 use std::path::{Path, PathBuf};
@@ -120,7 +120,7 @@ pub(super) enum Leftovers {
     Some {
         /// Breakpoints of ours.
         breakpoints: usize,
-        /// Changed places in code that may be the program's own.
+        /// Changed bytes of code that may be the program's own.
         unproved: usize,
     },
     /// It could not be looked at: why.
@@ -129,13 +129,12 @@ pub(super) enum Leftovers {
 
 /// Looks at process `pid`, without touching it.
 pub(super) fn leftovers(pid: i32) -> Leftovers {
-    match procfs::tracer_of(pid) {
-        Some(by) if by != 0 => return Leftovers::Traced { by },
-        _ => {}
-    }
     match Orphan::find(pid) {
-        Ok(None) => Leftovers::None,
-        Ok(Some(orphan)) => Leftovers::Some { breakpoints: orphan.breakpoints(), unproved: orphan.unproved() },
+        Ok(Looked::Clean) => Leftovers::None,
+        Ok(Looked::Traced(by)) => Leftovers::Traced { by },
+        Ok(Looked::Orphan(orphan)) => {
+            Leftovers::Some { breakpoints: orphan.breakpoints(), unproved: orphan.unproved() }
+        }
         Err(error) => Leftovers::Unknown(error.to_string()),
     }
 }

@@ -69,7 +69,9 @@ pub(super) fn leftovers(pid: i32, leftovers: &Leftovers) -> Finding {
             let others = match unproved {
                 0 => String::new(),
                 n => {
-                    format!("; {n} more bytes of its code differ from the files, and may be the program's own changes")
+                    format!(
+                        "; other places of its code differ from the files, too, which may be the program's own changes (bytes: {n})"
+                    )
                 }
             };
             let text = format!(

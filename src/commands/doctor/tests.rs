@@ -185,6 +185,6 @@ fn leftovers_are_told_with_their_cure() {
     assert!(finding.text.contains("15 breakpoints") && !finding.text.contains("differ"), "{}", finding.text);
     assert!(finding.cure.unwrap().contains("heaptrace attach --duration 1s 7"));
     let finding = judge::leftovers(7, &Leftovers::Some { breakpoints: 15, unproved: 2 });
-    assert!(finding.text.contains("2 more bytes"), "{}", finding.text);
+    assert!(finding.text.contains("(bytes: 2)"), "{}", finding.text);
     assert_eq!(judge::leftovers(7, &Leftovers::Unknown("gone".into())).level, Level::Warn);
 }

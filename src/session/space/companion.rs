@@ -1,6 +1,6 @@
 //! What other files know of a loaded module: symbols that were stripped from it, unwind tables of its debug file.
 
-use super::helper::{Late, Soon, soon};
+use super::helper::{Late, Soon};
 use super::named::Named;
 use super::{AddressSpace, OriginalMemory};
 use crate::addr::ModuleId;
@@ -46,7 +46,7 @@ impl AddressSpace {
         let search = self.search.clone()?;
         let is_needed = elf.is_static() || table.declared_symbols().next().is_some();
         let (leads, known, table) = (Leads::of(path, elf), known.to_vec(), table.clone());
-        let looked = soon(SYMBOLS_PATIENCE, move || {
+        let looked = self.objects.soon(SYMBOLS_PATIENCE, move || {
             let companion = search.companion(&leads, |elf| elf.has_symtab())?;
             Some(Named::of(&companion.elf()?, known, is_program, &table))
         });
@@ -56,10 +56,9 @@ impl AddressSpace {
             Soon::Late(_) | Soon::Failed if !is_needed => None,
             Soon::Late(_) | Soon::Failed => {
                 self.blind(format!(
-                    "the debug file of {} could not be looked through in {} s: allocator functions that only it names are not \
+                    "the debug file of {} could not be looked through in time: allocator functions that only it names are not \
                      seen",
-                    path.display(),
-                    SYMBOLS_PATIENCE.as_secs()
+                    path.display()
                 ));
                 None
             }
@@ -117,7 +116,7 @@ impl AddressSpace {
         let record = self.records.get(module.0 as usize);
         let opened = record.and_then(|record| Some((record.path.clone(), record.file.clone()?)));
         let (Some((path, file)), Some(search)) = (opened, self.search.clone()) else { return Soon::Failed };
-        soon(FRAMES_PATIENCE, move || {
+        self.objects.soon(FRAMES_PATIENCE, move || {
             let bytes = Bytes::of_file(&file).ok()?;
             let elf = Elf::parse(&bytes).ok()?;
             elf.debug_frame().or_else(|| {

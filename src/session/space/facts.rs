@@ -1,6 +1,7 @@
 //! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
 
 use super::companion::wants_companion;
+use super::helper::{Patience, Soon};
 use super::named::{Named, extent};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What glibc's malloc is told by: glibc has these, other C libraries have not.
 const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
@@ -130,11 +132,18 @@ struct Objects {
     facts: FxHashMap<Identity, (u64, Arc<Facts>)>,
     bytes: usize,
     uses: u64,
+    /// For what is read on other threads.
+    patience: Patience,
     /// Files that are open, by device and inode.
     files: FxHashMap<(u64, u64), Weak<File>>,
 }
 
 impl SharedObjects {
+    /// Does `work` on a thread of its own and waits for it up to `most`, less if the session has waited for long already.
+    pub(super) fn soon<T: Send + 'static>(&self, most: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
+        self.0.borrow_mut().patience.wait(most, work)
+    }
+
     /// What is known of this version of a file, if the object in it has this build id.
     pub(super) fn find(&self, file: &File, build_id: &str, is_program: bool) -> Option<Arc<Facts>> {
         let version = FileVersion::of(file)?;

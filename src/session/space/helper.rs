@@ -1,7 +1,7 @@
 //! Work that may take long, on a thread of its own: a stopped thread of the target waits for the tracer thread.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a helper thread is still at.
 #[derive(Debug)]
@@ -18,8 +18,41 @@ pub(super) enum Soon<T> {
     Failed,
 }
 
-/// Does `work` on a thread of its own and waits for it up to `patience`. The thread goes on afterwards; it ends with heaptrace.
-pub(super) fn soon<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
+/// For how long a session waits for helpers altogether. One slow folder of debug files concerns all modules.
+const SESSIONS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Waits shorter than this are not counted: they come with every module.
+const SHORT: Duration = Duration::from_millis(50);
+
+/// How much longer a session will wait.
+#[derive(Debug)]
+pub(super) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(SESSIONS_PATIENCE)
+    }
+}
+
+impl Patience {
+    /// Does `work` on a thread of its own and waits for it up to `most`, and not longer than the session will. The thread goes on
+    /// afterwards; it ends with heaptrace.
+    pub(super) fn wait<T: Send + 'static>(
+        &mut self,
+        most: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Soon<T> {
+        let began = Instant::now();
+        let outcome = soon(most.min(self.0.max(SHORT)), work);
+        let took = began.elapsed();
+        if took > SHORT {
+            self.0 = self.0.saturating_sub(took);
+        }
+        outcome
+    }
+}
+
+fn soon<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
     let (send, receive) = channel();
     // Nobody takes the answer of one that comes too late.
     let started = std::thread::Builder::new().name("debug files".to_owned()).spawn(move || drop(send.send(work())));
@@ -63,6 +96,21 @@ mod tests {
             }
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn many_slow_files_keep_nobody_waiting_for_long() {
+        let mut patience = Patience(Duration::from_millis(120));
+        let began = Instant::now();
+        let mut blocked = Vec::new();
+        for _ in 0..5 {
+            let (end, wait) = channel::<()>();
+            assert!(matches!(patience.wait(Duration::from_secs(60), move || wait.recv()), Soon::Late(_)));
+            blocked.push(end);
+        }
+        assert_eq!(patience.0, Duration::ZERO);
+        assert!(began.elapsed() < Duration::from_secs(30), "each waits SHORT at most from then on");
+        assert!(matches!(patience.wait(Duration::from_secs(60), || 7), Soon::Done(7) | Soon::Late(_)));
     }
 
     #[test]

@@ -50,26 +50,41 @@ pub struct Repaired {
     pub breakpoints: usize,
     /// Breakpoints that could not be taken out.
     pub left: usize,
-    /// Changed places in code that are not certain to be ours, and were left alone.
+    /// Changed bytes of code that are not certain to be ours, and were left alone.
     pub unproved: usize,
 }
 
+/// What a look for one has shown.
+#[derive(Debug)]
+pub enum Looked {
+    /// There is nothing.
+    Clean,
+    /// A task with this id traces the process: its breakpoints are that one's.
+    Traced(i32),
+    /// This was left.
+    Orphan(Box<Orphan>),
+}
+
 impl Orphan {
-    /// Looks for what a heaptrace that is gone has left in process `pid`. Touches nothing. None if there is nothing, or somebody
-    /// traces the process.
+    /// Looks for what a heaptrace that is gone has left in process `pid`. Touches nothing.
     ///
     /// # Errors
     /// If the process can't be read.
-    pub fn find(pid: i32) -> Result<Option<Self>> {
-        let lives = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
-        let threads: Vec<i32> = procfs::tasks(pid)?.into_iter().filter(lives).collect();
-        let is_traced = threads.iter().any(|&tid| procfs::tracer_of(tid) != Some(0));
-        let Some(&tid) = threads.first().filter(|_| !is_traced) else { return Ok(None) };
+    pub fn find(pid: i32) -> Result<Looked> {
+        let threads = procfs::tasks(pid)?;
+        // A thread that has ended since they were listed has no tracer that could be told.
+        if let Some(tracer) = threads.iter().filter_map(|&tid| procfs::tracer_of(tid)).find(|&tracer| tracer != 0) {
+            return Ok(Looked::Traced(tracer));
+        }
+        let lives = |tid: &&i32| !matches!(procfs::state(pid, **tid), None | Some(b'Z' | b'X'));
+        let Some(&tid) = threads.iter().find(lives) else { return Ok(Looked::Clean) };
         let text = procfs::read(tid, "maps")?;
-        let Ok(mappings) = maps::parse(&text) else { return Ok(None) };
+        let Ok(mappings) = maps::parse(&text) else { return Ok(Looked::Clean) };
         let memory = TargetMemory::open(pid, tid)?;
         let modules = maps::modules(&mappings);
-        let Some(handler) = modules.iter().find_map(|module| evidence(&memory, module)) else { return Ok(None) };
+        let Some(handler) = modules.iter().find_map(|module| evidence(&memory, module)) else {
+            return Ok(Looked::Clean);
+        };
         let mut bytes = Bytes::default();
         (bytes.handler, bytes.others_handler) = (handler.installed, handler.installed);
         let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, bytes, unproved: 0 };
@@ -77,7 +92,7 @@ impl Orphan {
             search.compare(module);
         }
         let Search { memory, bytes, unproved, .. } = search;
-        Ok(Some(Self { space: Space { pid, memory, bytes }, unproved }))
+        Ok(Looked::Orphan(Box::new(Self { space: Space { pid, memory, bytes }, unproved })))
     }
 
     /// How many breakpoints of ours stand in its code.
@@ -85,7 +100,7 @@ impl Orphan {
         self.space.bytes.placed.len()
     }
 
-    /// How many changed places are not certain to be ours.
+    /// How many changed bytes of code are not certain to be ours.
     pub const fn unproved(&self) -> usize {
         self.unproved
     }
@@ -111,7 +126,7 @@ impl Orphan {
 /// # Errors
 /// If the process can't be read.
 pub fn repair(pid: i32) -> Result<Option<Repaired>> {
-    let Some(orphan) = Orphan::find(pid)? else { return Ok(None) };
+    let Looked::Orphan(orphan) = Orphan::find(pid)? else { return Ok(None) };
     // What a thread traces is let go when it ends.
     let thread = std::thread::Builder::new().name("repair".to_owned()).spawn(move || orphan.repair());
     let thread = thread.map_err(|source| TracerError::Own { operation: "start a thread", source })?;

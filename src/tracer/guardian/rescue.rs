@@ -204,7 +204,7 @@ impl Space {
             while Instant::now() < deadline {
                 match self.seize(self.pid) {
                     Ok(()) => break,
-                    Err(error) if error.is_death() => return,
+                    Err(TracerError::Died { .. }) => return,
                     Err(_) => std::thread::sleep(PAUSE),
                 }
             }
@@ -323,12 +323,14 @@ impl Space {
         }
         match self.seize(tid) {
             Ok(()) => {}
-            Err(error) if error.is_death() => return Look::Clear,
+            Err(TracerError::Died { .. }) => return Look::Clear,
+            // An exec is under way, which holds tracers off; the other threads may still be there.
+            Err(TracerError::Unresponsive { .. }) => return Look::Again,
             Err(_) => return Look::Refused,
         }
         match self.stop_and_look(tid, deadline) {
             Ok(look) => look,
-            Err(error) if error.is_death() => Look::Clear,
+            Err(TracerError::Died { .. }) => Look::Clear,
             Err(_) => Look::Again,
         }
     }
