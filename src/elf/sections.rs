@@ -180,18 +180,23 @@ impl<'d> Elf<'d> {
         compressed.decompress().map_err(|_| ElfError::Damaged("a section can't be uncompressed"))
     }
 
-    /// A section with its address, for the unwinder. Absent if damaged, or compressed.
+    /// A section with its address, for the unwinder. Absent if damaged, compressed, or larger than any linker's.
     pub fn section(&self, name: &str) -> Option<Section> {
         let header = self.section_header(name)?;
         if header.sh_type(LE) == elf::SHT_NOBITS || header.sh_flags(LE).contains(elf::SHF_COMPRESSED) {
             return None;
         }
-        Some(Section { addr: ObjAddr(header.sh_addr(LE)), bytes: header.data(LE, self.data).ok()?.into() })
+        let bytes = header.data(LE, self.data).ok().filter(|bytes| unpacking::may_copy(bytes.len()))?;
+        Some(Section { addr: ObjAddr(header.sh_addr(LE)), bytes: bytes.into() })
     }
 
     /// `.debug_frame`, uncompressed if need be, which takes time: not for a thread that others wait for. Absent if damaged.
     pub fn debug_frame(&self) -> Option<Section> {
-        let data = self.section_data(".debug_frame").ok().flatten().filter(|data| !data.is_empty())?;
+        let data = self
+            .section_data(".debug_frame")
+            .ok()
+            .flatten()
+            .filter(|data| !data.is_empty() && unpacking::may_copy(data.len()))?;
         Some(Section { addr: ObjAddr(0), bytes: data.into() })
     }
 
@@ -210,7 +215,7 @@ impl<'d> Elf<'d> {
 
     fn eh_frame_hdr(&self) -> Option<Section> {
         let header = self.program_header(elf::PT_GNU_EH_FRAME)?;
-        let bytes = self.header_bytes(header).filter(|b| !b.is_empty())?;
+        let bytes = self.header_bytes(header).filter(|b| !b.is_empty() && unpacking::may_copy(b.len()))?;
         Some(Section { addr: ObjAddr(header.p_vaddr(LE)), bytes: Arc::from(bytes) })
     }
 
@@ -225,8 +230,9 @@ impl<'d> Elf<'d> {
         // A memory image goes on behind the segment, with other segments.
         let segment = self.segments().find(|s| s.contains(addr))?;
         let end = page_floor(segment.end().0.checked_add(crate::arch::PAGE_SIZE - 1)?);
-        let size = usize::try_from(end.checked_sub(addr.0)?).ok()?;
-        Some(Section { addr, bytes: Arc::from(bytes.get(..size.min(bytes.len()))?) })
+        let size = usize::try_from(end.checked_sub(addr.0)?).ok()?.min(bytes.len());
+        unpacking::may_copy(size).then_some(())?;
+        Some(Section { addr, bytes: Arc::from(bytes.get(..size)?) })
     }
 
     fn section_header(&self, name: &str) -> Option<&'d elf::SectionHeader64<LE>> {

@@ -6,6 +6,9 @@ use std::sync::OnceLock;
 /// Sections that come out no larger than this are always unpacked, in bytes.
 const ALWAYS: u64 = 16 << 20;
 
+/// The largest section that is copied, in bytes. Chromium's unwind tables have less than 50 MB.
+const LARGEST_COPY: u64 = 256 << 20;
+
 /// What a byte may become in larger ones. Debug information shrinks to a third or a fifth of its size, its tables of ranges to a
 /// tenth.
 const LARGEST_RATIO: u64 = 64;
@@ -20,6 +23,13 @@ static AVAILABLE: OnceLock<fn() -> Option<u64>> = OnceLock::new();
 pub fn mind_available_memory(available: fn() -> Option<u64>) {
     // Once is enough: all tell the same.
     let _ = AVAILABLE.set(available);
+}
+
+/// Whether `size` bytes of a file may be copied while the program is traced. A file can have holes.
+pub(super) fn may_copy(size: usize) -> bool {
+    let free = || AVAILABLE.get().and_then(|available| available());
+    let size = size as u64;
+    size <= ALWAYS || size <= LARGEST_COPY && free().is_none_or(|free| size <= free / LARGEST_PART)
 }
 
 /// How many bytes may come out of `packed` compressed ones.
@@ -52,6 +62,11 @@ mod tests {
         assert_eq!(most(2 << 20, None), 128 << 20);
         assert_eq!(most(2 << 20, Some(40 << 20)), 10 << 20);
         assert_eq!(most(u64::MAX, Some(8 << 30)), 2 << 30);
+    }
+
+    #[test]
+    fn no_hole_in_a_file_is_copied() {
+        assert!(may_copy(0) && may_copy(16 << 20) && !may_copy((256 << 20) + 1) && !may_copy(usize::MAX));
     }
 
     #[test]

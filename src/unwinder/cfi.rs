@@ -14,6 +14,15 @@ use gimli::{
 };
 use std::sync::Arc;
 
+/// Functions of one module that are looked up, at most. Chromium has 600,000.
+const MOST_FDES: usize = 1 << 22;
+
+/// How often a section's bytes are read again as CIEs, at most: a linker's FDEs alternate between few and short ones.
+const MOST_CIES: usize = 8;
+
+/// Damaged CIEs that are tried, at most.
+const MOST_DAMAGED: usize = 64;
+
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 const ENCODING: gimli::Encoding = gimli::Encoding { format: gimli::Format::Dwarf32, version: 4, address_size: 8 };
@@ -41,7 +50,9 @@ impl EhSearch {
     fn new(module: &UnwindModule, eh_frame: &Section, bases: &BaseAddresses) -> Self {
         match module.eh_frame_hdr.as_ref().and_then(|header| check_header(header, eh_frame)) {
             Some(count) => Self::Header(count),
-            None => Self::Index(FdeIndex::build(&EhFrame::new(&eh_frame.bytes, LittleEndian), bases)),
+            None => {
+                Self::Index(FdeIndex::build(&EhFrame::new(&eh_frame.bytes, LittleEndian), bases, eh_frame.bytes.len()))
+            }
         }
     }
 }
@@ -121,7 +132,10 @@ impl ModuleCfi {
 
     fn debug_index(&mut self) -> Option<&FdeIndex> {
         let section = self.module.debug_frame.as_ref()?;
-        Some(self.debug_index.get_or_insert_with(|| FdeIndex::build(&debug_frames(section), &self.bases)))
+        Some(
+            self.debug_index
+                .get_or_insert_with(|| FdeIndex::build(&debug_frames(section), &self.bases, section.bytes.len())),
+        )
     }
 
     fn derive_from_eh_frame(
@@ -208,8 +222,8 @@ fn header_entry(header: &Section, count: usize, addr: ObjAddr) -> Option<(ObjAdd
 }
 
 impl FdeIndex {
-    /// Reads all of a section. What can't be parsed is left out.
-    fn build<'a, S>(frames: &S, bases: &BaseAddresses) -> Self
+    /// Reads all of a section of `size` bytes. What can't be parsed is left out, and what is behind more than a linker writes.
+    fn build<'a, S>(frames: &S, bases: &BaseAddresses, size: usize) -> Self
     where
         S: UnwindSection<Slice<'a>>,
         S::Offset: UnwindOffset<usize>,
@@ -217,12 +231,18 @@ impl FdeIndex {
         let mut index = Vec::new();
         let mut entries = frames.entries(bases);
         let mut last_cie: Option<(S::Offset, CommonInformationEntry<Slice<'a>>)> = None;
+        // Each FDE names its CIE, which may be as long as the section: by turns two of them would be read for ever.
+        let (mut of_cies, mut damaged) = (0, 0);
         while let Ok(Some(entry)) = entries.next() {
+            if index.len() >= MOST_FDES || damaged > MOST_DAMAGED || of_cies > size.saturating_mul(MOST_CIES) {
+                break;
+            }
             let CieOrFde::Fde(partial) = entry else { continue };
             let fde = partial.parse(|section, bases, offset| match &last_cie {
                 Some((at, cie)) if *at == offset => Ok(cie.clone()),
                 _ => {
-                    let cie = section.cie_from_offset(bases, offset)?;
+                    let cie = section.cie_from_offset(bases, offset).inspect_err(|_| damaged += 1)?;
+                    of_cies += cie.entry_len();
                     last_cie = Some((offset, cie.clone()));
                     Ok(cie)
                 }
@@ -411,4 +431,48 @@ fn compact(row: &Row) -> Option<Rule> {
         *slot? = i8::try_from(bytes / 8).ok().filter(|&words| words != SAME)?;
     }
     returns.then_some(Rule::Compact { base, offset, saved })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A CIE whose augmentation is `long` signs of a signal frame, which are read one by one.
+    fn cie(long: usize) -> Vec<u8> {
+        let augmentation = [b"z".as_slice(), &vec![b'S'; long], b"\0"].concat();
+        // id, version; code and data alignment, return address, length of the augmentation's data
+        entry(&[b"\xff\xff\xff\xff\x01".as_slice(), &augmentation, b"\x01\x78\x10\x00"].concat())
+    }
+
+    fn fde(cie: u32, start: u64) -> Vec<u8> {
+        entry(&[&cie.to_le_bytes()[..], &start.to_le_bytes(), &16u64.to_le_bytes(), b"\0"].concat())
+    }
+
+    fn entry(bytes: &[u8]) -> Vec<u8> {
+        [&u32::try_from(bytes.len()).unwrap().to_le_bytes()[..], bytes].concat()
+    }
+
+    fn index(long: usize, fdes: u32) -> FdeIndex {
+        let mut bytes = cie(long);
+        let second = u32::try_from(bytes.len()).unwrap();
+        bytes.extend(cie(long));
+        for number in 0..fdes {
+            bytes.extend(fde(number % 2 * second, 0x1000 + u64::from(number) * 16));
+        }
+        let size = bytes.len();
+        let section = Section { addr: ObjAddr(0), bytes: bytes.into() };
+        FdeIndex::build(&debug_frames(&section), &BaseAddresses::default(), size)
+    }
+
+    /// 50,000 functions that name two CIEs of a megabyte by turns: fifty gigabytes, if they were read each time.
+    #[test]
+    fn an_index_takes_time_by_the_length_of_its_section() {
+        let index = index(1 << 20, 50_000);
+        assert!(index.begins(0x1000) && !index.begins(0x1000 + 1000 * 16));
+    }
+
+    #[test]
+    fn short_entries_may_alternate() {
+        assert_eq!(index(3, 50_000).0.len(), 50_000);
+    }
 }

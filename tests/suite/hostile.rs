@@ -138,18 +138,21 @@ fn a_name_does_not_multiply_in_memory() {
     assert_eq!(report.site_sum(&[&name], "/allocated/objects"), 2, "{:.2000}", report.0);
 }
 
-/// A packed symbol table of a gigabyte, which is a hole in the file of a stripped static program.
+/// A packed symbol table of a gigabyte, which is a hole in the file of a stripped static program; and unwind tables that are.
 #[test]
-fn a_packed_symbol_table_is_not_copied_whole() {
-    let folder = TempDir::new();
-    let (program, piece) = (folder.path().join("packed"), folder.path().join("piece"));
-    std::fs::copy(fixtures::program_with("layers", &["-static", "-s"]), &program).unwrap();
-    std::fs::write(&piece, "piece").unwrap();
-    let section = format!(".gnu_debugdata={}", piece.to_str().unwrap());
-    tool("objcopy", &["--add-section", &section, program.to_str().unwrap()]);
-    point_to(&program, ".gnu_debugdata", 1 << 30, 0, |file, at| file.set_len(at + (1 << 30)).unwrap());
-    let report = in_little_memory(&program);
-    assert_eq!(report.total("allocations"), 0);
+fn holes_in_a_program_s_file_are_not_copied() {
+    for (section, flags, is_seen) in
+        [(".gnu_debugdata", &["-static", "-s"][..], false), (".debug_frame", &["-s"], true)]
+    {
+        let folder = TempDir::new();
+        let (program, piece) = (folder.path().join("holes"), folder.path().join("piece"));
+        std::fs::copy(fixtures::program_with("layers", flags), &program).unwrap();
+        std::fs::write(&piece, "piece").unwrap();
+        let added = format!("{section}={}", piece.to_str().unwrap());
+        tool("objcopy", &["--add-section", &added, program.to_str().unwrap()]);
+        point_to(&program, section, 1 << 30, 0, |file, at| file.set_len(at + (1 << 30)).unwrap());
+        assert_eq!(in_little_memory(&program).total("allocations") > 0, is_seen, "{section}");
+    }
 }
 
 /// A sparse file of 30 GB, which a debug link names and which begins as a debug file does, is not summed.
