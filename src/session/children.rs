@@ -226,9 +226,13 @@ impl Session {
         let parent = process.pid;
         let mut child = Process::new(tid, Preexisting::None, space, &self.common);
         child.parent = Some(parent);
+        child.hold_probes_back();
         child.begin_image(tid);
         let slot = self.processes.insert(child);
         self.add_task(slot, tid, Role::Thread);
+        if let Some(child) = self.processes.get_mut(slot) {
+            child.ask_for_retry_handler(tid)?;
+        }
         // The memory that it had borrowed may have been all that was left of that process.
         self.finish_if_over(lender);
         Ok(Action::Resume(0))
@@ -373,7 +377,9 @@ impl Process {
         self.peak_resident = None;
         self.model = new_model(Preexisting::None, &self.settings);
         self.forget_paused_blocks();
+        self.hold_probes_back();
         self.begin_image(tid);
+        self.ask_for_retry_handler(tid)?;
         Ok(Action::Resume(0))
     }
 

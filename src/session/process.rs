@@ -97,6 +97,8 @@ pub struct Process {
     pub(super) unknown_stops: u64,
     pub(super) trap_mask: TrapMask,
     pub(super) retry: Retry,
+    /// The handler for SIGTRAP is to be installed at the next stop.
+    pub(super) retry_at_stop: bool,
     pub(super) borrowers_traps: BorrowersTraps,
     /// The thread that is let go last, stopped meanwhile.
     pub(super) last_to_go: Option<(i32, WaitStatus)>,
@@ -214,6 +216,7 @@ impl Process {
             unknown_stops: 0,
             trap_mask: TrapMask::default(),
             retry: Retry::default(),
+            retry_at_stop: false,
             borrowers_traps: BorrowersTraps::default(),
             last_to_go: None,
             yielded: HashSet::new(),
@@ -303,6 +306,11 @@ impl Process {
                 }
                 if was_interrupted {
                     stopped.restart_interrupted_call()?;
+                }
+                if std::mem::take(&mut self.retry_at_stop)
+                    && let Some(other) = self.install_retry_handler_first(stopped, stops)?
+                {
+                    return Ok(Action::Instead(other));
                 }
                 if std::mem::take(&mut self.place_at_stop) {
                     self.space.place_refused()?;

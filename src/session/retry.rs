@@ -189,6 +189,37 @@ impl Process {
         Ok(None)
     }
 
+    /// A new image gets no breakpoint before it has the handler.
+    pub(super) fn hold_probes_back(&mut self) {
+        if self.settings.guardian.is_some() {
+            self.space.hold_back();
+        }
+    }
+
+    /// The thread of a new image is to install the handler. At the event of its exec it can't, as the kernel has yet to return from
+    /// that call; at its next stop it has run nothing either.
+    pub(super) fn ask_for_retry_handler(&mut self, tid: i32) -> Result<()> {
+        if self.settings.guardian.is_none() {
+            return Ok(());
+        }
+        self.retry_at_stop = true;
+        self.interrupt(tid)
+    }
+
+    /// That stop: afterwards the breakpoints are placed. Some: the thread's end was reported instead.
+    pub(super) fn install_retry_handler_first(
+        &mut self,
+        thread: &Stopped,
+        stops: &Stops,
+    ) -> Result<Option<WaitStatus>> {
+        let kept = self.keep_retry_handler(thread.tid(), thread, stops);
+        if matches!(kept, Ok(Some(_))) {
+            return kept;
+        }
+        self.space.place_held_back()?;
+        kept
+    }
+
     const fn has_no_retry_handler_yet(&self) -> bool {
         matches!(self.retry, Retry::Unset)
     }

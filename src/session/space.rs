@@ -163,6 +163,8 @@ pub struct AddressSpace {
     allocator_code: Vec<Range<Addr>>,
     loader_state: Option<Addr>,
     deferred: Vec<Deferred>,
+    /// Whether all breakpoints wait until [`AddressSpace::place_held_back`].
+    holds_back: bool,
     /// Return sites in modules that have a breakpoint only while a call is in progress.
     demoted: FxHashSet<Addr>,
     remote_code: Option<Addr>,
@@ -272,6 +274,7 @@ impl AddressSpace {
             allocator_code: Vec::new(),
             loader_state: None,
             deferred: Vec::new(),
+            holds_back: false,
             demoted: FxHashSet::default(),
             remote_code: None,
             retry_handler: None,
@@ -532,6 +535,10 @@ impl AddressSpace {
     }
 
     fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
+        if self.holds_back {
+            self.deferred.push(probe);
+            return Ok(None);
+        }
         let purpose = match probe.to_place {
             ToPlace::Entry(entry) => Purpose::Entry(entry.function),
             ToPlace::Told(function) => Purpose::Entry(function),
@@ -584,6 +591,20 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// From now on breakpoints are only noted.
+    pub const fn hold_back(&mut self) {
+        self.holds_back = true;
+    }
+
+    /// Places what was held back, if anything was.
+    pub fn place_held_back(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.holds_back) {
+            return Ok(());
+        }
+        self.place_refused()?;
+        self.watch_start()
+    }
+
     /// Whether probes wait for a thread at a breakpoint.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
@@ -592,7 +613,8 @@ impl AddressSpace {
     /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction
     /// is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
     fn watch_start(&mut self) -> Result<()> {
-        let start = self.loaded.iter().find_map(|module| module.start).filter(|_| self.has_deferred());
+        let start =
+            self.loaded.iter().find_map(|module| module.start).filter(|_| self.has_deferred() && !self.holds_back);
         if let Some(start) = start {
             self.place(start, Purpose::Tag(START_TAG), None)?;
         }

@@ -66,6 +66,28 @@ fn attach_to_threads_that_execute() {
     target.assert_killed();
 }
 
+/// What a program does with SIGTRAP is reset by exec; so a new image has to be given our handler before it can run into a breakpoint.
+#[test]
+fn killed_while_a_thread_executes() {
+    let (target, pid) = start("exec_loop", &["0", "0"]);
+    for round in 0..crate::suite::rounds(20) {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until_answered(pid);
+        let guardian = guardian_of(attached.pid());
+        // at another moment each time
+        let since = Instant::now();
+        procfs::wait_until("its moment has come", || since.elapsed() > Duration::from_micros(u64::from(round) * 700));
+        kill(Pid::from_raw(attached.pid()), Signal::SIGKILL).unwrap();
+        procfs::wait_until("the guardian has gone", || matches!(procfs::state(guardian), None | Some('Z' | 'X')));
+        attached.assert_killed();
+        assert!(target.is_alive(), "kill {round}");
+        assert_goes_on(pid);
+    }
+    target.signal(Signal::SIGKILL);
+    target.assert_killed();
+}
+
 /// The guardian, too, must not wait for threads that another one's exec has ended. The program itself may die of such a moment: what
 /// it does with SIGTRAP is reset by exec (README).
 #[test]

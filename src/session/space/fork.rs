@@ -34,6 +34,7 @@ impl AddressSpace {
             allocator_code: self.allocator_code.clone(),
             loader_state: self.loader_state,
             deferred: self.deferred.clone(),
+            holds_back: self.holds_back,
             demoted: self.demoted.clone(),
             remote_code: self.remote_code,
             retry_handler: self.retry_handler,
