@@ -10,6 +10,7 @@
 mod direct;
 mod name;
 mod place;
+mod temp;
 
 pub use direct::{DirectOutputs, Pause};
 pub use place::Owners;
@@ -19,11 +20,11 @@ use crate::profile::Profile;
 use direct::Direct;
 use name::Pattern;
 use place::{Place, parent, real_folder, resolve};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use temp::{NOFOLLOW, NONBLOCK, TempFile};
 
 /// Where `run` and `attach` write without `-o`.
 pub const DEFAULT_OUTPUT: &str = "heaptrace.%n.%p.pb.gz";
@@ -406,7 +407,7 @@ fn check_direct(path: &Path) -> Result<(), OutputError> {
 /// Whether the file can be replaced or created, tried out.
 fn check_file(file: &Path) -> Result<(), OutputError> {
     // renaming over a write-protected file would succeed, but is not what its owner wants
-    match OpenOptions::new().write(true).open(file) {
+    match OpenOptions::new().write(true).custom_flags(NOFOLLOW | NONBLOCK).open(file) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             return Err(OutputError::NotWritable { path: file.to_owned(), source });
         }
@@ -475,11 +476,12 @@ pub fn write_file(
 
 /// Puts a new file in the place of `file`, whatever is there: rename(2) follows no link.
 fn replace(file: &Path, mode: u32, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
+    let name = file.file_name().ok_or_else(|| OutputError::NoFile { path: file.to_owned() })?;
     let temp = TempFile::beside(parent(file), mode).map_err(|source| directory_error(parent(file), source))?;
     let bytes = write_counted(&temp.file, fill)?;
     // some file systems report a full disk only now
     temp.file.sync_all()?;
-    temp.rename(file)?;
+    temp.rename(name)?;
     Ok(bytes)
 }
 
@@ -505,48 +507,6 @@ impl<W: Write> Write for Counted<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
-    }
-}
-
-/// A file under a name of its own, removed unless it is renamed.
-#[derive(Debug)]
-struct TempFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl TempFile {
-    /// Creates one in a directory, with what the umask leaves of `mode`.
-    fn beside(directory: &Path, mode: u32) -> io::Result<Self> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        loop {
-            // short, as the final name may be as long as the file system allows
-            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            let path = directory.join(format!(".heaptrace-{}-{serial}.tmp", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
-                Ok(file) => return Ok(Self { path, file }),
-                // left behind by a killed process that had our pid
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && serial < u32::MAX => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Gives it its name, in place of any older file.
-    fn rename(mut self, to: &Path) -> io::Result<()> {
-        fs::rename(&self.path, to)?;
-        // nothing to remove any more
-        self.path.clear();
-        Ok(())
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        if !self.path.as_os_str().is_empty() {
-            // nothing better can be done with an error here than to leave the file
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::export::tests::sample_profile;
+use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::PathBuf;
 
@@ -337,4 +338,40 @@ fn the_heap_of_another_user_is_for_the_owner_alone() {
     profile.meta.of_another_user = true;
     outputs.write(Scope::All, &profile, &ExportOptions::default(), &mut Channels::default());
     assert_eq!(fs::metadata(dir.path("a.json")).expect("there").mode() & 0o777, 0o600);
+}
+
+/// A folder on the way becomes a link to another one: before the folder is opened, and after.
+#[test]
+fn a_link_that_has_come_in_the_way_leads_nowhere() {
+    let dir = Dir::new("way");
+    let root = dir.0.canonicalize().expect("there");
+    for folder in ["way/sub", "other/sub"] {
+        fs::create_dir_all(root.join(folder)).expect("made");
+    }
+    let mut temp = TempFile::beside(&root.join("way/sub"), 0o600).expect("opened");
+    fs::rename(root.join("way"), root.join("moved")).expect("renamed");
+    symlink(root.join("other"), root.join("way")).expect("linked");
+    temp.file.write_all(b"profile").expect("written");
+    temp.rename("out".as_ref()).expect("renamed");
+    assert_eq!(fs::read(root.join("moved/sub/out")).expect("there"), b"profile");
+    let error = TempFile::beside(&root.join("way/sub"), 0o600).expect_err("another folder").to_string();
+    assert!(error.contains("has come to this place"), "{error}");
+    assert_eq!(fs::read_dir(root.join("other/sub")).expect("there").count(), 0);
+    assert_eq!(fs::read_dir(root.join("moved/sub")).expect("there").count(), 1);
+}
+
+/// What has come to an old file's place is not opened: neither a pipe that keeps who opens it waiting, nor what a link leads to.
+#[test]
+fn what_has_come_to_an_old_file_s_place_is_not_opened() {
+    let dir = Dir::new("came");
+    let root = dir.0.canonicalize().expect("there");
+    let (pipe, link) = (root.join("pipe"), root.join("link"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("run").success());
+    fs::write(root.join("target"), "").expect("written");
+    symlink(root.join("target"), &link).expect("linked");
+    for path in [&pipe, &link] {
+        assert!(matches!(check_file(path), Err(OutputError::NotWritable { .. })), "{}", path.display());
+    }
+    check_file(&root.join("target")).expect("writable");
+    check_file(&root.join("none")).expect("can be made");
 }
