@@ -111,7 +111,12 @@ pub fn owners() -> Owners {
 
 /// Tells the user something on stderr. There is no one left to tell if that fails.
 pub fn tell(text: &str) {
-    let _ = writeln!(io::stderr(), "heaptrace: {}", lines(text.trim_end_matches('\n'), false));
+    let _ = writeln!(io::stderr(), "{}", told(text));
+}
+
+/// A message of ours. Lines after the first are indented, so that a file's name can't add one that looks like a message of its own.
+fn told(text: &str) -> String {
+    format!("heaptrace: {}", lines(text.trim_end_matches('\n'), false).replace('\n', "\n  ").replace("\n  \n", "\n\n"))
 }
 
 /// Writes `text` to stdout. A reader that has seen enough (`| head`) is no error.

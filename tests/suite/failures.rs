@@ -153,6 +153,33 @@ fn exec_of_a_program_for_32_bits() {
     assert!(reasons.contains("32-bit program") && !reasons.contains("no allocator function"), "{reasons}");
 }
 
+/// A name can't pass for a message of heaptrace, or do anything to a terminal.
+#[test]
+fn names_in_messages_are_only_text() {
+    const BAD: &str = "/nonexistent/a\nheaptrace: clean\x1b]0;title\x07\u{9b}2J\u{202e}\r\tz";
+    let cases: [&[&str]; 11] = [
+        &["run", "--", BAD],
+        &["run", "-o", BAD, "--", "/bin/true"],
+        &["run", "--alloc-fn", BAD, "--", "/bin/true"],
+        &["attach", "--by-name", BAD],
+        &["attach", BAD],
+        &["leaks", "--by-name", BAD],
+        &["ctl", BAD, "detach"],
+        &["check", "--suppressions", BAD, "--", "/bin/true"],
+        &["check", "--baseline", BAD, "--", "/bin/true"],
+        &["run", "--no-such-option\nheaptrace: clean\x1b[2J", "--", "/bin/true"],
+        &[BAD],
+    ];
+    for arguments in cases {
+        let ended = heaptrace(arguments);
+        assert_ne!(ended.code(), 0, "{arguments:?}: {}", ended.stderr);
+        let is_active = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!ended.stderr.contains(is_active), "{arguments:?}: {:?}", ended.stderr);
+        let claimed = ended.stderr.lines().filter(|line| line.starts_with("heaptrace: clean")).count();
+        assert_eq!(claimed, 0, "{arguments:?}: {}", ended.stderr);
+    }
+}
+
 /// Programs for i386, in a folder of their own.
 struct Programs32 {
     folder: Program,

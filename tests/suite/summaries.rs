@@ -219,6 +219,24 @@ fn a_long_run_says_that_heaptrace_is_there() {
     assert_eq!(text.trim(), "0");
 }
 
+/// What is said while a program runs has its name as text, whatever is in that.
+#[test]
+fn a_hostile_name_is_text_on_the_terminal() {
+    let folder = Program::new("/bin/true");
+    let exe = folder.folder().join("pace\u{1b}]0;title\u{7}\u{9b}2J\nheaptrace: clean");
+    std::fs::copy(fixtures::program("pace"), &exe).unwrap();
+    let program = Program::new(&exe);
+    for progress in ["auto", "always"] {
+        let command = format!("\"$HT\" run --progress {progress} --color never -o a.txt \"$EXE\" sleep 2>&1 | cat -v");
+        let text = on_terminal(&program, 100, &command);
+        let text = format!("{text}{}", on_terminal(&program, 100, &command.replace(" 2>&1 | cat -v", "")));
+        assert!(text.contains("pace?]0;title"), "{text:?}");
+        for bad in ["\u{1b}]0", "\u{9b}", "\u{7}", "\nheaptrace: clean", "^["] {
+            assert!(!text.contains(bad), "{bad:?} in {text:?}");
+        }
+    }
+}
+
 /// While a program has the whole terminal, as a pager does, or another job has it, nothing is written there.
 #[test]
 fn a_terminal_that_another_program_has_is_left_alone() {
@@ -245,4 +263,23 @@ fn a_clean_check_is_short() {
     // A busy machine takes long to look names up, which is told.
     let lines: Vec<&str> = ended.stderr.lines().filter(|line| !line.contains("looking up the names")).collect();
     assert!(lines.len() == 3 && lines[2].contains("clean"), "{}", ended.stderr);
+}
+
+/// The tests of a Rust crate: three lines where they pass, and stacks that end at the test's function where one leaks.
+#[test]
+fn tests_of_a_rust_crate_are_told_shortly() {
+    let program = Program::new(fixtures::program_with("rust_tests", &["--test"]));
+    let passed = program.checked(&[]).ended;
+    assert_eq!((passed.code(), passed.text().contains("2 passed")), (0, true), "{}", passed.stderr);
+    let lines = passed.stderr.lines().filter(|line| !line.contains("looking up the names"));
+    // those, and the line for the file that the test asks for
+    let lines: Vec<&str> = lines.filter(|line| !line.trim_start().starts_with('/') && *line != "Files").collect();
+    assert!(lines.iter().filter(|line| !line.is_empty()).count() == 3, "{}", passed.stderr);
+    let failed = program.args(["--ignored"]).checked(&[]).ended;
+    assert_eq!(failed.code(), 23, "{}", failed.stderr);
+    let stack: Vec<&str> = failed.stderr.lines().skip_while(|line| !line.contains("rust_tests::forget")).collect();
+    assert!(stack[1].contains("rust_tests::loses_a_block"), "{}", failed.stderr);
+    for outside in ["call_once", "test::run_test", "catch_unwind", "thread_start", "clone3"] {
+        assert!(!failed.stderr.contains(outside), "{outside}\n{}", failed.stderr);
+    }
 }
