@@ -37,10 +37,15 @@ fn compare(library: &Path) -> (usize, usize, Vec<String>) {
     (names.len() - others.len(), names.len(), others)
 }
 
+/// The files with such names, each once: some are links to where their package has them.
 fn libraries(prefix: &str) -> Vec<PathBuf> {
     let folder = std::fs::read_dir("/usr/lib/x86_64-linux-gnu").unwrap().flatten();
-    let files = folder.map(|entry| entry.path()).filter(|path| path.is_file() && !path.is_symlink());
-    files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix)).collect()
+    let found = folder.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let mut files: Vec<PathBuf> = found.filter_map(|entry| entry.path().canonicalize().ok()).collect();
+    files.retain(|path| path.is_file() && path.to_string_lossy().contains(".so"));
+    files.sort_unstable();
+    files.dedup();
+    files
 }
 
 /// All names of libstdc++, libLLVM and libclang: 99.9 of 100 at the least. (Seen: 5,864 of 5,864 in libstdc++ 12; 38,055 of
