@@ -82,7 +82,9 @@ fn code_in(text: &str) -> Vec<String> {
             _ => code.extend(text.lines().filter(|line| line.starts_with("    ")).map(str::to_owned)),
         }
     }
-    code.retain(|line| !line.trim().is_empty());
+    // what a sample of the summary says of the cost is no command
+    let is_output = |line: &str| line.contains("waited for heaptrace") || line.contains("heaptrace worked on a stop");
+    code.retain(|line| !line.trim().is_empty() && !is_output(line));
     code
 }
 
