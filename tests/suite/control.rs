@@ -5,7 +5,7 @@ use crate::support::procfs::{self, order};
 use crate::support::program::Program;
 use crate::support::running::Running;
 use nix::sys::signal::Signal;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -21,7 +21,7 @@ fn stderr(output: &Output) -> String {
 
 /// A command that the user nobody runs.
 fn as_nobody(program: &Path) -> Command {
-    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let is_root = procfs::is_root();
     let mut command = Command::new(if is_root { "setpriv" } else { "sudo" });
     let options: &[&str] =
         if is_root { &["--reuid=65534", "--regid=65534", "--clear-groups"] } else { &["-n", "-u", "nobody"] };
@@ -341,7 +341,7 @@ fn ctl_detach_answers_when_it_is_done() {
 /// A folder that another user has put where the socket would be is told of, with what to do, by both sides.
 #[test]
 fn a_planted_folder_is_told_with_its_cure() {
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+    if !procfs::is_root() {
         return;
     }
     let program = Program::fixture("steps");

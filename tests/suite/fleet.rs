@@ -30,7 +30,7 @@ impl Service {
     /// The same, run by another user if we are root.
     fn of_nobody(name: &str) -> Self {
         let service = Self::new(name);
-        if !is_root() {
+        if !procfs::is_root() {
             return service;
         }
         let copy = service.program.exe().to_owned();
@@ -65,7 +65,7 @@ impl Service {
         let pattern = self.pattern();
         let own = ["unshare", "--net", env!("CARGO_BIN_EXE_heaptrace")];
         // Without root the kernel would not tell anyway.
-        let words = if is_root() { &own[..] } else { &own[2..] };
+        let words = if procfs::is_root() { &own[..] } else { &own[2..] };
         let attach = ["attach", "-v", "--by-name", &self.name, "--wait", "-o", pattern.to_str().unwrap()];
         let heaptrace = Program::new(words[0]).args(words[1..].iter().chain(&attach));
         let running = heaptrace.start();
@@ -258,11 +258,6 @@ fn again_wants_a_file_for_each() {
     assert!(ended.stderr.contains("--by-name"), "{}", ended.stderr);
 }
 
-/// Whether the tests run as root.
-pub fn is_root() -> bool {
-    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0
-}
-
 /// The lines `KEY=VALUE` of the unit in docs/.
 fn unit() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/heaptrace@.service");
@@ -290,7 +285,7 @@ fn the_systemd_unit_profiles_a_service() {
     let mut words: Vec<String> = filled.split_whitespace().map(str::to_owned).collect();
     assert_eq!(words[0], "/usr/local/bin/heaptrace");
     words[0] = env!("CARGO_BIN_EXE_heaptrace").to_owned();
-    if is_root() {
+    if procfs::is_root() {
         let rights: Vec<String> = value("CapabilityBoundingSet")
             .split_whitespace()
             .map(|name| format!("+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()))

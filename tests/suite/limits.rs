@@ -2,7 +2,7 @@
 //! heaptrace ends in good order.
 
 use super::counts::assert_sites;
-use super::fleet::is_root;
+use crate::support::procfs::is_root;
 use crate::support::program::Program;
 use crate::support::report::Report;
 use crate::support::running::Ended;

@@ -1,6 +1,7 @@
 //! What is written: known stacks with their lines, all formats, names of files, the summary.
 
 use crate::support::fixtures::{self, site_line};
+use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::{functions_of, plain};
 use std::path::Path;
@@ -240,7 +241,7 @@ fn doctor_finds_no_obstacle() {
 #[test]
 fn shared_folders_and_other_users() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+    if !procfs::is_root() {
         return;
     }
     let program = Program::fixture("victim").args(["1"]);
@@ -273,4 +274,41 @@ fn shared_folders_and_other_users() {
     }
     program.start_heaptrace(["run", "-o", mine.to_str().unwrap(), "--", "/bin/true"]).wait().success();
     assert_eq!(std::fs::metadata(&mine).unwrap().mode() & 0o777, 0o644);
+}
+
+/// The same for a user without privileges: links of others are refused in the shared folder, even root's link is no way to write
+/// what only root may, and the user's own links are followed.
+#[test]
+fn shared_folders_of_an_ordinary_user() {
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+    if !procfs::is_root() {
+        return;
+    }
+    let place = std::env::temp_dir().join(format!("heaptrace-shared-{}", std::process::id()));
+    let (own, shared) = (place.join("own"), place.join("shared"));
+    for (folder, mode) in [(&place, 0o755), (&own, 0o755), (&shared, 0o1777)] {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
+    let tracer = place.join("heaptrace");
+    std::fs::copy(env!("CARGO_BIN_EXE_heaptrace"), &tracer).unwrap();
+    let precious = place.join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    for (owner, target, status) in
+        [(65533, own.join("theirs"), 125), (0, precious.clone(), 125), (65534, own.join("mine"), 0)]
+    {
+        let link = shared.join(format!("{owner}.json"));
+        symlink(&target, &link).unwrap();
+        lchown(&link, Some(owner), None).unwrap();
+        let ended = Program::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", tracer.to_str().unwrap(), "run", "-q", "-o"])
+            .args([link.to_str().unwrap(), "--", "/bin/true"])
+            .plain();
+        assert_eq!(ended.code(), status, "{owner}: {}", ended.stderr);
+        assert_eq!(target == own.join("mine"), own.join("mine").exists(), "{owner}");
+    }
+    assert!(!own.join("theirs").exists());
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+    std::fs::remove_dir_all(&place).unwrap();
 }

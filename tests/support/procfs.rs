@@ -1,10 +1,16 @@
 //! What /proc tells about a process: used to prove that it was left as it was.
 
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+
+/// Whether the tests run as root, which they are meant to: those that need processes and files of several users pass over
+/// themselves without.
+pub fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
 
 /// An executable mapping of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
