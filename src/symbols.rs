@@ -172,9 +172,13 @@ fn resolve_module(
     let objects = Objects { own, image, file: file.as_ref(), debug_file: debug_file.as_ref() };
     let resolution = resolve_by(&objects, source, search, addrs, warn);
     for (place, _) in file.iter().chain(&debug_file).filter(|(_, bytes)| bytes.is_cut()) {
-        warn(format!("{} was shortened while it was read: names are incomplete", place.display()));
+        warn(shortened(place));
     }
     resolution
+}
+
+fn shortened(place: &Path) -> String {
+    format!("{} was shortened while it was read: names are incomplete", place.display())
 }
 
 /// What was found of a module.
@@ -218,7 +222,11 @@ fn resolve_by(
     match DwarfLookup::new(&data, alt.as_ref(), split) {
         Ok(mut lookup) => {
             let resolution = resolve_all(addrs, &functions, Some(&mut lookup));
-            lookup.into_warnings().into_iter().for_each(warn);
+            lookup.into_warnings().into_iter().for_each(&mut *warn);
+            split_files.cut().for_each(|place| warn(shortened(place)));
+            if alt_bytes.as_ref().is_some_and(Bytes::is_cut) {
+                warn(format!("the shared debug information of {}", shortened(place)));
+            }
             resolution
         }
         Err(error) => {

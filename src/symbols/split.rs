@@ -39,11 +39,22 @@ impl<T> Arena<T> {
         let slots = slots.get_or_init(|| (0..1_usize << chunk).map(|_| OnceCell::new()).collect());
         Some(slots.get(number - (1 << chunk))?.get_or_init(|| value))
     }
+
+    fn all(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().filter_map(OnceCell::get).flatten().filter_map(OnceCell::get)
+    }
 }
 
 /// The bytes of the files that one module's split DWARF is read from.
 #[derive(Debug, Default)]
-pub(super) struct SplitFiles(Arena<Bytes>);
+pub(super) struct SplitFiles(Arena<(PathBuf, Bytes)>);
+
+impl SplitFiles {
+    /// The files that were found to have been shortened while they were looked at.
+    pub(super) fn cut(&self) -> impl Iterator<Item = &Path> {
+        self.0.all().filter(|(_, bytes)| bytes.is_cut()).map(|(place, _)| place.as_path())
+    }
+}
 
 /// The sections of those files.
 #[derive(Debug, Default)]
@@ -132,7 +143,7 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         for place in self.search.split_unit_places(self.owner.module, self.owner.place, &recorded) {
             let warnings = &mut self.warnings;
             let Some(bytes) = open_if_there(&place, &mut |warning| warnings.push(warning)) else { continue };
-            let Some(bytes) = self.files.0.keep(bytes) else { continue };
+            let Some((_, bytes)) = self.files.0.keep((place.clone(), bytes)) else { continue };
             match self.unit(bytes, load) {
                 Ok(Some(dwarf)) => return Some(Arc::new(dwarf)),
                 Ok(None) => self.warn(format!(
@@ -171,7 +182,7 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         for place in self.search.package_places(self.owner.module, self.owner.place) {
             let warnings = &mut self.warnings;
             let Some(bytes) = open_if_there(&place, &mut |warning| warnings.push(warning)) else { continue };
-            let Some(bytes) = self.files.0.keep(bytes) else { continue };
+            let Some((_, bytes)) = self.files.0.keep((place.clone(), bytes)) else { continue };
             match self.package(bytes) {
                 Ok(package) => packages.extend(package),
                 Err(error) => self.warn(format!("{}: {error}", place.display())),

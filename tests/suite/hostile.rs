@@ -172,11 +172,28 @@ fn what_is_too_large_for_a_checksum_is_not_summed() {
 #[test]
 fn a_debug_file_may_shrink_while_it_is_read() {
     let apart = apart(&["-Wl,--build-id=0xabcdef01cc"]);
-    let whole = std::fs::read(&apart.debug).unwrap();
+    shrinks_while_it_is_read(&apart.program, &apart.debug);
+}
+
+/// The same of a package of split DWARF.
+#[test]
+fn a_package_of_split_dwarf_may_shrink_while_it_is_read() {
+    let folder = TempDir::new();
+    let program = folder.path().join("layers");
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/layers.c");
+    // binutils' dwp of Debian 12 knows version 4 only
+    tool("cc", &["-g", "-gdwarf-4", "-gsplit-dwarf", "-O2", "-pthread", "-o", program.to_str().unwrap(), fixtures]);
+    let package = folder.path().join("layers.dwp");
+    tool("dwp", &["-e", program.to_str().unwrap(), "-o", package.to_str().unwrap()]);
+    shrinks_while_it_is_read(&program, &package);
+}
+
+fn shrinks_while_it_is_read(program: &Path, debug: &Path) {
+    let whole = std::fs::read(debug).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let file = std::fs::OpenOptions::new().write(true).open(&apart.debug).unwrap();
+            let file = std::fs::OpenOptions::new().write(true).open(debug).unwrap();
             while !over.load(Ordering::Acquire) {
                 // as large as what is mapped
                 file.set_len(300 << 20).unwrap();
@@ -188,7 +205,7 @@ fn a_debug_file_may_shrink_while_it_is_read() {
         let runs = std::panic::catch_unwind(|| {
             let (mut runs, mut told) = (0, 0);
             while runs < 20 || told == 0 && runs < 200 {
-                let traced = Program::new(&apart.program).traced();
+                let traced = Program::new(program).traced();
                 assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
                 assert_eq!(traced.ended.text(), "done\n");
                 assert!(traced.report.total("allocations") > 0);
