@@ -71,7 +71,9 @@ fn executed_into_a_program_that_can_be_judged() {
 fn thirty_two_bits() {
     let program = fixture("thirty_two");
     assert_eq!(program.plain().code(), 0);
-    assert_inconclusive(&program.checked(&[]), "32-bit");
+    let ended = program.start_checked(&[]).wait();
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("32-bit") && !program.report_path().exists(), "{}", ended.stderr);
 }
 
 /// A leaking program below a shell is named, and makes the check inconclusive if all is to be judged.
