@@ -46,10 +46,39 @@ pub struct Slowdown {
     moving: Duration,
     /// [`Self::busy`], each moment times the number of threads that could have run at once.
     lanes: Duration,
-    /// The CPU time of each process as of the last look.
-    used: BTreeMap<i32, cputime::CpuTime>,
+    usage: Usage,
+}
+
+/// What processes have used since they came to be or, where heaptrace attached, were looked at first: they may have run for days before.
+#[derive(Debug, Default)]
+struct Usage(BTreeMap<i32, [Used; 2]>);
+
+/// What a process has used up to some moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    cpu: cputime::CpuTime,
     /// What its counted calls of the kernel took of it at least, ns.
-    in_kernel: BTreeMap<i32, u64>,
+    in_kernel_ns: u64,
+}
+
+impl Usage {
+    fn note(&mut self, pid: i32, from_its_start: bool, now: Used) {
+        let first = if from_its_start { Used::default() } else { now };
+        self.0.entry(pid).or_insert([first, now])[1] = now;
+    }
+
+    fn sum(&self) -> Used {
+        self.0.values().fold(Used::default(), |sum, [first, last]| {
+            let add = |sum: u64, of: fn(&Used) -> u64| sum.saturating_add(of(last).saturating_sub(of(first)));
+            Used {
+                cpu: cputime::CpuTime {
+                    all_ns: add(sum.cpu.all_ns, |used| used.cpu.all_ns),
+                    user_ns: add(sum.cpu.user_ns, |used| used.cpu.user_ns),
+                },
+                in_kernel_ns: add(sum.in_kernel_ns, |used| used.in_kernel_ns),
+            }
+        })
+    }
 }
 
 impl Slowdown {
@@ -68,8 +97,7 @@ impl Slowdown {
             busy: Duration::ZERO,
             moving: Duration::ZERO,
             lanes: Duration::ZERO,
-            used: BTreeMap::new(),
-            in_kernel: BTreeMap::new(),
+            usage: Usage::default(),
         }
     }
 
@@ -94,33 +122,28 @@ impl Slowdown {
             left = left.saturating_sub(states.all);
             running = running.saturating_add(states.running);
             held = held.saturating_add(if serves { states.traced } else { 0 });
-            if let Some(used) = cputime::of_process(pid) {
-                self.used.insert(pid, used);
-            }
-            if let Some((calls, faults)) = procfs::counted_kernel_calls(pid) {
-                let least = calls.saturating_mul(CALL_NS).saturating_add(faults.saturating_mul(FAULT_NS));
-                self.in_kernel.insert(pid, least);
+            if let Some(cpu) = cputime::of_process(pid) {
+                let (calls, faults) = procfs::counted_kernel_calls(pid).unwrap_or_default();
+                let in_kernel_ns = calls.saturating_mul(CALL_NS).saturating_add(faults.saturating_mul(FAULT_NS));
+                self.usage.note(pid, self.launched, Used { cpu, in_kernel_ns });
             }
         }
         let begins = self.launched && stops == 0;
         if left < THREADS && !begins {
             self.count(running, held, passed);
         }
-        let used = self.used.values();
+        let Used { cpu, in_kernel_ns } = self.usage.sum();
         let stops_cpu_ns = u64::try_from(reading.stop_cpu.as_nanos()).unwrap_or(u64::MAX).saturating_mul(stops);
-        let before =
-            Cost { stops, stops_cpu_ns, events: reading.events, known_cpu_ns: self.in_kernel(), ..Cost::default() };
-        let cost = used.fold(before, |sum, used| Cost {
-            cpu_ns: sum.cpu_ns.saturating_add(used.all_ns),
-            user_ns: sum.user_ns.saturating_add(used.user_ns),
-            ..sum
-        });
+        let cost = Cost {
+            stops,
+            stops_cpu_ns,
+            events: reading.events,
+            known_cpu_ns: in_kernel_ns,
+            cpu_ns: cpu.all_ns,
+            user_ns: cpu.user_ns,
+            ..Cost::default()
+        };
         progress.waited(self.waited(self.began.elapsed(), &cost));
-    }
-
-    /// What counted calls of the kernel took at least, ns.
-    fn in_kernel(&self) -> u64 {
-        self.in_kernel.values().copied().fold(0, u64::saturating_add)
     }
 
     /// Counts a time in which some threads ran, or were ready to, and others were held by the tracer.
@@ -165,7 +188,7 @@ impl Slowdown {
             events: sum.events.saturating_add(recording.cost.events),
             ..sum
         });
-        let known_cpu_ns = sum.known_cpu_ns.saturating_add(self.in_kernel());
+        let known_cpu_ns = sum.known_cpu_ns.saturating_add(self.usage.sum().in_kernel_ns);
         let sum = Cost { known_cpu_ns, ..sum };
         tracing::debug!("slowness: {self:?}, {sum:?}");
         let waited = self.waited(Duration::from_nanos(sum.wall_ns), &sum);
@@ -201,6 +224,19 @@ mod tests {
         // it ran all the time, or was ready to while others ran; it slept all the time
         assert_eq!(seen(&[(1, 0, 10)]).waited(SECOND * 10, &cost(3_000, 3_000, 0)), Duration::ZERO);
         assert_eq!(seen(&[(0, 0, 10)]).waited(SECOND * 10, &cost(20, 20, 0)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_was_used_before_an_attach_is_not_counted() {
+        let used = |ms| Used { cpu: cputime::CpuTime { all_ns: ms * MS, user_ns: ms * MS }, in_kernel_ns: ms };
+        let mut usage = Usage::default();
+        usage.note(7, false, used(3_600_000));
+        assert_eq!((usage.sum().cpu.all_ns, usage.sum().in_kernel_ns), (0, 0));
+        usage.note(8, true, used(10));
+        usage.note(7, false, used(3_600_250));
+        usage.note(8, true, used(30));
+        let sum = usage.sum();
+        assert_eq!((sum.cpu.all_ns, sum.cpu.user_ns, sum.in_kernel_ns), (280 * MS, 280 * MS, 280));
     }
 
     #[test]
