@@ -224,11 +224,11 @@ const TICK_NS: u64 = 4_000_000;
 const STOPS_USER_PERCENT: u64 = 7;
 
 /// What is left of the CPU time when that of the stops is taken away means something if it is more than one part in so many of it.
-const UNCERTAIN: u64 = 4;
+const UNCERTAIN: u64 = 2;
 
 impl Cost {
     /// CPU time that the program would have needed without heaptrace, about, ns. The kernel's work at the stops is mostly far more than
-    /// that, and known to a quarter only: where the rest is less, it is what ran in user mode, and what is known otherwise.
+    /// that, and known to a half only: where the rest is less, it is what ran in user mode, and what is known otherwise.
     pub fn own_cpu_ns(&self) -> u64 {
         let stops = match self.stops_cpu_ns {
             0 => self.stops.saturating_mul(STOP_CPU_NS),

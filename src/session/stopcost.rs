@@ -13,8 +13,9 @@ const FIRST_INTERVAL: u32 = 4;
 /// Fewer say too little.
 const FEWEST: usize = 8;
 
-/// What took so many times the median was more than a stop: the allocator asked the kernel for memory.
-const OUTLIER: u64 = 4;
+/// What took more than so many times the median was more than a stop, as where the allocator asked the kernel for memory: it counts as
+/// so much.
+const MOST: u64 = 4;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -67,9 +68,8 @@ impl StopCost {
         let mut sorted = self.measured.clone();
         sorted.sort_unstable();
         let median = sorted.get(sorted.len() / 2).copied()?;
-        let ordinary = sorted.iter().take_while(|ns| **ns <= median.saturating_mul(OUTLIER));
-        let (count, sum) = ordinary.fold((0u64, 0u64), |(count, sum), ns| (count + 1, sum.saturating_add(*ns)));
-        (sorted.len() >= FEWEST).then(|| sum.checked_div(count)).flatten()
+        let sum = sorted.iter().fold(0u64, |sum, ns| sum.saturating_add((*ns).min(median.saturating_mul(MOST))));
+        (sorted.len() >= FEWEST).then(|| sum.checked_div(sorted.len() as u64)).flatten()
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(cost.mean_ns(), None, "too few");
         cost.add(6_000);
         cost.add(900_000);
-        assert_eq!(cost.mean_ns(), Some((7 * 4_000 + 6_000) / 8));
+        assert_eq!(cost.mean_ns(), Some((7 * 4_000 + 6_000 + 4 * 4_000) / 9));
     }
 
     #[test]
