@@ -15,7 +15,7 @@ mod timeline;
 
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::HeapEvent;
-use crate::profile::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
+use crate::figures::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::Blocks;
 use booking::{ErrorKey, Limbo};
 use ignored::Ignored;

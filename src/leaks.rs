@@ -1,4 +1,4 @@
-//! The leak check: what of the live blocks can still be reached, and what that says of the program.
+//! The leak scan: what of the live blocks can still be reached. (What that says of the program, [`crate::check`] decides.)
 //!
 //! Pure. [`Graph::read`] reads each live block and each root once, in the order of addresses, and keeps the pointers it
 //! finds: the target must stand still for that. [`Graph::classify`] then follows the pointers without the target, and
@@ -11,14 +11,11 @@
 //! the innermost block, and a block holds the one that it lies in: the pool's memory can't be given back while one of its blocks
 //! is in use.
 
-pub mod baseline;
 mod classify;
 mod graph;
 mod heuristics;
 mod index;
 pub mod roots;
-pub mod suppressions;
-pub mod verdict;
 
 use crate::addr::{Addr, ModuleId};
 use crate::heapmodel::LiveBlock;

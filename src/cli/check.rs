@@ -2,8 +2,8 @@
 
 use super::args::{ProfileArguments, RunArguments};
 use super::{RunOptions, resolve_run, values};
+use crate::check::verdict::{Limits, Policy};
 use crate::leaks::InteriorPointers;
-use crate::leaks::verdict::{Limits, Policy};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;

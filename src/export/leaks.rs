@@ -9,7 +9,7 @@ use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
 use super::view::{Frame, View};
 use crate::addr::Addr;
-use crate::leaks::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
+use crate::check::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
 use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };

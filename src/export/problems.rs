@@ -3,7 +3,7 @@
 use super::sections::{finding_sentence, finding_words};
 use super::text::{grouped, place, plural, printable, telling_frames};
 use super::view::{Frame, View};
-use crate::leaks::verdict::DEFAULT_LEAK_KINDS;
+use crate::check::verdict::DEFAULT_LEAK_KINDS;
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};
 use crate::profile::{Amount, Finding, FindingKind};
 use std::path::Path;

@@ -5,7 +5,7 @@ use super::recent::Freed;
 use super::{HeapError, HeapModel, Preexisting, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::Call;
-use crate::profile::{Amount, FindingKind, TimelinePoint, Totals};
+use crate::figures::{Amount, FindingKind, TimelinePoint, Totals};
 
 /// A realloc between its entry and its return. The old block counts as live, but its address may be another's already.
 #[derive(Clone, Copy, Debug)]
@@ -348,7 +348,7 @@ fn subtract(amount: &mut Amount, bytes: u64) {
     amount.bytes = amount.bytes.wrapping_sub(bytes);
 }
 
-/// Counts a value in its log2 bucket, as [`crate::profile::Histograms`] defines them.
+/// Counts a value in its log2 bucket, as [`crate::figures::Histograms`] defines them.
 fn count(buckets: &mut [u64; 65], value: u64) {
     let bucket = value.checked_ilog2().map_or(0, |log| log as usize + 1);
     buckets[bucket] += 1;

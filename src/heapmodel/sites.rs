@@ -3,7 +3,7 @@
 use super::{SiteKey, SiteStats};
 use crate::addr::{FunctionId, StackId};
 use crate::allocators::Family;
-use crate::profile::Amount;
+use crate::figures::Amount;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};

@@ -5,7 +5,7 @@ use super::index::BlockIndex;
 use super::{RootKind, Roots};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
-use crate::profile::leaks::LeakClass;
+use crate::leakclass::LeakClass;
 use std::collections::VecDeque;
 
 /// How a block was come to.

@@ -1,7 +1,7 @@
 //! What stays the same in the next build: ids of sites, findings and leaks, made of function names.
 
 use super::leaks::LeakClass;
-use super::{Finding, FindingKind, Function, Profile};
+use super::{Finding, Function, Profile};
 
 /// The frame that stands for a function without any name.
 pub const UNKNOWN_FUNCTION: &str = "[unknown]";
@@ -22,31 +22,6 @@ pub fn without_arguments(name: &str) -> &str {
 /// Whether a function has no name but only a place: `module+0xoffset`.
 pub fn is_unresolved(name: &str) -> bool {
     name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-impl FindingKind {
-    /// The name in report.json.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DoubleFree => "double_free",
-            Self::InvalidFree => "invalid_free",
-            Self::MismatchedFree => "mismatched_free",
-            Self::SizedDelete => "sized_delete",
-            Self::AlignedDelete => "aligned_delete",
-        }
-    }
-}
-
-impl LeakClass {
-    /// The kind of a finding of this class in report.json.
-    pub const fn finding_kind(self) -> &'static str {
-        match self {
-            Self::Definite => "leak_definite",
-            Self::Indirect => "leak_indirect",
-            Self::Possible => "leak_possible",
-            Self::Reachable => "leak_reachable",
-        }
-    }
 }
 
 impl Profile {

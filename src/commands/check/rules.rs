@@ -1,8 +1,8 @@
 //! What a check knows before it begins: suppressions and the baseline.
 
+use crate::check::baseline::Baseline;
+use crate::check::suppressions::Suppressions;
 use crate::cli::CheckOptions;
-use crate::leaks::baseline::Baseline;
-use crate::leaks::suppressions::Suppressions;
 use crate::profile::Profile;
 use crate::session::OwnSuppressions;
 use crate::tracer::launch::Program;

@@ -2,8 +2,8 @@
 //! library), 2 (reachable, in a C++ template), 3 (definite, in Rust), 4 (possible, unknown stack).
 
 use super::*;
+use crate::check::verdict::Policy;
 use crate::export::tests::check_profile;
-use crate::leaks::verdict::Policy;
 use proptest::prelude::*;
 
 fn rules(text: &str) -> Suppressions {

@@ -1,9 +1,9 @@
 //! Reports of ours as baselines of the next run, and files that are none.
 
 use super::*;
+use crate::check::verdict::{Circumstances, Policy, judge};
 use crate::export::tests::{check_profile, sample_profile};
 use crate::export::{ExportOptions, Format, write};
-use crate::leaks::verdict::{Circumstances, Policy, judge};
 use crate::profile::leaks::{LeakSite, VerdictKind};
 use proptest::prelude::*;
 

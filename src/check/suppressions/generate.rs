@@ -2,7 +2,7 @@
 
 use super::{UNKNOWN, names};
 use crate::allocators::AllocatorTable;
-use crate::leaks::verdict::Policy;
+use crate::check::verdict::Policy;
 use crate::profile::leaks::{LeakClass, LeakSite};
 use crate::profile::{Location, Profile};
 use std::fmt::Write;

@@ -1,0 +1,87 @@
+//! The figures that the heap model counts and a profile shows: amounts, sums, points of the timeline, kinds of errors.
+
+use serde::{Deserialize, Serialize};
+
+/// Objects and bytes, counted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+pub struct Amount {
+    /// Number of blocks.
+    pub objects: u64,
+    /// Requested bytes.
+    pub bytes: u64,
+}
+
+impl Amount {
+    /// The sum; it does not overflow.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self { objects: self.objects.saturating_add(other.objects), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+}
+
+/// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs, reason = "the names of report.json, explained in cli.md")]
+pub struct Totals {
+    pub allocations: u64,
+    pub frees: u64,
+    pub reallocations: u64,
+    pub bytes_allocated: u64,
+    pub bytes_freed: u64,
+    pub live_blocks: u64,
+    pub live_bytes: u64,
+    pub peak_blocks: u64,
+    pub peak_bytes: u64,
+    pub peak_at_ns: u64,
+    pub temporary: u64,
+    pub failed: u64,
+    pub preexisting_frees: u64,
+}
+
+/// A point of the timeline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TimelinePoint {
+    /// Since tracing began, ns.
+    pub t_ns: u64,
+    /// Live bytes then.
+    pub live_bytes: u64,
+    /// Allocations so far.
+    pub allocations: u64,
+}
+
+/// Log2 histograms: bucket 0 counts the value 0, bucket i the values from 2^(i−1) to 2^i − 1.
+#[derive(Clone, Debug, Default)]
+pub struct Histograms {
+    /// Block sizes in bytes, one count per allocation.
+    pub size: Vec<u64>,
+    /// Lifetimes in allocations of the process between a block's birth and death, one count per freed block.
+    pub lifetime: Vec<u64>,
+}
+
+/// What is wrong with a call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum FindingKind {
+    /// A block was freed twice.
+    DoubleFree,
+    /// A pointer was freed that the allocator never handed out.
+    InvalidFree,
+    /// A block was freed by another family than allocated it.
+    MismatchedFree,
+    /// A block was freed with another size than it was requested with.
+    SizedDelete,
+    /// A block was freed with another alignment than it was requested with.
+    AlignedDelete,
+}
+
+impl FindingKind {
+    /// The name in report.json.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DoubleFree => "double_free",
+            Self::InvalidFree => "invalid_free",
+            Self::MismatchedFree => "mismatched_free",
+            Self::SizedDelete => "sized_delete",
+            Self::AlignedDelete => "aligned_delete",
+        }
+    }
+}
