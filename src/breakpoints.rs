@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::arch::INT3;
-use crate::arch::step::{Planned, Step};
+use crate::arch::step::Planned;
 
 pub use pads::PadAllocator;
 
@@ -31,7 +31,7 @@ pub enum Purpose {
     ReturnOnce,
     /// The dynamic loader tells here that its list of modules changes (`r_brk`).
     Loader,
-    /// A vfork child is about to exec or exit.
+    /// A function of the C library begins that executes a program (execve and its kin).
     Exec,
     /// For the session's own use: one bit of eight.
     Tag(u8),
@@ -48,7 +48,7 @@ pub struct Purposes {
     pub returns_once: bool,
     /// The loader's notification.
     pub loader: bool,
-    /// The exec watch.
+    /// A function that executes a program begins here.
     pub exec: bool,
     /// The session's own bits.
     pub tags: u8,
@@ -106,7 +106,7 @@ pub struct Breakpoint {
     pub site: Site,
     /// What a hit means.
     pub purposes: Purposes,
-    /// Where the pad is, once it was written. Needed from the start for [`Step::Pad`]; for [`Step::Emulate`] when
+    /// Where the pad is, once it was written. Needed from the start for [`StepOver::Pad`](crate::arch::step::StepOver::Pad); for [`StepOver::Emulate`](crate::arch::step::StepOver::Emulate) when
     /// the emulator first asks for it.
     pub pad: Option<Addr>,
     /// Hits that served a purpose, see [`Self::count_return`].
@@ -134,11 +134,6 @@ impl Breakpoint {
         }
         self.spurious = self.spurious.saturating_add(1);
         self.purposes.returns && self.spurious > PATIENCE && self.spurious / SPURIOUS_PER_USEFUL > self.useful
-    }
-
-    /// Whether the instruction can only be stepped with the original byte in its place.
-    pub const fn is_in_place(&self) -> bool {
-        matches!(self.site.planned.step, Step::InPlace)
     }
 }
 

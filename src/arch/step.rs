@@ -1,12 +1,11 @@
 //! How a thread gets past the instruction that a breakpoint replaced: decided once, when the breakpoint is planned.
 //!
-//! Three ways, all without lifting the breakpoint, so that no other thread can slip through:
+//! Two ways, both without lifting the breakpoint, so that no other thread can slip through, and without another stop:
 //!
 //! * the tracer *emulates* the instruction ([`super::emulate`]);
-//! * the thread executes a relocated copy, the *pad* ([`pad`]), which jumps back behind the original;
-//! * neither is possible: the instruction has to be stepped *in place*, with all other threads stopped.
+//! * the thread executes a relocated copy, the *pad* ([`pad`]), which jumps back behind the original.
 //!
-//! The first two cost nothing beyond the stop that the breakpoint is.
+//! An instruction for which neither is possible gets no breakpoint.
 
 pub mod pad;
 
@@ -23,32 +22,20 @@ pub use pad::{Pad, build_pad};
 /// The longest instruction, in bytes; as much code as [`plan`] and [`build_pad`] want to see.
 pub const MAX_INSTRUCTION_LEN: usize = 15;
 
-/// Whether the thread runs with a CET shadow stack (`x86_Thread_features: shstk` in /proc/PID/status, since Linux 6.6).
-/// Return addresses must then be pushed and popped by real call and return instructions at their own place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ShadowStack {
-    /// Not in use.
-    Off,
-    /// In use.
-    On,
-}
-
 /// The way past one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum StepOver {
     /// Let the tracer carry it out; [`build_pad`] always works too, for what the emulator leaves to it.
     Emulate(Emulated),
     /// Let the thread execute a copy: see [`build_pad`].
     Pad,
-    /// Put the original byte back, stop all other threads, and single-step.
-    InPlace,
 }
 
 /// What [`plan`] found out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Planned {
     /// The way past it.
-    pub step: Step,
+    pub step: StepOver,
     /// The instruction's length in bytes, 1 to 15. Behind a one-byte instruction, a stray SIGTRAP can be told from
     /// a breakpoint hit by its `si_code` only.
     pub len: u8,
@@ -121,15 +108,13 @@ pub fn ends_in_call(code: &[u8]) -> bool {
 /// [`MAX_INSTRUCTION_LEN`], fewer where the mapping ends.
 ///
 /// # Errors
-/// [`StepError::Undecodable`], [`StepError::OwnBreakpoint`]: no breakpoint may be put there.
-pub fn plan(code: &[u8], at: Addr, shadow_stack: ShadowStack) -> Result<Planned, StepError> {
+/// [`StepError::Undecodable`], [`StepError::OwnBreakpoint`], [`StepError::NotRelocatable`]: no breakpoint may be put there.
+pub fn plan(code: &[u8], at: Addr) -> Result<Planned, StepError> {
     let decoded = Decoded::new(code, at)?;
-    let relocation = decoded.relocation(shadow_stack);
-    let step = match emulated(&decoded.instruction, shadow_stack == ShadowStack::Off) {
-        _ if relocation == Relocation::Impossible => Step::InPlace,
-        Some(emulated) => Step::Emulate(emulated),
-        None => Step::Pad,
-    };
+    if decoded.relocation() == Relocation::Impossible {
+        return Err(StepError::NotRelocatable { at });
+    }
+    let step = emulated(&decoded.instruction).map_or(StepOver::Pad, StepOver::Emulate);
     Ok(Planned { step, len: decoded.len() })
 }
 
@@ -187,7 +172,7 @@ impl<'a> Decoded<'a> {
         self.bytes.len() as u8
     }
 
-    fn relocation(&self, shadow_stack: ShadowStack) -> Relocation {
+    fn relocation(&self) -> Relocation {
         let i = &self.instruction;
         let target = Addr(i.near_branch_target());
         match i.flow_control() {
@@ -213,12 +198,10 @@ impl<'a> Decoded<'a> {
                 Relocation::ShortBranch(target)
             }
             FlowControl::ConditionalBranch => Relocation::Impossible,
-            FlowControl::Call if i.is_call_near() && shadow_stack == ShadowStack::Off => Relocation::Call(target),
-            FlowControl::IndirectCall if self.is_plain_indirect_call() && shadow_stack == ShadowStack::Off => {
-                Relocation::IndirectCall
-            }
+            FlowControl::Call if i.is_call_near() => Relocation::Call(target),
+            FlowControl::IndirectCall if self.is_plain_indirect_call() => Relocation::IndirectCall,
             FlowControl::Call if matches!(i.code(), Code::Syscall | Code::Sysenter) => Relocation::Copy,
-            // near calls under a shadow stack, far calls; xbegin, whose fallback address is relative
+            // far calls; xbegin, whose fallback address is relative
             FlowControl::Call | FlowControl::IndirectCall => Relocation::Impossible,
             FlowControl::XbeginXabortXend if matches!(i.code(), Code::Xbegin_rel16 | Code::Xbegin_rel32) => {
                 Relocation::Impossible

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::addr::{Addr, ModuleId};
-use crate::arch::step::{Resume, ShadowStack, StepError, build_pad, pad::ResumePoints};
+use crate::arch::step::{Resume, StepError, build_pad, pad::ResumePoints};
 use thiserror::Error;
 
 /// Pads begin at multiples of this: most are shorter, so that it is what most of them take.
@@ -103,17 +103,11 @@ impl PadAllocator {
     ///
     /// # Errors
     /// [`PadError::NoRoom`]: add a region within 2 GiB of `at` and try again. [`PadError::Step`]: there is no pad.
-    pub fn allocate(
-        &mut self,
-        code: &[u8],
-        at: Addr,
-        module: ModuleId,
-        shadow_stack: ShadowStack,
-    ) -> Result<PlacedPad, PadError> {
+    pub fn allocate(&mut self, code: &[u8], at: Addr, module: ModuleId) -> Result<PlacedPad, PadError> {
         if let Some(&addr) = self.by_breakpoint.get(&at)
             && let Some(entry) = self.pads.get(&addr)
         {
-            let pad = build_pad(code, at, addr, shadow_stack)?;
+            let pad = build_pad(code, at, addr)?;
             if pad.bytes.len() == usize::from(entry.len) {
                 return Ok(PlacedPad { addr, bytes: pad.bytes });
             }
@@ -123,7 +117,7 @@ impl PadAllocator {
         candidates.sort_by_key(|r| r.distance(at));
         for region in candidates {
             let addr = region.start.add(region.used);
-            let pad = match build_pad(code, at, addr, shadow_stack) {
+            let pad = match build_pad(code, at, addr) {
                 Ok(pad) => pad,
                 Err(StepError::OutOfReach { .. }) => continue,
                 Err(error) => return Err(error.into()),
@@ -138,7 +132,7 @@ impl PadAllocator {
             return Ok(PlacedPad { addr, bytes: pad.bytes });
         }
         // an instruction that can't be moved is told as such, also where there is no region at all
-        match build_pad(code, at, at, shadow_stack) {
+        match build_pad(code, at, at) {
             Err(error) if !matches!(error, StepError::OutOfReach { .. }) => Err(error.into()),
             _ => Err(PadError::NoRoom { at }),
         }

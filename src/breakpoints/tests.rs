@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn site(original: u8) -> Site {
-    Site { original, planned: Planned { step: Step::Pad, len: 2 }, module: ModuleId(1) }
+    Site { original, planned: Planned { step: crate::arch::step::StepOver::Pad, len: 2 }, module: ModuleId(1) }
 }
 
 fn add(table: &mut BreakpointTable, addr: u64, purpose: Purpose, original: u8) -> Added {

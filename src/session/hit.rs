@@ -9,7 +9,7 @@ use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind;
 use crate::arch::Regs;
 use crate::arch::emulate::Outcome;
-use crate::arch::step::{Resume, Step};
+use crate::arch::step::{Resume, StepOver};
 use crate::breakpoints::Breakpoint;
 use crate::calls::{CallContext, Classified, Entry, Left, Return};
 use crate::memory::ReadMemory;
@@ -154,7 +154,7 @@ impl Process {
 
     /// Gets the thread past the replaced instruction.
     fn step_past(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr, breakpoint: &Breakpoint) -> Result<Action> {
-        if let Step::Emulate(instruction) = &breakpoint.site.planned.step {
+        if let StepOver::Emulate(instruction) = &breakpoint.site.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
             if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {

@@ -27,7 +27,6 @@ use super::recording::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::allocators::select::{ModuleSymbols, Probe};
 use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::arch::step::ShadowStack;
 use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::leaks::roots::ModuleData;
@@ -171,7 +170,6 @@ pub struct AddressSpace {
     retry_handler: Option<RetryHandler>,
     no_remote_calls: bool,
     mapped_pads: u64,
-    shadow_stack: ShadowStack,
     /// Where the probed functions begin, and which family a call to them belongs to.
     entry_families: FxHashMap<Addr, Option<Family>>,
     /// Functions that only call a probed one: operator new and delete of libstdc++.
@@ -280,7 +278,6 @@ impl AddressSpace {
             retry_handler: None,
             no_remote_calls: false,
             mapped_pads: 0,
-            shadow_stack: code::NO_SHADOW_STACK,
             entry_families: FxHashMap::default(),
             wrappers: Vec::new(),
             call_families: FxHashMap::default(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use heaptrace::addr::Addr;
 use heaptrace::arch::Regs;
 use heaptrace::arch::emulate::{ARITHMETIC, Emulated, Outcome};
-use heaptrace::arch::step::{Pad, Planned, ShadowStack, Step, StepError, build_pad, plan};
+use heaptrace::arch::step::{Pad, Planned, StepError, StepOver, build_pad, plan};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 mod corpus;
@@ -164,7 +164,7 @@ fn t15_emulated_instructions_do_what_the_processor_does() {
     let mut seen: BTreeMap<Mnemonic, u32> = BTreeMap::new();
     for _ in 0..60_000 {
         let code = random.instruction(EMULATOR_OPCODES, &[0x66, 0x66, 0x64, 0x67, 0xf3, 0xf2, 0x2e]);
-        let Ok(Planned { step: Step::Emulate(emulated), len }) = plan(&code, AT, ShadowStack::Off) else { continue };
+        let Ok(Planned { step: StepOver::Emulate(emulated), len }) = plan(&code, AT) else { continue };
         assert_eq!(usize::from(len), decode(&code).len());
         if check_emulator(&mut machine, &emulated, &code, &random.regs()) {
             *seen.entry(decode(&code).mnemonic()).or_default() += 1;
@@ -235,7 +235,7 @@ fn emulates_what_stands_at_the_entries_of_allocators() {
     let mut machine = Machine::start();
     let data = random.data();
     for code in entries {
-        let Ok(Planned { step: Step::Emulate(emulated), .. }) = plan(code, AT, ShadowStack::Off) else {
+        let Ok(Planned { step: StepOver::Emulate(emulated), .. }) = plan(code, AT) else {
             panic!("not emulated: {code:02x?}");
         };
         let mut done = 0;
@@ -344,9 +344,9 @@ fn comparable(code: &[u8]) -> bool {
 
 /// Builds the pad at the place that the seed says, or nearer.
 fn pad_for(random: &mut Random, code: &[u8]) -> Result<(u64, Pad), StepError> {
-    let near = (PAD_NEAR, build_pad(code, AT, Addr(PAD_NEAR), ShadowStack::Off)?);
+    let near = (PAD_NEAR, build_pad(code, AT, Addr(PAD_NEAR))?);
     if random.chance(50)
-        && let Ok(far) = build_pad(code, AT, Addr(PAD_FAR), ShadowStack::Off)
+        && let Ok(far) = build_pad(code, AT, Addr(PAD_FAR))
     {
         return Ok((PAD_FAR, far));
     }
@@ -379,10 +379,10 @@ fn t15_pads_do_what_the_original_does() {
         if !comparable(&code) {
             continue;
         }
-        let Ok(planned) = plan(&code, AT, ShadowStack::Off) else { continue };
+        let planned = plan(&code, AT);
         let built = pad_for(&mut random, &code);
-        let in_place = matches!(built, Err(StepError::NotRelocatable { .. }));
-        assert_eq!(planned.step == Step::InPlace, in_place, "{code:02x?}: {built:?}");
+        let cannot_move = matches!(built, Err(StepError::NotRelocatable { .. }));
+        assert_eq!(matches!(planned, Err(StepError::NotRelocatable { .. })), cannot_move, "{code:02x?}: {built:?}");
         let Ok((at_pad, pad)) = built else { continue };
         let mut regs = random.regs();
         if random.chance(30) {
@@ -423,7 +423,7 @@ fn t15_calls_in_pads_push_the_original_return_address() {
     let mut machine = Machine::start();
     let data = random.data();
     for code in calls {
-        assert_eq!(plan(code, AT, ShadowStack::Off), Ok(Planned { step: Step::Pad, len: code.len() as u8 }));
+        assert_eq!(plan(code, AT), Ok(Planned { step: StepOver::Pad, len: code.len() as u8 }));
         for _ in 0..50 {
             let (at_pad, pad) = pad_for(&mut random, code).unwrap();
             let mut regs = random.regs();
@@ -439,7 +439,7 @@ fn t15_calls_in_pads_push_the_original_return_address() {
 struct Shares {
     emulated: u32,
     pad: u32,
-    in_place: u32,
+    not_relocatable: u32,
     own_breakpoint: u32,
     undecodable: u32,
 }
@@ -448,10 +448,10 @@ impl Shares {
     fn of(sites: &[Vec<u8>]) -> Self {
         let mut shares = Self::default();
         for code in sites {
-            match plan(code, AT, ShadowStack::Off) {
-                Ok(Planned { step: Step::Emulate(_), .. }) => shares.emulated += 1,
-                Ok(Planned { step: Step::Pad, .. }) => shares.pad += 1,
-                Ok(Planned { step: Step::InPlace, .. }) => shares.in_place += 1,
+            match plan(code, AT) {
+                Ok(Planned { step: StepOver::Emulate(_), .. }) => shares.emulated += 1,
+                Ok(Planned { step: StepOver::Pad, .. }) => shares.pad += 1,
+                Err(StepError::NotRelocatable { .. }) => shares.not_relocatable += 1,
                 Err(StepError::OwnBreakpoint { .. }) => shares.own_breakpoint += 1,
                 Err(_) => shares.undecodable += 1,
             }
@@ -473,7 +473,7 @@ fn instructions_of_real_binaries_have_a_way_past() {
             println!("{} {kind}: {} {shares:?}", corpus.path, sites.len());
             // behind a call that never returns anything may stand
             assert!(shares.undecodable as usize * 1000 <= sites.len(), "{}: {shares:?}", corpus.path);
-            assert!(shares.in_place as usize * 100 < sites.len().max(100), "{}: {shares:?}", corpus.path);
+            assert!(shares.not_relocatable as usize * 100 < sites.len().max(100), "{}: {shares:?}", corpus.path);
 
             let mut unique: Vec<&Vec<u8>> = sites.iter().collect();
             unique.sort();
@@ -486,12 +486,12 @@ fn instructions_of_real_binaries_have_a_way_past() {
                 }
                 code.truncate(instruction.len());
                 let regs = random.regs();
-                match plan(&code, AT, ShadowStack::Off) {
-                    Ok(Planned { step: Step::Emulate(emulated), .. }) => {
+                match plan(&code, AT) {
+                    Ok(Planned { step: StepOver::Emulate(emulated), .. }) => {
                         set_up(&mut machine, &code, &data, &regs);
                         check_emulator(&mut machine, &emulated, &code, &regs);
                     }
-                    Ok(Planned { step: Step::InPlace, .. }) | Err(_) => continue,
+                    Err(_) => continue,
                     Ok(_) => {}
                 }
                 match pad_for(&mut random, &code) {

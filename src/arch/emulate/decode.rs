@@ -8,19 +8,17 @@ use crate::arch::reg;
 /// DWARF numbers of the registers in the order in which instructions encode them.
 const DWARF_NUMBER: [usize; 8] = [reg::RAX, reg::RCX, reg::RDX, reg::RBX, reg::RSP, reg::RBP, reg::RSI, reg::RDI];
 
-/// The emulated form of `instruction`, if it has one. Returns are left out on request: they don't move the shadow stack.
+/// The emulated form of `instruction`, if it has one.
 ///
 /// Branches with an operand-size prefix must have been sorted out before: processors disagree about them.
-pub(in crate::arch) fn emulated(instruction: &Instruction, returns: bool) -> Option<Emulated> {
+pub(in crate::arch) fn emulated(instruction: &Instruction) -> Option<Emulated> {
     if instruction.has_lock_prefix() {
         return None;
     }
     let op = match instruction.mnemonic() {
         // not pause: with REX.B, processors execute it as xchg r8, rax
         Mnemonic::Nop | Mnemonic::Endbr64 => Op::Nop,
-        Mnemonic::Ret if returns => {
-            Op::Return { drop: if instruction.op_count() == 0 { 0 } else { instruction.immediate16() } }
-        }
+        Mnemonic::Ret => Op::Return { drop: if instruction.op_count() == 0 { 0 } else { instruction.immediate16() } },
         Mnemonic::Jmp if instruction.is_jmp_short_or_near() => Op::Jump { offset: branch_offset(instruction)? },
         _ if instruction.is_jcc_short_or_near() => Op::JumpIf {
             // iced numbers the conditions as the opcodes do, after a zero for "none"

@@ -17,7 +17,7 @@
 
 use iced_x86::{FlowControl, Register};
 
-use super::{Decoded, Relocation, Resume, ShadowStack, StepError};
+use super::{Decoded, Relocation, Resume, StepError};
 use crate::addr::Addr;
 
 /// The longest pad in bytes: an indirect call.
@@ -55,13 +55,13 @@ impl ResumePoints {
 ///
 /// # Errors
 /// [`StepError::OutOfReach`]: try another place. The others: as [`super::plan`] says, there is no pad.
-pub fn build_pad(code: &[u8], at: Addr, pad: Addr, shadow_stack: ShadowStack) -> Result<Pad, StepError> {
+pub fn build_pad(code: &[u8], at: Addr, pad: Addr) -> Result<Pad, StepError> {
     let decoded = Decoded::new(code, at)?;
     let not_relocatable = StepError::NotRelocatable { at };
     let next = at.add(decoded.bytes.len() as u64);
     let mut build = Builder { at, pad, bytes: Vec::with_capacity(MAX_PAD_LEN), resume: ResumePoints::default() };
     build.boundary(Resume::at(at));
-    match decoded.relocation(shadow_stack) {
+    match decoded.relocation() {
         Relocation::Copy | Relocation::Displacement => {
             build.instruction(&decoded)?;
             if !leaves(decoded.instruction.flow_control()) {

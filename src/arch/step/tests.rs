@@ -4,8 +4,8 @@ use crate::memory::MemoryImage;
 
 const AT: Addr = Addr(0x5555_0000_1000);
 
-fn planned(code: &[u8], shadow_stack: ShadowStack) -> Step {
-    let planned = plan(code, AT, shadow_stack).unwrap();
+fn planned(code: &[u8]) -> StepOver {
+    let planned = plan(code, AT).unwrap();
     assert_eq!(usize::from(planned.len), code.len());
     planned.step
 }
@@ -27,21 +27,8 @@ fn what_writes_memory_or_needs_the_processor_goes_to_a_pad() {
         &[0xff, 0x25, 0, 0, 0, 0],                      // jmp [rip]
     ];
     for code in codes {
-        assert_eq!(planned(code, ShadowStack::Off), Step::Pad, "{code:02x?}");
+        assert_eq!(planned(code), StepOver::Pad, "{code:02x?}");
     }
-}
-
-#[test]
-fn a_shadow_stack_wants_real_calls_and_returns() {
-    let call: &[u8] = &[0xe8, 0, 1, 0, 0];
-    let indirect: &[u8] = &[0xff, 0xd0];
-    let ret: &[u8] = &[0xc3];
-    assert_eq!(planned(call, ShadowStack::Off), Step::Pad);
-    assert_eq!(planned(indirect, ShadowStack::Off), Step::Pad);
-    assert!(matches!(planned(ret, ShadowStack::Off), Step::Emulate(_)));
-    assert_eq!(planned(call, ShadowStack::On), Step::InPlace);
-    assert_eq!(planned(indirect, ShadowStack::On), Step::InPlace);
-    assert_eq!(planned(ret, ShadowStack::On), Step::Pad);
 }
 
 #[test]
@@ -55,37 +42,37 @@ fn what_depends_on_its_place_stays_there() {
         &[0xff, 0x1f],                   // call far [rdi]
     ];
     for code in codes {
-        assert_eq!(planned(code, ShadowStack::Off), Step::InPlace, "{code:02x?}");
-        let error = build_pad(code, AT, AT.add(0x1000), ShadowStack::Off);
-        assert_eq!(error, Err(StepError::NotRelocatable { at: AT }), "{code:02x?}");
+        let error = StepError::NotRelocatable { at: AT };
+        assert_eq!(plan(code, AT), Err(error), "{code:02x?}");
+        assert_eq!(build_pad(code, AT, AT.add(0x1000)), Err(error), "{code:02x?}");
     }
 }
 
 #[test]
 fn no_breakpoint_where_there_is_no_instruction() {
     let undecodable = Err(StepError::Undecodable { at: AT });
-    assert_eq!(plan(&[], AT, ShadowStack::Off), undecodable);
-    assert_eq!(plan(&[0xe9, 0, 0], AT, ShadowStack::Off), undecodable);
-    assert_eq!(plan(&[0x06], AT, ShadowStack::Off), undecodable);
-    assert_eq!(plan(&[INT3, 0x90], AT, ShadowStack::Off), Err(StepError::OwnBreakpoint { at: AT }));
+    assert_eq!(plan(&[], AT), undecodable);
+    assert_eq!(plan(&[0xe9, 0, 0], AT), undecodable);
+    assert_eq!(plan(&[0x06], AT), undecodable);
+    assert_eq!(plan(&[INT3, 0x90], AT), Err(StepError::OwnBreakpoint { at: AT }));
 }
 
 #[test]
 fn a_pad_out_of_reach_is_refused() {
     let load = [0x48, 0x8b, 0x05, 0, 0, 0, 0x80]; // mov rax, [rip-0x80000000]
     let out_of_reach = |pad| Err(StepError::OutOfReach { at: AT, pad });
-    assert!(build_pad(&load, AT, AT.sub(0x1000), ShadowStack::Off).is_ok());
-    assert_eq!(build_pad(&load, AT, AT.add(1), ShadowStack::Off), out_of_reach(AT.add(1)));
+    assert!(build_pad(&load, AT, AT.sub(0x1000)).is_ok());
+    assert_eq!(build_pad(&load, AT, AT.add(1)), out_of_reach(AT.add(1)));
     // the jump back: from the end of a pad of nine bytes to the end of the original
     let store = [0x48, 0x89, 0x04, 0x24]; // mov [rsp], rax
     let farthest = AT.add(0x8000_0000 - 5);
-    assert!(build_pad(&store, AT, farthest, ShadowStack::Off).is_ok());
-    assert_eq!(build_pad(&store, AT, farthest.add(1), ShadowStack::Off), out_of_reach(farthest.add(1)));
+    assert!(build_pad(&store, AT, farthest).is_ok());
+    assert_eq!(build_pad(&store, AT, farthest.add(1)), out_of_reach(farthest.add(1)));
 }
 
 #[test]
 fn a_load_that_may_fault_changes_nothing() {
-    let Step::Emulate(load) = planned(&[0x48, 0x8b, 0x00], ShadowStack::Off) else { panic!("mov rax, [rax]") };
+    let StepOver::Emulate(load) = planned(&[0x48, 0x8b, 0x00]) else { panic!("mov rax, [rax]") };
     let mut memory = MemoryImage { start: Addr(0x1000), bytes: vec![7; 16] };
     let at = |rax: u64, rflags: u64| {
         let mut regs = Regs { rip: AT.0, rflags, ..Regs::default() };

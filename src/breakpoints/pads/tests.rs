@@ -11,7 +11,7 @@ const LOAD: &[u8] = &[0x48, 0x8b, 0x05, 0x10, 0, 0, 0];
 const STORE: &[u8] = &[0x48, 0xc7, 0x84, 0x24, 0, 1, 0, 0, 1, 0, 0, 0];
 
 fn allocate(pads: &mut PadAllocator, code: &[u8], at: u64) -> Result<PlacedPad, PadError> {
-    pads.allocate(code, Addr(at), MODULE, ShadowStack::Off)
+    pads.allocate(code, Addr(at), MODULE)
 }
 
 #[test]
@@ -46,7 +46,8 @@ fn space_is_taken_once() {
 fn what_cannot_be_moved_is_told_from_want_of_room() {
     let mut pads = PadAllocator::default();
     let call: &[u8] = &[0xe8, 0, 0, 0, 0];
-    let denied = pads.allocate(call, Addr(0x1000), MODULE, ShadowStack::On);
+    let far_call: &[u8] = &[0xff, 0x1f];
+    let denied = allocate(&mut pads, far_call, 0x1000);
     assert_eq!(denied, Err(PadError::Step(StepError::NotRelocatable { at: Addr(0x1000) })));
     assert_eq!(allocate(&mut pads, call, 0x1000), Err(PadError::NoRoom { at: Addr(0x1000) }));
 }

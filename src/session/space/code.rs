@@ -2,7 +2,7 @@
 
 use super::{AddressSpace, Ensured, PAD_MAPPING};
 use crate::addr::{Addr, ModuleId};
-use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, ShadowStack, Step, plan};
+use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, StepOver, plan};
 use crate::arch::{INT3, PAGE_SIZE, Regs};
 use crate::breakpoints::pads::PadError;
 use crate::breakpoints::{Added, Purpose, Purposes, Site};
@@ -92,7 +92,7 @@ impl AddressSpace {
             }
             let code = self.original_code(addr);
             let Some(&original) = code.first() else { return Ok(Placed::Impossible) };
-            let planned = match plan(&code, addr, self.shadow_stack) {
+            let planned = match plan(&code, addr) {
                 Ok(planned) => planned,
                 Err(error) => {
                     tracing::debug!("{error}");
@@ -101,9 +101,8 @@ impl AddressSpace {
             };
             let module = self.module_at(addr);
             let pad = match planned.step {
-                Step::Emulate(_) => None,
-                Step::InPlace => return Ok(Placed::Impossible),
-                Step::Pad => match self.write_pad(addr, helper)? {
+                StepOver::Emulate(_) => None,
+                StepOver::Pad => match self.write_pad(addr, helper)? {
                     Ok(pad) => Some(pad),
                     Err(other) => return Ok(other),
                 },
@@ -140,13 +139,13 @@ impl AddressSpace {
     ) -> Result<std::result::Result<Addr, Placed>> {
         let code = self.original_code(addr);
         let module = self.module_at(addr);
-        let mut result = self.pads.allocate(&code, addr, module, self.shadow_stack);
+        let mut result = self.pads.allocate(&code, addr, module);
         if matches!(result, Err(PadError::NoRoom { .. })) {
             match self.map_pads(addr, helper)? {
                 Placed::Done => {}
                 other => return Ok(Err(other)),
             }
-            result = self.pads.allocate(&code, addr, module, self.shadow_stack);
+            result = self.pads.allocate(&code, addr, module);
         }
         match result {
             Ok(pad) => {
@@ -451,6 +450,3 @@ impl AddressSpace {
         Ok(())
     }
 }
-
-/// Programs with a shadow stack are not told apart yet: no distribution turns it on by default.
-pub(super) const NO_SHADOW_STACK: ShadowStack = ShadowStack::Off;

@@ -40,7 +40,6 @@ impl AddressSpace {
             retry_handler: self.retry_handler,
             no_remote_calls: self.no_remote_calls,
             mapped_pads: self.mapped_pads,
-            shadow_stack: self.shadow_stack,
             entry_families: self.entry_families.clone(),
             wrappers: self.wrappers.clone(),
             call_families: self.call_families.clone(),

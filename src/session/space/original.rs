@@ -56,7 +56,7 @@ mod tests {
         let mut before = [0; 16];
         assert_eq!(space.original_memory().read(stack, &mut before), 16);
         let site = || {
-            let planned = crate::arch::step::plan(&[0x55], stack, super::super::code::NO_SHADOW_STACK).unwrap();
+            let planned = crate::arch::step::plan(&[0x55], stack).unwrap();
             Ok::<_, std::convert::Infallible>(Site {
                 original: before[1],
                 planned,
