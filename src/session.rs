@@ -18,8 +18,8 @@ mod process;
 mod processes;
 mod recording;
 mod requests;
-mod retry;
 mod shelf;
+mod sigtrap_fallback;
 mod space;
 mod stopcost;
 mod stops;
@@ -264,7 +264,7 @@ impl Session {
             return;
         }
         for process in self.processes.iter_mut() {
-            process.space.guard_anew(process.retry.handler());
+            process.space.guard_anew(process.fallback.handler());
         }
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
         if let Some(process) = first {

@@ -5,13 +5,13 @@
 //! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute inherits it.
 
 use super::process::Process;
-use super::retry::NobodyLeft;
+use super::sigtrap_fallback::NobodyLeft;
 use super::tasks::Role;
 use super::trapmask::SIGTRAP_BIT;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::remote::{Caller, RemoteCall};
-use crate::tracer::retry::{self, RetryHandler};
+use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
@@ -36,8 +36,8 @@ impl Process {
     }
 
     /// The handler that a task may have which borrows the memory. None: it has none, or not ours, or is not to make system calls.
-    fn retry_handler_of_borrower(&self, tid: i32) -> Option<RetryHandler> {
-        let handler = self.space.known_retry_handler()?;
+    fn sigtrap_fallback_of_borrower(&self, tid: i32) -> Option<SigtrapFallback> {
+        let handler = self.space.known_sigtrap_fallback()?;
         let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         // A copy of the memory has a copy of the handler, and none of the code for remote calls that is written here.
         let borrows = || {
@@ -49,13 +49,17 @@ impl Process {
     }
 
     /// Whether a task that borrows the memory may have our handler.
-    pub(super) fn has_retry_handler_of_borrower(&self, tid: i32) -> bool {
-        self.retry_handler_of_borrower(tid).is_some()
+    pub(super) fn has_sigtrap_fallback_of_borrower(&self, tid: i32) -> bool {
+        self.sigtrap_fallback_of_borrower(tid).is_some()
     }
 
     /// A child that borrows the memory stands at a breakpoint: installs the handler if it has none. Some: its end was reported
     /// instead.
-    pub(super) fn keep_retry_handler_of_borrower(&mut self, tid: i32, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    pub(super) fn keep_sigtrap_fallback_of_borrower(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+    ) -> Result<Option<WaitStatus>> {
         if self.borrowers_traps.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
             return Ok(None);
         }
@@ -65,7 +69,7 @@ impl Process {
         if has("SigCgt") || has("SigIgn") || has("SigBlk") || procfs::has_seccomp(tid) {
             return Ok(None);
         }
-        let Some(handler) = self.prepare_retry_handler()? else { return Ok(None) };
+        let Some(handler) = self.prepare_sigtrap_fallback()? else { return Ok(None) };
         self.space.tell_guardian_of_borrowers(handler);
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
@@ -77,9 +81,9 @@ impl Process {
     }
 
     /// Takes the handler out of a child that borrows the memory, if it may be there. Some: its end was reported instead.
-    pub(super) fn retire_retry_handler_of_borrower(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    pub(super) fn retire_sigtrap_fallback_of_borrower(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
         let tid = thread.tid();
-        let Some(handler) = self.retry_handler_of_borrower(tid) else { return Ok(None) };
+        let Some(handler) = self.sigtrap_fallback_of_borrower(tid) else { return Ok(None) };
         self.borrowers_traps.looked.insert(tid, Instant::now());
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
@@ -97,7 +101,7 @@ impl Process {
         }
         let freed = TargetMemory::open(tid, tid).and_then(|mut memory| {
             memory.stands_still(Some(tid));
-            self.free_child_of_retry_handler(child, &mut memory)
+            self.free_child_of_sigtrap_fallback(child, &mut memory)
         });
         if let Err(error) = freed
             && !error.is_death()
@@ -135,8 +139,8 @@ impl Process {
     }
 
     /// Whether a child that borrows the memory may have our handler.
-    pub(super) fn is_retry_handler_in_borrowers(&self) -> bool {
-        self.borrowers().into_values().flatten().any(|tid| self.has_retry_handler_of_borrower(tid))
+    pub(super) fn is_sigtrap_fallback_in_borrowers(&self) -> bool {
+        self.borrowers().into_values().flatten().any(|tid| self.has_sigtrap_fallback_of_borrower(tid))
     }
 
     /// At a detach in which all sleep: the tasks to wake that have to take the handler out of the children, one of each.
@@ -146,12 +150,12 @@ impl Process {
     ) -> Vec<(i32, std::result::Result<Option<i32>, NobodyLeft>)> {
         let mut chosen = Vec::new();
         for (pid, tids) in self.borrowers() {
-            let has_handler = |tid: &i32| self.has_retry_handler_of_borrower(*tid) && !self.shares_trap_action(*tid);
+            let has_handler = |tid: &i32| self.has_sigtrap_fallback_of_borrower(*tid) && !self.shares_trap_action(*tid);
             if !tids.first().is_some_and(has_handler) {
                 continue;
             }
             let left: Vec<i32> = tids.into_iter().filter(|tid| !tried.contains(tid)).collect();
-            let best = left.iter().filter_map(|&tid| Some((retry::disturbance(pid, tid)?, tid))).min();
+            let best = left.iter().filter_map(|&tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid))).min();
             let may_come = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
             chosen.push((
                 pid,

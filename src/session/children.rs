@@ -10,7 +10,7 @@ use crate::heapmodel::Preexisting;
 use crate::profile::Amount;
 use crate::session::leakscan::LeakWatch;
 use crate::session::recording::EndedImage;
-use crate::session::retry::Retry;
+use crate::session::sigtrap_fallback::FallbackState;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::tracer::memory::TargetMemory;
@@ -231,7 +231,7 @@ impl Session {
         let slot = self.processes.insert(child);
         self.add_task(slot, tid, Role::Thread);
         if let Some(child) = self.processes.get_mut(slot) {
-            child.ask_for_retry_handler(tid)?;
+            child.ask_for_sigtrap_fallback(tid)?;
         }
         // The memory that it had borrowed may have been all that was left of that process.
         self.finish_if_over(lender);
@@ -280,7 +280,7 @@ impl Process {
         copy.command.clone_from(&self.command);
         copy.thread_names.clone_from(&self.thread_names);
         copy.trap_mask = self.trap_mask.of_forked(parent, tid);
-        copy.inherit_retry_handler(self, child)?;
+        copy.inherit_sigtrap_fallback(self, child)?;
         self.children.followed += 1;
         Ok(copy)
     }
@@ -302,7 +302,7 @@ impl Process {
         memory.stands_still(Some(child.tid()));
         // The child's life hangs on it.
         self.space.restore_copy(&mut memory).or_else(|_| self.space.restore_copy(&mut memory))?;
-        match self.free_child_of_retry_handler(child, &mut memory) {
+        match self.free_child_of_sigtrap_fallback(child, &mut memory) {
             Err(error) if error.is_death() => return Err(error),
             // Its code is still there, then.
             Err(error) => {
@@ -370,7 +370,7 @@ impl Process {
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
         self.trap_mask = self.trap_mask.of_next_image();
-        self.retry = Retry::default();
+        self.fallback = FallbackState::default();
         self.yielded.clear();
         self.leaks = LeakWatch::default();
         self.inherited_bytes = 0;
@@ -379,7 +379,7 @@ impl Process {
         self.forget_paused_blocks();
         self.hold_probes_back();
         self.begin_image(tid);
-        self.ask_for_retry_handler(tid)?;
+        self.ask_for_sigtrap_fallback(tid)?;
         Ok(Action::Resume(0))
     }
 
@@ -431,7 +431,7 @@ impl Process {
     pub(super) fn leave_before_call(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
         let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore()?;
-        if let Some(status) = self.retire_retry_handler(thread)? {
+        if let Some(status) = self.retire_sigtrap_fallback(thread)? {
             return Ok(Action::Instead(status));
         }
         pass_trap_to(thread, raw, at)?;

@@ -7,7 +7,7 @@
 use super::hit::{leave_pad, pass_trap_to};
 use super::process::Process;
 use super::processes::Slot;
-use super::retry::NobodyLeft;
+use super::sigtrap_fallback::NobodyLeft;
 use super::stops::{Serving, Stops};
 use super::tasks::{Role, Task};
 use super::trapmask::SIGTRAP_BIT;
@@ -15,7 +15,7 @@ use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
-use crate::tracer::retry::RESUME_FLAG;
+use crate::tracer::sigtrap_fallback::RESUME_FLAG;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -261,7 +261,7 @@ impl Session {
                 self.stops.serving = None;
                 return;
             }
-            if signal == 0 && !process.retire_retry_handler_by(status, &stopped) {
+            if signal == 0 && !process.retire_sigtrap_fallback_by(status, &stopped) {
                 // It is let go at its next stop.
                 self.stops.serving = None;
                 return;
@@ -438,8 +438,8 @@ impl Process {
 
     /// Every thread was seen outside the pads: empties them, but for the handler if it could not be taken out.
     fn clear_pads(&mut self) {
-        let others = || self.space.known_retry_handler().filter(|_| self.is_retry_handler_in_borrowers());
-        let kept = self.retry.handler().or_else(others);
+        let others = || self.space.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_borrowers());
+        let kept = self.fallback.handler().or_else(others);
         self.space.clear_pads(kept);
     }
 

@@ -113,7 +113,7 @@ impl Process {
         if let Some(status) = self.repair_trap(tid, thread, raw, trap)? {
             return Ok(Some(Action::Instead(status)));
         }
-        if let Some(status) = self.keep_retry_handler(tid, thread, stops)? {
+        if let Some(status) = self.keep_sigtrap_fallback(tid, thread, stops)? {
             return Ok(Some(Action::Instead(status)));
         }
         let regs = raw.regs();

@@ -4,7 +4,7 @@ use super::borrowers::BorrowersTraps;
 use super::leakscan::LeakWatch;
 use super::pausing::Pause;
 use super::recording::EndedImage;
-use super::retry::Retry;
+use super::sigtrap_fallback::FallbackState;
 use super::space::{AddressSpace, SharedObjects};
 use super::stopcost::StopCost;
 use super::stops::Stops;
@@ -96,9 +96,9 @@ pub struct Process {
     pub(super) cwd: PathBuf,
     pub(super) unknown_stops: u64,
     pub(super) trap_mask: TrapMask,
-    pub(super) retry: Retry,
+    pub(super) fallback: FallbackState,
     /// The handler for SIGTRAP is to be installed at the next stop.
-    pub(super) retry_at_stop: bool,
+    pub(super) fallback_at_stop: bool,
     pub(super) borrowers_traps: BorrowersTraps,
     /// The thread that is let go last, stopped meanwhile.
     pub(super) last_to_go: Option<(i32, WaitStatus)>,
@@ -215,8 +215,8 @@ impl Process {
             cwd: procfs::working_directory(pid).unwrap_or_default(),
             unknown_stops: 0,
             trap_mask: TrapMask::default(),
-            retry: Retry::default(),
-            retry_at_stop: false,
+            fallback: FallbackState::default(),
+            fallback_at_stop: false,
             borrowers_traps: BorrowersTraps::default(),
             last_to_go: None,
             yielded: HashSet::new(),
@@ -307,8 +307,8 @@ impl Process {
                 if was_interrupted {
                     stopped.restart_interrupted_call()?;
                 }
-                if std::mem::take(&mut self.retry_at_stop)
-                    && let Some(other) = self.install_retry_handler_first(stopped, stops)?
+                if std::mem::take(&mut self.fallback_at_stop)
+                    && let Some(other) = self.install_sigtrap_fallback_first(stopped, stops)?
                 {
                     return Ok(Action::Instead(other));
                 }

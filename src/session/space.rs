@@ -35,8 +35,8 @@ use crate::symbols::{FileVersion, Search};
 use crate::tracer::guardian::{Guarded, Guardian};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::retry::RetryHandler;
 use crate::tracer::root::TargetRoot;
+use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{Section, StackTable, Unwinder};
@@ -167,7 +167,7 @@ pub struct AddressSpace {
     /// Return sites in modules that have a breakpoint only while a call is in progress.
     demoted: FxHashSet<Addr>,
     remote_code: Option<Addr>,
-    retry_handler: Option<RetryHandler>,
+    sigtrap_fallback: Option<SigtrapFallback>,
     no_remote_calls: bool,
     mapped_pads: u64,
     /// Where the probed functions begin, and which family a call to them belongs to.
@@ -275,7 +275,7 @@ impl AddressSpace {
             holds_back: false,
             demoted: FxHashSet::default(),
             remote_code: None,
-            retry_handler: None,
+            sigtrap_fallback: None,
             no_remote_calls: false,
             mapped_pads: 0,
             entry_families: FxHashMap::default(),
@@ -362,8 +362,8 @@ impl AddressSpace {
             }
             self.pads.remove_range(range.start, range.end);
             self.remote_code = self.remote_code.filter(|at| !range.contains(at));
-            self.retry_handler =
-                self.retry_handler.filter(|handler| !range.contains(&handler.at) && !range.contains(&handler.call));
+            self.sigtrap_fallback =
+                self.sigtrap_fallback.filter(|handler| !range.contains(&handler.at) && !range.contains(&handler.call));
             self.unwinder.remove_module(module.id);
             self.call_families.retain(|addr, _| !range.contains(addr));
             self.outward_calls.retain(|addr, _| !range.contains(addr));

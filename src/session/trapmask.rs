@@ -8,13 +8,13 @@
 //! there is a probe of the allocator, as the first hit can be the one that resets it.
 
 use super::process::Process;
-use super::retry::IGNORING;
+use super::sigtrap_fallback::IGNORING;
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use crate::session::space::Ensured;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{KernelAction, RemoteCall};
-use crate::tracer::retry::IGNORE;
+use crate::tracer::sigtrap_fallback::IGNORE;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
@@ -135,13 +135,13 @@ impl Process {
                 self.trap_mask.blocking.insert(tid, mask | SIGTRAP_BIT);
             }
             thread.set_signal_mask(mask | SIGTRAP_BIT)?;
-            self.suspect_retry_handler();
+            self.suspect_sigtrap_fallback();
         } else if mask & SIGTRAP_BIT == 0 {
             self.trap_mask.blocking.remove(&tid);
         }
         let repaired = match self.trap_mask.action {
             TrapAction::Default => None,
-            // Our handler stands there meanwhile: see [`super::retry`].
+            // Our handler stands there meanwhile: see [`super::sigtrap_fallback`].
             TrapAction::Known([IGNORE, ..]) if self.shares_trap_action(tid) => None,
             TrapAction::Known(action) if action[0] == IGNORE || handler == HandlerAtTrap::Reset => {
                 self.set_trap_action(thread, raw.before_trap(), action)?
@@ -160,7 +160,7 @@ impl Process {
         Ok(repaired)
     }
 
-    /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see [`super::retry`].
+    /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see [`super::sigtrap_fallback`].
     pub(super) const fn ignores_trap(&self) -> bool {
         matches!(self.trap_mask.action, TrapAction::Known([IGNORE, ..]))
     }
@@ -178,7 +178,7 @@ impl Process {
     /// What a trap of this thread has left of the handler for SIGTRAP.
     fn handler_at_trap(&self, tid: i32) -> HandlerAtTrap {
         let expected = match self.trap_mask.action {
-            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.retry.handler().is_some(),
+            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.fallback.handler().is_some(),
             TrapAction::Known(_) | TrapAction::Unknown => true,
         };
         if !expected {

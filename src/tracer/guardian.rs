@@ -16,7 +16,7 @@ mod rescue;
 
 use super::memory::TargetMemory;
 use super::ptrace;
-use super::retry::RetryHandler;
+use super::sigtrap_fallback::SigtrapFallback;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use nix::sys::socket::{
@@ -250,12 +250,12 @@ impl Guarded {
     }
 
     /// Whether the handler for SIGTRAP is installed now.
-    pub fn retry_handler(&self, handler: Option<RetryHandler>) {
+    pub fn sigtrap_fallback(&self, handler: Option<SigtrapFallback>) {
         self.tell(handler.map_or(What::NoHandler, What::Handler));
     }
 
     /// Children that borrow the memory may have the handler.
-    pub fn retry_handler_of_others(&self, handler: RetryHandler) {
+    pub fn sigtrap_fallback_of_others(&self, handler: SigtrapFallback) {
         self.tell(What::OthersHandler(handler));
     }
 

@@ -2,7 +2,7 @@
 
 use super::alarm::Alarm;
 use super::injection::{self, Call};
-use super::retry::RESUME_FLAG;
+use super::sigtrap_fallback::RESUME_FLAG;
 use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, procfs};
 use crate::addr::Addr;
@@ -375,7 +375,7 @@ impl Stopped {
     }
 
     /// Moves a thread that has hit a breakpoint on to `regs`, of which `raw` holds the rest, in such a way that the
-    /// [retry handler](super::retry) leaves it there.
+    /// [SIGTRAP fallback](super::sigtrap_fallback) leaves it there.
     pub fn pass_trap(&self, raw: &RawRegs, regs: &Regs) -> Result<()> {
         let mut passed = *raw;
         passed.set_regs(regs);

@@ -8,7 +8,7 @@ pub mod code;
 use super::memory::TargetMemory;
 use super::procfs::{self, Whereabouts};
 use super::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
-use super::retry::RESUME_FLAG;
+use super::sigtrap_fallback::RESUME_FLAG;
 use super::status::WaitStatus;
 use super::{Result, TracerError};
 use crate::addr::Addr;
@@ -190,7 +190,7 @@ impl Errand<'_> {
     /// Lets the thread make the call. Some: it is ending instead.
     fn make(&mut self, code: Addr, number: i64, arguments: [u64; 6]) -> Result<Option<WaitStatus>> {
         if !self.clear {
-            // If we are killed now, the retry handler leaves the thread there: see `Stopped::pass_trap`.
+            // If we are killed now, the SIGTRAP fallback leaves the thread there: see `Stopped::pass_trap`.
             let mut waiting = self.home;
             waiting.0.eflags |= RESUME_FLAG;
             self.thread.set_registers(&waiting)?;

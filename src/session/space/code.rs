@@ -10,7 +10,7 @@ use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::{self, Caller, RemoteCall};
-use crate::tracer::retry::{self, RetryHandler};
+use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
 use std::collections::BTreeMap;
@@ -252,38 +252,38 @@ impl AddressSpace {
     }
 
     /// The handler for SIGTRAP, ready to be installed; written at first use, to a module's slack. None if there is no room.
-    pub fn retry_handler(&mut self) -> Result<Option<RetryHandler>> {
-        if self.retry_handler.is_none()
+    pub fn sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
+        if self.sigtrap_fallback.is_none()
             && let Some(call) = self.remote_code()?
-            && let Some(at) = self.pads.reserve(retry::SIZE)
+            && let Some(at) = self.pads.reserve(sigtrap_fallback::SIZE)
         {
-            self.write_new_code(at, &retry::image(at))?;
-            self.retry_handler = Some(RetryHandler { at, call });
+            self.write_new_code(at, &sigtrap_fallback::image(at))?;
+            self.sigtrap_fallback = Some(SigtrapFallback { at, call });
         }
-        Ok(self.retry_handler)
+        Ok(self.sigtrap_fallback)
     }
 
     /// The handler for SIGTRAP, if it was ever made ready.
-    pub const fn known_retry_handler(&self) -> Option<RetryHandler> {
-        self.retry_handler
+    pub const fn known_sigtrap_fallback(&self) -> Option<SigtrapFallback> {
+        self.sigtrap_fallback
     }
 
     /// Says whether the handler is installed now, to who must take it out if we are killed.
-    pub fn tell_guardian_of(&self, handler: Option<RetryHandler>) {
+    pub fn tell_guardian_of(&self, handler: Option<SigtrapFallback>) {
         if let Some(guarded) = &self.guarded {
-            guarded.retry_handler(handler);
+            guarded.sigtrap_fallback(handler);
         }
     }
 
     /// Says that children which borrow the memory may have the handler.
-    pub fn tell_guardian_of_borrowers(&self, handler: RetryHandler) {
+    pub fn tell_guardian_of_borrowers(&self, handler: SigtrapFallback) {
         if let Some(guarded) = &self.guarded {
-            guarded.retry_handler_of_others(handler);
+            guarded.sigtrap_fallback_of_others(handler);
         }
     }
 
     /// Tells a new guardian what stands in this memory, and whether the handler for SIGTRAP is installed.
-    pub fn guard_anew(&self, handler: Option<RetryHandler>) {
+    pub fn guard_anew(&self, handler: Option<SigtrapFallback>) {
         let Some(guarded) = &self.guarded else { return };
         guarded.begin_anew(self.pid, &self.memory);
         for (addr, original) in self.breakpoints.removed() {
@@ -296,10 +296,10 @@ impl AddressSpace {
         for (start, len) in self.pads.regions() {
             guarded.code(start, len);
         }
-        if let Some(known) = self.retry_handler {
-            guarded.retry_handler_of_others(known);
+        if let Some(known) = self.sigtrap_fallback {
+            guarded.sigtrap_fallback_of_others(known);
         }
-        guarded.retry_handler(handler);
+        guarded.sigtrap_fallback(handler);
     }
 
     /// Where a thread whose program counter is in a pad belongs in the original code.
@@ -371,14 +371,14 @@ impl AddressSpace {
     }
 
     /// Zeroes what pads have used. Only when no thread can be in one. `kept` stays.
-    pub fn clear_pads(&mut self, kept: Option<RetryHandler>) {
+    pub fn clear_pads(&mut self, kept: Option<SigtrapFallback>) {
         let used: Vec<_> = self.pads.regions().collect();
         for (start, len) in used {
             let mut zeros = vec![0; usize::try_from(len).unwrap_or(0)];
             if let Some(handler) = kept
                 && let Some(offset) = handler.at.0.checked_sub(start.0).filter(|offset| *offset < len)
             {
-                let mut image = retry::image(handler.at);
+                let mut image = sigtrap_fallback::image(handler.at);
                 self.memory.read_uncached(handler.at, &mut image);
                 for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(image) {
                     *byte = kept;

@@ -37,7 +37,7 @@ impl AddressSpace {
             holds_back: self.holds_back,
             demoted: self.demoted.clone(),
             remote_code: self.remote_code,
-            retry_handler: self.retry_handler,
+            sigtrap_fallback: self.sigtrap_fallback,
             no_remote_calls: self.no_remote_calls,
             mapped_pads: self.mapped_pads,
             entry_families: self.entry_families.clone(),

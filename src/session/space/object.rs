@@ -198,7 +198,7 @@ mod tests {
     use crate::maps;
     use crate::session::space::SharedObjects;
     use crate::symbols::Search;
-    use crate::tracer::retry::RetryHandler;
+    use crate::tracer::sigtrap_fallback::SigtrapFallback;
     use std::ops::Range;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
@@ -219,7 +219,7 @@ mod tests {
             ("deferred", space.deferred.iter().any(|probe| here(probe.addr))),
             ("demoted", space.demoted.iter().copied().any(here)),
             ("remote_code", space.remote_code.is_some_and(here)),
-            ("retry_handler", space.retry_handler.is_some_and(|handler| here(handler.at) || here(handler.call))),
+            ("sigtrap_fallback", space.sigtrap_fallback.is_some_and(|handler| here(handler.at) || here(handler.call))),
             ("entry_families", space.entry_families.keys().copied().any(here)),
             ("wrappers", space.wrappers.iter().any(|(code, _)| here(code.start))),
             ("call_families", space.call_families.keys().copied().any(here)),
@@ -254,7 +254,7 @@ mod tests {
             space.leak_suppressions.push((at, "x".to_owned()));
         }
         space.remote_code = Some(libc.start);
-        space.retry_handler = Some(RetryHandler { at: libc.start, call: program.start });
+        space.sigtrap_fallback = Some(SigtrapFallback { at: libc.start, call: program.start });
         let probe = space.breakpoints.originals().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
         space.breakpoints.remove_all(probe);
         assert_eq!(known(&space, &libc).len(), 15, "{:?}", known(&space, &libc));
@@ -265,7 +265,7 @@ mod tests {
             maps::modules(space.maps.mappings()).into_iter().filter(|module| !is_libc(module)).collect();
         space.drop_vanished(&without_libc);
         assert_eq!(known(&space, &libc), [""; 0]);
-        let gone_with_libc = |name: &&&str| **name != "retry_handler";
+        let gone_with_libc = |name: &&&str| **name != "sigtrap_fallback";
         assert_eq!(known(&space, &program), before.iter().filter(gone_with_libc).copied().collect::<Vec<_>>());
     }
 

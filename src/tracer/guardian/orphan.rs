@@ -16,8 +16,8 @@ use crate::maps::{self, Kind, MappedModule, Mapping};
 use crate::memory::ReadMemory;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::remote::code as remote_code;
-use crate::tracer::retry::{self, RetryHandler};
 use crate::tracer::root::TargetRoot;
+use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::{Result, TracerError, files, limits, procfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -136,7 +136,7 @@ pub fn repair(pid: i32) -> Result<Option<Repaired>> {
 /// What proves that a heaptrace was here.
 struct Evidence {
     /// The handler for SIGTRAP and the room for the call that takes it out, if both are there.
-    installed: Option<RetryHandler>,
+    installed: Option<SigtrapFallback>,
 }
 
 /// Looks in the slack of a module, at the end of its code, for what only heaptrace writes.
@@ -149,7 +149,7 @@ fn evidence(memory: &TargetMemory, module: &MappedModule) -> Option<Evidence> {
         for offset in (0..n).step_by(ALIGNMENT) {
             let here = page.add(offset as u64);
             let Some(rest) = bytes.get(offset..n) else { continue };
-            if retry::is_image(rest, here) {
+            if sigtrap_fallback::is_image(rest, here) {
                 at = Some(here);
             } else if remote_code::is_image(rest) {
                 call = Some(here);
@@ -157,7 +157,7 @@ fn evidence(memory: &TargetMemory, module: &MappedModule) -> Option<Evidence> {
         }
     }
     (at.is_some() || call.is_some())
-        .then(|| Evidence { installed: at.zip(call).map(|(at, call)| RetryHandler { at, call }) })
+        .then(|| Evidence { installed: at.zip(call).map(|(at, call)| SigtrapFallback { at, call }) })
 }
 
 /// Whether breakpoints are written to such a mapping.

@@ -1,7 +1,7 @@
 //! What the tracer tells the guardian: records of one size, one a packet.
 
 use crate::addr::Addr;
-use crate::tracer::retry::RetryHandler;
+use crate::tracer::sigtrap_fallback::SigtrapFallback;
 
 /// One record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,11 +47,11 @@ pub enum What {
         len: u64,
     },
     /// The handler for SIGTRAP is installed.
-    Handler(RetryHandler),
+    Handler(SigtrapFallback),
     /// It is no longer.
     NoHandler,
     /// Children that borrow the memory may have it.
-    OthersHandler(RetryHandler),
+    OthersHandler(SigtrapFallback),
     /// What was known of these addresses holds no longer.
     Unmapped {
         /// The first.
@@ -103,9 +103,9 @@ impl Record {
             3 => What::Code { start: Addr(first), len: second },
             4 => What::Unmapped { start: Addr(first), end: Addr(second) },
             5 => What::Forget,
-            6 => What::Handler(RetryHandler { at: Addr(first), call: Addr(second) }),
+            6 => What::Handler(SigtrapFallback { at: Addr(first), call: Addr(second) }),
             7 => What::NoHandler,
-            9 => What::OthersHandler(RetryHandler { at: Addr(first), call: Addr(second) }),
+            9 => What::OthersHandler(SigtrapFallback { at: Addr(first), call: Addr(second) }),
             8 => What::Copy { pid: i32::try_from(first).ok()?, of: u32::try_from(second).ok()? },
             _ => return None,
         };
@@ -126,9 +126,9 @@ mod tests {
             What::Lifted { addr },
             What::Code { start: addr, len: 17 },
             What::Unmapped { start: addr, end },
-            What::Handler(RetryHandler { at: addr, call: end }),
+            What::Handler(SigtrapFallback { at: addr, call: end }),
             What::NoHandler,
-            What::OthersHandler(RetryHandler { at: addr, call: end }),
+            What::OthersHandler(SigtrapFallback { at: addr, call: end }),
             What::Copy { pid: 4712, of: 3 },
             What::Forget,
         ] {

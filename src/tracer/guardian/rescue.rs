@@ -10,7 +10,7 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::{Caller, RemoteCall};
-use crate::tracer::retry::{self, RetryHandler};
+use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -126,9 +126,9 @@ pub(super) struct Bytes {
     /// Pads and the like, with their lengths.
     pub(super) code: BTreeMap<Addr, u64>,
     /// The handler for SIGTRAP, if it is installed.
-    pub(super) handler: Option<RetryHandler>,
+    pub(super) handler: Option<SigtrapFallback>,
     /// The handler that children which borrow the memory may have.
-    pub(super) others_handler: Option<RetryHandler>,
+    pub(super) others_handler: Option<SigtrapFallback>,
 }
 
 impl Bytes {
@@ -411,7 +411,7 @@ impl Space {
         }
     }
 
-    fn remove_handler_of(&mut self, pid: i32, handler: RetryHandler) -> bool {
+    fn remove_handler_of(&mut self, pid: i32, handler: SigtrapFallback) -> bool {
         if !catches_trap(pid) {
             return true;
         }
@@ -426,7 +426,7 @@ impl Space {
             let best = threads
                 .into_iter()
                 .filter(|&tid| !tried.contains(&tid) && !procfs::is_kernel_worker(pid, tid))
-                .filter_map(|tid| Some((retry::disturbance(pid, tid)?, tid)))
+                .filter_map(|tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid)))
                 .min();
             let Some((_, tid)) = best else {
                 tried.clear();
@@ -442,7 +442,7 @@ impl Space {
         false
     }
 
-    fn remove_handler_by(&mut self, tid: i32, handler: RetryHandler, deadline: Instant) -> Result<bool> {
+    fn remove_handler_by(&mut self, tid: i32, handler: SigtrapFallback, deadline: Instant) -> Result<bool> {
         self.seize(tid)?;
         ptrace::interrupt(tid)?;
         loop {

@@ -1,4 +1,4 @@
-//! When the target has our handler for SIGTRAP ([`crate::tracer::retry`]), and when it must not.
+//! When the target has the SIGTRAP fallback ([`crate::tracer::sigtrap_fallback`]), and when it must not.
 //!
 //! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone, or ignores it. The program must not notice it:
 //! before a SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread
@@ -20,7 +20,7 @@ use crate::addr::Addr;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
 use crate::tracer::remote::{Caller, KernelAction, RemoteCall};
-use crate::tracer::retry::{self, Disturbance, RetryHandler};
+use crate::tracer::sigtrap_fallback::{self, Disturbance, SigtrapFallback};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control, procfs};
 use std::collections::BTreeSet;
@@ -28,19 +28,19 @@ use std::time::{Duration, Instant};
 
 /// Whether the handler is installed in the current image.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Retry {
+pub(super) enum FallbackState {
     /// Not yet.
     #[default]
     Unset,
     /// It is, or was when it was looked at last; None: it may have been taken away since.
-    Set(RetryHandler, Option<Instant>),
+    Set(SigtrapFallback, Option<Instant>),
     /// It is not, and will not be.
     Never,
 }
 
-impl Retry {
+impl FallbackState {
     /// The handler, if it may be there.
-    pub(super) const fn handler(self) -> Option<RetryHandler> {
+    pub(super) const fn handler(self) -> Option<SigtrapFallback> {
         match self {
             Self::Set(handler, _) => Some(handler),
             Self::Unset | Self::Never => None,
@@ -62,7 +62,7 @@ const EARLY: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 3;
 
 /// The action of a program that ignores a signal.
-pub(super) const IGNORING: KernelAction = [retry::IGNORE, 0, 0, 0];
+pub(super) const IGNORING: KernelAction = [sigtrap_fallback::IGNORE, 0, 0, 0];
 
 /// The default action.
 const DEFAULT: KernelAction = [0; 4];
@@ -84,14 +84,14 @@ impl Session {
             Disturbance::Stopped => false,
         };
         let ranked = process.tasks.tids().into_iter().filter(|tid| process.is_own_thread(*tid));
-        let best = ranked.filter_map(|tid| Some((retry::disturbance(pid, tid)?, tid))).filter(may).min();
+        let best = ranked.filter_map(|tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid))).filter(may).min();
         let Some((_, tid)) = best else { return Ok(()) };
         process.interrupt(tid)?;
         let deadline = Instant::now() + EARLY;
         while Instant::now() < deadline {
             let Some(process) = self.processes.get_mut(slot).filter(|process| match learns {
                 true => process.has_trap_action_to_learn(),
-                false => process.has_no_retry_handler_yet(),
+                false => process.has_no_sigtrap_fallback_yet(),
             }) else {
                 return Ok(());
             };
@@ -104,7 +104,7 @@ impl Session {
                             true => {
                                 process.home_of(&stopped).and_then(|home| process.learn_trap_action(&stopped, home))
                             }
-                            false => process.keep_retry_handler(tid, &stopped, &self.stops),
+                            false => process.keep_sigtrap_fallback(tid, &stopped, &self.stops),
                         };
                         let status = match called {
                             Ok(other) => other.unwrap_or(status),
@@ -127,33 +127,35 @@ impl Session {
 impl Process {
     /// A thread stands at a breakpoint: installs the handler, or installs it again, or takes it out. Some: the thread's end was
     /// reported instead.
-    pub(super) fn keep_retry_handler(
+    pub(super) fn keep_sigtrap_fallback(
         &mut self,
         tid: i32,
         thread: &Stopped,
         stops: &Stops,
     ) -> Result<Option<WaitStatus>> {
-        let handler = match self.retry {
-            Retry::Never => return Ok(None),
-            Retry::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => return Ok(None),
-            _ if !self.shares_trap_action(tid) => return self.keep_retry_handler_of_borrower(tid, thread),
-            Retry::Set(handler, _) => {
+        let handler = match self.fallback {
+            FallbackState::Never => return Ok(None),
+            FallbackState::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => {
+                return Ok(None);
+            }
+            _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_borrower(tid, thread),
+            FallbackState::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
-                    self.retry = Retry::Set(handler, Some(Instant::now()));
+                    self.fallback = FallbackState::Set(handler, Some(Instant::now()));
                     return Ok(None);
                 }
                 handler
             }
-            Retry::Unset => {
+            FallbackState::Unset => {
                 // Back at a breakpoint, the thread is done with what the handler had to be taken out for.
                 self.yielded.remove(&tid);
                 if !self.yielded.is_empty() || !self.leaves_trap_alone() {
                     return Ok(None);
                 }
-                match self.prepare_retry_handler()? {
+                match self.prepare_sigtrap_fallback()? {
                     Some(handler) => handler,
                     None => {
-                        self.retry = Retry::Never;
+                        self.fallback = FallbackState::Never;
                         return Ok(None);
                     }
                 }
@@ -161,18 +163,18 @@ impl Process {
         };
         // A filter may kill the program for a system call that it would never make itself.
         if procfs::has_seccomp(tid) {
-            self.retry = Retry::Never;
+            self.fallback = FallbackState::Never;
             return Ok(None);
         }
         // Not afterwards: it may be installed although the call is broken off.
-        self.retry = Retry::Set(handler, None);
+        self.fallback = FallbackState::Set(handler, None);
         self.space.tell_guardian_of(Some(handler));
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.install(&mut caller)? {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
-                self.retry = Retry::Set(handler, Some(Instant::now()));
+                self.fallback = FallbackState::Set(handler, Some(Instant::now()));
                 self.note_handler_installed();
                 // From now on the program can do without us.
                 if self.exit_kill && self.tasks.len() == 1 && stops.expected.is_empty() {
@@ -182,7 +184,7 @@ impl Process {
             }
             RemoteCall::Done(error) => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
-                self.retry = Retry::Never;
+                self.fallback = FallbackState::Never;
                 self.space.tell_guardian_of(None);
             }
         }
@@ -198,21 +200,21 @@ impl Process {
 
     /// The thread of a new image is to install the handler. At the event of its exec it can't, as the kernel has yet to return from
     /// that call; at its next stop it has run nothing either.
-    pub(super) fn ask_for_retry_handler(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn ask_for_sigtrap_fallback(&mut self, tid: i32) -> Result<()> {
         if self.settings.guardian.is_none() {
             return Ok(());
         }
-        self.retry_at_stop = true;
+        self.fallback_at_stop = true;
         self.interrupt(tid)
     }
 
     /// That stop: afterwards the breakpoints are placed. Some: the thread's end was reported instead.
-    pub(super) fn install_retry_handler_first(
+    pub(super) fn install_sigtrap_fallback_first(
         &mut self,
         thread: &Stopped,
         stops: &Stops,
     ) -> Result<Option<WaitStatus>> {
-        let kept = self.keep_retry_handler(thread.tid(), thread, stops);
+        let kept = self.keep_sigtrap_fallback(thread.tid(), thread, stops);
         if matches!(kept, Ok(Some(_))) {
             return kept;
         }
@@ -220,16 +222,17 @@ impl Process {
         kept
     }
 
-    const fn has_no_retry_handler_yet(&self) -> bool {
-        matches!(self.retry, Retry::Unset)
+    const fn has_no_sigtrap_fallback_yet(&self) -> bool {
+        matches!(self.fallback, FallbackState::Unset)
     }
 
     pub(super) fn is_own_thread(&self, tid: i32) -> bool {
         self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
     }
 
-    pub(super) fn prepare_retry_handler(&mut self) -> Result<Option<RetryHandler>> {
-        let Some(handler) = (if self.settings.guardian.is_none() { None } else { self.space.retry_handler()? }) else {
+    pub(super) fn prepare_sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
+        let Some(handler) = (if self.settings.guardian.is_none() { None } else { self.space.sigtrap_fallback()? })
+        else {
             return Ok(None);
         };
         handler.puts_back(self.ignores_trap(), &mut self.space.memory)?;
@@ -244,13 +247,13 @@ impl Process {
         Ok(if has_hit { before } else { raw })
     }
 
-    fn remove_retry_handler(&mut self, thread: &Stopped, handler: RetryHandler) -> Result<Option<WaitStatus>> {
+    fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<Option<WaitStatus>> {
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.remove(&mut caller)? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
-                self.retry = Retry::Unset;
+                self.fallback = FallbackState::Unset;
                 self.space.tell_guardian_of(None);
                 Ok(None)
             }
@@ -258,9 +261,9 @@ impl Process {
     }
 
     /// Puts the program's own action back: takes the handler out, if it may be there. Some: the thread's end was reported instead.
-    pub(super) fn retire_retry_handler(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
-        match self.retry.handler() {
-            Some(handler) => self.remove_retry_handler(thread, handler),
+    pub(super) fn retire_sigtrap_fallback(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+        match self.fallback.handler() {
+            Some(handler) => self.remove_sigtrap_fallback(thread, handler),
             None if self.has_lost_ignoring() => {
                 let home = self.home_of(thread)?;
                 self.set_trap_action(thread, home, IGNORING)
@@ -270,19 +273,19 @@ impl Process {
     }
 
     /// A thread with SIGTRAP blocked was at a breakpoint: the kernel has then taken the handler out.
-    pub(super) const fn suspect_retry_handler(&mut self) {
-        if let Retry::Set(handler, _) = self.retry {
-            self.retry = Retry::Set(handler, None);
+    pub(super) const fn suspect_sigtrap_fallback(&mut self) {
+        if let FallbackState::Set(handler, _) = self.fallback {
+            self.fallback = FallbackState::Set(handler, None);
         }
     }
 
     /// The program asks for SIGTRAP's action, or sets it: it must find its own.
     pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
         if !self.shares_trap_action(thread.tid()) {
-            return self.retire_retry_handler_of_borrower(thread);
+            return self.retire_sigtrap_fallback_of_borrower(thread);
         }
         self.yielded.insert(thread.tid());
-        self.retire_retry_handler(thread)
+        self.retire_sigtrap_fallback(thread)
     }
 
     /// Lets the program have a SIGTRAP that is none of ours.
@@ -296,11 +299,11 @@ impl Process {
             }
             // What the kernel forces is not: the action is reset.
             self.trap_mask.action = TrapAction::Default;
-            self.retry = Retry::Unset;
+            self.fallback = FallbackState::Unset;
             self.space.tell_guardian_of(None);
             let home = self.home_of(thread)?;
             self.set_trap_action(thread, home, DEFAULT)?
-        } else if shares && self.retry.handler().is_some() || !shares && self.has_retry_handler_of_borrower(tid) {
+        } else if shares && self.fallback.handler().is_some() || !shares && self.has_sigtrap_fallback_of_borrower(tid) {
             self.yield_trap_action(thread)?
         } else {
             return Ok(Action::Resume(SIGTRAP));
@@ -314,10 +317,10 @@ impl Process {
     }
 
     /// The first stop of a process that the traced one has made, and whose memory is given: it gets the default action back.
-    pub(super) fn free_child_of_retry_handler(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
+    pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
-        let taken_out = || self.space.known_retry_handler().filter(|_| self.leaves_trap_alone());
-        let Some(handler) = self.retry.handler().or_else(taken_out) else { return Ok(()) };
+        let taken_out = || self.space.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
+        let Some(handler) = self.fallback.handler().or_else(taken_out) else { return Ok(()) };
         let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
         if is_as_it_was || procfs::has_seccomp(child.tid()) {
@@ -328,16 +331,16 @@ impl Process {
     }
 
     /// A followed child, which has just been forked and is stopped, has the handler if its parent had it at that moment.
-    pub(super) fn inherit_retry_handler(&mut self, parent: &Self, child: &Stopped) -> Result<()> {
-        if matches!(parent.retry, Retry::Never) {
-            self.retry = Retry::Never;
+    pub(super) fn inherit_sigtrap_fallback(&mut self, parent: &Self, child: &Stopped) -> Result<()> {
+        if matches!(parent.fallback, FallbackState::Never) {
+            self.fallback = FallbackState::Never;
             return Ok(());
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if let Some(handler) = self.space.known_retry_handler().filter(|_| caught)
+        if let Some(handler) = self.space.known_sigtrap_fallback().filter(|_| caught)
             && self.leaves_trap_alone()
         {
-            self.retry = Retry::Set(handler, None);
+            self.fallback = FallbackState::Set(handler, None);
             self.space.tell_guardian_of(Some(handler));
             if self.exit_kill {
                 child.live_on()?;
@@ -350,7 +353,7 @@ impl Process {
     /// Whether a detach has to take the handler out.
     pub(super) fn has_handler_to_retire(&self) -> bool {
         // A filter may kill the program for a system call that it would never make itself.
-        (self.retry.handler().is_some() || self.has_lost_ignoring())
+        (self.fallback.handler().is_some() || self.has_lost_ignoring())
             && self.exit.is_none()
             && !procfs::has_seccomp(self.pid)
     }
@@ -360,12 +363,12 @@ impl Process {
         if procfs::thread_group(tid)? == Some(self.pid) {
             return Ok(self.has_handler_to_retire());
         }
-        Ok(!self.shares_trap_action(tid) && self.has_retry_handler_of_borrower(tid))
+        Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_borrower(tid))
     }
 
     /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
     /// system call, it takes the handler out. False if it is still about to: it will stop once more.
-    pub(super) fn retire_retry_handler_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
+    pub(super) fn retire_sigtrap_fallback_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
         if !fits || !self.is_to_retire_handler(thread.tid()).unwrap_or(false) {
             return true;
@@ -379,8 +382,8 @@ impl Process {
                 break;
             }
             let retired = match shares {
-                true => self.retire_retry_handler(thread),
-                false => self.retire_retry_handler_of_borrower(thread),
+                true => self.retire_sigtrap_fallback(thread),
+                false => self.retire_sigtrap_fallback_of_borrower(thread),
             };
             match retired {
                 Err(TracerError::Unresponsive { .. }) => return false,
@@ -398,7 +401,7 @@ impl Process {
         let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
         let rank = |task: &Task| match task.listening {
             true => Some(Disturbance::Stopped),
-            false => retry::disturbance(self.pid, task.id.tid),
+            false => sigtrap_fallback::disturbance(self.pid, task.id.tid),
         };
         let best = candidates.iter().filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid);
         // A parent in vfork (D) comes back when its child has executed its program.

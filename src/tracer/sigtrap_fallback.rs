@@ -1,4 +1,4 @@
-//! A handler for SIGTRAP in the target, for the moment in which heaptrace is killed.
+//! The SIGTRAP fallback: a handler in the target for the moment in which heaptrace is killed.
 //!
 //! A thread that hits a breakpoint which nobody watches any more would die of it. With this handler it goes back to the
 //! breakpoint, and hits it again until the [guardian](super::guardian) has put the original byte back. As long as heaptrace
@@ -67,14 +67,14 @@ pub fn is_image(bytes: &[u8], at: Addr) -> bool {
 
 /// Where the two parts stand that it takes to install and to remove the handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RetryHandler {
+pub struct SigtrapFallback {
     /// The [`image`].
     pub at: Addr,
     /// Room for the code of a remote call: see [`Caller`].
     pub call: Addr,
 }
 
-impl RetryHandler {
+impl SigtrapFallback {
     /// Lets a thread install the handler.
     ///
     /// # Errors
