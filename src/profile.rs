@@ -77,41 +77,48 @@ pub fn signal_text(signal: i32) -> String {
     }
 }
 
-/// What was profiled.
-#[derive(Clone, Debug)]
-pub struct Meta {
-    /// run or attach.
-    pub mode: Mode,
-    /// Number of this file in a series, from 1 on.
-    pub part: u32,
-    /// Basename of the executable of the last image.
-    pub program: String,
+/// A process, and how it was run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessInfo {
     /// Process id, in heaptrace's namespace.
     pub pid: i32,
     /// The id that the process has in its own pid namespace, if that is another one.
     pub pid_inside: Option<i32>,
+    /// Basename of the executable of the last image.
+    pub program: String,
     /// The command line of the last image.
     pub command: Vec<String>,
-    /// Whether the process belonged to another user than heaptrace's: its heap is not for everybody to read.
-    pub of_another_user: bool,
     /// The working directory at the start.
     pub cwd: PathBuf,
     /// When tracing began.
     pub started_at: SystemTime,
+    /// Whether the process belonged to another user than heaptrace's: its heap is not for everybody to read.
+    pub of_another_user: bool,
+    /// How the program ended; None if it lives on.
+    pub exit: Option<Exit>,
+    /// The most memory that the last image had resident; None if it is not known, or of several processes.
+    pub resident: Option<Resident>,
+}
+
+/// What was profiled.
+#[derive(Clone, Debug)]
+pub struct Meta {
+    /// The process; of several, the first one.
+    pub process: ProcessInfo,
+    /// Which command made the profile.
+    pub mode: Mode,
+    /// Number of this file in a series, from 1 on.
+    pub part: u32,
     /// For how long, in nanoseconds.
     pub duration_ns: u64,
     /// `trap` or `jump`.
     pub engine: String,
     /// Whether the profile covers the run to its regular end (false: detached early, or cut off).
     pub complete: bool,
-    /// How the program ended; None if it lives on.
-    pub exit: Option<Exit>,
     /// Random id that ties the parts of one series together: 16 hex digits.
     pub session: String,
     /// Mean sampling interval in bytes; 0 when every allocation was recorded.
     pub sample_interval: u64,
-    /// The most memory that the last image had resident; None if it is not known, or of several processes.
-    pub resident: Option<Resident>,
 }
 
 /// How much memory a process had resident at most, as the kernel tells it (`VmHWM` of proc(5)): from the start of its last image

@@ -28,7 +28,7 @@ mod trapmask;
 
 pub use breakoff::{Aftermath, BreakOff, trace};
 pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
-pub use recording::{EndedImage, ModuleRecord, Recording, Traced};
+pub use recording::{ModuleRecord, Recording, Traced};
 pub use requests::{Answer, Reply, Requests, Wish};
 pub use space::OwnSuppressions;
 

@@ -139,7 +139,7 @@ struct Found {
 
 impl Found {
     fn verdict(self, profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Verdict {
-        let exit = profile.meta.exit;
+        let exit = profile.meta.process.exit;
         let killed = exit == Some(Exit::Signal(SIGKILL)) && profile.leaks.is_none();
         let failure = failure(exit).filter(|_| killed || !circumstances.is_child);
         let (kind, exit_status) = match failure {

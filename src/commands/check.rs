@@ -43,7 +43,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let Some(mut traced) = run::trace(&options.run, settings, options.timeout)? else {
         return Ok(EXIT_OWN_FAILURE);
     };
-    let (pid, lives_on) = (traced.first.pid, traced.first.detached && traced.first.exit.is_none());
+    let (pid, lives_on) = (traced.first.process.pid, traced.first.detached && traced.first.process.exit.is_none());
     for recording in traced.all_mut() {
         if let LeakScan::Done(scan) = &recording.leaks {
             recording.warnings.extend(rules.add_own(&scan.own_suppressions));
@@ -59,7 +59,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let mut has_failed = concluded.has_failed();
     if let Some(path) = &options.gen_suppressions {
         let text = suppressions::generate(&concluded.profile, &options.policy);
-        let another_user = concluded.profile.meta.of_another_user;
+        let another_user = concluded.profile.meta.process.of_another_user;
         if let Err(error) = write_file(path, owners(), another_user, |out| out.write_all(text.as_bytes())) {
             has_failed = true;
             tell(&format!("{}: {error}", path.display()));

@@ -135,7 +135,7 @@ fn conclude_as(
     judging: Option<&mut Judging<'_>>,
 ) -> Concluded {
     let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
-    let another_user = traced.all().any(|recording| recording.owner.is_another);
+    let another_user = traced.all().any(|recording| recording.process.of_another_user);
     let saved = destinations.binaries.as_ref().map(|store| store.save(&modules, another_user)).unwrap_or_default();
     drop(modules);
     traced.first.warnings.extend(saved.warnings);

@@ -8,7 +8,7 @@ use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::identity::is_unresolved;
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
-use crate::profile::{Image, Meta, Mode, ModuleInfo, Profile, SymbolStatus};
+use crate::profile::{Meta, Mode, ModuleInfo, ProcessInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::tracer::root::TargetRoot;
@@ -110,6 +110,14 @@ pub struct Asked<'a> {
 
 /// Gives a recording its names.
 pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>, known: &mut KnownNames) -> Profile {
+    let process = recording.process;
+    let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));
+    let perf_map = PerfMap {
+        path: below(&root, Path::new(&map_name)),
+        owner: recording.user,
+        not_before: process.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
+    };
     let meta = Meta {
         mode: match asked.check {
             true => Mode::Check,
@@ -117,20 +125,12 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
             false => Mode::Run,
         },
         part: FIRST,
-        program: recording.program,
-        pid: recording.pid,
-        pid_inside: recording.pid_inside,
-        of_another_user: recording.owner.is_another,
-        command: recording.command,
-        cwd: recording.cwd,
-        started_at: recording.started_at,
         duration_ns: recording.cost.wall_ns,
         engine: "trap".to_owned(),
         complete: recording.broken_off.is_none() && (!recording.detached || recording.attached || recording.let_go),
-        exit: recording.exit,
-        session: session_id(recording.pid, recording.started_at),
+        session: session_id(&process),
         sample_interval: 0,
-        resident: recording.resident,
+        process,
     };
     let mut modules = recording.modules;
     modules.sort_by_key(|module| !module.is_program);
@@ -146,20 +146,6 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
     let names = recording.thread_names;
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
-    let pid = recording.pid;
-    let images = recording.images.into_iter().map(|image| Image {
-        pid,
-        program: image.program,
-        totals: image.totals,
-        gone_with_exec: image.gone_with_exec,
-    });
-    let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
-    let map_name = format!("/tmp/perf-{}.map", recording.pid_inside.unwrap_or(recording.pid));
-    let perf_map = PerfMap {
-        path: below(&root, Path::new(&map_name)),
-        owner: recording.owner.user,
-        not_before: recording.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
-    };
     let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
         let inner = symbolizer(&modules, options, root, asked.servers.cloned()).with_perf_map(perf_map);
         let KnownNames { modules: known, patience } = known;
@@ -202,7 +188,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         allocators,
         thread_name: &thread_name,
         function_name: &function_name,
-        images: images.collect(),
+        images: recording.images,
         children: recording.children,
         warnings: recording.warnings,
         leaks,
@@ -274,11 +260,12 @@ fn symbolizer(
 }
 
 /// An id that ties the files of one session together: 16 hex digits.
-fn session_id(pid: i32, started_at: std::time::SystemTime) -> String {
+fn session_id(process: &ProcessInfo) -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // The standard library's hasher is seeded from the kernel's random numbers.
     let mut hasher = RandomState::new().build_hasher();
-    hasher.write_i32(pid);
-    hasher.write_u128(started_at.duration_since(std::time::UNIX_EPOCH).map(|t| t.as_nanos()).unwrap_or_default());
+    hasher.write_i32(process.pid);
+    hasher
+        .write_u128(process.started_at.duration_since(std::time::UNIX_EPOCH).map(|t| t.as_nanos()).unwrap_or_default());
     format!("{:016x}", hasher.finish())
 }

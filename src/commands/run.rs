@@ -30,7 +30,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     settings.profile_each = destinations.take_processes();
     let Some(traced) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
-    let (pid, lives_on, exit) = (traced.first.pid, traced.first.detached, traced.first.exit);
+    let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
     let concluded = conclude(traced, profile, &destinations);

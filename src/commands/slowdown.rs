@@ -175,11 +175,11 @@ impl Slowdown {
 
     /// Writes down for how long the program has waited until its end.
     pub fn conclude(&self, traced: &mut Traced) {
-        let began_ns = traced.first.start_ns;
+        let began_ns = traced.first.origin.start_ns;
         let sum = traced.all().fold(Cost::default(), |sum, recording| Cost {
             wall_ns: sum
                 .wall_ns
-                .max(recording.start_ns.saturating_add(recording.cost.wall_ns).saturating_sub(began_ns)),
+                .max(recording.origin.start_ns.saturating_add(recording.cost.wall_ns).saturating_sub(began_ns)),
             stops: sum.stops.saturating_add(recording.cost.stops),
             cpu_ns: sum.cpu_ns.saturating_add(recording.cost.cpu_ns),
             user_ns: sum.user_ns.saturating_add(recording.cost.user_ns),

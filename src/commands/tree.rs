@@ -32,12 +32,7 @@ impl Work<'_, '_> {
         files: &mut Vec<Outcome>,
         direct: &mut dyn DirectOutputs,
     ) -> (Profile, Origin) {
-        let origin = Origin {
-            start_ns: recording.start_ns,
-            inherited_bytes: recording.inherited_bytes,
-            inherited: recording.inherited,
-            inherited_at_peak: recording.inherited_at_peak,
-        };
+        let origin = recording.origin;
         let (parent, seen) = (recording.parent, seen(&recording));
         let profile = self.name(recording);
         // Files that say nothing are in the way of those that do.
@@ -64,15 +59,15 @@ fn seen(recording: &Recording) -> Seen {
 
 fn row(profile: &Profile, parent: Option<i32>, seen: Seen, origin: &Origin) -> ProcessRow {
     ProcessRow {
-        pid: profile.meta.pid,
+        pid: profile.meta.process.pid,
         parent,
-        program: profile.meta.program.clone(),
-        exit: profile.meta.exit,
+        program: profile.meta.process.program.clone(),
+        exit: profile.meta.process.exit,
         seen,
         totals: profile.totals,
         inherited: origin.inherited,
         inherited_at_peak: origin.inherited_at_peak,
-        resident: profile.meta.resident,
+        resident: profile.meta.process.resident,
         verdict: profile.verdict.clone(),
     }
 }

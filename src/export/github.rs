@@ -13,7 +13,7 @@ pub fn annotations(profile: &Profile) -> String {
     let view = View::new(profile);
     let mut text = String::new();
     if let Some(verdict) = profile.verdict.as_ref().filter(|verdict| verdict.kind != VerdictKind::Clean) {
-        let title = format!("heaptrace: {}", profile.meta.program);
+        let title = format!("heaptrace: {}", profile.meta.process.program);
         let _ =
             writeln!(text, "::error title={}::{}", github_property(&title), github_data(&verdict.reasons.join("; ")));
     }

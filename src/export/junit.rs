@@ -23,14 +23,14 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     let errors = count(|outcome| matches!(outcome, Outcome::Broken { .. }));
     let skipped = count(|outcome| matches!(outcome, Outcome::Skipped { .. }));
     let seconds = profile.meta.duration_ns as f64 / 1e9;
-    let suite = xml(&profile.meta.program);
-    let stamp = humantime::format_rfc3339_seconds(profile.meta.started_at).to_string();
+    let suite = xml(&profile.meta.process.program);
+    let stamp = humantime::format_rfc3339_seconds(profile.meta.process.started_at).to_string();
     let stamp = stamp.trim_end_matches('Z');
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let totals = format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" time=\"{seconds:.3}\"");
     let _ = writeln!(text, "<testsuites name=\"heaptrace\" {totals}>");
     let _ = writeln!(text, "  <testsuite name=\"{suite}\" {totals} skipped=\"{skipped}\" timestamp=\"{stamp}\">");
-    if let Some(resident) = profile.meta.resident {
+    if let Some(resident) = profile.meta.process.resident {
         let property = format!("<property name=\"resident.peak_bytes\" value=\"{}\"/>", resident.peak_bytes);
         let _ = writeln!(text, "    <properties>{property}</properties>");
     }

@@ -41,7 +41,7 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
     if let Some(leaks) = unremarkable(profile, options) {
-        let resident = profile.meta.resident.map(|resident| human_bytes(resident.peak_bytes));
+        let resident = profile.meta.process.resident.map(|resident| human_bytes(resident.peak_bytes));
         let clause = resident.map(|most| format!(", {most} resident at most")).unwrap_or_default();
         sections::header(&mut out, layout, profile, &clause);
         short(&mut out, layout, profile, leaks);
@@ -441,7 +441,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     let view = View::new(profile);
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
-    let subject = format!("{}, pid {}", printable(&profile.meta.program), profile.meta.pid);
+    let subject = format!("{}, pid {}", printable(&profile.meta.process.program), profile.meta.process.pid);
     let what = if options.increased { "what has grown since the last scan" } else { "its live blocks" };
     let line = format!("{subject}: {what}; it stood still for {}", duration(leaks.stopped_ns));
     let _ = writeln!(out, "{}", layout.paint.bold(&line));

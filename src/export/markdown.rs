@@ -23,7 +23,7 @@ pub(crate) fn write(view: &View<'_>, top: usize, out: &mut dyn Write) -> io::Res
         Some(VerdictKind::ProgramFailed) => "the program failed",
         None => "not judged",
     };
-    let _ = writeln!(text, "### heaptrace: {} – {result}\n", markdown_code(&profile.meta.program));
+    let _ = writeln!(text, "### heaptrace: {} – {result}\n", markdown_code(&profile.meta.process.program));
     for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
         let _ = writeln!(text, "- {}", markdown(reason));
     }

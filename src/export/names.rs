@@ -71,7 +71,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
             (None, true) => "its package's debug symbols would add them".to_owned(),
             (None, false) => "build it with -g".to_owned(),
         };
-        prose(out, layout, &format!("{} has names but no line numbers: {cure}.", view.profile.meta.program));
+        prose(out, layout, &format!("{} has names but no line numbers: {cure}.", view.profile.meta.process.program));
     }
     let of_system =
         |module: &&ModuleInfo| is_system_file(&module.path) && !module.symbols.lines && module.build_id.is_some();
@@ -86,9 +86,9 @@ fn debuginfod(view: &View<'_>) -> String {
     const LONGEST: usize = 60;
     let meta = &view.profile.meta;
     let command = match meta.mode {
-        Mode::Attach => format!("attach --debuginfod {}", meta.pid),
+        Mode::Attach => format!("attach --debuginfod {}", meta.process.pid),
         Mode::Run | Mode::Check => {
-            let words = shell_words(&meta.command);
+            let words = shell_words(&meta.process.command);
             let words = if words.chars().count() > LONGEST { "…".to_owned() } else { words };
             let command = if meta.mode == Mode::Check { "check" } else { "run" };
             format!("{command} --debuginfod -- {words}")

@@ -312,7 +312,7 @@ impl Outputs {
             matches!(output.target, Target::File { .. })
                 && matches!(resolve(path, owners), Ok(Place::Direct(_) | Place::Open(_)))
         });
-        let mode = mode_of(profile.meta.of_another_user);
+        let mode = mode_of(profile.meta.process.of_another_user);
         let mut outcomes: Vec<(usize, Outcome)> = order
             .into_iter()
             .map(|(place, output, path, shown)| {
@@ -347,7 +347,7 @@ impl Target {
             Self::Stdout => (PathBuf::from("-"), PathBuf::from("-")),
             Self::File { directory, shown, name } => {
                 let meta = &profile.meta;
-                let name = name.expand(&meta.program, meta.pid, meta.part);
+                let name = name.expand(&meta.process.program, meta.process.pid, meta.part);
                 (directory.join(&name), shown.join(&name))
             }
         }

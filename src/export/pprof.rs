@@ -94,7 +94,7 @@ fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile {
     let sample_type = columns.iter().map(|column| value_type(column.name, column.unit)).collect();
     let period_type = Some(value_type("space", "bytes"));
     let mapping = mappings(&mut tables, profile);
-    let pid = i64::from(profile.meta.pid);
+    let pid = i64::from(profile.meta.process.pid);
     let mut samples = Vec::new();
     for sample in view.samples.iter() {
         let value: Vec<i64> = columns.iter().map(|column| column.value(sample)).collect();
@@ -311,14 +311,14 @@ fn comments(profile: &Profile, last: bool) -> Vec<String> {
     let meta = &profile.meta;
     let mut comments = vec![
         format!("heaptrace {}", env!("CARGO_PKG_VERSION")),
-        format!("command={}", super::text::shell_words(&meta.command)),
+        format!("command={}", super::text::shell_words(&meta.process.command)),
         format!("engine={}", meta.engine),
         format!("session={}", meta.session),
         format!("part={}", meta.part),
         format!("last={last}"),
         format!("complete={}", meta.complete),
     ];
-    if let Some(resident) = &meta.resident {
+    if let Some(resident) = &meta.process.resident {
         let share = resident.explained_permille(profile.totals.peak_bytes);
         let share = share.map(|permille| format!(" explained={:.1}%", permille as f64 / 10.0)).unwrap_or_default();
         comments.push(format!("resident: peak_bytes={}{share}", resident.peak_bytes));
@@ -334,7 +334,7 @@ fn comments(profile: &Profile, last: bool) -> Vec<String> {
 }
 
 fn nanos_since_epoch(profile: &Profile) -> i64 {
-    let since = profile.meta.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = profile.meta.process.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 

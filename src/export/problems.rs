@@ -221,7 +221,7 @@ pub(crate) struct SourceLine {
 /// Where a frame is in the source.
 pub(crate) fn source_line(view: &View<'_>, frame: &Frame<'_>) -> Option<SourceLine> {
     let file = frame.file.filter(|_| frame.line > 0)?;
-    let below = Path::new(file).strip_prefix(&view.profile.meta.cwd).ok().and_then(Path::to_str);
+    let below = Path::new(file).strip_prefix(&view.profile.meta.process.cwd).ok().and_then(Path::to_str);
     let path = below.unwrap_or(file);
     Some(SourceLine { path: path.strip_prefix("./").unwrap_or(path).to_owned(), line: frame.line })
 }

@@ -52,7 +52,7 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
         "version": "2.1.0",
         "runs": [{
             "tool": { "driver": { "name": "heaptrace", "semanticVersion": env!("CARGO_PKG_VERSION"), "rules": rules } },
-            "originalUriBaseIds": { BASE: { "uri": format!("{}/", file_uri(&meta.cwd.to_string_lossy())) } },
+            "originalUriBaseIds": { BASE: { "uri": format!("{}/", file_uri(&meta.process.cwd.to_string_lossy())) } },
             "columnKind": "unicodeCodePoints",
             "invocations": [invocation(view)],
             "results": results,
@@ -78,17 +78,17 @@ fn invocation(view: &View<'_>) -> Value {
         .collect();
     let mut invocation = json!({
         "executionSuccessful": judged,
-        "commandLine": shell_words(&meta.command),
-        "startTimeUtc": humantime::format_rfc3339_millis(meta.started_at).to_string(),
-        "workingDirectory": { "uri": file_uri(&meta.cwd.to_string_lossy()) },
+        "commandLine": shell_words(&meta.process.command),
+        "startTimeUtc": humantime::format_rfc3339_millis(meta.process.started_at).to_string(),
+        "workingDirectory": { "uri": file_uri(&meta.process.cwd.to_string_lossy()) },
         "toolExecutionNotifications": notes,
     });
-    let exit = match meta.exit {
+    let exit = match meta.process.exit {
         Some(Exit::Code(code)) => Some(("exitCode", code)),
         Some(Exit::Signal(signal)) => Some(("exitSignalNumber", signal)),
         None => None,
     };
-    if let (Some(resident), Some(fields)) = (meta.resident, invocation.as_object_mut()) {
+    if let (Some(resident), Some(fields)) = (meta.process.resident, invocation.as_object_mut()) {
         fields.insert("properties".to_owned(), json!({ "residentPeakBytes": resident.peak_bytes }));
     }
     if let (Some((name, number)), Some(fields)) = (exit, invocation.as_object_mut()) {

@@ -58,19 +58,19 @@ pub(crate) fn prose(out: &mut String, layout: Layout, sentence: &str) {
 /// Which program, and how it ended; then `clause`, if there is one.
 pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause: &str) {
     let meta = &profile.meta;
-    let end = match meta.exit {
-        Some(Exit::Code(0)) | None => exit_text(meta.exit),
-        Some(_) => layout.paint.yellow(&exit_text(meta.exit)),
+    let end = match meta.process.exit {
+        Some(Exit::Code(0)) | None => exit_text(meta.process.exit),
+        Some(_) => layout.paint.yellow(&exit_text(meta.process.exit)),
     };
     let children = match profile.processes.len() {
         0 | 1 => String::new(),
         2 => ", and 1 more process".to_owned(),
         all => format!(", and {} more processes", grouped(all as u64 - 1)),
     };
-    let inside = meta.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
-    let program = printable(&meta.program);
-    let (who, after) = (format!("pid {}{inside}{children}:", meta.pid), duration(meta.duration_ns));
-    let texts = ["heaptrace:", &program, ", ", &who, " ", &exit_text(meta.exit), " after ", &after, clause];
+    let inside = meta.process.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
+    let program = printable(&meta.process.program);
+    let (who, after) = (format!("pid {}{inside}{children}:", meta.process.pid), duration(meta.duration_ns));
+    let texts = ["heaptrace:", &program, ", ", &who, " ", &exit_text(meta.process.exit), " after ", &after, clause];
     let fits = texts.iter().map(|text| text.chars().count()).sum::<usize>() < layout.width;
     let gap = if fits { " " } else { "\n  " };
     let (name, program) = (layout.paint.bold("heaptrace:"), layout.paint.bold(&program));
@@ -92,7 +92,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
 /// The table of totals.
 pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     let totals = &profile.totals;
-    let live = if profile.meta.exit.is_some() { "at exit" } else { "at the end of tracing" };
+    let live = if profile.meta.process.exit.is_some() { "at exit" } else { "at the end of tracing" };
     let peak = match (totals.peak_bytes, profile.processes.len()) {
         (0, _) => String::new(),
         (_, 0 | 1) => format!("after {}", duration(totals.peak_at_ns)),
@@ -117,7 +117,8 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     ];
     let all = amounts.iter().map(|row| row.1).chain(counts.iter().map(|row| row.1));
     let blocks = all.map(|count| grouped(count).len()).max().unwrap_or(0).max("blocks".len());
-    let sizes = amounts.iter().map(|row| row.2).chain(profile.meta.resident.map(|resident| resident.peak_bytes));
+    let sizes =
+        amounts.iter().map(|row| row.2).chain(profile.meta.process.resident.map(|resident| resident.peak_bytes));
     let bytes = sizes.map(|size| grouped(size).len()).max().unwrap_or(0).max("bytes".len());
     let title = format!("  {:12}  {}  {:>10}  {}", "", right("blocks", blocks), "", right("bytes", bytes));
     let _ = writeln!(out, "\n{}", layout.paint.dim(title.trim_end()));
@@ -129,7 +130,7 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         let note = if fits && !note.is_empty() { format!("  {}", layout.paint.dim(note)) } else { String::new() };
         let _ = writeln!(out, "{row}{note}");
     }
-    if let Some(resident) = &profile.meta.resident {
+    if let Some(resident) = &profile.meta.process.resident {
         let (human, exact) = (human_bytes(resident.peak_bytes), right(&grouped(resident.peak_bytes), bytes));
         let indent = 2 + 12 + 2 + blocks + 2 + 10 + 2 + bytes + 2;
         let note = resident_note(resident, profile);
@@ -159,7 +160,7 @@ fn resident_note(resident: &Resident, profile: &Profile) -> String {
 
 /// How much memory was resident at most, and what share of it the blocks explain, in a sentence. None if that is not known.
 pub(crate) fn resident_sentence(profile: &Profile) -> Option<String> {
-    let resident = profile.meta.resident?;
+    let resident = profile.meta.process.resident?;
     Some(format!("Resident: {}, {}", human_bytes(resident.peak_bytes), resident_note(&resident, profile)))
 }
 
@@ -168,7 +169,7 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
     let sites = view.sites();
     let live = by_bytes(&sites, |site| site.live);
     let peak = by_bytes(&sites, |site| site.at_peak);
-    let exited = view.profile.meta.exit.is_some();
+    let exited = view.profile.meta.process.exit.is_some();
     let now = if exited { "Live at exit" } else { "Live" };
     if live.is_empty() && view.profile.totals.live_blocks == 0 {
         heading(out, layout, now);

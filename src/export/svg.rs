@@ -11,7 +11,7 @@ use std::io::{self, Write};
 /// Draws the graph. Without any bytes it is a picture that says so.
 pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let folded = folded::lines(view);
-    let program = &view.profile.meta.program;
+    let program = &view.profile.meta.process.program;
     let column = match view.headline() {
         Headline::Peak => "bytes live at the peak",
         Headline::Live => "bytes live",
@@ -28,7 +28,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     // inferno escapes what is markup, but no control characters
     settings.title = printable(&title);
     let (bytes, stacks) = (human_bytes(folded.bytes), folded.lines.len());
-    settings.subtitle = Some(format!("{bytes} in {stacks} stacks, pid {}", view.profile.meta.pid));
+    settings.subtitle = Some(format!("{bytes} in {stacks} stacks, pid {}", view.profile.meta.process.pid));
     settings.count_name = "bytes".to_owned();
     settings.name_type = "Function:".to_owned();
     settings.colors = Palette::Basic(BasicPalette::Mem);

@@ -16,7 +16,8 @@ use crate::profile::leaks::{
 };
 use crate::profile::{
     AllocatorUse, Amount, Anomalies, Children, Conditions, Cost, Exit, Finding, FindingKind, Function, Histograms,
-    Image, Line, Location, Meta, Mode, ModuleInfo, Resident, Sample, Stack, SymbolStatus, TimelinePoint, Totals,
+    Image, Line, Location, Meta, Mode, ModuleInfo, ProcessInfo, Resident, Sample, Stack, SymbolStatus, TimelinePoint,
+    Totals,
 };
 use crate::unwinder::Quality;
 use std::path::PathBuf;
@@ -186,31 +187,33 @@ pub(crate) fn empty_profile() -> Profile {
 pub(crate) fn attach_profile() -> Profile {
     let mut profile = sample_profile();
     profile.meta.mode = Mode::Attach;
-    profile.meta.exit = None;
+    profile.meta.process.exit = None;
     profile.meta.complete = false;
-    profile.meta.resident = Some(Resident { peak_bytes: 2_000_000, all_blocks_known: false });
+    profile.meta.process.resident = Some(Resident { peak_bytes: 2_000_000, all_blocks_known: false });
     profile.totals.preexisting_frees = 12;
     profile
 }
 
 fn meta() -> Meta {
     Meta {
+        process: ProcessInfo {
+            pid: 4242,
+            pid_inside: None,
+            program: "app".to_owned(),
+            command: ["./app", "--input", "a b.xml"].map(str::to_owned).into(),
+            cwd: PathBuf::from("/home/user"),
+            started_at: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+            of_another_user: false,
+            exit: Some(Exit::Code(0)),
+            resident: Some(Resident { peak_bytes: 2_000_000, all_blocks_known: true }),
+        },
         mode: Mode::Run,
         part: 1,
-        program: "app".to_owned(),
-        pid: 4242,
-        pid_inside: None,
-        of_another_user: false,
-        command: ["./app", "--input", "a b.xml"].map(str::to_owned).into(),
-        cwd: PathBuf::from("/home/user"),
-        started_at: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
         duration_ns: 2_310_000_000,
         engine: "trap".to_owned(),
         complete: true,
-        exit: Some(Exit::Code(0)),
         session: "0123456789abcdef".to_owned(),
         sample_interval: 0,
-        resident: Some(Resident { peak_bytes: 2_000_000, all_blocks_known: true }),
     }
 }
 

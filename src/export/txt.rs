@@ -21,8 +21,8 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     let profile = view.profile;
     let mut text = String::new();
     sections::header(&mut text, layout, profile, "");
-    let _ = writeln!(text, "command: {}", text::shell_words(&profile.meta.command));
-    let _ = writeln!(text, "in {}, started {}", printable(&profile.meta.cwd.to_string_lossy()), started(view));
+    let _ = writeln!(text, "command: {}", text::shell_words(&profile.meta.process.command));
+    let _ = writeln!(text, "in {}, started {}", printable(&profile.meta.process.cwd.to_string_lossy()), started(view));
     sections::totals(&mut text, layout, profile);
     processes::table(&mut text, layout, profile, usize::MAX);
     let sites = view.sites();
@@ -50,7 +50,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
 }
 
 fn started(view: &View<'_>) -> String {
-    humantime::format_rfc3339_seconds(view.profile.meta.started_at).to_string()
+    humantime::format_rfc3339_seconds(view.profile.meta.process.started_at).to_string()
 }
 
 /// One way to order the stacks.
@@ -64,7 +64,7 @@ impl Table {
     const ALLOCATED: Self = Self { title: "Allocated in all", amount: |site| site.allocated };
 
     fn live(view: &View<'_>) -> Self {
-        let title = if view.profile.meta.exit.is_some() { "Live at exit" } else { "Live" };
+        let title = if view.profile.meta.process.exit.is_some() { "Live at exit" } else { "Live" };
         Self { title, amount: |site| site.live }
     }
 }

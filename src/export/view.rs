@@ -77,7 +77,7 @@ impl<'a> View<'a> {
     /// What to show first.
     pub fn headline(&self) -> Headline {
         let meta = &self.profile.meta;
-        if meta.mode != Mode::Attach && meta.exit.is_some() { Headline::Peak } else { Headline::Live }
+        if meta.mode != Mode::Attach && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
     }
 
     /// A string of the profile's table.

@@ -7,7 +7,7 @@ use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::{
     AllocatorUse, Amount, Anomalies, Children, Cost, Finding, Function, Histograms, Location, Meta, ModuleInfo,
-    ProcessRow, Profile, Sample, Stack, TimelinePoint, Totals,
+    ProcessInfo, ProcessRow, Profile, Sample, Stack, TimelinePoint, Totals,
 };
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
@@ -103,7 +103,7 @@ impl Merger {
             budgets: Vec::new(),
             verdict: None,
             // Processes share pages, and have their peaks at different times: there is no sum.
-            meta: Meta { resident: None, ..first.meta.clone() },
+            meta: Meta { process: ProcessInfo { resident: None, ..first.meta.process.clone() }, ..first.meta.clone() },
             images: Vec::new(),
         };
         let mut merger = Self {
@@ -128,7 +128,7 @@ impl Merger {
         let Tables { strings, stacks } = self.tables(&profile);
         let string = |index: usize| strings.get(index).copied().unwrap_or_default();
         let stack = |index: usize| stacks.get(index).copied().unwrap_or_default();
-        let program = self.intern(&profile.meta.program);
+        let program = self.intern(&profile.meta.process.program);
         for sample in profile.samples.iter().filter(|sample| !sample.inherited) {
             let sample = Sample {
                 stack: stack(sample.stack),
@@ -172,18 +172,18 @@ impl Merger {
         add_up(&mut merged.histograms.size, &profile.histograms.size);
         add_up(&mut merged.histograms.lifetime, &profile.histograms.lifetime);
         merged.meta.complete &= profile.meta.complete;
-        merged.meta.of_another_user |= profile.meta.of_another_user;
+        merged.meta.process.of_another_user |= profile.meta.process.of_another_user;
         let end_ns = origin.start_ns.saturating_add(profile.cost.wall_ns);
         merged.meta.duration_ns = merged.meta.duration_ns.max(end_ns);
         // A process that becomes another program at once has nothing to tell of the image before.
         let is_first = self.timelines.is_empty();
         merged.images.extend(profile.images.into_iter().filter(|image| is_first || !image.is_empty()));
-        let pid = profile.meta.pid;
+        let pid = profile.meta.process.pid;
         profile.warnings.into_iter().for_each(|warning| self.add_warning(warning, pid));
         self.timelines.push(OwnTimeline {
             points: profile.timeline.into_iter().map(|point| later(point, origin.start_ns)).collect(),
             inherited_bytes: origin.inherited_bytes,
-            end_ns: profile.meta.exit.map(|_| end_ns),
+            end_ns: profile.meta.process.exit.map(|_| end_ns),
         });
     }
 

@@ -7,9 +7,8 @@ use super::{Action, Session, space};
 use crate::addr::Addr;
 use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
-use crate::profile::Amount;
+use crate::profile::{Amount, Image};
 use crate::session::leakscan::LeakWatch;
-use crate::session::recording::EndedImage;
 use crate::session::sigtrap_fallback::FallbackState;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
@@ -452,7 +451,8 @@ impl Process {
     fn end_image(&mut self) {
         let totals = self.model.totals();
         self.anomalies.dropped_frames += self.calls.dropped_frames();
-        self.images.push(EndedImage {
+        self.images.push(Image {
+            pid: self.pid,
             program: std::mem::take(&mut self.program),
             totals,
             gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },

@@ -3,7 +3,6 @@
 use super::borrowers::BorrowersTraps;
 use super::leakscan::LeakWatch;
 use super::pausing::Pause;
-use super::recording::EndedImage;
 use super::sigtrap_fallback::FallbackState;
 use super::space::{AddressSpace, SharedObjects};
 use super::stopcost::StopCost;
@@ -13,7 +12,7 @@ use super::trapmask::TrapMask;
 use super::{Action, Settings};
 use crate::calls::Calls;
 use crate::heapmodel::{HeapModel, Preexisting};
-use crate::profile::{Anomalies, Children, Cost, Exit};
+use crate::profile::{Anomalies, Children, Cost, Exit, Image};
 use crate::progress::Progress;
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::control::Control;
@@ -80,7 +79,7 @@ pub struct Process {
     pub(super) anomalies: Anomalies,
     pub(super) cost: Cost,
     pub(super) children: Children,
-    pub(super) images: Vec<EndedImage>,
+    pub(super) images: Vec<Image>,
     pub(super) thread_names: HashMap<u32, String>,
     pub(super) warnings: Vec<String>,
     pub(super) exit: Option<Exit>,

@@ -1,14 +1,15 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
 use super::leakscan::LeakScan;
-use super::process::{Owner, Process};
+use super::process::Process;
 use super::shelf::{Shelf, Shelved};
 use super::{Aftermath, BreakOff};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::{SiteStats, Snapshot};
-use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Resident, Totals};
+use crate::profile::merge::Origin;
+use crate::profile::{Amount, Anomalies, Children, Conditions, Cost, Exit, Image, ProcessInfo, Resident};
 use crate::symbols::{Bytes, FileVersion, ModuleMemory, Similar};
 use crate::tracer::procfs;
 use crate::tracer::root::TargetRoot;
@@ -17,7 +18,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// A module that was loaded at some time.
 #[derive(Clone, Debug)]
@@ -48,17 +48,6 @@ pub struct ModuleRecord {
     pub is_program: bool,
     /// The allocator functions probed in it.
     pub probed: Vec<FunctionId>,
-}
-
-/// An image of the process that an exec replaced.
-#[derive(Clone, Debug)]
-pub struct EndedImage {
-    /// Basename of its executable.
-    pub program: String,
-    /// Its totals at the exec.
-    pub totals: Totals,
-    /// What was live then, gone with the address space.
-    pub gone_with_exec: Amount,
 }
 
 /// What was found out of all processes of a session.
@@ -126,7 +115,9 @@ pub struct Recording {
     pub modules: Vec<ModuleRecord>,
     /// Names by [`crate::addr::TaskId::serial`].
     pub thread_names: HashMap<u32, String>,
-    pub pid: i32,
+    pub process: ProcessInfo,
+    /// What it shares with the others of a session.
+    pub origin: Origin,
     /// The process that made it, where others are followed; None for the first.
     pub parent: Option<i32>,
     /// Its place in the order in which the processes came to be.
@@ -135,18 +126,6 @@ pub struct Recording {
     pub selected: bool,
     /// Whether it was let go before it became a program with other rights, or was traced by another process.
     pub let_go: bool,
-    /// When it began, in nanoseconds since tracing did.
-    pub start_ns: u64,
-    /// Bytes that were live in it when it was forked.
-    pub inherited_bytes: u64,
-    /// What came over the fork and is live at its end.
-    pub inherited: Amount,
-    /// What came over the fork and was live at its peak.
-    pub inherited_at_peak: Amount,
-    /// The most memory that was resident, if it could be read.
-    pub resident: Option<Resident>,
-    /// The id that the process has in its own pid namespace, if that is another one than ours.
-    pub pid_inside: Option<i32>,
     /// Its root folder, if it is not ours.
     pub root: Option<Arc<TargetRoot>>,
     pub attached: bool,
@@ -154,16 +133,12 @@ pub struct Recording {
     pub detached: bool,
     /// Whether it was let go without having got all its code back.
     pub harmed: bool,
-    pub program: String,
-    pub owner: Owner,
-    pub command: Vec<String>,
-    pub cwd: PathBuf,
-    pub started_at: SystemTime,
-    pub exit: Option<Exit>,
+    /// Its effective user, if that is known.
+    pub user: Option<u32>,
     pub cost: Cost,
     pub anomalies: Anomalies,
     pub children: Children,
-    pub images: Vec<EndedImage>,
+    pub images: Vec<Image>,
     pub warnings: Vec<String>,
     /// The leak scan. If one was made, `snapshot` is of its moment.
     pub leaks: LeakScan,
@@ -264,7 +239,12 @@ impl Process {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
             sites.map(amount).fold(Amount::default(), Amount::plus)
         };
-        let (inherited, inherited_at_peak) = (inherited(|site| site.live), inherited(|site| site.at_peak));
+        let origin = Origin {
+            start_ns: u64::try_from(self.born.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX),
+            inherited_bytes: self.inherited_bytes,
+            inherited: inherited(|site| site.live),
+            inherited_at_peak: inherited(|site| site.at_peak),
+        };
         let mut anomalies = self.anomalies;
         let mut warnings = self.warnings.clone();
         anomalies.dropped_frames += self.calls.dropped_frames();
@@ -324,29 +304,29 @@ impl Process {
             table: Arc::clone(&self.settings.table),
             modules,
             thread_names: self.thread_names.clone(),
-            pid: self.pid,
+            process: ProcessInfo {
+                pid: self.pid,
+                pid_inside,
+                program: self.program.clone(),
+                command: self.command.clone(),
+                cwd: self.cwd.clone(),
+                started_at: self.started_at,
+                of_another_user: self.owner.is_another,
+                exit: self.exit,
+                resident: self
+                    .peak_resident
+                    .map(|peak_bytes| Resident { peak_bytes, all_blocks_known: !self.model.may_have_unknown_blocks() }),
+            },
+            origin,
             parent: self.parent,
             number: self.number,
             selected: self.selected,
             let_go: self.let_go,
-            start_ns: u64::try_from(self.born.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX),
-            inherited_bytes: self.inherited_bytes,
-            inherited,
-            inherited_at_peak,
-            resident: self
-                .peak_resident
-                .map(|peak_bytes| Resident { peak_bytes, all_blocks_known: !self.model.may_have_unknown_blocks() }),
-            pid_inside,
             root,
             attached: self.attached,
             detached: self.detached,
             harmed,
-            program: self.program.clone(),
-            owner: self.owner,
-            command: self.command.clone(),
-            cwd: self.cwd.clone(),
-            started_at: self.started_at,
-            exit: self.exit,
+            user: self.owner.user,
             cost: Cost {
                 conditions: Conditions {
                     threads: self.tasks.threads_ever(),

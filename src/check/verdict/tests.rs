@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::export::tests::{check_profile, empty_profile};
-use crate::profile::Meta;
 use crate::profile::leaks::ScanMoment;
+use crate::profile::{Meta, ProcessInfo};
 
 /// A run that was watched to its end, and is clean.
 fn clean() -> Profile {
@@ -62,7 +62,10 @@ fn leaks_are_not_certain_where_memory_was_not_read() {
 fn a_childs_end_counts_only_if_it_hides_something() {
     let child = Circumstances { is_child: true, ..Circumstances::default() };
     let ended = |profile: Profile, exit| {
-        let profile = Profile { meta: Meta { exit: Some(exit), ..profile.meta }, ..profile };
+        let profile = Profile {
+            meta: Meta { process: ProcessInfo { exit: Some(exit), ..profile.meta.process }, ..profile.meta },
+            ..profile
+        };
         let alone = judged(profile.clone(), &Policy::default(), &Circumstances::default()).1;
         (alone, judged(profile, &Policy::default(), &child).1)
     };
@@ -150,7 +153,7 @@ fn the_program_s_own_failure_comes_first() {
     for (exit, status) in [(Exit::Code(1), 1), (Exit::Code(255), 255), (Exit::Signal(11), 139), (Exit::Signal(64), 192)]
     {
         let mut profile = leaking();
-        profile.meta.exit = Some(exit);
+        profile.meta.process.exit = Some(exit);
         profile.anomalies.lost = 5;
         let (kind, exit_status, reasons) = by_default(profile);
         assert_eq!((kind, exit_status), (VerdictKind::ProgramFailed, status));
@@ -163,7 +166,7 @@ fn a_program_out_of_time_gives_124_whatever_else() {
     let circumstances = Circumstances { timed_out: true, not_scanned: Some("no".to_owned()), is_child: false };
     for exit in [Some(Exit::Signal(15)), Some(Exit::Signal(9)), Some(Exit::Code(0)), None] {
         let mut profile = clean();
-        (profile.meta.exit, profile.meta.complete, profile.leaks) = (exit, false, None);
+        (profile.meta.process.exit, profile.meta.complete, profile.leaks) = (exit, false, None);
         let (kind, status, reasons) = judged(profile, &Policy::default(), &circumstances);
         assert_eq!((kind, status), (VerdictKind::ProgramFailed, 124));
         assert_eq!(reasons[0], "the program did not end in time");
@@ -181,7 +184,7 @@ fn what_was_not_seen_is_never_green() {
         ("lost", |profile| profile.anomalies.lost = 1),
         ("sampled", |profile| profile.meta.sample_interval = 4096),
         ("left early", |profile| profile.meta.complete = false),
-        ("killed", |profile| (profile.meta.exit, profile.leaks) = (Some(Exit::Signal(9)), None)),
+        ("killed", |profile| (profile.meta.process.exit, profile.leaks) = (Some(Exit::Signal(9)), None)),
     ];
     for (name, blind) in cases {
         let mut profile = clean();

@@ -335,7 +335,7 @@ fn the_heap_of_another_user_is_for_the_owner_alone() {
     let dir = Dir::new("private");
     let outputs = prepare(&[dir.path("a.json")]).expect("good");
     let mut profile = sample_profile();
-    profile.meta.of_another_user = true;
+    profile.meta.process.of_another_user = true;
     outputs.write(Scope::All, &profile, &ExportOptions::default(), &mut Channels::default());
     assert_eq!(fs::metadata(dir.path("a.json")).expect("there").mode() & 0o777, 0o600);
 }

@@ -67,7 +67,7 @@ fn the_target_can_t_write_to_the_terminal_through_the_check_report() {
         function.name = format!("evil\x1b[2J{}", function.name);
     }
     profile.strings = vec!["evil\x1b[2J".to_owned(); 5];
-    profile.meta.program = "evil\x1b[2J".to_owned();
+    profile.meta.process.program = "evil\x1b[2J".to_owned();
     profile.findings[0].thread = "evil\x1b[2J".to_owned();
     profile.children.untraced_names = vec!["evil\x1b[2J".to_owned()];
     if let Some(path) = profile.leaks.iter_mut().flat_map(|leaks| &mut leaks.sites).find_map(|site| site.path.as_mut())

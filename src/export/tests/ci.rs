@@ -22,7 +22,7 @@ fn evil() -> Profile {
         function.name = format!("f{i}<&\"']]>`|*_%,:\u{1}\u{fffe}\n::error::x```\n\u{fc}");
         function.file = Some("/home/user/a b%,:<&\"'\u{fc}.c".to_owned());
     }
-    profile.meta.program = "p<&\"'\u{1b}".to_owned();
+    profile.meta.process.program = "p<&\"'\u{1b}".to_owned();
     profile.suppressions[0].rule = "<&\"\u{2}".to_owned();
     profile.children.untraced_names = vec!["<&\u{3}%\n".to_owned()];
     judged(profile)
@@ -32,7 +32,7 @@ fn all() -> [Profile; 5] {
     let mut unfinished = check_profile();
     unfinished.verdict = None;
     let mut blind = check_profile();
-    (blind.anomalies.lost, blind.meta.exit) = (1, Some(Exit::Signal(11)));
+    (blind.anomalies.lost, blind.meta.process.exit) = (1, Some(Exit::Signal(11)));
     [judged(check_profile()), judged(empty_profile()), evil(), unfinished, judged(blind)]
 }
 

@@ -25,9 +25,9 @@ fn hostile_profile() -> Profile {
     let bad = &hostile();
     let spoil = |text: &mut String| text.push_str(bad);
     let mut profile = check_profile();
-    profile.meta.program = format!("app{bad}");
-    profile.meta.command.iter_mut().for_each(spoil);
-    profile.meta.cwd.push(bad);
+    profile.meta.process.program = format!("app{bad}");
+    profile.meta.process.command.iter_mut().for_each(spoil);
+    profile.meta.process.cwd.push(bad);
     profile.strings.iter_mut().skip(1).for_each(spoil);
     for function in &mut profile.functions {
         spoil(&mut function.name);
@@ -98,7 +98,7 @@ fn no_file_has_an_active_character() {
 fn json_keeps_every_character() {
     let profile = hostile_profile();
     let report: Value = serde_json::from_str(&exported_text(Format::Json, &profile)).expect("JSON");
-    assert_eq!(report["program"], profile.meta.program.as_str());
+    assert_eq!(report["program"], profile.meta.process.program.as_str());
     serde_json::from_str::<Value>(&exported_text(Format::Sarif, &profile)).expect("JSON");
 }
 
@@ -107,7 +107,7 @@ fn xml_is_well_formed() {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
     let mut empty = empty_profile();
-    empty.meta.program = hostile();
+    empty.meta.process.program = hostile();
     for (format, profile) in
         [(Format::Svg, &hostile_profile()), (Format::Svg, &empty), (Format::JUnit, &hostile_profile())]
     {

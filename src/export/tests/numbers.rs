@@ -73,7 +73,7 @@ fn the_standard_error_is_that_of_the_binomial_estimate() {
 #[test]
 fn the_share_of_the_resident_memory_is_told_as_far_as_it_is_known() {
     let told = |peak_bytes, all_blocks_known, mut profile: Profile| {
-        profile.meta.resident = Some(Resident { peak_bytes, all_blocks_known });
+        profile.meta.process.resident = Some(Resident { peak_bytes, all_blocks_known });
         let text = exported_text(Format::Txt, &profile);
         text.lines().find(|line| line.trim_start().starts_with("resident")).expect("the row").trim().to_owned()
     };
@@ -86,7 +86,7 @@ fn the_share_of_the_resident_memory_is_told_as_far_as_it_is_known() {
     let row = told(4_240_000, false, sample_profile());
     assert!(row.ends_with("at most"), "{row}");
     let mut unknown = check_profile();
-    unknown.meta.resident = None;
+    unknown.meta.process.resident = None;
     for format in [Format::Txt, Format::Markdown, Format::Pprof] {
         let text = String::from_utf8_lossy(&exported(format, &unknown)).to_lowercase();
         assert!(!text.contains("resident:") && !text.contains("resident  "), "{text}");

@@ -17,7 +17,7 @@ fn report(profile: &Profile) -> Value {
 fn every_report_is_valid() {
     let schema = schema();
     let mut killed = sample_profile();
-    killed.meta.exit = Some(Exit::Signal(9));
+    killed.meta.process.exit = Some(Exit::Signal(9));
     killed.meta.sample_interval = 4096;
     killed.locations[0].module = None;
     for profile in [sample_profile(), attach_profile(), empty_profile(), check_profile(), killed] {

@@ -149,7 +149,7 @@ fn shares_without_symbols_do_not_add_up_unnoticed() {
 fn the_target_can_t_write_to_the_terminal_through_names() {
     let mut profile = sample_profile();
     profile.functions[1].name = "evil\x1b[2J".to_owned();
-    profile.meta.program = "evil\x1b]0;x\x07".to_owned();
+    profile.meta.process.program = "evil\x1b]0;x\x07".to_owned();
     profile.warnings.push("evil\x1b[2J".to_owned());
     assert!(!plain(&profile, 100).contains('\x1b'));
 }

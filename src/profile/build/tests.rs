@@ -4,7 +4,7 @@ use super::*;
 use crate::addr::{Addr, FrameAddr, ObjAddr};
 use crate::heapmodel::SiteKey;
 use crate::profile::symbolize::{FunctionName, NoSymbols, Resolution, SymFrame};
-use crate::profile::{Amount, FindingKind, Mode};
+use crate::profile::{Amount, FindingKind, Mode, ProcessInfo};
 use proptest::prelude::*;
 use std::time::SystemTime;
 
@@ -104,23 +104,26 @@ fn run_with(
     symbols: &mut dyn Symbolize,
     leaks: Option<LeakInput<'_>>,
 ) -> Built {
-    let meta = Meta {
-        mode: Mode::Run,
-        part: 1,
-        program: "app".into(),
+    let process = ProcessInfo {
         pid: 1,
         pid_inside: None,
-        of_another_user: false,
+        program: "app".into(),
         command: vec![],
         cwd: "/".into(),
         started_at: SystemTime::UNIX_EPOCH,
+        of_another_user: false,
+        exit: None,
+        resident: None,
+    };
+    let meta = Meta {
+        process,
+        mode: Mode::Run,
+        part: 1,
         duration_ns: 0,
         engine: "trap".into(),
         complete: true,
-        exit: None,
         session: String::new(),
         sample_interval: 0,
-        resident: None,
     };
     let input = BuildInput {
         meta,

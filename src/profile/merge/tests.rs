@@ -40,7 +40,7 @@ fn peaks_and_ends_are_shifted_to_where_their_processes_began() {
 fn common_warnings_stand_once() {
     let profile = |pid, warnings: &[&str]| {
         let mut profile = crate::export::tests::empty_profile();
-        profile.meta.pid = pid;
+        profile.meta.process.pid = pid;
         profile.warnings = warnings.iter().map(|warning| (*warning).to_owned()).collect();
         profile
     };
