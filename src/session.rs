@@ -5,136 +5,68 @@
 //! short-lived children that borrow its memory. All of it runs on one thread, the tracer thread. For every stop a handler
 //! answers with an `Action`; the loop alone carries it out, so no path can forget to resume a task.
 
+mod action;
+mod aftermath;
 mod begin;
 mod borrowers;
 mod breakoff;
 mod children;
+mod common;
 mod detach;
+mod error;
+mod finish;
+mod heapcapture;
 mod hit;
+mod identity;
+mod leakrecord;
 mod leakscan;
+mod modulerecord;
 mod owntracer;
 mod pausing;
+mod pinning;
 mod process;
-mod processes;
 mod recording;
 mod requests;
+mod settings;
 mod shelf;
+mod signalstate;
 mod sigtrap_fallback;
+mod slots;
 mod space;
 mod stopcost;
 mod stops;
 mod tasks;
+mod teardown;
+mod traced;
 mod trapmask;
 
-pub use breakoff::{Aftermath, BreakOff, trace};
-pub use leakscan::{HeapCapture, LeakScan, ScanRecord};
-pub use recording::{ModuleRecord, Recording, Traced};
+pub use aftermath::{Aftermath, BreakOff};
+pub use breakoff::trace;
+pub use error::SessionError;
+pub use heapcapture::HeapCapture;
+pub use leakrecord::{LeakScan, ScanRecord};
+pub use modulerecord::ModuleRecord;
+pub use recording::Recording;
 pub use requests::{Answer, Reply, Requests, Wish};
+pub use settings::{Settings, Target};
 pub use space::OwnSuppressions;
+pub use traced::Traced;
 
-use crate::allocators::AllocatorTable;
-use crate::glob::Selection;
-use crate::leaks::ScanOptions;
 use crate::profile::Exit;
-use crate::symbols::Search;
-use crate::tracer::TracerError;
-use crate::tracer::control::{self, SignalMask};
+use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
-use crate::tracer::launch::{Launched, Program};
+use crate::tracer::launch::Launched;
 use crate::tracer::limits;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
-use process::{Common, Process};
-use processes::{Processes, Slot};
+use action::{Action, Serving};
+use common::Common;
+use process::Process;
 use shelf::{Shelf, Shelved};
-use std::sync::Arc;
+use slots::{Slot, Slots};
 use std::time::Instant;
-use stops::{Next, Serving, Stops};
+use stops::{Next, Stops};
 use tasks::Role;
-
-/// What went wrong with a whole session; single tasks' troubles are counted instead.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// An operation on the target or on heaptrace's own process.
-    #[error(transparent)]
-    Tracer(#[from] TracerError),
-    /// The program ended before it became the program asked for.
-    #[error("{program} ended before its first instruction: {}", breakoff::describe_early_end(*exit))]
-    EndedEarly {
-        /// The program as the user named it.
-        program: String,
-        /// How, if that is known.
-        exit: Option<Exit>,
-    },
-    /// heaptrace was told to end before the program became the program asked for.
-    #[error("{program} was not started: heaptrace was told to end while it was loaded")]
-    NotStarted {
-        /// The program as the user named it.
-        program: String,
-    },
-    /// A 32-bit (or x32) program.
-    #[error("{what} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only")]
-    Not64Bit {
-        /// The process, or the program as the user named it.
-        what: String,
-    },
-    /// An allocation has failed; what was kept in reserve is needed to end in good order.
-    #[error("out of memory (a limit, such as `ulimit -v`?)")]
-    OutOfMemory,
-    /// Tracing ended in the middle, by an error or a panic, and the process was let go.
-    #[error(transparent)]
-    BrokenOff(#[from] BreakOff),
-}
-
-/// What to trace.
-#[derive(Debug)]
-pub enum Target {
-    /// Start this program.
-    Launch {
-        /// The program, found and prepared.
-        program: Program,
-        /// The signal mask it gets.
-        mask: Box<SignalMask>,
-    },
-    /// Attach to this process.
-    Attach {
-        /// Its id.
-        pid: i32,
-    },
-}
-
-/// How to trace.
-#[derive(Debug)]
-pub struct Settings {
-    /// The allocator functions to probe.
-    pub table: Arc<AllocatorTable>,
-    /// Where debug files are looked for, as heaptrace itself sees them.
-    pub search: Search,
-    /// Frames after which a stack is cut off.
-    pub max_depth: u32,
-    /// Whether to unwind at frees too.
-    pub free_stacks: bool,
-    /// Walk stacks with libunwind, where it is built in.
-    pub libunwind: bool,
-    /// Share one CPU with the target while it has one thread.
-    pub pin: bool,
-    /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
-    pub exit_kill: bool,
-    /// Place no probes until collecting is asked for.
-    pub start_paused: bool,
-    /// Who cleans up if heaptrace is killed.
-    pub guardian: Option<Guardian>,
-    /// What others ask while it traces.
-    pub requests: Arc<Requests>,
-    /// Whether, and how, to look for leaks at the program's end.
-    pub leak_scan: Option<ScanOptions>,
-    /// Whether every process of the tree is traced, rather than the first one only.
-    pub follow: bool,
-    /// Which executables are.
-    pub selection: Selection,
-    /// Whether a profile of each process is wanted, rather than only one of all.
-    pub profile_each: bool,
-}
 
 const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was killed or stopped \
                                  itself, and has been replaced: is there something that kills processes it does not know?";
@@ -143,7 +75,7 @@ const GUARDIAN_REPLACED: &str = "the guardian process, which restores the progra
 #[derive(Debug)]
 pub struct Session {
     common: Common,
-    processes: Processes,
+    processes: Slots<Process>,
     stops: Stops,
     /// The process that tracing began with. Its place may be another one's since, if others are followed.
     first: Slot,
@@ -157,23 +89,6 @@ pub struct Session {
     leaving: usize,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
-}
-
-/// What to do with a stopped task.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Action {
-    /// Let it run on, delivering this signal (0: none).
-    Resume(i32),
-    /// Leave it in its group stop.
-    Listen,
-    /// Let go of it.
-    Detach,
-    /// It is gone; there is nothing left to resume.
-    Gone,
-    /// It is in another stop meanwhile: that is to be answered.
-    Instead(WaitStatus),
-    /// It is a new process, whose parent has not told of it yet: it waits for that.
-    Hold,
 }
 
 impl Session {
@@ -198,8 +113,8 @@ impl Session {
         if self.processes.iter().any(|process| !process.tasks.is_empty()) {
             let Self { processes, stops, .. } = self;
             for process in processes.iter_mut().filter(|process| !process.tasks.is_empty()) {
-                process.detached = process.exit.is_none();
-                if process.detached {
+                process.teardown.detached = process.teardown.exit.is_none();
+                if process.teardown.detached {
                     process.scan_before_detach(stops);
                 }
             }
@@ -207,7 +122,7 @@ impl Session {
         } else {
             self.drain_detaching()?;
             for process in self.processes.iter_mut() {
-                process.exit = process.exit.or(process.killed_by);
+                process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             }
         }
         for process in self.processes.iter_mut() {
@@ -221,7 +136,7 @@ impl Session {
         if !self.stops.expected.is_empty() || !self.stops.held.is_empty() {
             return true;
         }
-        let lives = |process: &Process| !process.tasks.is_empty() && process.exit.is_none();
+        let lives = |process: &Process| !process.tasks.is_empty() && process.teardown.exit.is_none();
         match self.common.settings.follow {
             true => !self.processes.is_empty(),
             false => self.processes.get(self.first).is_some_and(lives),
@@ -242,12 +157,12 @@ impl Session {
         if let Some(signal) = self.common.control.take_forward() {
             // If the first one has ended, its children are what is left of the program.
             let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot));
-            let to: Vec<i32> = match first.filter(|process| process.exit.is_none()) {
+            let to: Vec<i32> = match first.filter(|process| process.teardown.exit.is_none()) {
                 Some(first) => vec![first.pid],
                 None => self.processes.iter().map(|process| process.pid).collect(),
             };
             for pid in to {
-                control::send(pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+                control::send(pid, signal).or_else(|e| if e.is_out_of_reach() { Ok(()) } else { Err(e) })?;
             }
         }
         if self.common.control.take_end() {
@@ -264,7 +179,7 @@ impl Session {
             return;
         }
         for process in self.processes.iter_mut() {
-            process.space.guard_anew(process.fallback.handler());
+            process.space.guard_anew(process.signals.fallback.handler());
         }
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
         if let Some(process) = first {
@@ -329,7 +244,7 @@ impl Session {
     }
 
     fn process_of(&mut self, tid: i32) -> Option<&mut Process> {
-        let slot = self.stops.home(tid)?;
+        let slot = self.stops.owner_of(tid)?;
         self.processes.get_mut(slot)
     }
 
@@ -337,7 +252,7 @@ impl Session {
     fn add_task(&mut self, slot: Slot, tid: i32, role: Role) {
         if let Some(process) = self.processes.get_mut(slot) {
             process.tasks.add(tid, role);
-            self.stops.settle(tid, slot);
+            self.stops.assign(tid, slot);
         }
     }
 
@@ -350,7 +265,7 @@ impl Session {
     }
 
     fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) -> crate::tracer::Result<()> {
-        if self.stops.is_let_go(tid) && self.stops.home(tid).is_none() {
+        if self.stops.is_let_go(tid) && self.stops.owner_of(tid).is_none() {
             return self.part_with_dying(tid, stopped);
         }
         if self.leaving > 0
@@ -362,9 +277,9 @@ impl Session {
         let noticed = Instant::now();
         let action = match self.decide(tid, status, &stopped) {
             Ok(action) => action,
-            Err(error) if error.is_death() => Action::Gone,
+            Err(error) if error.is_out_of_reach() => Action::Gone,
             // Nobody knows what to do with the task: to let it run on could be its death.
-            Err(error) if self.stops.home(tid).is_none() => return Err(error),
+            Err(error) if self.stops.owner_of(tid).is_none() => return Err(error),
             Err(error) => match status {
                 WaitStatus::Signal(SIGTRAP) | WaitStatus::Event(Event::Exec) => return Err(error),
                 _ => {
@@ -392,7 +307,7 @@ impl Session {
     fn part_with_dying(&mut self, tid: i32, stopped: Stopped) -> crate::tracer::Result<()> {
         match stopped.detach(0) {
             Ok(()) => self.stops.has_left(tid),
-            Err(error) if error.is_death() => {}
+            Err(error) if error.is_out_of_reach() => {}
             Err(error) => return Err(error),
         }
         Ok(())
@@ -412,7 +327,7 @@ impl Session {
             Action::Resume(signal) => stopped.resume(signal),
             Action::Listen => stopped.listen(),
             Action::Detach => {
-                let slot = self.stops.home(tid);
+                let slot = self.stops.owner_of(tid);
                 self.forget_task(tid);
                 self.stops.begin_to_let_go(tid);
                 let done = stopped.detach(0);
@@ -431,7 +346,7 @@ impl Session {
             Action::Gone | Action::Instead(_) => Ok(()),
         };
         match done {
-            Err(error) if !error.is_death() => return Err(error),
+            Err(error) if !error.is_out_of_reach() => return Err(error),
             _ => {}
         }
         self.stops.serving = None;
@@ -442,7 +357,7 @@ impl Session {
         let mut status = status;
         loop {
             self.stops.serving = Some(Serving { tid, status, answer: None });
-            if self.stops.home(tid).is_none()
+            if self.stops.owner_of(tid).is_none()
                 && let Some(action) = self.on_new_task(stopped)?
             {
                 return Ok(action);
@@ -456,7 +371,9 @@ impl Session {
 
     fn decide_in_process(&mut self, tid: i32, status: WaitStatus, stopped: &Stopped) -> crate::tracer::Result<Action> {
         let Self { processes, stops, .. } = self;
-        let Some(process) = stops.home(tid).and_then(|slot| processes.get_mut(slot)) else { return Ok(Action::Gone) };
+        let Some(process) = stops.owner_of(tid).and_then(|slot| processes.get_mut(slot)) else {
+            return Ok(Action::Gone);
+        };
         process.space.memory.stands_still(Some(tid));
         match status {
             WaitStatus::Event(Event::Exec) => return self.on_exec(tid, stopped),
@@ -471,7 +388,7 @@ impl Session {
             _ => {}
         }
         let Self { processes, stops, .. } = self;
-        match stops.home(tid).and_then(|slot| processes.get_mut(slot)) {
+        match stops.owner_of(tid).and_then(|slot| processes.get_mut(slot)) {
             Some(process) => process.decide(tid, status, stopped, stops),
             None => Ok(Action::Gone),
         }
@@ -479,14 +396,14 @@ impl Session {
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
         // The program that was started is our child, also when it has been let go.
-        let Some(slot) = self.stops.home(tid).or_else(|| self.processes.find(tid)) else { return };
+        let Some(slot) = self.stops.owner_of(tid).or_else(|| self.processes.find(tid)) else { return };
         if let Some(process) = self.processes.get_mut(slot) {
             let task = process.tasks.remove(tid);
             if tid == process.pid {
-                process.exit = exit_of(status);
+                process.teardown.exit = exit_of(status);
             } else if matches!(status, WaitStatus::Signaled(_)) && task.is_some_and(|task| task.role == Role::Thread) {
                 // A signal ends all threads of a process. A leader that was ending already could not be attached to.
-                process.killed_by = exit_of(status);
+                process.teardown.killed_by = exit_of(status);
             }
         }
         self.stops.forget(tid);
@@ -496,16 +413,16 @@ impl Session {
     /// Where others are followed: keeps of a process without tasks what it has found out, and nothing else.
     fn finish_if_over(&mut self, slot: Slot) {
         let Some(process) = self.processes.get(slot) else { return };
-        let is_awaited = process.pid == self.first_pid && process.exit.is_none() && !self.common.attached;
+        let is_awaited = process.pid == self.first_pid && process.teardown.exit.is_none() && !self.common.attached;
         if !self.common.settings.follow || !process.tasks.is_empty() || is_awaited {
             return;
         }
         self.release_held_children_of(slot);
         if let Some(mut process) = self.processes.remove(slot) {
-            self.leaving -= usize::from(process.leaving);
-            process.detached &= process.exit.or(process.killed_by).is_none();
+            self.leaving -= usize::from(process.teardown.detaching);
+            process.teardown.detached &= process.teardown.exit.or(process.teardown.killed_by).is_none();
             process.cost.wall_ns = process.lived_ns();
-            process.exit = process.exit.or(process.killed_by);
+            process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             process.end();
             self.finished.push(self.shelf.put(process.finish(None)));
         }

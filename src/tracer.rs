@@ -155,7 +155,7 @@ impl TracerError {
 
     /// Whether the task is merely gone, or on its own for now: there is nothing left to be done at its stop, and the next wait
     /// tells what has become of it.
-    pub const fn is_death(&self) -> bool {
+    pub const fn is_out_of_reach(&self) -> bool {
         matches!(self, Self::Died { .. } | Self::Unresponsive { .. })
     }
 

@@ -154,7 +154,7 @@ fn pass_on(pid: i32, signal: i32) -> Result<(), TracerError> {
     if signal == control::INTERRUPT || signal == control::QUIT || !control::is_request_to_end(signal) {
         return Ok(());
     }
-    control::send(pid, signal).or_else(|error| if error.is_death() { Ok(()) } else { Err(error) })
+    control::send(pid, signal).or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) })
 }
 
 /// How often the end of a program that was let go is looked for.

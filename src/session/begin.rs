@@ -1,12 +1,17 @@
 //! How a session begins: a program is started, or a process is attached to.
 
-use super::process::{Common, Pinned, Process};
-use super::processes::Processes;
+use super::action::{Action, Serving};
+use super::common::Common;
+use super::error::SessionError;
+use super::pinning::Pinned;
+use super::process::Process;
+use super::settings::{Settings, Target};
 use super::shelf::Shelf;
+use super::slots::Slots;
 use super::space::{self, AddressSpace, Probing, SharedObjects};
-use super::stops::{Serving, Stops};
+use super::stops::Stops;
 use super::tasks::Role;
-use super::{Action, Session, SessionError, Settings, Target, exit_of};
+use super::{Session, exit_of};
 use crate::heapmodel::Preexisting;
 use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
@@ -51,8 +56,8 @@ impl Session {
 
     fn new(process: Process, common: Common) -> Self {
         let first_pid = process.pid;
-        let mut processes = Processes::default();
-        let first = processes.insert(process);
+        let mut processes = Slots::default();
+        let first = processes.insert(first_pid, process);
         Self {
             common,
             processes,
@@ -89,7 +94,8 @@ impl Session {
                 }
                 Waited::Interrupted => {
                     if let Some(signal) = common.control.take_forward() {
-                        control::send(child.pid, signal).or_else(|e| if e.is_death() { Ok(()) } else { Err(e) })?;
+                        control::send(child.pid, signal)
+                            .or_else(|e| if e.is_out_of_reach() { Ok(()) } else { Err(e) })?;
                     }
                 }
                 Waited::Task(..) => {}

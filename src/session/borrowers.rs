@@ -5,29 +5,19 @@
 //! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute inherits it.
 
 use super::process::Process;
-use super::sigtrap_fallback::NobodyLeft;
+use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
 use super::tasks::Role;
-use super::trapmask::SIGTRAP_BIT;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::remote::{Caller, RemoteCall};
 use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
-use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How often it is looked at whether a child has the handler.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// What is known of the children's actions for SIGTRAP, by thread.
-#[derive(Debug, Default)]
-pub(super) struct BorrowersTraps {
-    looked: FxHashMap<i32, Instant>,
-    /// Processes that have set an action themselves.
-    own: BTreeSet<i32>,
-}
 
 impl Process {
     /// Whether a task has the program's own actions for signals, rather than a copy.
@@ -44,7 +34,7 @@ impl Process {
             self.tasks.get(tid).is_some_and(|task| task.role == Role::Borrower)
                 || procfs::same_memory(tid, self.pid) == Some(true)
         };
-        let is_own = || self.borrowers_traps.own.contains(&group_of(tid));
+        let is_own = || self.signals.sharers.own.contains(&group_of(tid));
         (catches && borrows() && !is_own() && !procfs::has_seccomp(tid)).then_some(handler)
     }
 
@@ -60,10 +50,10 @@ impl Process {
         tid: i32,
         thread: &Stopped,
     ) -> Result<Option<WaitStatus>> {
-        if self.borrowers_traps.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
+        if self.signals.sharers.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
             return Ok(None);
         }
-        self.borrowers_traps.looked.insert(tid, Instant::now());
+        self.signals.sharers.looked.insert(tid, Instant::now());
         let has = |key| procfs::status_signals(tid, key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         // Where it is blocked the handler would be of no use.
         if has("SigCgt") || has("SigIgn") || has("SigBlk") || procfs::has_seccomp(tid) {
@@ -84,7 +74,7 @@ impl Process {
     pub(super) fn retire_sigtrap_fallback_of_borrower(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
         let tid = thread.tid();
         let Some(handler) = self.sigtrap_fallback_of_borrower(tid) else { return Ok(None) };
-        self.borrowers_traps.looked.insert(tid, Instant::now());
+        self.signals.sharers.looked.insert(tid, Instant::now());
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.remove(&mut caller)? {
@@ -104,7 +94,7 @@ impl Process {
             self.free_child_of_sigtrap_fallback(child, &mut memory)
         });
         if let Err(error) = freed
-            && !error.is_death()
+            && !error.is_out_of_reach()
         {
             tracing::warn!("{error}");
         }
@@ -113,20 +103,20 @@ impl Process {
     /// A child that borrows the memory calls sigaction(2) for SIGTRAP.
     pub(super) fn note_own_action_of_borrower(&mut self, tid: i32, sets: bool) {
         if sets {
-            self.borrowers_traps.own.insert(group_of(tid));
+            self.signals.sharers.own.insert(group_of(tid));
         }
     }
 
     /// A task has ended, or has memory of its own from now on.
     pub(super) fn forget_trap_of_borrower(&mut self, tid: i32) {
-        self.borrowers_traps.looked.remove(&tid);
-        self.borrowers_traps.own.remove(&tid);
+        self.signals.sharers.looked.remove(&tid);
+        self.signals.sharers.own.remove(&tid);
     }
 
     /// The program has other memory by now, by exec, while children live on in what it had: our handler stays behind in them.
     pub(super) fn leave_borrowers_behind(&mut self) {
         let left: Vec<i32> = self.borrowers().into_keys().collect();
-        self.borrowers_traps.own.extend(left);
+        self.signals.sharers.own.extend(left);
     }
 
     /// The tasks that borrow the memory, by process.

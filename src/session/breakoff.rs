@@ -1,123 +1,20 @@
 //! The way round a whole session, and the way out of it: whatever breaks in here, an error or a panic, the process gets its
 //! code back and lives on, and the user is told what became of it.
 
+use super::Session;
+use super::action::{Action, Serving};
+use super::aftermath::{Aftermath, BreakOff};
+use super::error::SessionError;
 use super::process::Process;
-use super::stops::Serving;
-use super::{Action, Session, SessionError, Settings, Target, Traced};
-use crate::profile::{Exit, signal_text};
+use super::settings::{Settings, Target};
+use super::traced::Traced;
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
 use crate::tracer::ptrace::Stopped;
 use std::any::Any;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-/// What `kill -9` sends.
-const SIGKILL: i32 = 9;
-
-/// What became of the process when tracing broke off.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Aftermath {
-    /// The program has run no instruction.
-    NotStarted,
-    /// Nothing was written to the process yet.
-    Untouched,
-    /// It had ended.
-    Ended,
-    /// It has ended, as code of its could not be restored.
-    Killed {
-        /// Its id.
-        pid: i32,
-        /// Breakpoints that were still in its code.
-        probes: usize,
-    },
-    /// It runs on as if it had never been traced.
-    Restored {
-        /// Its id.
-        pid: i32,
-    },
-    /// It runs on, and can't for long.
-    Damaged {
-        /// Its id.
-        pid: i32,
-        /// Breakpoints that are still in its code.
-        probes: usize,
-        /// Threads that could not be stopped to be let go.
-        threads: usize,
-    },
-}
-
-impl Aftermath {
-    /// What is worst for the user.
-    const fn severity(&self) -> u8 {
-        match self {
-            Self::NotStarted | Self::Untouched | Self::Ended => 0,
-            Self::Restored { .. } => 1,
-            Self::Killed { .. } => 2,
-            Self::Damaged { .. } => 3,
-        }
-    }
-
-    /// The process that lives on, if one does.
-    pub const fn survivor(&self) -> Option<i32> {
-        match self {
-            Self::Restored { pid } | Self::Damaged { pid, .. } => Some(*pid),
-            Self::NotStarted | Self::Untouched | Self::Ended | Self::Killed { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for Aftermath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotStarted => f.write_str("the program was not started"),
-            Self::Untouched => f.write_str("nothing had been written to the process yet"),
-            Self::Ended => f.write_str("the process has ended"),
-            Self::Killed { pid, probes } => {
-                write!(
-                    f,
-                    "process {pid} was damaged and has died: {probes} breakpoints could not be taken out of its code (SIGTRAP)"
-                )
-            }
-            Self::Restored { pid } => write!(f, "process {pid} runs on with its code restored"),
-            Self::Damaged { pid, probes, threads } => {
-                write!(f, "process {pid} is left damaged")?;
-                if *probes > 0 {
-                    write!(
-                        f,
-                        ": {probes} breakpoints could not be taken out of its code, and it will die by SIGTRAP when it runs \
-                         into one"
-                    )?;
-                }
-                if *threads > 0 {
-                    write!(f, ": {threads} of its threads could not be let go and may die by SIGTRAP")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// An end of the tracing that nobody wanted: an error or a panic of heaptrace's.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BreakOff {
-    /// What went wrong.
-    pub cause: String,
-    /// What became of the process; of several, of the one that it is worst for.
-    pub aftermath: Aftermath,
-    /// The program that was started, if it lives on: it is a child of ours.
-    pub child: Option<i32>,
-}
-
-impl fmt::Display for BreakOff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)
-    }
-}
-
-impl std::error::Error for BreakOff {}
 
 /// Traces `target` to its end, or until `control` asks for a detach. Returns what was found out of it, and of the others if they
 /// are followed. What was recorded until it broke off is a recording, too: [`super::Recording::broken_off`] tells. To be called
@@ -175,18 +72,6 @@ pub fn trace(
 fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("internal error: {}", text.unwrap_or("of an unknown kind"))
-}
-
-/// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).
-pub(super) fn describe_early_end(exit: Option<Exit>) -> String {
-    match exit {
-        Some(Exit::Signal(signal)) if signal != SIGKILL => {
-            format!("killed by {} while it was loaded. Is its file damaged, or cut off?", signal_text(signal))
-        }
-        Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
-        Some(Exit::Code(code)) => format!("exit status {code}"),
-        None => "nothing is known of its end".to_owned(),
-    }
 }
 
 impl Session {
@@ -254,16 +139,7 @@ impl Session {
 impl Process {
     /// What has become of the process when nothing of ours is to be done any more.
     pub(super) fn aftermath(&self) -> Aftermath {
-        let pid = self.pid;
-        if self.exit.is_some() || matches!(procfs::state(pid, pid), None | Some(b'Z' | b'X')) && self.tasks.is_empty() {
-            match self.unrestored {
-                0 => Aftermath::Ended,
-                probes => Aftermath::Killed { pid, probes },
-            }
-        } else if self.unrestored > 0 || self.stuck > 0 {
-            Aftermath::Damaged { pid, probes: self.unrestored, threads: self.stuck }
-        } else {
-            Aftermath::Restored { pid }
-        }
+        let is_gone = self.tasks.is_empty() && matches!(procfs::state(self.pid, self.pid), None | Some(b'Z' | b'X'));
+        self.teardown.aftermath(self.pid, is_gone)
     }
 }

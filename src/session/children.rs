@@ -1,15 +1,17 @@
 //! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
 
+use super::action::Action;
+use super::common::Common;
 use super::hit::pass_trap_to;
-use super::process::{Common, Process, new_model};
-use super::processes::Slot;
-use super::{Action, Session, space};
+use super::process::{Process, new_model};
+use super::slots::Slot;
+use super::{Session, space};
 use crate::addr::Addr;
 use crate::calls::Calls;
 use crate::heapmodel::Preexisting;
 use crate::profile::{Amount, Image};
-use crate::session::leakscan::LeakWatch;
-use crate::session::sigtrap_fallback::FallbackState;
+use crate::session::leakrecord::LeakWatch;
+use crate::session::signalstate::FallbackState;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::tracer::memory::TargetMemory;
@@ -73,14 +75,14 @@ impl Session {
 
     /// The process that a task belongs to, or if it is a new one, that of its parent.
     pub(super) fn slot_of(&self, tid: i32) -> Slot {
-        let known = self.stops.home(tid);
+        let known = self.stops.owner_of(tid);
         known.or_else(|| self.parent_of(tid)).unwrap_or(self.first)
     }
 
     /// The process of a new task's parent, if that is one of ours and lives.
     fn parent_of(&self, tid: i32) -> Option<Slot> {
         let parent = procfs::status_number(tid, "PPid")?;
-        self.processes.find(parent).or_else(|| self.stops.home(parent))
+        self.processes.find(parent).or_else(|| self.stops.owner_of(parent))
     }
 
     /// The process whose memory a task of another process shares.
@@ -108,7 +110,7 @@ impl Session {
             child.is_some_and(|child| matches!(procfs::state(child, child), None | Some(b'Z' | b'X')))
         };
         match self.try_to_follow_child(parent, stopped) {
-            Err(error) if !error.is_death() && !has_gone() => {
+            Err(error) if !error.is_out_of_reach() && !has_gone() => {
                 self.stops.announcement_lost = true;
                 if let Some(process) = self.process_of(parent) {
                     process.warn_once(format!("children run untraced from here on: {error}"));
@@ -123,7 +125,7 @@ impl Session {
 
     fn try_to_follow_child(&mut self, parent: i32, stopped: &Stopped) -> Result<()> {
         let Ok(child) = i32::try_from(stopped.event_message()?) else { return Ok(()) };
-        if self.stops.home(child).is_some() {
+        if self.stops.owner_of(child).is_some() {
             return Ok(());
         }
         if procfs::thread_group(child)?.is_some_and(|group| self.processes.find(group).is_some()) {
@@ -138,7 +140,7 @@ impl Session {
         if !is_held {
             return Ok(());
         }
-        let Some(slot) = self.stops.home(parent) else { return Ok(()) };
+        let Some(slot) = self.stops.owner_of(parent) else { return Ok(()) };
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
         if process.borrows_memory(child)? {
@@ -146,8 +148,8 @@ impl Session {
             self.add_task(slot, child, Role::Borrower);
         } else {
             let copy = process.fork(parent, &stopped, &self.common)?;
-            let slot = self.processes.insert(copy);
-            self.stops.settle(child, slot);
+            let slot = self.processes.insert(child, copy);
+            self.stops.assign(child, slot);
         }
         self.stops.early.remove(&child);
         self.stops.release(child);
@@ -172,7 +174,7 @@ impl Session {
             }
             match child.detach(0) {
                 Ok(()) => self.stops.has_left(tid),
-                Err(error) if error.is_death() => {}
+                Err(error) if error.is_out_of_reach() => {}
                 Err(error) => tracing::warn!("{error}"),
             }
         }
@@ -183,7 +185,7 @@ impl Session {
         let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
         tracing::debug!("exec by task {former} of process {tid}");
         let Self { processes, stops, .. } = self;
-        let Some(slot) = stops.home(tid) else { return Ok(Action::Gone) };
+        let Some(slot) = stops.owner_of(tid) else { return Ok(Action::Gone) };
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
         if tid != process.pid {
             // A child that had borrowed the memory. Its siblings' records stay.
@@ -195,7 +197,7 @@ impl Session {
         }
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));
-        stops.settle(tid, slot);
+        stops.assign(tid, slot);
         process.on_exec(tid, &self.common)
     }
 
@@ -224,10 +226,10 @@ impl Session {
         }
         let parent = process.pid;
         let mut child = Process::new(tid, Preexisting::None, space, &self.common);
-        child.parent = Some(parent);
+        child.identity.parent = Some(parent);
         child.hold_probes_back();
         child.begin_image(tid);
-        let slot = self.processes.insert(child);
+        let slot = self.processes.insert(tid, child);
         self.add_task(slot, tid, Role::Thread);
         if let Some(child) = self.processes.get_mut(slot) {
             child.ask_for_sigtrap_fallback(tid)?;
@@ -245,7 +247,7 @@ fn open_new_image(pid: i32, tid: i32, common: &Common) -> Result<std::result::Re
     }
     match AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects) {
         Ok(space) => Ok(Ok(space)),
-        Err(error) if error.is_death() => Err(error),
+        Err(error) if error.is_out_of_reach() => Err(error),
         Err(error) => Ok(Err(format!("its memory can't be read: {error}"))),
     }
 }
@@ -271,14 +273,14 @@ impl Process {
         copy.inherited_bytes = model.totals().live_bytes;
         (copy.tasks, copy.calls, copy.model) = (tasks, calls, model);
         copy.leaks = self.leaks.fork();
-        copy.parent = Some(self.pid);
-        copy.selected = self.selected;
-        copy.exit_kill = self.exit_kill;
-        copy.program.clone_from(&self.program);
-        copy.owner = self.owner;
-        copy.command.clone_from(&self.command);
-        copy.thread_names.clone_from(&self.thread_names);
-        copy.trap_mask = self.trap_mask.of_forked(parent, tid);
+        copy.identity.parent = Some(self.pid);
+        copy.identity.selected = self.identity.selected;
+        copy.teardown.exit_kill = self.teardown.exit_kill;
+        copy.identity.program.clone_from(&self.identity.program);
+        copy.identity.owner = self.identity.owner;
+        copy.identity.command.clone_from(&self.identity.command);
+        copy.identity.thread_names.clone_from(&self.identity.thread_names);
+        copy.signals.trap_mask = self.signals.trap_mask.of_forked(parent, tid);
         copy.inherit_sigtrap_fallback(self, child)?;
         self.children.followed += 1;
         Ok(copy)
@@ -289,7 +291,7 @@ impl Process {
     fn let_copy_go(&mut self, child: &Stopped) {
         let tid = child.tid();
         match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
-            Err(error) if !error.is_death() => {
+            Err(error) if !error.is_out_of_reach() => {
                 self.warn_once(format!("the code of child {tid} could not be restored: {error}"));
             }
             _ => {}
@@ -302,7 +304,7 @@ impl Process {
         // The child's life hangs on it.
         self.space.restore_copy(&mut memory).or_else(|_| self.space.restore_copy(&mut memory))?;
         match self.free_child_of_sigtrap_fallback(child, &mut memory) {
-            Err(error) if error.is_death() => return Err(error),
+            Err(error) if error.is_out_of_reach() => return Err(error),
             // Its code is still there, then.
             Err(error) => {
                 tracing::warn!("{error}");
@@ -339,7 +341,7 @@ impl Process {
     fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
         let borrowed = !self.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
-        let is_first = self.attached && self.images.is_empty() && self.cost.events == 0;
+        let is_first = self.identity.attached && self.identity.images.is_empty() && self.cost.events == 0;
         let too_early = is_first && !borrowed && !self.space.memory.is_gone();
         // Whoever lives in the old memory does not stand still.
         self.space.memory.stands_still(too_early.then_some(tid));
@@ -368,9 +370,9 @@ impl Process {
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
-        self.trap_mask = self.trap_mask.of_next_image();
-        self.fallback = FallbackState::default();
-        self.yielded.clear();
+        self.signals.trap_mask = self.signals.trap_mask.of_next_image();
+        self.signals.fallback = FallbackState::default();
+        self.signals.yielded.clear();
         self.leaks = LeakWatch::default();
         self.inherited_bytes = 0;
         self.peak_resident = None;
@@ -386,11 +388,11 @@ impl Process {
     /// empty profile would be no use.
     fn let_new_image_go(&mut self, tid: i32, why: &str) -> Action {
         let new = procfs::program_name(self.pid, tid);
-        let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.program);
+        let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
-        self.warnings.push(format!("{text}. This is what {} did until then", self.program));
+        self.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
         self.space.end_guard();
-        self.detached = true;
+        self.teardown.detached = true;
         self.restore_affinity(tid);
         self.note_trap_action_left();
         Action::Detach
@@ -417,7 +419,7 @@ impl Process {
         let may_leave = |role| match role {
             Role::Borrower => true,
             // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
-            Role::Thread => self.parent.is_some() && self.tasks.len() == 1,
+            Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
         };
         if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
             return false;
@@ -437,7 +439,7 @@ impl Process {
         self.space.clear_pads(None);
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
-        (self.let_go, self.detached) = (true, true);
+        (self.teardown.detached_early, self.teardown.detached) = (true, true);
         self.restore_affinity(tid);
         Ok(Action::Detach)
     }
@@ -451,9 +453,9 @@ impl Process {
     fn end_image(&mut self) {
         let totals = self.model.totals();
         self.anomalies.dropped_frames += self.calls.dropped_frames();
-        self.images.push(Image {
+        self.identity.images.push(Image {
             pid: self.pid,
-            program: std::mem::take(&mut self.program),
+            program: std::mem::take(&mut self.identity.program),
             totals,
             gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
         });
@@ -471,14 +473,14 @@ impl Process {
     /// Whether the current image is one of those that are to be traced.
     pub(super) fn select_image(&mut self, tid: i32) {
         let executable = procfs::executable(tid).unwrap_or_default();
-        self.selected = self.settings.selection.takes(&executable, &self.program);
+        self.identity.selected = self.settings.selection.takes(&executable, &self.identity.program);
     }
 
     /// Notes name and command line of the current image.
     pub(super) fn describe_image(&mut self, tid: i32) {
-        self.command = procfs::command_line(self.pid);
-        self.program = procfs::program_name(self.pid, tid);
-        self.owner.note(tid);
+        self.identity.command = procfs::command_line(self.pid);
+        self.identity.program = procfs::program_name(self.pid, tid);
+        self.identity.owner.note(tid);
     }
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.
@@ -489,7 +491,7 @@ impl Process {
                     self.warn_once(warning);
                 }
             }
-            Err(error) if error.is_death() => {}
+            Err(error) if error.is_out_of_reach() => {}
             Err(error) => self.warn_once(error.to_string()),
         }
     }

@@ -4,18 +4,18 @@
 //! standing in a breakpoint's trap or in a pad is moved to the original code; sleeping threads are left alone, because a
 //! PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
 
+use super::Session;
+use super::action::{Action, Serving};
+use super::error::SessionError;
 use super::hit::{leave_pad, pass_trap_to};
 use super::process::Process;
-use super::processes::Slot;
-use super::sigtrap_fallback::NobodyLeft;
-use super::stops::{Serving, Stops};
+use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
+use super::slots::Slot;
+use super::stops::Stops;
 use super::tasks::{Role, Task};
-use super::trapmask::SIGTRAP_BIT;
-use super::{Action, Session, SessionError};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
-use crate::tracer::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
-use crate::tracer::sigtrap_fallback::RESUME_FLAG;
+use crate::tracer::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -106,13 +106,13 @@ impl Session {
     fn let_last_go(&mut self) -> bool {
         let mut last = Vec::new();
         for process in self.processes.iter_mut() {
-            last.extend(process.last_to_go);
+            last.extend(process.teardown.last_to_detach);
         }
         for (tid, status) in &last {
             self.part_with(*tid, *status, Stopped::regained(*tid), 0);
         }
         for process in self.processes.iter_mut() {
-            process.last_to_go = None;
+            process.teardown.last_to_detach = None;
         }
         !last.is_empty()
     }
@@ -121,9 +121,9 @@ impl Session {
     /// stop. Each is let go at its next stop.
     pub(super) fn begin_leaving(&mut self, slot: Slot) {
         let Self { processes, stops, .. } = self;
-        let Some(process) = processes.get_mut(slot).filter(|process| !process.leaving) else { return };
+        let Some(process) = processes.get_mut(slot).filter(|process| !process.teardown.detaching) else { return };
         process.scan_before_detach(stops);
-        (process.leaving, process.detached) = (true, true);
+        (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.leaving += 1;
         process.unpin();
         process.note_peak_resident(process.pid);
@@ -136,8 +136,8 @@ impl Session {
     /// The process of a task that has stopped, if that one is to be let go.
     pub(super) fn leaving_home(&self, tid: i32, status: WaitStatus) -> Option<Slot> {
         let group = || self.processes.find(procfs::thread_group(tid).ok().flatten()?);
-        let slot = self.stops.home(tid).or_else(group)?;
-        let process = self.processes.get(slot).filter(|process| process.leaving)?;
+        let slot = self.stops.owner_of(tid).or_else(group)?;
+        let process = self.processes.get(slot).filter(|process| process.teardown.detaching)?;
         // A child that had borrowed its memory is a process of its own from its exec on, which is traced.
         let is_other_ones = status == WaitStatus::Event(Event::Exec) && tid != process.pid;
         Some(slot).filter(|_| !is_other_ones)
@@ -146,7 +146,7 @@ impl Session {
     /// Lets go of a stopped task of a process that [`Self::begin_leaving`] was called for. What it has forked until now is a
     /// process of its own, which is traced.
     pub(super) fn leave(&mut self, slot: Slot, tid: i32, status: WaitStatus, stopped: Stopped) {
-        if self.stops.home(tid).is_none() {
+        if self.stops.owner_of(tid).is_none() {
             self.stops.note_arrival(tid);
             self.add_task(slot, tid, Role::Thread);
         }
@@ -167,12 +167,12 @@ impl Session {
         if let Some(child) = child.and_then(|child| i32::try_from(child).ok()) {
             self.stops.end_vfork(child);
         }
-        let is_last = |process: &Process| process.last_to_go.is_some() && process.tasks.len() == 1;
+        let is_last = |process: &Process| process.teardown.last_to_detach.is_some() && process.tasks.len() == 1;
         if self.processes.get(slot).is_some_and(is_last) {
             self.let_last_go();
         }
         let Some(process) = self.processes.get_mut(slot) else { return };
-        if !has_new_image && process.tasks.is_empty() && process.exit.is_none() {
+        if !has_new_image && process.tasks.is_empty() && process.teardown.exit.is_none() {
             // Every thread has been seen outside the pads.
             process.clear_pads();
             process.note_trap_action_left();
@@ -186,7 +186,7 @@ impl Session {
         let is_thread = |process: &Process| procfs::thread_group(new).ok().flatten() == Some(process.pid);
         // It may have stopped, and gone, before this was told.
         if self.processes.get(slot).is_some_and(is_thread)
-            && self.stops.home(new).is_none()
+            && self.stops.owner_of(new).is_none()
             && !self.stops.early.contains(&new)
         {
             self.stops.early.insert(new);
@@ -224,7 +224,7 @@ impl Session {
         let mut parting = self.prepare_parting(tid, status, &stopped);
         for _ in 1..ATTEMPTS {
             match &parting {
-                Err(error) if !error.is_death() => parting = self.prepare_parting(tid, status, &stopped),
+                Err(error) if !error.is_out_of_reach() => parting = self.prepare_parting(tid, status, &stopped),
                 _ => break,
             }
         }
@@ -238,7 +238,7 @@ impl Session {
                     }
                 }
             }
-            Err(error) if error.is_death() => {}
+            Err(error) if error.is_out_of_reach() => {}
             Err(error) => tracing::warn!("{error}"),
         }
         self.stops.serving = None;
@@ -272,7 +272,7 @@ impl Session {
         let mut done = stopped.detach(signal);
         for _ in 1..ATTEMPTS {
             match &done {
-                Err(error) if !error.is_death() => done = Stopped::regained(tid).detach(signal),
+                Err(error) if !error.is_out_of_reach() => done = Stopped::regained(tid).detach(signal),
                 _ => break,
             }
         }
@@ -280,7 +280,7 @@ impl Session {
             self.stops.has_left(tid);
         }
         match left.and(done) {
-            Err(error) if !error.is_death() => tracing::warn!("{error}"),
+            Err(error) if !error.is_out_of_reach() => tracing::warn!("{error}"),
             _ => self.forget_task(tid),
         }
         self.stops.serving = None;
@@ -309,13 +309,13 @@ impl Session {
             }
             // A new image, with nothing of ours in it, or the end. A new task may be killed before its first stop.
             WaitStatus::Event(_) => {
-                if self.stops.home(tid).is_none() {
+                if self.stops.owner_of(tid).is_none() {
                     self.stops.note_arrival(tid);
                 }
                 return Ok(Parting::Detach(0));
             }
             WaitStatus::Signal(_) | WaitStatus::GroupStop(_) => {}
-            _ if self.stops.home(tid).is_none() => self.detach_new_child(thread)?,
+            _ if self.stops.owner_of(tid).is_none() => self.detach_new_child(thread)?,
             _ => {}
         }
         let slot = self.slot_of(tid);
@@ -332,9 +332,9 @@ impl Process {
         let mut waiting = false;
         // Where only a stopped thread's code can be changed, one has to be stopped.
         let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
-        let may_sleep_on = !self.exit_kill && !needs_stop && !asked.everyone;
+        let may_sleep_on = !self.teardown.exit_kill && !needs_stop && !asked.everyone;
         for tid in self.tasks.tids() {
-            let is_last = self.last_to_go.is_some_and(|(last, _)| last == tid);
+            let is_last = self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
             if is_last || asked.settled.contains(&tid) && !needs_stop {
                 continue;
             }
@@ -420,35 +420,35 @@ impl Process {
     fn is_to_go_last(&mut self, tid: i32, status: WaitStatus) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
         let goes_last = fits
-            && self.last_to_go.is_none()
+            && self.teardown.last_to_detach.is_none()
             && self.ignores_trap()
             && self.is_own_thread(tid)
             && self.has_handler_to_retire()
             && self.tasks.len() > 1;
         if goes_last {
-            self.last_to_go = Some((tid, status));
+            self.teardown.last_to_detach = Some((tid, status));
         }
         goes_last
     }
 
     /// Whether others than the thread that goes last may still be at a breakpoint.
     pub(super) fn has_others_to_let_go(&self, tid: i32) -> bool {
-        self.tasks.len() > 1 && self.last_to_go.is_none_or(|(last, _)| last != tid)
+        self.tasks.len() > 1 && self.teardown.last_to_detach.is_none_or(|(last, _)| last != tid)
     }
 
     /// Every thread was seen outside the pads: empties them, but for the handler if it could not be taken out.
     fn clear_pads(&mut self) {
         let others = || self.space.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_borrowers());
-        let kept = self.fallback.handler().or_else(others);
+        let kept = self.signals.fallback.handler().or_else(others);
         self.space.clear_pads(kept);
     }
 
     /// At the end of a detach: who could not be let go. If that is nobody, the pads are emptied.
     fn note_stuck(&mut self, settled: &BTreeSet<i32>) {
         let is_settled = |task: &&Task| settled.contains(&task.id.tid);
-        self.stuck = self.tasks.len() - self.tasks.iter().filter(is_settled).count();
-        if self.stuck > 0 {
-            tracing::warn!("{} threads could not be stopped for the detach", self.stuck);
+        self.teardown.stuck_threads = self.tasks.len() - self.tasks.iter().filter(is_settled).count();
+        if self.teardown.stuck_threads > 0 {
+            tracing::warn!("{} threads could not be stopped for the detach", self.teardown.stuck_threads);
         } else {
             // Every thread has now been seen outside the pads, and none can enter one any more.
             self.clear_pads();
@@ -469,9 +469,9 @@ impl Process {
         if let Err(error) = self.space.restore() {
             tracing::warn!("the target's code could not be restored: {error}");
             // A process that dies of it takes its memory with it: what was missing must be known then.
-            self.unrestored = self.space.breakpoints.len();
-        } else if self.exit.is_none() && procfs::state(self.pid, self.pid).is_some() {
-            self.unrestored = 0;
+            self.teardown.unrestored_probes = self.space.breakpoints.len();
+        } else if self.teardown.exit.is_none() && procfs::state(self.pid, self.pid).is_some() {
+            self.teardown.unrestored_probes = 0;
         }
     }
 

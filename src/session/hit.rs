@@ -1,7 +1,7 @@
 //! A thread has hit a breakpoint: the hot path. One stop a hit, no single step: what the breakpoint replaced is emulated
 //! here, or runs from its pad.
 
-use super::Action;
+use super::action::Action;
 use super::process::Process;
 use super::stops::Stops;
 use super::tasks::Role;
@@ -49,7 +49,7 @@ impl Process {
         match self.serve_hit(tid, thread, &raw, trap, &breakpoint, stops, &mut counted) {
             Ok(None) => {}
             Ok(Some(action)) => return Ok(action),
-            Err(error) if error.is_death() => {
+            Err(error) if error.is_out_of_reach() => {
                 self.expect_again(tid, trap, &raw, &error, counted);
                 return Err(error);
             }
@@ -63,7 +63,7 @@ impl Process {
             return self.leave_before_call(tid, thread, &raw, trap);
         }
         match self.step_past(thread, &raw, trap, &breakpoint) {
-            Err(error) if !error.is_death() => {
+            Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.anomalies.lost += 1;
                 self.space.lift(trap)?;

@@ -4,23 +4,23 @@
 //! and let go. A program that ends otherwise (exit_group of its own, a deadly signal) is read when the last of its threads
 //! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
 
+use super::heapcapture::{HeapCapture, HeapRead};
+use super::leakrecord::{LeakScan, ScanRecord};
 use super::process::Process;
-use super::space::{Annotation, OwnSuppressions};
+use super::space::Annotation;
 use super::stops::Stops;
 use super::tasks::Role;
-use super::{Recording, SessionError};
 use crate::addr::{Addr, FunctionId};
 use crate::arch::Regs;
-use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
+use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::roots::{RootSources, ThreadState, find};
-use crate::leaks::{Graph, RootKind, RootWord, Scan, ScanOptions};
+use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RawRegs, Stopped};
 use crate::tracer::{Result, TracerError, control};
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeSet, HashMap};
-use std::ops::Range;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for that have been told to stop.
@@ -34,107 +34,6 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// `SYS_exit`, the end of one thread alone; of a thread that ends with its process the register holds something else.
 const SYS_EXIT: u64 = 60;
-
-/// A leak scan that was made.
-#[derive(Debug)]
-pub struct ScanRecord {
-    /// The classes.
-    pub scan: Scan,
-    /// The sites of its blocks.
-    pub sites: FxHashMap<SiteId, SiteKey>,
-    /// The heap at that moment.
-    pub snapshot: Snapshot,
-    /// When memory was read.
-    pub moment: ScanMoment,
-    /// For how long the process stood still, ns.
-    pub stopped_ns: u64,
-    /// The threads' names, by id.
-    pub thread_names: HashMap<i32, String>,
-    /// Suppressions that the program has in itself.
-    pub own_suppressions: Vec<OwnSuppressions>,
-}
-
-/// What was read while the program stood still: what a classification needs.
-#[derive(Debug)]
-struct HeapRead {
-    graph: Graph,
-    sites: FxHashMap<SiteId, SiteKey>,
-    thread_names: HashMap<i32, String>,
-}
-
-/// The heap of a program that lives on, read and not classified yet: that takes longer, and can be done while it runs.
-#[derive(Debug)]
-pub struct HeapCapture {
-    recording: Recording,
-    read: HeapRead,
-    stopped_ns: u64,
-}
-
-impl HeapCapture {
-    /// Classifies the blocks. What the session had found out by then, with the scan in it.
-    pub fn classify(self) -> Recording {
-        let Self { mut recording, read, stopped_ns } = self;
-        let HeapRead { graph, sites, thread_names } = read;
-        recording.leaks = LeakScan::Done(Box::new(ScanRecord {
-            scan: graph.classify(),
-            sites,
-            snapshot: Snapshot::default(),
-            moment: ScanMoment::Request,
-            stopped_ns,
-            thread_names,
-            own_suppressions: Vec::new(),
-        }));
-        recording
-    }
-}
-
-/// What became of the leak scan.
-#[derive(Debug)]
-pub enum LeakScan {
-    /// None was asked for.
-    NotWanted,
-    /// None could be made; the cause in words.
-    Missed(String),
-    /// It was made.
-    Done(Box<ScanRecord>),
-}
-
-/// The state of the leak scan in a session.
-#[derive(Debug, Default)]
-pub(super) struct LeakWatch {
-    /// Threads that have reported their end together with their process's.
-    ended: Vec<ThreadState>,
-    /// The names that they had.
-    names: HashMap<i32, String>,
-    /// Memory whose pointers count, as the program says.
-    regions: Vec<Range<Addr>>,
-    done: Option<Box<ScanRecord>>,
-    failure: Option<String>,
-}
-
-impl LeakWatch {
-    /// No scan can be made any more, for this reason.
-    pub(super) fn give_up(&mut self, why: String) {
-        self.failure.get_or_insert(why);
-    }
-
-    /// That of a copy of the process.
-    pub(super) fn fork(&self) -> Self {
-        Self { regions: self.regions.clone(), ..Self::default() }
-    }
-
-    /// What became of it, for a session that wanted one.
-    pub(super) fn into_scan(self, exit: Option<crate::profile::Exit>) -> LeakScan {
-        match (self.done, self.failure, exit) {
-            (Some(done), ..) => LeakScan::Done(done),
-            (None, Some(cause), _) => LeakScan::Missed(cause),
-            (None, None, Some(_)) => {
-                LeakScan::Missed("the program disappeared before its memory could be read".to_owned())
-            }
-            (None, None, None) => LeakScan::Missed("tracing was ended before the program ended".to_owned()),
-        }
-    }
-}
 
 impl Process {
     /// A thread has entered a function by which the program tells of its memory.
@@ -216,7 +115,7 @@ impl Process {
     }
 
     /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
-    pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> std::result::Result<(), SessionError> {
+    pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
         if self.settings.leak_scan.is_some() && self.leaks.done.is_none() {
             let began = Instant::now();
             let threads = self.halt(None, stops)?;
@@ -226,7 +125,7 @@ impl Process {
             }
         }
         match control::send(self.pid, control::KILL) {
-            Err(error) if !error.is_death() => Err(error.into()),
+            Err(error) if !error.is_out_of_reach() => Err(error),
             _ => Ok(()),
         }
     }
@@ -249,7 +148,7 @@ impl Process {
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is let go.
     pub(super) fn scan_before_detach(&mut self, stops: &mut Stops) {
-        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.attached {
+        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
             return;
         }
         match self.capture(stops) {
@@ -305,7 +204,7 @@ impl Process {
             task.interrupted = true;
         }
         match ptrace::interrupt(tid) {
-            Err(error) if !error.is_death() => Err(error),
+            Err(error) if !error.is_out_of_reach() => Err(error),
             _ => Ok(()),
         }
     }

@@ -17,7 +17,7 @@ impl Process {
         raw.0.rdi as u32 == TRACEME
             && self.tasks.get(tid).is_some_and(|task| match task.role {
                 Role::Borrower => stops.is_in_vfork(tid),
-                Role::Thread => self.parent.is_some() && self.tasks.len() == 1,
+                Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
             })
     }
 

@@ -53,14 +53,14 @@ impl Process {
     /// Gives the current address space the probes that are wanted now.
     pub(super) fn apply_probing(&mut self) {
         let probing = match (self.is_paused(), self.model.totals().live_blocks) {
-            _ if !self.selected => Probing::None,
+            _ if !self.identity.selected => Probing::None,
             (false, _) => Probing::All,
             (true, 0) => Probing::None,
             (true, _) => Probing::Ends,
         };
         match self.space.set_probing(probing, &self.settings.table) {
             Ok(()) => {}
-            Err(error) if error.is_death() => {}
+            Err(error) if error.is_out_of_reach() => {}
             Err(error) => self.warn_once(error.to_string()),
         }
     }
@@ -88,7 +88,7 @@ impl Process {
         if self.is_paused()
             && !self.calls.any_pending()
             && let Err(error) = self.space.unwatch_return(site)
-            && !error.is_death()
+            && !error.is_out_of_reach()
         {
             self.warn_once(error.to_string());
         }

@@ -1,6 +1,6 @@
 //! What others ask of a session while it traces: a queue between the thread that talks to them and the tracer thread.
 
-use super::leakscan::HeapCapture;
+use super::heapcapture::HeapCapture;
 use crate::tracer::control::Control;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,8 @@
 //! one program have most of their stacks in common, once these are told by places in modules instead of addresses; and most
 //! of what they count is small numbers.
 
-use super::recording::{ModuleRecord, Recording};
+use super::modulerecord::ModuleRecord;
+use super::recording::Recording;
 use crate::addr::{FrameAddr, ModuleId, StackId};
 use crate::unwinder::{Frame, StackTable};
 use flate2::Compression;

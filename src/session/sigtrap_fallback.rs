@@ -10,12 +10,14 @@
 //! just run into breakpoints. Those would go on within an instruction. So it is given back when no thread can be at a breakpoint:
 //! by the last that is let go.
 
+use super::action::{Action, Serving};
 use super::process::Process;
-use super::processes::Slot;
-use super::stops::{Serving, Stops};
+use super::signalstate::{FallbackState, IGNORING, NobodyLeft, SIGTRAP_BIT, TrapAction};
+use super::slots::Slot;
+use super::stops::Stops;
 use super::tasks::{Role, Task};
-use super::trapmask::{SIGTRAP_BIT, TrapAction};
-use super::{Action, Session};
+
+use super::Session;
 use crate::addr::Addr;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
@@ -26,32 +28,6 @@ use crate::tracer::{Result, TracerError, control, procfs};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Whether the handler is installed in the current image.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) enum FallbackState {
-    /// Not yet.
-    #[default]
-    Unset,
-    /// It is, or was when it was looked at last; None: it may have been taken away since.
-    Set(SigtrapFallback, Option<Instant>),
-    /// It is not, and will not be.
-    Never,
-}
-
-impl FallbackState {
-    /// The handler, if it may be there.
-    pub(super) const fn handler(self) -> Option<SigtrapFallback> {
-        match self {
-            Self::Set(handler, _) => Some(handler),
-            Self::Unset | Self::Never => None,
-        }
-    }
-}
-
-/// There is no thread that could take the handler out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NobodyLeft;
-
 /// How often it is looked at whether the handler is still there: a trap in a thread that blocks SIGTRAP removes it.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -60,9 +36,6 @@ const EARLY: Duration = Duration::from_secs(1);
 
 /// How often a request is repeated on which the program's life depends.
 const ATTEMPTS: u32 = 3;
-
-/// The action of a program that ignores a signal.
-pub(super) const IGNORING: KernelAction = [sigtrap_fallback::IGNORE, 0, 0, 0];
 
 /// The default action.
 const DEFAULT: KernelAction = [0; 4];
@@ -108,7 +81,7 @@ impl Session {
                         };
                         let status = match called {
                             Ok(other) => other.unwrap_or(status),
-                            Err(error) if error.is_death() => status,
+                            Err(error) if error.is_out_of_reach() => status,
                             Err(error) => return Err(error),
                         };
                         return self.on_stop(tid, status, stopped);
@@ -133,7 +106,7 @@ impl Process {
         thread: &Stopped,
         stops: &Stops,
     ) -> Result<Option<WaitStatus>> {
-        let handler = match self.fallback {
+        let handler = match self.signals.fallback {
             FallbackState::Never => return Ok(None),
             FallbackState::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => {
                 return Ok(None);
@@ -141,21 +114,21 @@ impl Process {
             _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_borrower(tid, thread),
             FallbackState::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
-                    self.fallback = FallbackState::Set(handler, Some(Instant::now()));
+                    self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
                     return Ok(None);
                 }
                 handler
             }
             FallbackState::Unset => {
                 // Back at a breakpoint, the thread is done with what the handler had to be taken out for.
-                self.yielded.remove(&tid);
-                if !self.yielded.is_empty() || !self.leaves_trap_alone() {
+                self.signals.yielded.remove(&tid);
+                if !self.signals.yielded.is_empty() || !self.leaves_trap_alone() {
                     return Ok(None);
                 }
                 match self.prepare_sigtrap_fallback()? {
                     Some(handler) => handler,
                     None => {
-                        self.fallback = FallbackState::Never;
+                        self.signals.fallback = FallbackState::Never;
                         return Ok(None);
                     }
                 }
@@ -163,28 +136,28 @@ impl Process {
         };
         // A filter may kill the program for a system call that it would never make itself.
         if procfs::has_seccomp(tid) {
-            self.fallback = FallbackState::Never;
+            self.signals.fallback = FallbackState::Never;
             return Ok(None);
         }
         // Not afterwards: it may be installed although the call is broken off.
-        self.fallback = FallbackState::Set(handler, None);
+        self.signals.fallback = FallbackState::Set(handler, None);
         self.space.tell_guardian_of(Some(handler));
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.install(&mut caller)? {
             RemoteCall::Ended(status) => return Ok(Some(status)),
             RemoteCall::Done(0) => {
-                self.fallback = FallbackState::Set(handler, Some(Instant::now()));
+                self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
                 self.note_handler_installed();
                 // From now on the program can do without us.
-                if self.exit_kill && self.tasks.len() == 1 && stops.expected.is_empty() {
+                if self.teardown.exit_kill && self.tasks.len() == 1 && stops.expected.is_empty() {
                     thread.live_on()?;
-                    self.exit_kill = false;
+                    self.teardown.exit_kill = false;
                 }
             }
             RemoteCall::Done(error) => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
-                self.fallback = FallbackState::Never;
+                self.signals.fallback = FallbackState::Never;
                 self.space.tell_guardian_of(None);
             }
         }
@@ -204,7 +177,7 @@ impl Process {
         if self.settings.guardian.is_none() {
             return Ok(());
         }
-        self.fallback_at_stop = true;
+        self.signals.fallback_at_stop = true;
         self.interrupt(tid)
     }
 
@@ -223,7 +196,7 @@ impl Process {
     }
 
     const fn has_no_sigtrap_fallback_yet(&self) -> bool {
-        matches!(self.fallback, FallbackState::Unset)
+        matches!(self.signals.fallback, FallbackState::Unset)
     }
 
     pub(super) fn is_own_thread(&self, tid: i32) -> bool {
@@ -253,7 +226,7 @@ impl Process {
         match handler.remove(&mut caller)? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
-                self.fallback = FallbackState::Unset;
+                self.signals.fallback = FallbackState::Unset;
                 self.space.tell_guardian_of(None);
                 Ok(None)
             }
@@ -262,7 +235,7 @@ impl Process {
 
     /// Puts the program's own action back: takes the handler out, if it may be there. Some: the thread's end was reported instead.
     pub(super) fn retire_sigtrap_fallback(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
-        match self.fallback.handler() {
+        match self.signals.fallback.handler() {
             Some(handler) => self.remove_sigtrap_fallback(thread, handler),
             None if self.has_lost_ignoring() => {
                 let home = self.home_of(thread)?;
@@ -274,8 +247,8 @@ impl Process {
 
     /// A thread with SIGTRAP blocked was at a breakpoint: the kernel has then taken the handler out.
     pub(super) const fn suspect_sigtrap_fallback(&mut self) {
-        if let FallbackState::Set(handler, _) = self.fallback {
-            self.fallback = FallbackState::Set(handler, None);
+        if let FallbackState::Set(handler, _) = self.signals.fallback {
+            self.signals.fallback = FallbackState::Set(handler, None);
         }
     }
 
@@ -284,7 +257,7 @@ impl Process {
         if !self.shares_trap_action(thread.tid()) {
             return self.retire_sigtrap_fallback_of_borrower(thread);
         }
-        self.yielded.insert(thread.tid());
+        self.signals.yielded.insert(thread.tid());
         self.retire_sigtrap_fallback(thread)
     }
 
@@ -298,12 +271,14 @@ impl Process {
                 return Ok(Action::Resume(0));
             }
             // What the kernel forces is not: the action is reset.
-            self.trap_mask.action = TrapAction::Default;
-            self.fallback = FallbackState::Unset;
+            self.signals.trap_mask.action = TrapAction::Default;
+            self.signals.fallback = FallbackState::Unset;
             self.space.tell_guardian_of(None);
             let home = self.home_of(thread)?;
             self.set_trap_action(thread, home, DEFAULT)?
-        } else if shares && self.fallback.handler().is_some() || !shares && self.has_sigtrap_fallback_of_borrower(tid) {
+        } else if shares && self.signals.fallback.handler().is_some()
+            || !shares && self.has_sigtrap_fallback_of_borrower(tid)
+        {
             self.yield_trap_action(thread)?
         } else {
             return Ok(Action::Resume(SIGTRAP));
@@ -320,7 +295,7 @@ impl Process {
     pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
         let taken_out = || self.space.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
-        let Some(handler) = self.fallback.handler().or_else(taken_out) else { return Ok(()) };
+        let Some(handler) = self.signals.fallback.handler().or_else(taken_out) else { return Ok(()) };
         let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
         if is_as_it_was || procfs::has_seccomp(child.tid()) {
@@ -332,19 +307,19 @@ impl Process {
 
     /// A followed child, which has just been forked and is stopped, has the handler if its parent had it at that moment.
     pub(super) fn inherit_sigtrap_fallback(&mut self, parent: &Self, child: &Stopped) -> Result<()> {
-        if matches!(parent.fallback, FallbackState::Never) {
-            self.fallback = FallbackState::Never;
+        if matches!(parent.signals.fallback, FallbackState::Never) {
+            self.signals.fallback = FallbackState::Never;
             return Ok(());
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         if let Some(handler) = self.space.known_sigtrap_fallback().filter(|_| caught)
             && self.leaves_trap_alone()
         {
-            self.fallback = FallbackState::Set(handler, None);
+            self.signals.fallback = FallbackState::Set(handler, None);
             self.space.tell_guardian_of(Some(handler));
-            if self.exit_kill {
+            if self.teardown.exit_kill {
                 child.live_on()?;
-                self.exit_kill = false;
+                self.teardown.exit_kill = false;
             }
         }
         Ok(())
@@ -353,8 +328,8 @@ impl Process {
     /// Whether a detach has to take the handler out.
     pub(super) fn has_handler_to_retire(&self) -> bool {
         // A filter may kill the program for a system call that it would never make itself.
-        (self.fallback.handler().is_some() || self.has_lost_ignoring())
-            && self.exit.is_none()
+        (self.signals.fallback.handler().is_some() || self.has_lost_ignoring())
+            && self.teardown.exit.is_none()
             && !procfs::has_seccomp(self.pid)
     }
 
@@ -387,7 +362,7 @@ impl Process {
             };
             match retired {
                 Err(TracerError::Unresponsive { .. }) => return false,
-                Err(error) if !error.is_death() => tracing::warn!("{error}"),
+                Err(error) if !error.is_out_of_reach() => tracing::warn!("{error}"),
                 _ => break,
             }
         }

@@ -23,7 +23,7 @@ pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
 pub use original::OriginalMemory;
 
-use super::recording::ModuleRecord;
+use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::allocators::select::{ModuleSymbols, Probe};
 use crate::allocators::{AllocatorTable, Family, Kind};

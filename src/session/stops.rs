@@ -1,7 +1,7 @@
 //! What the kernel has reported and nobody has dealt with yet: stops, ends, and the tasks that are about to appear.
 
-use super::Action;
-use super::processes::Slot;
+use super::action::Serving;
+use super::slots::Slot;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::waiting::Waiting;
@@ -12,20 +12,11 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 /// Every this many stops of a program with threads, all that wait are served in turn.
 const FAIRNESS: u32 = 16;
 
-/// A stop that is being answered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Serving {
-    pub(super) tid: i32,
-    pub(super) status: WaitStatus,
-    /// What was decided, once it was.
-    pub(super) answer: Option<Action>,
-}
-
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Stops {
     /// The process that each known task belongs to.
-    homes: FxHashMap<i32, Slot>,
+    owners: FxHashMap<i32, Slot>,
     /// Stops that were reported but not served yet, oldest first.
     pub(super) waiting: VecDeque<(i32, WaitStatus, Stopped)>,
     /// Ends that were reported but not noted yet.
@@ -64,7 +55,7 @@ pub(super) enum Next {
 impl Stops {
     pub(super) fn new() -> Self {
         Self {
-            homes: FxHashMap::default(),
+            owners: FxHashMap::default(),
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
             expected: HashSet::new(),
@@ -80,18 +71,18 @@ impl Stops {
     }
 
     /// The process that a task belongs to, if it is known.
-    pub(super) fn home(&self, tid: i32) -> Option<Slot> {
-        self.homes.get(&tid).copied()
+    pub(super) fn owner_of(&self, tid: i32) -> Option<Slot> {
+        self.owners.get(&tid).copied()
     }
 
     /// A task belongs to the process in `slot` from now on.
-    pub(super) fn settle(&mut self, tid: i32, slot: Slot) {
-        self.homes.insert(tid, slot);
+    pub(super) fn assign(&mut self, tid: i32, slot: Slot) {
+        self.owners.insert(tid, slot);
     }
 
     /// A task is gone, or no longer ours.
     pub(super) fn forget(&mut self, tid: i32) {
-        self.homes.remove(&tid);
+        self.owners.remove(&tid);
     }
 
     /// The next stop or end, oldest first; waits for one if there is none. `pinned`: the program shares our CPU.
@@ -102,7 +93,7 @@ impl Stops {
         if let Some((tid, status, stopped)) = self.waiting.pop_front() {
             return Ok(Next::Stop(tid, status, stopped));
         }
-        Ok(match self.wait.next(self.homes.len(), pinned)? {
+        Ok(match self.wait.next(self.owners.len(), pinned)? {
             Waited::Task(tid, status, Some(stopped)) => Next::Stop(tid, status, stopped),
             Waited::Task(tid, status, None) => {
                 self.note_end(tid);
@@ -117,7 +108,7 @@ impl Stops {
     /// task first, and old threads would stand still while new ones are busy.
     pub(super) fn be_fair(&mut self) -> Result<()> {
         self.turn = self.turn.wrapping_add(1);
-        if self.waiting.is_empty() && self.homes.len() > 1 && self.turn.is_multiple_of(FAIRNESS) {
+        if self.waiting.is_empty() && self.owners.len() > 1 && self.turn.is_multiple_of(FAIRNESS) {
             self.collect()?;
         }
         Ok(())
@@ -210,7 +201,7 @@ impl Stops {
         }
         // The parent's stop may be reported when the new task has come and gone.
         let was_early = self.early.remove(&new);
-        if !was_early && !self.homes.contains_key(&new) && procfs::state(new, new).is_some() {
+        if !was_early && !self.owners.contains_key(&new) && procfs::state(new, new).is_some() {
             self.expected.insert(new);
         }
         Ok(())
@@ -242,7 +233,7 @@ impl Stops {
             WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
                 let new = parent.event_message().ok().and_then(|message| i32::try_from(message).ok());
                 new.is_none_or(|new| {
-                    stopped.contains(&new) || self.early.contains(&new) || self.homes.contains_key(&new)
+                    stopped.contains(&new) || self.early.contains(&new) || self.owners.contains_key(&new)
                 })
             }
             _ => true,

@@ -8,7 +8,7 @@
 //! there is a probe of the allocator, as the first hit can be the one that resets it.
 
 use super::process::Process;
-use super::sigtrap_fallback::IGNORING;
+use super::signalstate::{IGNORING, SIGTRAP_BIT, Seen, TrapAction, bit};
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use crate::session::space::Ensured;
@@ -17,37 +17,9 @@ use crate::tracer::remote::{KernelAction, RemoteCall};
 use crate::tracer::sigtrap_fallback::IGNORE;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
-use rustc_hash::FxHashMap;
-
-/// Which breakpoints were hit with all signals blocked: the same ones will be again.
-#[derive(Debug, Default)]
-pub struct TrapMask {
-    pub(super) action: TrapAction,
-    by_breakpoint: FxHashMap<(i32, Addr), Seen>,
-    /// The masks of threads that were seen with SIGTRAP blocked, by thread.
-    blocking: FxHashMap<i32, u64>,
-    /// How often a handler, the program's or ours, was installed by us.
-    installed: u64,
-    /// How often it had been when a thread was let go on from a breakpoint.
-    resumed: FxHashMap<i32, u64>,
-    /// The same for threads that have not been at one yet.
-    installed_at_first: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    blocked: bool,
-    hits: u32,
-}
 
 /// Every this many hits of a breakpoint the mask is looked at again: it costs 0.7 µs.
 const SAMPLE: u32 = 64;
-
-const fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
-}
-
-pub(super) const SIGTRAP_BIT: u64 = bit(SIGTRAP);
 
 /// SIGKILL and SIGSTOP can't be blocked; glibc keeps 32 and 33 for itself and leaves them open.
 const UNTOLD: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
@@ -55,18 +27,6 @@ const UNTOLD: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
 /// Whether SIGTRAP must have been blocked too: all else is.
 const fn looks_forced_open(mask: u64) -> bool {
     mask & SIGTRAP_BIT == 0 && mask | UNTOLD == u64::MAX
-}
-
-/// What the program wants to happen at a SIGTRAP, where that is not the default.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum TrapAction {
-    /// The default action, which the kernel's reset leaves as it is.
-    #[default]
-    Default,
-    /// Something else, that has to be asked for at a moment when it has not been reset yet.
-    Unknown,
-    /// This.
-    Known(KernelAction),
 }
 
 /// What a trap has left of the handler for SIGTRAP, the program's or ours.
@@ -88,23 +48,6 @@ const HANDLER_LOST: &str = "the program handles SIGTRAP, and had it blocked when
 const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel has reset that to the default action when a probe was hit, and \
                              it could not be put back: a SIGTRAP would end the program now";
 
-impl TrapMask {
-    /// That of a process that the thread `parent` has forked, whose thread is `child`.
-    pub(super) fn of_forked(&self, parent: i32, child: i32) -> Self {
-        let blocking = self.blocking.get(&parent).map(|mask| (child, *mask)).into_iter().collect();
-        Self { action: self.action, blocking, ..Self::default() }
-    }
-
-    /// That of the program which this one becomes by exec: to ignore the signal is inherited.
-    pub(super) fn of_next_image(&self) -> Self {
-        let action = match self.action {
-            TrapAction::Known([IGNORE, ..]) => self.action,
-            _ => TrapAction::Default,
-        };
-        Self { action, ..Self::default() }
-    }
-}
-
 impl Process {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it. Some:
     /// the thread's end was reported instead.
@@ -115,8 +58,9 @@ impl Process {
         raw: &RawRegs,
         at: Addr,
     ) -> Result<Option<WaitStatus>> {
-        let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
-        let careful = self.trap_mask.action != TrapAction::Default || self.trap_mask.blocking.contains_key(&tid);
+        let seen = self.signals.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
+        let careful =
+            self.signals.trap_mask.action != TrapAction::Default || self.signals.trap_mask.blocking.contains_key(&tid);
         let look = careful || seen.blocked || seen.hits.is_multiple_of(SAMPLE);
         seen.hits = seen.hits.wrapping_add(1);
         if !look {
@@ -126,20 +70,20 @@ impl Process {
         let mask = thread.signal_mask()?;
         if self.was_blocked(tid, mask, handler) {
             if looks_forced_open(mask)
-                && let Some(seen) = self.trap_mask.by_breakpoint.get_mut(&(tid, at))
+                && let Some(seen) = self.signals.trap_mask.by_breakpoint.get_mut(&(tid, at))
             {
                 seen.blocked = true;
             }
             // Where all is blocked, that mostly lasts for a moment: the mask itself tells again.
             if careful && !looks_forced_open(mask) {
-                self.trap_mask.blocking.insert(tid, mask | SIGTRAP_BIT);
+                self.signals.trap_mask.blocking.insert(tid, mask | SIGTRAP_BIT);
             }
             thread.set_signal_mask(mask | SIGTRAP_BIT)?;
             self.suspect_sigtrap_fallback();
         } else if mask & SIGTRAP_BIT == 0 {
-            self.trap_mask.blocking.remove(&tid);
+            self.signals.trap_mask.blocking.remove(&tid);
         }
-        let repaired = match self.trap_mask.action {
+        let repaired = match self.signals.trap_mask.action {
             TrapAction::Default => None,
             // Our handler stands there meanwhile: see [`super::sigtrap_fallback`].
             TrapAction::Known([IGNORE, ..]) if self.shares_trap_action(tid) => None,
@@ -149,25 +93,25 @@ impl Process {
             TrapAction::Known(_) => None,
             TrapAction::Unknown if handler == HandlerAtTrap::Reset => {
                 self.warn_once(HANDLER_LOST.to_owned());
-                self.trap_mask.action = TrapAction::Default;
+                self.signals.trap_mask.action = TrapAction::Default;
                 None
             }
             TrapAction::Unknown => self.learn_trap_action(thread, raw.before_trap())?,
         };
         if careful {
-            self.trap_mask.resumed.insert(tid, self.trap_mask.installed);
+            self.signals.trap_mask.resumed.insert(tid, self.signals.trap_mask.installed);
         }
         Ok(repaired)
     }
 
     /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see [`super::sigtrap_fallback`].
     pub(super) const fn ignores_trap(&self) -> bool {
-        matches!(self.trap_mask.action, TrapAction::Known([IGNORE, ..]))
+        matches!(self.signals.trap_mask.action, TrapAction::Known([IGNORE, ..]))
     }
 
     /// Whether the program has no handler for SIGTRAP, so that it can have ours.
     pub(super) fn leaves_trap_alone(&self) -> bool {
-        self.trap_mask.action == TrapAction::Default || self.ignores_trap()
+        self.signals.trap_mask.action == TrapAction::Default || self.ignores_trap()
     }
 
     /// Whether the program ignores SIGTRAP, but the kernel does not know that at present.
@@ -177,8 +121,8 @@ impl Process {
 
     /// What a trap of this thread has left of the handler for SIGTRAP.
     fn handler_at_trap(&self, tid: i32) -> HandlerAtTrap {
-        let expected = match self.trap_mask.action {
-            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.fallback.handler().is_some(),
+        let expected = match self.signals.trap_mask.action {
+            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.signals.fallback.handler().is_some(),
             TrapAction::Known(_) | TrapAction::Unknown => true,
         };
         if !expected {
@@ -187,8 +131,9 @@ impl Process {
         if procfs::status_signals(tid, "SigCgt").is_none_or(|set| set & SIGTRAP_BIT == 0) {
             return HandlerAtTrap::Reset;
         }
-        let installed = self.trap_mask.resumed.get(&tid).copied().unwrap_or(self.trap_mask.installed_at_first);
-        if installed == self.trap_mask.installed { HandlerAtTrap::Untouched } else { HandlerAtTrap::Installed }
+        let installed =
+            self.signals.trap_mask.resumed.get(&tid).copied().unwrap_or(self.signals.trap_mask.installed_at_first);
+        if installed == self.signals.trap_mask.installed { HandlerAtTrap::Untouched } else { HandlerAtTrap::Installed }
     }
 
     /// Whether a thread that has hit a breakpoint, and has `mask` since, had SIGTRAP blocked before.
@@ -201,7 +146,7 @@ impl Process {
             return false;
         }
         looks_forced_open(mask)
-            || self.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
+            || self.signals.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
             || handler == HandlerAtTrap::Reset && !self.leaves_trap_alone() && !self.others_stand_at_stops(tid)
     }
 
@@ -212,19 +157,19 @@ impl Process {
 
     /// A handler for SIGTRAP was installed by us.
     pub(super) const fn note_handler_installed(&mut self) {
-        self.trap_mask.installed = self.trap_mask.installed.wrapping_add(1);
+        self.signals.trap_mask.installed = self.signals.trap_mask.installed.wrapping_add(1);
     }
 
     /// At an attach, before there is a probe of the allocator: what was installed until now was installed before all hits.
     pub(super) const fn begin_to_watch_trap_action(&mut self) {
-        self.trap_mask.installed_at_first = self.trap_mask.installed;
+        self.signals.trap_mask.installed_at_first = self.signals.trap_mask.installed;
     }
 
     /// A thread has ended.
     pub(super) fn forget_trap_mask(&mut self, tid: i32) {
-        self.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
-        self.trap_mask.blocking.remove(&tid);
-        self.trap_mask.resumed.remove(&tid);
+        self.signals.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
+        self.signals.trap_mask.blocking.remove(&tid);
+        self.signals.trap_mask.resumed.remove(&tid);
         self.forget_trap_of_borrower(tid);
     }
 
@@ -237,7 +182,7 @@ impl Process {
     /// After a detach: tells what could not be kept.
     pub(super) fn note_trap_action_left(&mut self) {
         let has = |key| procfs::status_signals(self.pid, key).map(|set| set & SIGTRAP_BIT != 0);
-        let lost = match self.trap_mask.action {
+        let lost = match self.signals.trap_mask.action {
             TrapAction::Default => None,
             TrapAction::Known([IGNORE, ..]) => has("SigIgn").filter(|kept| !kept).map(|_| IGNORING_LOST),
             TrapAction::Known(_) | TrapAction::Unknown => has("SigCgt").filter(|kept| !kept).map(|_| HANDLER_LOST),
@@ -265,7 +210,7 @@ impl Process {
             return Ok(None);
         }
         let handler = self.space.memory.read_u64(Addr(action));
-        self.trap_mask.action = match handler {
+        self.signals.trap_mask.action = match handler {
             Some(0) => TrapAction::Default,
             Some(IGNORE) => TrapAction::Known(IGNORING),
             _ => TrapAction::Unknown,
@@ -282,20 +227,20 @@ impl Process {
         for thread in self.tasks.tids() {
             let mask = procfs::status_signals(thread, "SigBlk");
             if let Some(mask) = mask.filter(|mask| mask & SIGTRAP_BIT != 0) {
-                self.trap_mask.blocking.insert(thread, mask);
+                self.signals.trap_mask.blocking.insert(thread, mask);
             }
         }
         let has = |key| procfs::status_signals(tid, key).is_some_and(|set| set & SIGTRAP_BIT != 0);
         if has("SigIgn") {
-            self.trap_mask.action = TrapAction::Known(IGNORING);
+            self.signals.trap_mask.action = TrapAction::Known(IGNORING);
         } else if has("SigCgt") {
-            self.trap_mask.action = TrapAction::Unknown;
+            self.signals.trap_mask.action = TrapAction::Unknown;
         }
     }
 
     /// Whether SIGTRAP's action is to be asked for yet.
     pub(super) fn has_trap_action_to_learn(&self) -> bool {
-        self.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.pid)
+        self.signals.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.pid)
     }
 
     /// Asks for SIGTRAP's action, by a thread that goes on with the registers `home`. Some: its end was reported instead.
@@ -314,9 +259,10 @@ impl Process {
                 for (at, word) in (0..).zip(&mut action) {
                     *word = caller.memory.read_word_uncached(scratch.at.add(8 * at)).unwrap_or(0);
                 }
-                self.trap_mask.action = if action[0] == 0 { TrapAction::Default } else { TrapAction::Known(action) };
+                self.signals.trap_mask.action =
+                    if action[0] == 0 { TrapAction::Default } else { TrapAction::Known(action) };
             }
-            RemoteCall::Done(_) => self.trap_mask.action = TrapAction::Default,
+            RemoteCall::Done(_) => self.signals.trap_mask.action = TrapAction::Default,
         }
         caller.return_stack(&scratch)?;
         Ok(None)

@@ -2,7 +2,6 @@
 
 use super::alarm::Alarm;
 use super::injection::{self, Call};
-use super::sigtrap_fallback::RESUME_FLAG;
 use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, procfs};
 use crate::addr::Addr;
@@ -21,6 +20,10 @@ pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEVFORKDONE
     | libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACESYSGOOD;
+
+/// Bit 16 of the flags register (RF). A thread that we have moved past a breakpoint has it set, and no thread has it right behind an
+/// int3: so the [SIGTRAP fallback](super::sigtrap_fallback) leaves it where it is.
+pub const RESUME_FLAG: u64 = 1 << 16;
 
 /// What a stop at a system call's entry or exit is reported as (PTRACE_O_TRACESYSGOOD). Without that option it would be SIGTRAP,
 /// which the kernel sends to a thread whose tracer dies before it has waited for the stop; this is no signal.
@@ -177,7 +180,7 @@ pub(super) fn let_end(tid: i32) -> Result<bool> {
     }
     if let Waited::Task(_, _, Some(stopped)) = poll_task(tid)? {
         match stopped.resume(0) {
-            Err(error) if !error.is_death() => return Err(error),
+            Err(error) if !error.is_out_of_reach() => return Err(error),
             _ => {}
         }
     }
@@ -189,7 +192,7 @@ fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
     let stopped = Stopped { tid };
     if signal == libc::SIGTRAP {
         match stopped.move_before_trap() {
-            Err(error) if !error.is_death() => return Err(error),
+            Err(error) if !error.is_out_of_reach() => return Err(error),
             _ => {}
         }
     }
@@ -203,7 +206,7 @@ fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
 
 /// Whether a task that was stopped is so no longer: it is being killed.
 pub(super) fn is_being_killed(tid: i32) -> bool {
-    matches!((Stopped { tid }).event_message(), Err(error) if error.is_death())
+    matches!((Stopped { tid }).event_message(), Err(error) if error.is_out_of_reach())
 }
 
 /// Lets a stopped task go: its report is no longer there to be taken.

@@ -7,8 +7,7 @@ pub mod code;
 
 use super::memory::TargetMemory;
 use super::procfs::{self, Whereabouts};
-use super::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
-use super::sigtrap_fallback::RESUME_FLAG;
+use super::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::status::WaitStatus;
 use super::{Result, TracerError};
 use crate::addr::Addr;
@@ -106,7 +105,7 @@ impl Caller<'_> {
             }
             Err(error) => {
                 // Its end is to be reported to whoever waits next; or it goes on by itself, by the way back behind the call.
-                errand.over = error.is_death();
+                errand.over = error.is_out_of_reach();
                 if matches!(error, TracerError::Unresponsive { .. }) {
                     self.memory.late_caller = Some(thread.tid());
                 }

@@ -18,9 +18,6 @@ use crate::addr::Addr;
 /// SIG_IGN as a handler.
 pub const IGNORE: u64 = 1;
 
-/// Bit 16 of the flags register.
-pub const RESUME_FLAG: u64 = 1 << 16;
-
 /// The handler, called as handler(signal, siginfo, ucontext), and the function that it returns to.
 const CODE: [u8; 34] = [
     0x81, 0x7e, 0x08, 0x80, 0x00, 0x00, 0x00, // cmpl $SI_KERNEL, si_code(%rsi)

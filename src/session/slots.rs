@@ -1,6 +1,5 @@
-//! The processes under trace.
+//! The table of the processes under trace: each has a slot, by which its tasks know it.
 
-use super::process::Process;
 use rustc_hash::FxHashMap;
 
 /// The place of a process among all of them. It is given to another one when the process has ended.
@@ -8,17 +7,22 @@ use rustc_hash::FxHashMap;
 pub(super) struct Slot(usize);
 
 /// See the module's head.
-#[derive(Debug, Default)]
-pub(super) struct Processes {
-    slots: Vec<Option<Box<Process>>>,
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: Vec<Option<Box<T>>>,
     free: Vec<Slot>,
     by_pid: FxHashMap<i32, Slot>,
 }
 
-impl Processes {
-    /// Adds a process.
-    pub(super) fn insert(&mut self, process: Process) -> Slot {
-        let pid = process.pid;
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), by_pid: FxHashMap::default() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Adds the process with this id.
+    pub(super) fn insert(&mut self, pid: i32, process: T) -> Slot {
         let process = Some(Box::new(process));
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -37,20 +41,18 @@ impl Processes {
     }
 
     /// Takes a process out.
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Process>> {
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<T>> {
         let process = self.slots.get_mut(slot.0)?.take()?;
-        if self.by_pid.get(&process.pid) == Some(&slot) {
-            self.by_pid.remove(&process.pid);
-        }
+        self.by_pid.retain(|_, known| *known != slot);
         self.free.push(slot);
         Some(process)
     }
 
-    pub(super) fn get(&self, slot: Slot) -> Option<&Process> {
+    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
         self.slots.get(slot.0)?.as_deref()
     }
 
-    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Process> {
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
         self.slots.get_mut(slot.0)?.as_deref_mut()
     }
 
@@ -64,11 +66,11 @@ impl Processes {
         (0..self.slots.len()).map(Slot).filter(|slot| self.get(*slot).is_some()).collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Process> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|process| process.as_deref())
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|process| process.as_deref_mut())
     }
 

@@ -1,0 +1,105 @@
+//! What became of the process when tracing broke off, in words.
+
+use std::fmt;
+
+/// What became of the process when tracing broke off.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Aftermath {
+    /// The program has run no instruction.
+    NotStarted,
+    /// Nothing was written to the process yet.
+    Untouched,
+    /// It had ended.
+    Ended,
+    /// It has ended, as code of its could not be restored.
+    Killed {
+        /// Its id.
+        pid: i32,
+        /// Breakpoints that were still in its code.
+        probes: usize,
+    },
+    /// It runs on as if it had never been traced.
+    Restored {
+        /// Its id.
+        pid: i32,
+    },
+    /// It runs on, and can't for long.
+    Damaged {
+        /// Its id.
+        pid: i32,
+        /// Breakpoints that are still in its code.
+        probes: usize,
+        /// Threads that could not be stopped to be let go.
+        threads: usize,
+    },
+}
+
+impl Aftermath {
+    /// What is worst for the user.
+    pub(super) const fn severity(&self) -> u8 {
+        match self {
+            Self::NotStarted | Self::Untouched | Self::Ended => 0,
+            Self::Restored { .. } => 1,
+            Self::Killed { .. } => 2,
+            Self::Damaged { .. } => 3,
+        }
+    }
+
+    /// The process that lives on, if one does.
+    pub const fn survivor(&self) -> Option<i32> {
+        match self {
+            Self::Restored { pid } | Self::Damaged { pid, .. } => Some(*pid),
+            Self::NotStarted | Self::Untouched | Self::Ended | Self::Killed { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Aftermath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted => f.write_str("the program was not started"),
+            Self::Untouched => f.write_str("nothing had been written to the process yet"),
+            Self::Ended => f.write_str("the process has ended"),
+            Self::Killed { pid, probes } => {
+                write!(
+                    f,
+                    "process {pid} was damaged and has died: {probes} breakpoints could not be taken out of its code (SIGTRAP)"
+                )
+            }
+            Self::Restored { pid } => write!(f, "process {pid} runs on with its code restored"),
+            Self::Damaged { pid, probes, threads } => {
+                write!(f, "process {pid} is left damaged")?;
+                if *probes > 0 {
+                    write!(
+                        f,
+                        ": {probes} breakpoints could not be taken out of its code, and it will die by SIGTRAP when it runs \
+                         into one"
+                    )?;
+                }
+                if *threads > 0 {
+                    write!(f, ": {threads} of its threads could not be let go and may die by SIGTRAP")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An end of the tracing that nobody wanted: an error or a panic of heaptrace's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BreakOff {
+    /// What went wrong.
+    pub cause: String,
+    /// What became of the process; of several, of the one that it is worst for.
+    pub aftermath: Aftermath,
+    /// The program that was started, if it lives on: it is a child of ours.
+    pub child: Option<i32>,
+}
+
+impl fmt::Display for BreakOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)
+    }
+}
+
+impl std::error::Error for BreakOff {}

@@ -1,0 +1,236 @@
+//! What a process leaves: its recording, made at its end, or so far.
+
+use super::aftermath::{Aftermath, BreakOff};
+use super::leakrecord::LeakScan;
+use super::modulerecord::ModuleRecord;
+use super::process::Process;
+use super::recording::Recording;
+use crate::allocators::AllocatorTable;
+use crate::elf::{Elf, SymbolKind};
+use crate::heapmodel::{SiteStats, Snapshot};
+use crate::profile::merge::Origin;
+use crate::profile::{Amount, Conditions, Cost, Exit, ProcessInfo, Resident};
+use crate::symbols::{Bytes, Similar};
+use crate::tracer::procfs;
+use crate::unwinder::StackTable;
+use std::sync::Arc;
+
+impl Process {
+    /// What was found out so far, while the process goes on.
+    pub(super) fn interim(&mut self) -> Recording {
+        let snapshot = self.model.snapshot();
+        let (stacks, modules) = self.space.records();
+        let modules = modules.to_vec();
+        let stacks = stacks.clone();
+        self.note_cpu_time();
+        self.cost.wall_ns = self.lived_ns();
+        self.note_thread_names();
+        self.note_peak_resident(self.pid);
+        self.record(snapshot, LeakScan::NotWanted, stacks, modules)
+    }
+
+    /// Looks once more at what a process can change: the names of its threads, and its user.
+    pub(super) fn note_thread_names(&mut self) {
+        self.identity.owner.note(self.pid);
+        for task in self.tasks.iter() {
+            self.identity.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
+        }
+    }
+
+    /// What was found out, at the end, or until the tracing was broken off if it was.
+    pub(super) fn finish(mut self, broken_off: Option<&BreakOff>) -> Recording {
+        if self.teardown.exit.is_none() {
+            self.note_cpu_time();
+        }
+        if broken_off.is_some() {
+            self.teardown.detached = self.teardown.exit.is_none();
+            self.note_peak_resident(self.pid);
+            self.cost.wall_ns = self.lived_ns();
+        }
+        self.note_thread_names();
+        self.warnings.extend(self.space.take_warnings());
+        let mut leaks = match self.settings.leak_scan {
+            Some(_) => std::mem::take(&mut self.leaks).into_scan(self.teardown.exit),
+            None => LeakScan::NotWanted,
+        };
+        let snapshot = match &mut leaks {
+            LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
+            LeakScan::NotWanted | LeakScan::Missed(_) => self.model.snapshot(),
+        };
+        let mut snapshot = snapshot;
+        // What was inherited and is gone says nothing.
+        snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
+        let (stacks, modules) = self.space.take_records();
+        let mut recording = self.record(snapshot, leaks, stacks, modules);
+        if self.settings.follow {
+            // In the profile of all they are another process's. (Ways to a leak may lead over them.)
+            if !self.settings.profile_each && self.settings.leak_scan.is_none() {
+                recording.snapshot.sites.retain(|site| !site.inherited);
+            }
+        }
+        if let Some(broken) = broken_off {
+            recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));
+        }
+        recording.broken_off = broken_off.cloned();
+        recording
+    }
+
+    fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
+        let (root, pid_inside) = self.space.whereabouts();
+        let mut blind_spots = self.space.blind_spots();
+        let inherited = |amount: fn(&SiteStats) -> Amount| {
+            let sites = snapshot.sites.iter().filter(|site| site.inherited);
+            sites.map(amount).fold(Amount::default(), Amount::plus)
+        };
+        let origin = Origin {
+            start_ns: u64::try_from(self.identity.born.duration_since(self.identity.began).as_nanos())
+                .unwrap_or(u64::MAX),
+            inherited_bytes: self.inherited_bytes,
+            inherited: inherited(|site| site.live),
+            inherited_at_peak: inherited(|site| site.at_peak),
+        };
+        let mut anomalies = self.anomalies;
+        let mut warnings = self.warnings.clone();
+        anomalies.dropped_frames += self.calls.dropped_frames();
+        anomalies.lost += snapshot.lost;
+        anomalies.unknown_frees = snapshot.unknown_frees;
+        anomalies.double_frees = snapshot.double_frees;
+        anomalies.mismatched_frees = snapshot.mismatched_frees;
+        let doubtful = snapshot.unknown_frees + snapshot.double_frees;
+        if snapshot.frees_unseen && doubtful > 0 {
+            warnings.push(format!(
+                "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
+                 seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
+                 name such functions)",
+                snapshot.lost
+            ));
+        }
+        if self.unknown_stops > 0 {
+            warnings
+                .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
+        }
+        if self.identity.selected
+            && !self.space.has_probes()
+            && self.teardown.exit.is_none_or(|exit| exit != Exit::Signal(9))
+        {
+            warnings.push(format!(
+                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked \
+                 program needs its symbol table, in itself or in a debug file (--debug-dir). Or name its functions with \
+                 --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
+                self.identity.program
+            ));
+        }
+        let unknown_functions =
+            if self.identity.selected { unknown_functions(&self.settings.table, &modules) } else { Vec::new() };
+        // Of several programs, one may have what another has not.
+        if !self.settings.follow {
+            warnings.extend(unknown_functions.iter().cloned());
+            blind_spots.extend(unknown_functions.iter().cloned());
+        }
+        let paused = self.pause.total();
+        if !paused.is_zero() {
+            warnings.push(format!(
+                "collecting paused for {:.2} s in all: what was allocated then is not in here",
+                paused.as_secs_f64()
+            ));
+        }
+        if self.teardown.detached && self.space.mapped_pad_bytes() > 0 {
+            warnings.push(format!(
+                "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",
+                self.space.mapped_pad_bytes() / 1024
+            ));
+        }
+        let aftermath = self.aftermath();
+        let harmed = matches!(aftermath, Aftermath::Damaged { .. } | Aftermath::Killed { .. });
+        if harmed {
+            warnings.push(aftermath.to_string());
+        }
+        Recording {
+            snapshot,
+            stacks,
+            table: Arc::clone(&self.settings.table),
+            modules,
+            thread_names: self.identity.thread_names.clone(),
+            process: ProcessInfo {
+                pid: self.pid,
+                pid_inside,
+                program: self.identity.program.clone(),
+                command: self.identity.command.clone(),
+                cwd: self.identity.cwd.clone(),
+                started_at: self.identity.started_at,
+                of_another_user: self.identity.owner.is_another,
+                exit: self.teardown.exit,
+                resident: self
+                    .peak_resident
+                    .map(|peak_bytes| Resident { peak_bytes, all_blocks_known: !self.model.may_have_unknown_blocks() }),
+            },
+            origin,
+            parent: self.identity.parent,
+            number: self.identity.number,
+            selected: self.identity.selected,
+            let_go: self.teardown.detached_early,
+            root,
+            attached: self.identity.attached,
+            detached: self.teardown.detached,
+            harmed,
+            user: self.identity.owner.user,
+            cost: Cost {
+                conditions: Conditions {
+                    threads: self.tasks.threads_ever(),
+                    pinned: self.settings.pin,
+                    free_stacks: self.settings.free_stacks,
+                },
+                ..self.cost
+            },
+            anomalies,
+            children: self.children.clone(),
+            images: self.identity.images.clone(),
+            warnings,
+            leaks,
+            blind_spots,
+            unknown_functions,
+            timed_out: self.control.has_timed_out(),
+            broken_off: None,
+            interrupted: false,
+            dismissed: false,
+        }
+    }
+}
+
+/// What was declared with --alloc-fn and --free-fn and is in none of the modules, with what may have been meant.
+fn unknown_functions(table: &AllocatorTable, modules: &[ModuleRecord]) -> Vec<String> {
+    let is_probed = |id| modules.iter().any(|module| module.probed.contains(&id));
+    let mut unknown = Vec::new();
+    for (_, function) in table.iter().filter(|(id, _)| table.is_declared(*id) && !is_probed(*id)) {
+        let wanted = &function.symbol;
+        if !table.declared_symbols().any(|symbol| symbol == wanted) {
+            unknown
+                .push(format!("{wanted}: no such module was loaded, or it has no code there (--alloc-fn, --free-fn)"));
+            continue;
+        }
+        let mut similar = Similar::to(wanted);
+        let mut defined = None;
+        for file in modules.iter().filter_map(|module| module.file.as_ref()) {
+            let Ok(bytes) = Bytes::of_file(file) else { continue };
+            let Ok(elf) = Elf::parse(&bytes) else { continue };
+            defined = defined.or_else(|| elf.find_symbol(wanted).map(|symbol| symbol.kind));
+            similar.look_through(&elf);
+        }
+        let similar = similar.into_names();
+        match defined {
+            // Another name of a function that has a probe.
+            Some(SymbolKind::Function) => {}
+            Some(_) => unknown.push(format!(
+                "{wanted}: this symbol is no function whose place is known, so its calls were not seen (--alloc-fn, --free-fn)"
+            )),
+            None if similar.is_empty() => {
+                unknown.push(format!("{wanted}: no module defines this function (--alloc-fn, --free-fn)"));
+            }
+            None => unknown.push(format!(
+                "{wanted}: no module defines this function (--alloc-fn, --free-fn); similar: {}",
+                similar.join(", ")
+            )),
+        }
+    }
+    unknown
+}

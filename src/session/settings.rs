@@ -1,0 +1,61 @@
+//! What a session is asked for.
+
+use super::requests::Requests;
+use crate::allocators::AllocatorTable;
+use crate::glob::Selection;
+use crate::leaks::ScanOptions;
+use crate::symbols::Search;
+use crate::tracer::control::SignalMask;
+use crate::tracer::guardian::Guardian;
+use crate::tracer::launch::Program;
+use std::sync::Arc;
+
+/// What to trace.
+#[derive(Debug)]
+pub enum Target {
+    /// Start this program.
+    Launch {
+        /// The program, found and prepared.
+        program: Program,
+        /// The signal mask it gets.
+        mask: Box<SignalMask>,
+    },
+    /// Attach to this process.
+    Attach {
+        /// Its id.
+        pid: i32,
+    },
+}
+
+/// How to trace.
+#[derive(Debug)]
+pub struct Settings {
+    /// The allocator functions to probe.
+    pub table: Arc<AllocatorTable>,
+    /// Where debug files are looked for, as heaptrace itself sees them.
+    pub search: Search,
+    /// Frames after which a stack is cut off.
+    pub max_depth: u32,
+    /// Whether to unwind at frees too.
+    pub free_stacks: bool,
+    /// Walk stacks with libunwind, where it is built in.
+    pub libunwind: bool,
+    /// Share one CPU with the target while it has one thread.
+    pub pin: bool,
+    /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
+    pub exit_kill: bool,
+    /// Place no probes until collecting is asked for.
+    pub start_paused: bool,
+    /// Who cleans up if heaptrace is killed.
+    pub guardian: Option<Guardian>,
+    /// What others ask while it traces.
+    pub requests: Arc<Requests>,
+    /// Whether, and how, to look for leaks at the program's end.
+    pub leak_scan: Option<ScanOptions>,
+    /// Whether every process of the tree is traced, rather than the first one only.
+    pub follow: bool,
+    /// Which executables are.
+    pub selection: Selection,
+    /// Whether a profile of each process is wanted, rather than only one of all.
+    pub profile_each: bool,
+}

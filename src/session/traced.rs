@@ -1,0 +1,58 @@
+//! What is left of a whole session.
+
+use super::recording::Recording;
+use super::shelf::{Shelf, Shelved};
+
+/// What was found out of all processes of a session.
+#[derive(Debug)]
+pub struct Traced {
+    /// The one that tracing began with.
+    pub first: Recording,
+    /// Those that were followed, in the order in which they came to be.
+    pub others: Vec<Shelved>,
+    /// Where those lie.
+    pub shelf: Shelf,
+}
+
+impl Traced {
+    /// All of them; of the others, see [`Shelved::rest`].
+    pub fn all(&self) -> impl Iterator<Item = &Recording> {
+        std::iter::once(&self.first).chain(self.others.iter().map(Shelved::rest))
+    }
+
+    /// The same, to be changed.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Recording> {
+        std::iter::once(&mut self.first).chain(self.others.iter_mut().map(Shelved::rest_mut))
+    }
+
+    /// The functions that the user has declared and no program has, in words: taken out of the recordings.
+    pub fn take_unknown_functions(&mut self) -> Vec<String> {
+        let symbol = |unknown: &str| unknown.split(':').next().unwrap_or_default().to_owned();
+        let mut unknown = std::mem::take(&mut self.first.unknown_functions);
+        if !self.first.selected {
+            unknown = self
+                .others
+                .iter()
+                .map(Shelved::rest)
+                .find(|other| other.selected)
+                .map_or(unknown, |other| other.unknown_functions.clone());
+        }
+        for other in self.others.iter().map(Shelved::rest).filter(|other| other.selected) {
+            unknown.retain(|mine| other.unknown_functions.iter().any(|theirs| symbol(theirs) == symbol(mine)));
+        }
+        if !self.others.is_empty() {
+            self.first.warnings.extend(unknown.iter().cloned());
+        }
+        unknown
+    }
+
+    /// Whether the tracing ended as it should, and harmed nobody.
+    pub fn went_well(&self) -> bool {
+        !self.has_harmed() && self.first.broken_off.is_none()
+    }
+
+    /// Whether a process was let go without having got all its code back.
+    pub fn has_harmed(&self) -> bool {
+        self.all().any(|recording| recording.harmed)
+    }
+}
