@@ -10,8 +10,6 @@ pub mod direct;
 pub mod doctor;
 pub mod hook;
 pub mod instances;
-pub mod lookup;
-pub mod naming;
 pub mod progress;
 pub mod run;
 pub mod service;

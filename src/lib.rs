@@ -20,6 +20,7 @@ pub mod leaks;
 pub mod mapped;
 pub mod maps;
 pub mod memory;
+pub mod naming;
 pub mod paths;
 pub mod profile;
 pub mod progress;

@@ -4,8 +4,6 @@ use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
-use super::lookup::Patience;
-use super::naming::{Asked, FIRST, KnownNames, profile};
 use super::{owners, tell, use_color};
 use crate::check::verdict::Circumstances;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
@@ -15,6 +13,7 @@ use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
 use crate::export::summary::{SummaryOptions, summary};
+use crate::naming::{self, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
 use crate::session::{LeakScan, ModuleRecord, Recording, Traced};
 use crate::symbols::DebugServers;
@@ -151,7 +150,8 @@ fn conclude_as(
     let mut waiter = Waiter::new(options.verbosity);
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
-    let known = KnownNames::with(Patience::new(options.verbosity == Verbosity::Quiet, servers));
+    let tell_slowness: Option<fn(&str)> = (options.verbosity != Verbosity::Quiet).then_some(tell);
+    let known = KnownNames::with(Patience::new(tell_slowness, servers));
     let mut work = Work { options, outputs, servers, export, number, known, judging };
     let (profile, files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
@@ -240,9 +240,9 @@ impl Work<'_, '_> {
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
-        let asked = Asked { check: check.is_some(), explain, block: None, servers: self.servers };
+        let wanted = Wanted { check: check.is_some(), explain, servers: self.servers, ..wanted(self.options) };
         let mut circumstances = circumstances(&recording);
-        let mut profile = profile(recording, self.options, asked, &mut self.known);
+        let mut profile = naming::profile(recording, wanted, &mut self.known);
         profile.meta.part = self.number;
         if let Some(signal) = self.known.ended_by() {
             let cause = format!("{} ended the looking up of names, which suppressions need", signal_name(signal));
@@ -253,6 +253,16 @@ impl Work<'_, '_> {
             (judging.judge)(&mut profile, &circumstances);
         }
         profile
+    }
+}
+
+/// Where `options` want names to be looked for.
+pub(super) fn wanted(options: &ProfileOptions) -> Wanted<'_> {
+    Wanted {
+        symbolize: options.symbolize,
+        debug_dirs: &options.debug_dirs,
+        sysroot: options.sysroot.as_deref(),
+        ..Wanted::default()
     }
 }
 

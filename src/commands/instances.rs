@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// How often new processes are looked for where the kernel does not tell of them.
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// For how long a process counts as new then: most execute their program at once.
 const YOUNG: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ impl Instances {
     pub fn of(name: &str) -> Self {
         let events = ExecEvents::subscribe();
         if events.is_none() {
-            tracing::info!("the kernel does not tell us of new processes: they are looked for every {GLANCE:?}");
+            tracing::info!("the kernel does not tell us of new processes: they are looked for every {POLL_INTERVAL:?}");
         }
         Self { name: name.to_owned(), events, taken: HashSet::new(), seen: HashMap::new(), next_sweep: Instant::now() }
     }
@@ -52,7 +52,7 @@ impl Instances {
                 return Ok(Some(instance));
             }
             let news = self.events.as_ref().map(|events| events.wait(SWEEP));
-            let pause = if news.is_some() { Duration::ZERO } else { GLANCE };
+            let pause = if news.is_some() { Duration::ZERO } else { POLL_INTERVAL };
             if control::next_signal(pause).is_some_and(control::is_request_to_end) || enough() {
                 return Ok(None);
             }

@@ -1,6 +1,6 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
-use super::naming::{Asked, KnownNames, profile};
+use super::conclude::wanted;
 use super::tell;
 use crate::addr::Addr;
 use crate::cli::{ProfileOptions, Verbosity};
@@ -8,6 +8,7 @@ use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
 use crate::export::leaks::{LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format};
+use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{ClassAmounts, LeakSite};
 use crate::session::{Answer, HeapCapture, Requests, Wish};
 use crate::tracer::TracerError;
@@ -41,7 +42,7 @@ impl Service {
         };
         tracing::info!("control socket: {}", socket.path().display());
         let served = Arc::clone(&socket);
-        let mut desk = Desk {
+        let mut answerer = Answerer {
             control: Arc::clone(control),
             requests: Arc::clone(requests),
             options: profile.clone(),
@@ -49,7 +50,7 @@ impl Service {
         };
         let spawned = std::thread::Builder::new().name("control socket".to_owned()).spawn(move || {
             while let Ok(stream) = served.accept() {
-                desk.serve(stream);
+                answerer.serve(stream);
             }
         });
         spawned.is_ok().then_some(Self { socket })
@@ -63,9 +64,9 @@ impl Drop for Service {
     }
 }
 
-/// Where questions are answered, one after the other.
+/// Answers questions, one after the other.
 #[derive(Debug)]
-struct Desk {
+struct Answerer {
     control: Arc<Control>,
     requests: Arc<Requests>,
     options: ProfileOptions,
@@ -73,7 +74,7 @@ struct Desk {
     before: Option<FxHashMap<u64, ClassAmounts>>,
 }
 
-impl Desk {
+impl Answerer {
     /// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
     fn serve(&mut self, mut asker: Conversation) {
         asker.wait_at_most(PATIENCE);
@@ -119,8 +120,8 @@ impl Desk {
 
     /// Classifies and names, while the process runs on.
     fn leaks(&mut self, capture: HeapCapture, question: &Question, look: Look) -> Result<String, String> {
-        let asked = Asked { block: question.block, ..Asked::default() };
-        let mut profile = profile(capture.classify(), &self.options, asked, &mut KnownNames::default());
+        let wanted = Wanted { block: question.block, ..wanted(&self.options) };
+        let mut profile = naming::profile(capture.classify(), wanted, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
             Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),
             None => FxHashMap::default(),

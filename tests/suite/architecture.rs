@@ -51,6 +51,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
+    ("naming", &["addr", "paths", "profile", "session", "symbols", "tracer"]),
     ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "tracer"]),
     (
         "commands",
@@ -64,7 +65,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "export",
             "glob",
             "leaks",
-            "paths",
+            "naming",
             "profile",
             "progress",
             "session",

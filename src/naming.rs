@@ -1,9 +1,7 @@
 //! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that what
 //! was found once is remembered.
 
-use super::lookup::{Lookup, Patience};
 use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::cli::ProfileOptions;
 use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::identity::is_unresolved;
@@ -17,8 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+mod lookup;
+
+pub use lookup::Patience;
+
+use lookup::Lookup;
+
 /// The number of a profile that belongs to no series, and of the first of a series.
-pub(super) const FIRST: u32 = 1;
+pub const FIRST: u32 = 1;
 
 /// File systems may be so much behind the clock, which they look at once a tick (and some keep full seconds only).
 const CLOCK_TICK: Duration = Duration::from_secs(1);
@@ -95,21 +99,27 @@ fn identity(module: &ModuleRecord) -> Option<(ModuleId, Identity)> {
     Some((module.id, (module.path.clone(), module.build_id.clone())))
 }
 
-/// What a profile is made for.
+/// What a profile is made for, and where names are looked for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct Wanted<'a> {
     /// Whether a check will judge it.
     pub check: bool,
     /// Why the blocks of the functions with this in their names can still be reached.
     pub explain: Option<&'a str>,
     /// Why the block at this address can.
     pub block: Option<Addr>,
+    /// Whether addresses get names at all.
+    pub symbolize: bool,
+    /// Folders of separate debug files, which come before /usr/lib/debug.
+    pub debug_dirs: &'a [PathBuf],
+    /// A folder below which the target's files are looked for instead of its root.
+    pub sysroot: Option<&'a Path>,
     /// Who is asked for debug files that are not there.
     pub servers: Option<&'a Arc<dyn DebugServers>>,
 }
 
 /// Gives a recording its names.
-pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>, known: &mut KnownNames) -> Profile {
+pub fn profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames) -> Profile {
     let process = recording.process;
     let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));
@@ -119,7 +129,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         not_before: process.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
     };
     let meta = Meta {
-        mode: match asked.check {
+        mode: match wanted.check {
             true => Mode::Check,
             false if recording.attached => Mode::Attach,
             false => Mode::Run,
@@ -146,8 +156,8 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
     let names = recording.thread_names;
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
-    let mut symbolizer: Box<dyn Symbolize> = if options.symbolize {
-        let inner = symbolizer(&modules, options, root, asked.servers.cloned()).with_perf_map(perf_map);
+    let mut symbolizer: Box<dyn Symbolize> = if wanted.symbolize {
+        let inner = symbolizer(&modules, wanted, root).with_perf_map(perf_map);
         let KnownNames { modules: known, patience } = known;
         let inner: Box<dyn Symbolize> = match patience {
             None => Box::new(inner),
@@ -175,8 +185,8 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         thread_name: &name_of_tid,
         moment: scan.moment,
         stopped_ns: scan.stopped_ns,
-        explain: asked.explain,
-        block: asked.block,
+        explain: wanted.explain,
+        block: wanted.block,
     });
     let input = BuildInput {
         meta,
@@ -194,7 +204,7 @@ pub fn profile(recording: Recording, options: &ProfileOptions, asked: Asked<'_>,
         leaks,
     };
     let mut profile = build(input, symbolizer.as_mut()).profile;
-    if options.symbolize {
+    if wanted.symbolize {
         name_packages(&mut profile, symbolizer.as_mut());
     }
     profile
@@ -240,13 +250,9 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
     }
 }
 
-fn symbolizer(
-    modules: &[ModuleRecord],
-    options: &ProfileOptions,
-    root: PathBuf,
-    servers: Option<Arc<dyn DebugServers>>,
-) -> Symbolizer {
-    let search = Search { servers, ..Search::new(&options.debug_dirs, None, options.sysroot.clone(), root) };
+fn symbolizer(modules: &[ModuleRecord], wanted: Wanted<'_>, root: PathBuf) -> Symbolizer {
+    let search = Search::new(wanted.debug_dirs, None, wanted.sysroot.map(Path::to_owned), root);
+    let search = Search { servers: wanted.servers.cloned(), ..search };
     let mut symbolizer = Symbolizer::new(search);
     // of a library that was loaded a thousand times one file is open
     let opened: FxHashMap<_, _> =

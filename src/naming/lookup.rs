@@ -22,7 +22,8 @@ const REMINDER: Duration = Duration::from_secs(10);
 /// How long names are waited for: until a signal ends it, for all recordings of one command.
 #[derive(Debug, Default)]
 pub struct Patience {
-    quiet: bool,
+    /// Tells the user something; None: he wants to hear nothing.
+    tell: Option<fn(&str)>,
     servers: Option<Arc<dyn DebugServers>>,
     /// How long names have been waited for, and when the user is told next.
     waited: Duration,
@@ -33,9 +34,9 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// One that tells the user, unless he wants to hear nothing. The first Ctrl-C while `servers` are asked is meant for that.
-    pub fn new(quiet: bool, servers: Option<&Arc<dyn DebugServers>>) -> Self {
-        Self { quiet, servers: servers.cloned(), next_word: SILENCE, ..Self::default() }
+    /// One that says by `tell` what takes long. The first Ctrl-C while `servers` are asked is meant for them.
+    pub fn new(tell: Option<fn(&str)>, servers: Option<&Arc<dyn DebugServers>>) -> Self {
+        Self { tell, servers: servers.cloned(), next_word: SILENCE, ..Self::default() }
     }
 
     /// The signal that ended it, if one did.
@@ -82,8 +83,8 @@ impl Patience {
     }
 
     fn say(&self, text: &str) {
-        if !self.quiet {
-            super::tell(text);
+        if let Some(tell) = self.tell {
+            tell(text);
         }
     }
 }
