@@ -7,6 +7,7 @@
 
 mod action;
 mod aftermath;
+mod archive;
 mod begin;
 mod borrowers;
 mod breakoff;
@@ -28,7 +29,6 @@ mod process;
 mod recording;
 mod requests;
 mod settings;
-mod shelf;
 mod signalstate;
 mod sigtrap_fallback;
 mod slots;
@@ -60,9 +60,9 @@ use crate::tracer::limits;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use action::{Action, Serving};
+use archive::{Archive, ArchivedRecording};
 use common::Common;
 use process::Process;
-use shelf::{Shelf, Shelved};
 use slots::{Slot, Slots};
 use std::time::Instant;
 use stops::{Next, Stops};
@@ -82,9 +82,9 @@ pub struct Session {
     /// Its id.
     first_pid: i32,
     /// What is left of processes that have ended while others go on.
-    finished: Vec<Shelved>,
+    finished: Vec<ArchivedRecording>,
     /// Where that lies.
-    shelf: Shelf,
+    archive: Archive,
     /// How many processes are about to be let go, while others are traced on.
     leaving: usize,
     /// A launched program at its first stop, before its first instruction.
@@ -424,7 +424,7 @@ impl Session {
             process.cost.wall_ns = process.lived_ns();
             process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             process.end();
-            self.finished.push(self.shelf.put(process.finish(None)));
+            self.finished.push(self.archive.add(process.finish(None)));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! How a session begins: a program is started, or a process is attached to.
 
 use super::action::{Action, Serving};
+use super::archive::Archive;
 use super::common::Common;
 use super::error::SessionError;
 use super::pinning::Pinned;
 use super::process::Process;
 use super::settings::{Settings, Target};
-use super::shelf::Shelf;
 use super::slots::Slots;
 use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stops::Stops;
@@ -65,7 +65,7 @@ impl Session {
             first,
             first_pid,
             finished: Vec::new(),
-            shelf: Shelf::default(),
+            archive: Archive::default(),
             leaving: 0,
             unstarted: None,
         }

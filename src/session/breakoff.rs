@@ -107,18 +107,18 @@ impl Session {
 
     /// Ends the session: what it has found out, until it was broken off if it was.
     fn finish(mut self, broken_off: Option<&BreakOff>) -> Option<Traced> {
-        let (mut shelf, mut others) = (std::mem::take(&mut self.shelf), std::mem::take(&mut self.finished));
+        let (mut archive, mut others) = (std::mem::take(&mut self.archive), std::mem::take(&mut self.finished));
         let mut left = Vec::new();
         for slot in self.processes.slots() {
             left.extend(self.processes.remove(slot).map(|process| process.finish(broken_off)));
         }
         left.sort_by_key(|recording| std::cmp::Reverse(recording.number));
         let first = left.pop_if(|last| others.iter().all(|other| last.number < other.rest().number));
-        others.extend(left.into_iter().map(|recording| shelf.put(recording)));
+        others.extend(left.into_iter().map(|recording| archive.add(recording)));
         others.sort_by_key(|other| std::cmp::Reverse(other.rest().number));
-        let first = first.or_else(|| others.pop().map(|first| shelf.take(first)))?;
+        let first = first.or_else(|| others.pop().map(|first| archive.take(first)))?;
         others.reverse();
-        Some(Traced { first, others, shelf })
+        Some(Traced { first, others, archive })
     }
 
     /// Lets go of the task in whose stop the session broke off.

@@ -1,7 +1,7 @@
 //! What is left of a whole session.
 
+use super::archive::{Archive, ArchivedRecording};
 use super::recording::Recording;
-use super::shelf::{Shelf, Shelved};
 
 /// What was found out of all processes of a session.
 #[derive(Debug)]
@@ -9,20 +9,20 @@ pub struct Traced {
     /// The one that tracing began with.
     pub first: Recording,
     /// Those that were followed, in the order in which they came to be.
-    pub others: Vec<Shelved>,
+    pub others: Vec<ArchivedRecording>,
     /// Where those lie.
-    pub shelf: Shelf,
+    pub archive: Archive,
 }
 
 impl Traced {
-    /// All of them; of the others, see [`Shelved::rest`].
+    /// All of them; of the others, see [`ArchivedRecording::rest`].
     pub fn all(&self) -> impl Iterator<Item = &Recording> {
-        std::iter::once(&self.first).chain(self.others.iter().map(Shelved::rest))
+        std::iter::once(&self.first).chain(self.others.iter().map(ArchivedRecording::rest))
     }
 
     /// The same, to be changed.
     pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Recording> {
-        std::iter::once(&mut self.first).chain(self.others.iter_mut().map(Shelved::rest_mut))
+        std::iter::once(&mut self.first).chain(self.others.iter_mut().map(ArchivedRecording::rest_mut))
     }
 
     /// The functions that the user has declared and no program has, in words: taken out of the recordings.
@@ -33,11 +33,11 @@ impl Traced {
             unknown = self
                 .others
                 .iter()
-                .map(Shelved::rest)
+                .map(ArchivedRecording::rest)
                 .find(|other| other.selected)
                 .map_or(unknown, |other| other.unknown_functions.clone());
         }
-        for other in self.others.iter().map(Shelved::rest).filter(|other| other.selected) {
+        for other in self.others.iter().map(ArchivedRecording::rest).filter(|other| other.selected) {
             unknown.retain(|mine| other.unknown_functions.iter().any(|theirs| symbol(theirs) == symbol(mine)));
         }
         if !self.others.is_empty() {

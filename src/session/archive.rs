@@ -1,4 +1,4 @@
-//! Where the recordings of processes that have ended lie until all have: `make` of a large project leaves thousands. Processes of
+//! Keeps the recordings of processes that have ended until all have: `make` of a large project leaves thousands. Processes of
 //! one program have most of their stacks in common, once these are told by places in modules instead of addresses; and most
 //! of what they count is small numbers.
 
@@ -20,25 +20,25 @@ use std::path::PathBuf;
 /// told of its contents: a recording is given back with its own modules.
 type ModuleKey = (PathBuf, usize);
 
-/// The shelf. What lies on it comes back from it only.
+/// The archive of one session. A recording comes back from the archive that it was added to only.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct Archive {
     /// The stacks of all; the modules are those of `modules`, the addresses count from the beginnings of their code.
     stacks: StackTable,
     modules: HashMap<ModuleKey, ModuleId>,
 }
 
-/// A recording that lies on the shelf.
+/// A recording in an [`Archive`].
 #[derive(Debug)]
-pub struct Shelved {
+pub struct ArchivedRecording {
     /// All but its stacks, its sites and its timeline.
     rest: Recording,
     /// Sites and timeline, see [`pack`].
     packed: Option<Vec<u8>>,
 }
 
-impl Shelved {
-    /// What can be read without taking it down: all but stacks, sites and timeline.
+impl ArchivedRecording {
+    /// What can be read without taking it out: all but stacks, sites and timeline.
     pub const fn rest(&self) -> &Recording {
         &self.rest
     }
@@ -49,10 +49,10 @@ impl Shelved {
     }
 }
 
-impl Shelf {
-    /// Lays a recording on the shelf.
-    pub(super) fn put(&mut self, mut recording: Recording) -> Shelved {
-        let shifts = self.shifts_onto(&recording.modules);
+impl Archive {
+    /// Adds a recording, and keeps of its stacks only what something refers to.
+    pub(super) fn add(&mut self, mut recording: Recording) -> ArchivedRecording {
+        let shifts = self.shifts_into(&recording.modules);
         let stacks = std::mem::take(&mut recording.stacks);
         renumber(recording.stack_ids(), &stacks, &mut self.stacks, &shifts);
         // What can't be packed lies there as it is.
@@ -60,12 +60,12 @@ impl Shelf {
         if packed.is_some() {
             (recording.snapshot.sites, recording.snapshot.timeline) = (Vec::new(), Vec::new());
         }
-        Shelved { rest: recording, packed }
+        ArchivedRecording { rest: recording, packed }
     }
 
-    /// Takes a recording down: it is as it was, but that its table has the stacks only that something refers to.
-    pub fn take(&self, shelved: Shelved) -> Recording {
-        let Shelved { rest: mut recording, packed } = shelved;
+    /// Takes a recording out: it is as it was, but for stacks that nothing refers to.
+    pub fn take(&self, archived: ArchivedRecording) -> Recording {
+        let ArchivedRecording { rest: mut recording, packed } = archived;
         match packed.map(|packed| unpack(&packed)) {
             Some(Ok(contents)) => (recording.snapshot.sites, recording.snapshot.timeline) = contents,
             Some(Err(error)) => {
@@ -73,15 +73,15 @@ impl Shelf {
             }
             None => {}
         }
-        let shifts = self.shifts_off(&recording.modules);
+        let shifts = self.shifts_out_of(&recording.modules);
         let mut stacks = StackTable::new();
         renumber(recording.stack_ids(), &self.stacks, &mut stacks, &shifts);
         recording.stacks = stacks;
         recording
     }
 
-    /// What code of these modules is moved by when it goes onto the shelf.
-    fn shifts_onto(&mut self, modules: &[ModuleRecord]) -> Shifts {
+    /// What code of these modules is moved by when a recording is added.
+    fn shifts_into(&mut self, modules: &[ModuleRecord]) -> Shifts {
         let mut shifts = Shifts::default();
         for (key, module) in keyed(modules) {
             let next = ModuleId(u32::try_from(self.modules.len()).unwrap_or(u32::MAX));
@@ -92,7 +92,7 @@ impl Shelf {
     }
 
     /// The reverse.
-    fn shifts_off(&self, modules: &[ModuleRecord]) -> Shifts {
+    fn shifts_out_of(&self, modules: &[ModuleRecord]) -> Shifts {
         let known =
             |(key, module): (ModuleKey, &ModuleRecord)| Some((*self.modules.get(&key)?, (module.id, module.start.0)));
         keyed(modules).filter_map(known).collect()
@@ -202,7 +202,7 @@ mod tests {
             [module(0, "/bin/a", 0x5555_0000_0000), module(1, library, 0x7f01_0000_0000), module(2, library, 0x1000)];
         let other =
             [module(7, "/bin/a", 0x5600_1234_0000), module(3, library, 0x4000), module(4, library, 0x7fff_0000_0000)];
-        let mut shelf = Shelf::default();
+        let mut archive = Archive::default();
         let mut sizes = Vec::new();
         let mut lying = Vec::new();
         for modules in [&one, &other] {
@@ -210,16 +210,16 @@ mod tests {
             let mut ids: Vec<StackId> = (0..6).map(|depth| stack(&mut table, modules, depth)).collect();
             ids.push(StackId::EMPTY);
             let before: Vec<_> = ids.iter().map(|&id| (table.frames(id), table.quality(id))).collect();
-            let shifts = shelf.shifts_onto(modules);
-            renumber(ids.iter_mut(), &table, &mut shelf.stacks, &shifts);
-            sizes.push(shelf.stacks.len());
+            let shifts = archive.shifts_into(modules);
+            renumber(ids.iter_mut(), &table, &mut archive.stacks, &shifts);
+            sizes.push(archive.stacks.len());
             lying.push((ids, before));
         }
         assert_eq!(sizes[0], sizes[1], "the second has nothing that the first had not");
         assert_eq!(lying[0].0, lying[1].0);
         for (modules, (mut ids, before)) in [&one, &other].into_iter().zip(lying) {
             let mut own = StackTable::new();
-            renumber(ids.iter_mut(), &shelf.stacks, &mut own, &shelf.shifts_off(modules));
+            renumber(ids.iter_mut(), &archive.stacks, &mut own, &archive.shifts_out_of(modules));
             let after: Vec<_> = ids.iter().map(|&id| (own.frames(id), own.quality(id))).collect();
             assert_eq!(after, before);
             assert_eq!((after[3].1, after[4].1), (Quality::Guessed, Quality::Truncated));
