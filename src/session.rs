@@ -2,14 +2,13 @@
 //! the task go on.
 //!
 //! What a stop means is decided by the process that it happens in: its threads, the images it becomes by exec, and the
-//! short-lived children that borrow its memory. All of it runs on one thread, the tracer thread. For every stop a handler
+//! short-lived children that share its memory. All of it runs on one thread, the tracer thread. For every stop a handler
 //! answers with an `Action`; the loop alone carries it out, so no path can forget to resume a task.
 
 mod action;
 mod aftermath;
 mod archive;
 mod begin;
-mod borrowers;
 mod breakoff;
 mod children;
 mod common;
@@ -39,6 +38,7 @@ mod tasks;
 mod teardown;
 mod traced;
 mod trapmask;
+mod vm_sharers;
 
 pub use aftermath::{Aftermath, BreakOff};
 pub use breakoff::trace;
@@ -109,7 +109,7 @@ impl Session {
                 break;
             }
         }
-        // What is left borrows the memory, or belongs to a process that is let go.
+        // What is left shares the memory, or belongs to a process that is let go.
         if self.processes.iter().any(|process| !process.tasks.is_empty()) {
             let Self { processes, stops, .. } = self;
             for process in processes.iter_mut().filter(|process| !process.tasks.is_empty()) {

@@ -37,7 +37,6 @@ mod suite {
     mod attach;
     mod awkward;
     mod binaries;
-    mod borrowers;
     mod builds;
     mod check;
     mod containers;
@@ -73,6 +72,7 @@ mod suite {
     mod summaries;
     mod threads;
     mod unwinding;
+    mod vm_sharers;
 
     /// How often a test repeats what happens at random moments: a few times, or more with `HEAPTRACE_TEST_FACTOR=10`.
     fn rounds(usual: u32) -> u32 {

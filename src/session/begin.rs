@@ -136,11 +136,11 @@ impl Session {
             Some(opened) => opened,
             None => (pid, open(pid)?),
         };
-        let borrowers = seize::seize_sharers(pid, live)?;
+        let sharers = seize::seize_sharers(pid, live)?;
         let mut process = Process::new(pid, Preexisting::Unknown, space, &common);
         process.warnings.extend(repaired.map(describe_repair));
         let mut session = Self::new(process, common);
-        for (seized, role) in [(threads, Role::Thread), (borrowers, Role::Borrower)] {
+        for (seized, role) in [(threads, Role::Thread), (sharers, Role::VmSharer)] {
             for task in seized {
                 session.add_task(session.first, task.tid, role);
                 if task.unannounced {

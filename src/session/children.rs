@@ -1,4 +1,4 @@
-//! New tasks, new images: threads, children that borrow the memory, children that got a copy of it, and exec.
+//! New tasks, new images: threads, children that share the memory, children that got a copy of it, and exec.
 
 use super::action::Action;
 use super::common::Common;
@@ -35,12 +35,12 @@ impl Session {
             // Which thread is its parent, and so in which calls it is, only that one's stop tells.
             return Ok(Some(Action::Hold));
         }
-        if let Some(slot) = self.lender_of(tid)? {
+        if let Some(slot) = self.memory_owner_of(tid)? {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get(slot) {
-                process.let_borrower_ignore_trap(stopped);
+                process.let_sharer_ignore_trap(stopped);
             }
-            self.add_task(slot, tid, Role::Borrower);
+            self.add_task(slot, tid, Role::VmSharer);
             return Ok(None);
         }
         self.let_child_go(stopped);
@@ -51,7 +51,7 @@ impl Session {
     pub(super) fn detach_new_child(&mut self, stopped: &Stopped) -> Result<()> {
         let tid = stopped.tid();
         let is_thread = procfs::thread_group(tid)?.is_some_and(|group| self.processes.find(group).is_some());
-        if is_thread || self.lender_of(tid)?.is_some() {
+        if is_thread || self.memory_owner_of(tid)?.is_some() {
             self.stops.note_arrival(tid);
         } else {
             self.let_child_go(stopped);
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// The process whose memory a task of another process shares.
-    fn lender_of(&mut self, tid: i32) -> Result<Option<Slot>> {
+    fn memory_owner_of(&mut self, tid: i32) -> Result<Option<Slot>> {
         let candidates = match self.parent_of(tid) {
             Some(parent) => vec![parent],
             // It may be a child of its grandparent (CLONE_PARENT), or an orphan.
@@ -94,7 +94,7 @@ impl Session {
         };
         for slot in candidates {
             if let Some(process) = self.processes.get_mut(slot)
-                && process.borrows_memory(tid)?
+                && process.shares_memory(tid)?
             {
                 return Ok(Some(slot));
             }
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// A task tells of a child or thread that it has just made. A process is followed from here on, from its first stop, for
-    /// which the parent waits: with a copy of what is known of its parent, or as one who borrows that one's memory.
+    /// which the parent waits: with a copy of what is known of its parent, or as one who shares that one's memory.
     pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) {
         let has_gone = || {
             let child = stopped.event_message().ok().and_then(|child| i32::try_from(child).ok());
@@ -143,9 +143,9 @@ impl Session {
         let Some(slot) = self.stops.owner_of(parent) else { return Ok(()) };
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
-        if process.borrows_memory(child)? {
-            process.let_borrower_ignore_trap(&stopped);
-            self.add_task(slot, child, Role::Borrower);
+        if process.shares_memory(child)? {
+            process.let_sharer_ignore_trap(&stopped);
+            self.add_task(slot, child, Role::VmSharer);
         } else {
             let copy = process.fork(parent, &stopped, &self.common)?;
             let slot = self.processes.insert(child, copy);
@@ -188,9 +188,9 @@ impl Session {
         let Some(slot) = stops.owner_of(tid) else { return Ok(Action::Gone) };
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
         if tid != process.pid {
-            // A child that had borrowed the memory. Its siblings' records stay.
+            // A child that had shared the memory. Its siblings' records stay.
             if self.common.settings.follow {
-                return self.follow_borrower(slot, tid, former);
+                return self.follow_sharer(slot, tid, former);
             }
             process.note_child_leaves(tid);
             return Ok(Action::Detach);
@@ -201,10 +201,10 @@ impl Session {
         process.on_exec(tid, &self.common)
     }
 
-    /// A child that had borrowed the memory has got its own, by exec.
-    fn follow_borrower(&mut self, lender: Slot, tid: i32, former: i32) -> Result<Action> {
+    /// A child that had shared the memory has got its own, by exec.
+    fn follow_sharer(&mut self, owner: Slot, tid: i32, former: i32) -> Result<Action> {
         let opened = open_new_image(tid, tid, &self.common);
-        let Some(process) = self.processes.get_mut(lender) else { return Ok(Action::Gone) };
+        let Some(process) = self.processes.get_mut(owner) else { return Ok(Action::Gone) };
         let space = match opened? {
             Ok(space) => space,
             Err(why) => {
@@ -221,7 +221,7 @@ impl Session {
             if let Some(task) = process.tasks.remove(old) {
                 process.end_calls_of(task.id);
             }
-            process.forget_trap_of_borrower(old);
+            process.forget_trap_of_sharer(old);
             self.stops.forget(old);
         }
         let parent = process.pid;
@@ -234,8 +234,8 @@ impl Session {
         if let Some(child) = self.processes.get_mut(slot) {
             child.ask_for_sigtrap_fallback(tid)?;
         }
-        // The memory that it had borrowed may have been all that was left of that process.
-        self.finish_if_over(lender);
+        // The memory that it had shared may have been all that was left of that process.
+        self.finish_if_over(owner);
         Ok(Action::Resume(0))
     }
 }
@@ -317,7 +317,7 @@ impl Process {
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
     /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
-    fn borrows_memory(&mut self, tid: i32) -> Result<bool> {
+    fn shares_memory(&mut self, tid: i32) -> Result<bool> {
         let live = self.tasks.iter().find(|task| task.role == Role::Thread).map_or(self.pid, |task| task.id.tid);
         Ok(match procfs::same_memory(tid, live) {
             Some(same) => same,
@@ -326,7 +326,7 @@ impl Process {
         })
     }
 
-    /// Other threads vanish in an exec, some without any event. Borrowers live on, in the old address space. Returns who
+    /// Other threads vanish in an exec, some without any event. VM sharers live on, in the old address space. Returns who
     /// has vanished.
     pub(super) fn forget_threads(&mut self) -> Vec<i32> {
         let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
@@ -339,13 +339,13 @@ impl Process {
 
     /// A new image: another address space, with nothing of ours in it, unless the exec was under way when we attached.
     fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
-        let borrowed = !self.tasks.is_empty();
+        let is_shared = !self.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
         let is_first = self.identity.attached && self.identity.images.is_empty() && self.cost.events == 0;
-        let too_early = is_first && !borrowed && !self.space.memory.is_gone();
+        let too_early = is_first && !is_shared && !self.space.memory.is_gone();
         // Whoever lives in the old memory does not stand still.
         self.space.memory.stands_still(too_early.then_some(tid));
-        if (borrowed || too_early)
+        if (is_shared || too_early)
             && let Err(error) = self.space.restore()
         {
             self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
@@ -366,7 +366,7 @@ impl Process {
         }
         std::mem::swap(&mut space, &mut self.space);
         space.end_guard();
-        self.leave_borrowers_behind();
+        self.leave_sharers_behind();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
         self.calls = Calls::default();
@@ -398,12 +398,12 @@ impl Process {
         Action::Detach
     }
 
-    /// A child that has borrowed the memory is let go, at its exec or just before it.
+    /// A child that has shared the memory is let go, at its exec or just before it.
     pub(super) fn note_child_leaves(&mut self, tid: i32) {
         if let Some(task) = self.tasks.get(tid).copied() {
             self.end_calls_of(task.id);
         }
-        self.forget_trap_of_borrower(tid);
+        self.forget_trap_of_sharer(tid);
         self.children.untraced += 1;
         let name = procfs::comm(tid);
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {
@@ -412,12 +412,12 @@ impl Process {
         self.restore_affinity(tid);
     }
 
-    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that borrows the memory, and the file would run with other rights:
+    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the file would run with other rights:
     /// those the kernel gives only to who is not traced (execve(2)). Such a child is let go before its exec. If the exec fails
     /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
     pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
         let may_leave = |role| match role {
-            Role::Borrower => true,
+            Role::VmSharer => true,
             // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
             Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
         };

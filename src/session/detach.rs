@@ -83,7 +83,7 @@ impl Session {
             if !waiting {
                 for process in self.processes.iter_mut() {
                     waiting |= process.ask_to_retire(&mut asked);
-                    waiting |= process.ask_borrowers_to_retire(&mut asked);
+                    waiting |= process.ask_sharers_to_retire(&mut asked);
                 }
             }
             if !waiting {
@@ -138,7 +138,7 @@ impl Session {
         let group = || self.processes.find(procfs::thread_group(tid).ok().flatten()?);
         let slot = self.stops.owner_of(tid).or_else(group)?;
         let process = self.processes.get(slot).filter(|process| process.teardown.detaching)?;
-        // A child that had borrowed its memory is a process of its own from its exec on, which is traced.
+        // A child that had shared its memory is a process of its own from its exec on, which is traced.
         let is_other_ones = status == WaitStatus::Event(Event::Exec) && tid != process.pid;
         Some(slot).filter(|_| !is_other_ones)
     }
@@ -391,10 +391,10 @@ impl Process {
         true
     }
 
-    /// The same for children that borrow the memory, which have the handler on their own.
-    fn ask_borrowers_to_retire(&mut self, asked: &mut Asked) -> bool {
+    /// The same for children that share the memory, which have the handler on their own.
+    fn ask_sharers_to_retire(&mut self, asked: &mut Asked) -> bool {
         let mut waiting = false;
-        for (pid, chosen) in self.borrowers_to_retire(&asked.tried) {
+        for (pid, chosen) in self.sharers_to_retire(&asked.tried) {
             if asked.retiring.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
                 waiting = true;
                 continue;
@@ -438,7 +438,7 @@ impl Process {
 
     /// Every thread was seen outside the pads: empties them, but for the handler if it could not be taken out.
     fn clear_pads(&mut self) {
-        let others = || self.space.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_borrowers());
+        let others = || self.space.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
         let kept = self.signals.fallback.handler().or_else(others);
         self.space.clear_pads(kept);
     }

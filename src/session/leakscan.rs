@@ -75,7 +75,7 @@ impl Process {
         stops: &mut Stops,
     ) -> Result<()> {
         let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
-        // A child that borrows the memory ends alone. The scan of an earlier thread that has arrived here holds.
+        // A child that shares the memory ends alone. The scan of an earlier thread that has arrived here holds.
         if self.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
             return Ok(());
         }

@@ -12,11 +12,11 @@ const TRACEME: u32 = 0;
 
 impl Process {
     /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be let go before it does: a followed
-    /// child with one thread, or a child in vfork(2), whose parent tells when it no longer borrows the memory.
+    /// child with one thread, or a child in vfork(2), whose parent tells when it no longer shares the memory.
     pub(super) fn is_about_to_be_traced(&self, tid: i32, raw: &RawRegs, stops: &Stops) -> bool {
         raw.0.rdi as u32 == TRACEME
             && self.tasks.get(tid).is_some_and(|task| match task.role {
-                Role::Borrower => stops.is_in_vfork(tid),
+                Role::VmSharer => stops.is_in_vfork(tid),
                 Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
             })
     }
@@ -35,7 +35,7 @@ impl Process {
         Ok(())
     }
 
-    /// A thread comes back from vfork(2): its child borrows the memory no longer.
+    /// A thread comes back from vfork(2): its child no longer shares the memory.
     pub(super) fn on_vfork_done(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<()> {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);

@@ -111,7 +111,7 @@ impl Process {
             FallbackState::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => {
                 return Ok(None);
             }
-            _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_borrower(tid, thread),
+            _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_sharer(tid, thread),
             FallbackState::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
                     self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
@@ -255,7 +255,7 @@ impl Process {
     /// The program asks for SIGTRAP's action, or sets it: it must find its own.
     pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
         if !self.shares_trap_action(thread.tid()) {
-            return self.retire_sigtrap_fallback_of_borrower(thread);
+            return self.retire_sigtrap_fallback_of_sharer(thread);
         }
         self.signals.yielded.insert(thread.tid());
         self.retire_sigtrap_fallback(thread)
@@ -277,7 +277,7 @@ impl Process {
             let home = self.home_of(thread)?;
             self.set_trap_action(thread, home, DEFAULT)?
         } else if shares && self.signals.fallback.handler().is_some()
-            || !shares && self.has_sigtrap_fallback_of_borrower(tid)
+            || !shares && self.has_sigtrap_fallback_of_sharer(tid)
         {
             self.yield_trap_action(thread)?
         } else {
@@ -338,7 +338,7 @@ impl Process {
         if procfs::thread_group(tid)? == Some(self.pid) {
             return Ok(self.has_handler_to_retire());
         }
-        Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_borrower(tid))
+        Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_sharer(tid))
     }
 
     /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
@@ -358,7 +358,7 @@ impl Process {
             }
             let retired = match shares {
                 true => self.retire_sigtrap_fallback(thread),
-                false => self.retire_sigtrap_fallback_of_borrower(thread),
+                false => self.retire_sigtrap_fallback_of_sharer(thread),
             };
             match retired {
                 Err(TracerError::Unresponsive { .. }) => return false,

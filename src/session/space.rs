@@ -193,7 +193,7 @@ pub struct AddressSpace {
     annotations: FxHashMap<Addr, Annotation>,
     /// The entries of [`exec::EXEC_CALLS`].
     exec_calls: FxHashMap<Addr, exec::ExecCall>,
-    /// Children that borrow the memory and are not ours, for whom it has no breakpoints at this moment.
+    /// Children that share the memory and are not ours, for whom it has no breakpoints at this moment.
     aside_for: BTreeSet<i32>,
     /// The programs' own functions that return suppressions for leaks, and the names of their modules.
     leak_suppressions: Vec<(Addr, String)>,

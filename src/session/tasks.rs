@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 pub enum Role {
     /// A thread of the traced process.
     Thread,
-    /// A process of its own that borrows the traced one's memory (vfork, posix_spawn, clone with CLONE_VM): its
+    /// A process of its own that shares the traced one's memory (vfork, posix_spawn, clone with CLONE_VM): its
     /// allocations are made on the traced heap. Let go when it calls exec.
-    Borrower,
+    VmSharer,
 }
 
 /// One task.

@@ -170,7 +170,7 @@ impl Process {
         self.signals.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
         self.signals.trap_mask.blocking.remove(&tid);
         self.signals.trap_mask.resumed.remove(&tid);
-        self.forget_trap_of_borrower(tid);
+        self.forget_trap_of_sharer(tid);
     }
 
     /// A thread that is about to be let go has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
@@ -203,7 +203,7 @@ impl Process {
             return Ok(Some(status));
         }
         if !self.shares_trap_action(thread.tid()) {
-            self.note_own_action_of_borrower(thread.tid(), action != 0);
+            self.note_own_action_of_sharer(thread.tid(), action != 0);
             return Ok(None);
         }
         if action == 0 {

@@ -254,7 +254,7 @@ impl Guarded {
         self.tell(handler.map_or(What::NoHandler, What::Handler));
     }
 
-    /// Children that borrow the memory may have the handler.
+    /// Children that share the memory may have the handler.
     pub fn sigtrap_fallback_of_others(&self, handler: SigtrapFallback) {
         self.tell(What::OthersHandler(handler));
     }

@@ -87,7 +87,7 @@ fn t04_attach_during_thread_churn() {
     assert_victim_well(victim, pid);
 }
 
-/// T04: attach, and detach, again and again, while children are started in every way. One that borrows the memory, as vfork and
+/// T04: attach, and detach, again and again, while children are started in every way. One that shares the memory, as vfork and
 /// posix_spawn have it, runs into its parent's breakpoints; one that is forked has a copy of them.
 #[test]
 fn t04_attach_while_children_are_started() {

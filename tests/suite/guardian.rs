@@ -401,10 +401,10 @@ fn t42_killed_at_any_call_on_an_alternate_stack() {
     killed_at_any_call(&[], "alternate");
 }
 
-/// T42: with children that borrow the memory; these may be lost, the program may not.
+/// T42: with children that share the memory; these may be lost, the program may not.
 #[cfg(debug_assertions)]
 #[test]
-fn t42_killed_at_any_call_with_borrowers() {
+fn t42_killed_at_any_call_with_vm_sharers() {
     killed_at_any_call(&[], "spawn");
 }
 

@@ -1,4 +1,4 @@
-//! Breakpoints that are set aside for a while: for a child that borrows the memory, and that another tracer traces.
+//! Breakpoints that are set aside for a while: for a child that shares the memory, and that another tracer traces.
 
 use super::AddressSpace;
 use crate::arch::INT3;
@@ -28,7 +28,7 @@ impl AddressSpace {
         self.aside_for.contains(&child)
     }
 
-    /// `child` borrows the memory no longer: unless they are set aside for another one, too, the int3s come back. Before that
+    /// `child` no longer shares the memory: unless they are set aside for another one, too, the int3s come back. Before that
     /// the table must have been brought up to date with the modules.
     ///
     /// # Errors

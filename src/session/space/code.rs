@@ -275,8 +275,8 @@ impl AddressSpace {
         }
     }
 
-    /// Says that children which borrow the memory may have the handler.
-    pub fn tell_guardian_of_borrowers(&self, handler: SigtrapFallback) {
+    /// Says that children which share the memory may have the handler.
+    pub fn tell_guardian_of_sharers(&self, handler: SigtrapFallback) {
         if let Some(guarded) = &self.guarded {
             guarded.sigtrap_fallback_of_others(handler);
         }

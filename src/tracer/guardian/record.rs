@@ -50,7 +50,7 @@ pub enum What {
     Handler(SigtrapFallback),
     /// It is no longer.
     NoHandler,
-    /// Children that borrow the memory may have it.
+    /// Children that share the memory may have it.
     OthersHandler(SigtrapFallback),
     /// What was known of these addresses holds no longer.
     Unmapped {

@@ -127,7 +127,7 @@ pub(super) struct Bytes {
     pub(super) code: BTreeMap<Addr, u64>,
     /// The handler for SIGTRAP, if it is installed.
     pub(super) handler: Option<SigtrapFallback>,
-    /// The handler that children which borrow the memory may have.
+    /// The handler that children which share the memory may have.
     pub(super) others_handler: Option<SigtrapFallback>,
 }
 
@@ -256,7 +256,7 @@ impl Space {
         })
     }
 
-    /// Processes that borrow its memory: its children, and theirs.
+    /// Processes that share its memory: its children, and theirs.
     fn sharers(&self) -> Vec<i32> {
         let mut found = Vec::new();
         let mut parents = vec![self.pid];
@@ -402,7 +402,7 @@ impl Space {
         self.bytes.handler.is_none_or(|handler| self.remove_handler_of(self.pid, handler))
     }
 
-    /// The same for those who borrow the memory: their actions for signals are their own, copied when they were made.
+    /// The same for those who share the memory: their actions for signals are their own, copied when they were made.
     fn remove_handler_of_sharers(&mut self) -> bool {
         let sharers = self.sharers();
         match self.bytes.others_handler {

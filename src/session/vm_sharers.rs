@@ -1,4 +1,4 @@
-//! Our handler for SIGTRAP in children that borrow the memory (vfork, posix_spawn, clone with CLONE_VM): their actions for signals
+//! The SIGTRAP fallback in *VM sharers*: children that share the memory (vfork, posix_spawn, clone with CLONE_VM). Their actions for signals
 //! are their own, begun as copies of their parent's. So they have the handler from the start where their parent has it; it is
 //! taken out where such a child could notice it, and when it is let go. Its exec takes it out, too.
 //!
@@ -25,31 +25,27 @@ impl Process {
         self.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
     }
 
-    /// The handler that a task may have which borrows the memory. None: it has none, or not ours, or is not to make system calls.
-    fn sigtrap_fallback_of_borrower(&self, tid: i32) -> Option<SigtrapFallback> {
+    /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make system calls.
+    fn sigtrap_fallback_of_sharer(&self, tid: i32) -> Option<SigtrapFallback> {
         let handler = self.space.known_sigtrap_fallback()?;
         let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         // A copy of the memory has a copy of the handler, and none of the code for remote calls that is written here.
-        let borrows = || {
-            self.tasks.get(tid).is_some_and(|task| task.role == Role::Borrower)
+        let shares = || {
+            self.tasks.get(tid).is_some_and(|task| task.role == Role::VmSharer)
                 || procfs::same_memory(tid, self.pid) == Some(true)
         };
         let is_own = || self.signals.sharers.own.contains(&group_of(tid));
-        (catches && borrows() && !is_own() && !procfs::has_seccomp(tid)).then_some(handler)
+        (catches && shares() && !is_own() && !procfs::has_seccomp(tid)).then_some(handler)
     }
 
-    /// Whether a task that borrows the memory may have our handler.
-    pub(super) fn has_sigtrap_fallback_of_borrower(&self, tid: i32) -> bool {
-        self.sigtrap_fallback_of_borrower(tid).is_some()
+    /// Whether a task that shares the memory may have our handler.
+    pub(super) fn has_sigtrap_fallback_of_sharer(&self, tid: i32) -> bool {
+        self.sigtrap_fallback_of_sharer(tid).is_some()
     }
 
-    /// A child that borrows the memory stands at a breakpoint: installs the handler if it has none. Some: its end was reported
+    /// A child that shares the memory stands at a breakpoint: installs the handler if it has none. Some: its end was reported
     /// instead.
-    pub(super) fn keep_sigtrap_fallback_of_borrower(
-        &mut self,
-        tid: i32,
-        thread: &Stopped,
-    ) -> Result<Option<WaitStatus>> {
+    pub(super) fn keep_sigtrap_fallback_of_sharer(&mut self, tid: i32, thread: &Stopped) -> Result<Option<WaitStatus>> {
         if self.signals.sharers.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
             return Ok(None);
         }
@@ -60,7 +56,7 @@ impl Process {
             return Ok(None);
         }
         let Some(handler) = self.prepare_sigtrap_fallback()? else { return Ok(None) };
-        self.space.tell_guardian_of_borrowers(handler);
+        self.space.tell_guardian_of_sharers(handler);
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.install(&mut caller)? {
@@ -70,10 +66,10 @@ impl Process {
         Ok(None)
     }
 
-    /// Takes the handler out of a child that borrows the memory, if it may be there. Some: its end was reported instead.
-    pub(super) fn retire_sigtrap_fallback_of_borrower(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    /// Takes the handler out of a child that shares the memory, if it may be there. Some: its end was reported instead.
+    pub(super) fn retire_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
         let tid = thread.tid();
-        let Some(handler) = self.sigtrap_fallback_of_borrower(tid) else { return Ok(None) };
+        let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(None) };
         self.signals.sharers.looked.insert(tid, Instant::now());
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
@@ -83,8 +79,8 @@ impl Process {
         }
     }
 
-    /// The first stop of a child that borrows the memory, of a program that ignores SIGTRAP: so does the child.
-    pub(super) fn let_borrower_ignore_trap(&self, child: &Stopped) {
+    /// The first stop of a child that shares the memory, of a program that ignores SIGTRAP: so does the child.
+    pub(super) fn let_sharer_ignore_trap(&self, child: &Stopped) {
         let tid = child.tid();
         if !self.ignores_trap() || procfs::same_signal_actions(tid, self.pid) != Some(false) {
             return;
@@ -100,47 +96,47 @@ impl Process {
         }
     }
 
-    /// A child that borrows the memory calls sigaction(2) for SIGTRAP.
-    pub(super) fn note_own_action_of_borrower(&mut self, tid: i32, sets: bool) {
+    /// A child that shares the memory calls sigaction(2) for SIGTRAP.
+    pub(super) fn note_own_action_of_sharer(&mut self, tid: i32, sets: bool) {
         if sets {
             self.signals.sharers.own.insert(group_of(tid));
         }
     }
 
     /// A task has ended, or has memory of its own from now on.
-    pub(super) fn forget_trap_of_borrower(&mut self, tid: i32) {
+    pub(super) fn forget_trap_of_sharer(&mut self, tid: i32) {
         self.signals.sharers.looked.remove(&tid);
         self.signals.sharers.own.remove(&tid);
     }
 
     /// The program has other memory by now, by exec, while children live on in what it had: our handler stays behind in them.
-    pub(super) fn leave_borrowers_behind(&mut self) {
-        let left: Vec<i32> = self.borrowers().into_keys().collect();
+    pub(super) fn leave_sharers_behind(&mut self) {
+        let left: Vec<i32> = self.vm_sharers().into_keys().collect();
         self.signals.sharers.own.extend(left);
     }
 
-    /// The tasks that borrow the memory, by process.
-    fn borrowers(&self) -> BTreeMap<i32, Vec<i32>> {
+    /// The tasks that share the memory, by process.
+    fn vm_sharers(&self) -> BTreeMap<i32, Vec<i32>> {
         let mut processes = BTreeMap::<i32, Vec<i32>>::new();
-        for task in self.tasks.iter().filter(|task| task.role == Role::Borrower) {
+        for task in self.tasks.iter().filter(|task| task.role == Role::VmSharer) {
             processes.entry(group_of(task.id.tid)).or_default().push(task.id.tid);
         }
         processes
     }
 
-    /// Whether a child that borrows the memory may have our handler.
-    pub(super) fn is_sigtrap_fallback_in_borrowers(&self) -> bool {
-        self.borrowers().into_values().flatten().any(|tid| self.has_sigtrap_fallback_of_borrower(tid))
+    /// Whether a child that shares the memory may have our handler.
+    pub(super) fn is_sigtrap_fallback_in_sharers(&self) -> bool {
+        self.vm_sharers().into_values().flatten().any(|tid| self.has_sigtrap_fallback_of_sharer(tid))
     }
 
     /// At a detach in which all sleep: the tasks to wake that have to take the handler out of the children, one of each.
-    pub(super) fn borrowers_to_retire(
+    pub(super) fn sharers_to_retire(
         &self,
         tried: &BTreeSet<i32>,
     ) -> Vec<(i32, std::result::Result<Option<i32>, NobodyLeft>)> {
         let mut chosen = Vec::new();
-        for (pid, tids) in self.borrowers() {
-            let has_handler = |tid: &i32| self.has_sigtrap_fallback_of_borrower(*tid) && !self.shares_trap_action(*tid);
+        for (pid, tids) in self.vm_sharers() {
+            let has_handler = |tid: &i32| self.has_sigtrap_fallback_of_sharer(*tid) && !self.shares_trap_action(*tid);
             if !tids.first().is_some_and(has_handler) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Children that borrow their parent's memory for long (clone with CLONE_VM), whose actions for signals are their own.
+//! Children that share their parent's memory for long (clone with CLONE_VM), whose actions for signals are their own.
 
 use super::attach::attach_while_it_works;
 use super::guardian::{assert_untouched, kill_heaptrace};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 /// Starts the pair. Returns the ids of parent and child.
 fn start(mode: &str) -> (Running, i32, i32) {
-    let mut running = Program::fixture("borrower").args([mode]).start();
+    let mut running = Program::fixture("vm_sharer").args([mode]).start();
     let (parent, child) = ids(&mut running);
     (running, parent, child)
 }
@@ -55,19 +55,19 @@ fn killed(mode: &str) {
 
 /// T42: the child works, too.
 #[test]
-fn t42_killed_beside_a_busy_borrower() {
+fn t42_killed_beside_a_busy_sharer() {
     killed("busy");
 }
 
 /// T42: the child sleeps in a system call, which is made once more.
 #[test]
-fn t42_killed_beside_a_sleeping_borrower() {
+fn t42_killed_beside_a_sleeping_sharer() {
     killed("asleep");
 }
 
 /// A detach leaves none of both with our handler, be there one to take it out that runs or one that has to be woken.
 #[test]
-fn a_detach_takes_the_handler_out_of_borrowers() {
+fn a_detach_takes_the_handler_out_of_sharers() {
     for mode in ["busy", "asleep"] {
         let (mut running, parent, child) = start(mode);
         for _ in 0..crate::suite::rounds(3) {
@@ -84,9 +84,9 @@ fn a_detach_takes_the_handler_out_of_borrowers() {
 
 /// The child finds its own action for SIGTRAP, and dies of one that it is sent.
 #[test]
-fn t42_the_handler_is_not_seen_in_borrowers() {
+fn t42_the_handler_is_not_seen_in_sharers() {
     for mode in ["asks", "raises"] {
-        let program = Program::fixture("borrower").args([mode]);
+        let program = Program::fixture("vm_sharer").args([mode]);
         let mut running = program.start_traced(&[]);
         let (_, child) = ids(&mut running);
         if mode == "raises" {
