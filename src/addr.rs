@@ -86,18 +86,23 @@ impl FrameAddr {
     }
 }
 
-/// A thread of the target. The kernel reuses thread ids; the serial number, given by us in the order in which
-/// threads were first seen, is never reused.
+/// A thread of the target, or a child that shares its memory. The kernel reuses thread ids; the serial number, given by us in the
+/// order in which threads were first seen, is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskId {
     /// Thread id in heaptrace's pid namespace.
     pub tid: i32,
-    /// Unique for the life of this heaptrace process, from 1 on.
+    /// Unique in a session, whatever the number of processes; from 1 on.
     pub serial: u32,
 }
 
+/// A program image of a process: what it is from its start, a fork or an exec to the next exec or its end. Unique in a session,
+/// from 0 on. A [`StackId`] means something in its image only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ImageId(pub u32);
+
 /// One module (ELF object) loaded once. A library that is unloaded and loaded again gets a new id, so an
-/// address in a stack keeps its meaning. Index into the session's list of all modules ever seen.
+/// address in a stack keeps its meaning. Unique in a session; a forked child has its parent's modules under the same ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModuleId(pub u32);
 
@@ -106,7 +111,8 @@ impl ModuleId {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// An interned call stack: an index into [`crate::unwinder::StackTable`].
+/// An interned call stack: an index into the [`crate::unwinder::StackTable`] of its image. The table of a forked child begins as a
+/// copy of its parent's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct StackId(pub u32);
 

@@ -9,13 +9,16 @@
 //! * frames that a longjmp, an exception or a dead thread left behind are dropped and counted.
 
 mod frames;
+mod outcome;
+mod told;
 
 use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
-use crate::event::{Call, HeapEvent};
-use crate::memory::ReadMemory;
-use frames::{Frame, Frames, LastFree, Pending, ToldDelete, ToldNew, Verdict};
+use crate::event::{Call, EventKind, Missed};
+use frames::{Frames, PendingCall, Verdict};
+pub use outcome::{Operation, Outcome, Returned, outcome};
 use rustc_hash::FxHashMap;
+use told::{LastFree, ToldDelete, ToldNew};
 
 /// A thread has arrived at the first instruction of a probed function.
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +59,8 @@ pub struct Return {
     pub site: Addr,
     /// The stack pointer there: the return address has been popped.
     pub sp: u64,
-    /// The call's result: rax.
-    pub result: u64,
-    /// Nanoseconds since tracing began.
-    pub time_ns: u64,
+    /// What the call has returned. Where [`Calls::out_argument`] says so, the engine has read the block's address.
+    pub returned: Returned,
 }
 
 /// Questions that only the session can answer, asked in rare cases only.
@@ -98,7 +99,7 @@ pub enum Left {
 }
 
 /// Receives the events.
-pub type Emit<'a> = dyn FnMut(HeapEvent) + 'a;
+pub type Emit<'a> = dyn FnMut(EventKind) + 'a;
 
 /// The calls in progress of all threads.
 ///
@@ -107,7 +108,8 @@ pub type Emit<'a> = dyn FnMut(HeapEvent) + 'a;
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
-    dropped: Dropped,
+    /// Where calls would have returned that will not.
+    dropped_sites: Vec<Addr>,
     /// Calls of threads that have ended in them. Only if the program goes on after that has anything been lost.
     ended: u64,
 }
@@ -155,100 +157,75 @@ impl Calls {
         if freed.is_some_and(|block| frames.last_free.is_some_and(|last| last.includes(entry, block))) {
             return Classified::Nothing;
         }
-        match frames.judge(entry, freed.is_some(), context, &mut Dropping { dropped: &mut self.dropped, emit }) {
+        match frames.judge(
+            entry,
+            freed.is_some(),
+            context,
+            &mut Dropping { dropped_sites: &mut self.dropped_sites, emit },
+        ) {
             Verdict::PartOfCall => Classified::Nothing,
             Verdict::Independent => Classified::Outermost,
         }
     }
 
     /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry.
-    pub fn enter(
-        &mut self,
-        entry: &Entry,
-        stack: StackId,
-        time_ns: u64,
-        table: &AllocatorTable,
-        emit: &mut Emit<'_>,
-    ) -> Entered {
+    pub fn enter(&mut self, entry: &Entry, stack: StackId, table: &AllocatorTable, emit: &mut Emit<'_>) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
-        self.goes_on();
+        self.goes_on(emit);
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
         let told_delete = frames.told_delete.take();
         let told_new = frames.told_new.filter(|told| told.is_passed_on(entry));
-        let pending = pending_of(function, &entry.args).as_told(told_new);
-        let align = match (pending, function.align) {
+        let operation = Operation::of(function.kind, &entry.args).as_told(told_new);
+        let align = match (operation, function.align) {
             (_, Some(align)) => Some(align.of(&entry.args)),
-            (Pending::Free { block }, None) => align_of_free(entry, function, table, block, told_delete),
+            (Operation::Free { block }, None) => align_of_free(entry, function, table, block, told_delete),
             _ => told_new.map(|told| told.align).or(entry.family.is_some_and(Family::is_operator).then_some(0)),
         };
-        let by = Call { function: entry.function, task: entry.task, stack, time_ns, family: entry.family, align };
-        let pending = match pending {
-            Pending::Free { block } => {
+        let by = Call { function: entry.function, task: entry.task, stack, family: entry.family, align };
+        match operation {
+            Operation::Free { block } => {
                 let given_size = match function.kind {
                     Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
                     _ => told_delete.filter(|told| told.is_passed_on(entry, block)).and_then(|told| told.size),
                 };
-                emit(HeapEvent::Freed { block, internal: entry.caller_is_allocator, given_size, by });
+                emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
+                // A declared function may free other blocks by functions that have probes: those calls are parts of
+                // it, which only its return bounds.
                 if !declared {
                     frames.last_free = Some(LastFree::of(entry, block));
                     return Entered { watch: None };
                 }
-                // A declared function may free other blocks by functions that have probes: those calls are parts of
-                // it, which only its return bounds.
-                Pending::Free { block }
             }
-            pending @ Pending::Realloc { old, .. } => {
-                emit(HeapEvent::ReallocBegan { old, by });
-                pending
-            }
-            pending => pending,
-        };
-        frames.push(Frame::of(entry, pending, &by, declared), &mut Dropping { dropped: &mut self.dropped, emit });
+            Operation::Reallocate { old, .. } => emit(EventKind::ReallocBegan { old, by }),
+            _ => {}
+        }
+        self.adopt(entry, operation, &by, declared, emit);
         Entered { watch: Some(entry.return_addr) }
+    }
+
+    /// Takes a call over in the middle: its entry has been told, by whatever engine, its return has not. `declared`: by the user,
+    /// see [`AllocatorTable::is_declared`].
+    pub fn adopt(&mut self, entry: &Entry, operation: Operation, by: &Call, declared: bool, emit: &mut Emit<'_>) {
+        let frames = self.tasks.entry(entry.task.serial).or_default();
+        let call = PendingCall::of(entry, operation, by, declared);
+        frames.push(call, &mut Dropping { dropped_sites: &mut self.dropped_sites, emit });
+    }
+
+    /// Where the block's address is to be read before [`Self::leave`] is told of a return to `site` with the stack pointer `sp`.
+    pub fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
+        self.tasks.get(&task.serial)?.returning(site, sp)?.operation.out_argument()
     }
 
     /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on this
     /// thread and have not returned will not any more: they are dropped.
-    pub fn leave(&mut self, at: &Return, mem: &mut dyn ReadMemory, emit: &mut Emit<'_>) -> Left {
+    pub fn leave(&mut self, at: &Return, emit: &mut Emit<'_>) -> Left {
         let Some(frames) = self.tasks.get_mut(&at.task.serial) else { return Left::Spurious };
-        let dropping = &mut Dropping { dropped: &mut self.dropped, emit };
-        let Some(frame) = frames.pop(at, dropping) else { return Left::Spurious };
-        let emit = &mut *dropping.emit;
+        let dropping = &mut Dropping { dropped_sites: &mut self.dropped_sites, emit };
+        let Some(call) = frames.pop(at, dropping) else { return Left::Spurious };
         frames.last_free = None;
-        let by = Call {
-            function: frame.function,
-            task: at.task,
-            stack: frame.stack,
-            time_ns: at.time_ns,
-            family: frame.family,
-            align: frame.align,
-        };
-        let allocated = |block: u64, size, emit: &mut Emit<'_>| match Addr(block) {
-            Addr::NULL => emit(HeapEvent::Failed { size, by }),
-            block => emit(HeapEvent::Allocated { block, size, by }),
-        };
-        match frame.pending {
-            Pending::Alloc { size } => allocated(at.result, size, emit),
-            Pending::Overflow { size } => emit(HeapEvent::Failed { size, by }),
-            Pending::AllocOut { out, size } => {
-                // The result is an int: the upper half of rax is undefined (System V ABI).
-                let ok = at.result & u64::from(u32::MAX) == 0;
-                let block = if ok { mem.read_u64(out).unwrap_or(0) } else { 0 };
-                allocated(block, size, emit);
-            }
-            Pending::Realloc { old, size } => {
-                emit(HeapEvent::ReallocEnded { old, new: Addr(at.result), size, by });
-            }
-            Pending::ResizeInPlace { old, size } => {
-                if at.result >= size && !old.is_null() {
-                    emit(HeapEvent::ReallocBegan { old, by });
-                    emit(HeapEvent::ReallocEnded { old, new: old, size, by });
-                }
-            }
-            Pending::Free { .. } => {}
-        }
+        outcome(call.operation, at.returned, call.call()).into_iter().for_each(&mut *dropping.emit);
         Left::Matched
     }
 
@@ -261,68 +238,50 @@ impl Calls {
 
     /// The latest call of the thread can't be followed to its end, as no breakpoint can be set at its return address. It is
     /// taken to succeed, as nearly all calls do.
-    pub fn give_up_latest(&mut self, task: TaskId, time_ns: u64, emit: &mut Emit<'_>) {
-        let Some(frame) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) else { return };
-        let Frame { function, stack, family, align, .. } = frame;
-        let by = Call { function, task, stack, time_ns, family, align };
-        match frame.pending {
-            Pending::Alloc { size } | Pending::AllocOut { size, .. } => emit(HeapEvent::AllocatedUnseen { size, by }),
-            Pending::Overflow { size } => emit(HeapEvent::Failed { size, by }),
-            Pending::Realloc { old, size } => {
-                emit(HeapEvent::ReallocEnded { old, new: Addr::NULL, size: 0, by });
-                if size > 0 {
-                    emit(HeapEvent::AllocatedUnseen { size, by });
-                }
-            }
-            Pending::ResizeInPlace { .. } | Pending::Free { .. } => {}
+    pub fn give_up_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
+        if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) {
+            outcome::unseen_outcome(call.operation, call.call()).into_iter().for_each(emit);
         }
     }
 
     /// The latest call of the thread has not begun yet: the thread will come to its entry once more.
     pub fn take_back_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
-        if let Some(frame) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest)
-            && let Pending::Realloc { old, .. } = frame.pending
+        if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest)
+            && let Operation::Reallocate { old, .. } = call.operation
         {
-            emit(HeapEvent::ReallocAbandoned { old, task });
+            emit(EventKind::ReallocAbandoned { old, task });
         }
     }
 
     /// The thread has ended: its calls will not return.
     pub fn task_ended(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(mut frames) = self.tasks.remove(&task.serial) {
-            let mut dropped = Dropped::default();
-            frames.drop_all(task, &mut Dropping { dropped: &mut dropped, emit });
-            self.ended += dropped.count;
-            self.dropped.sites.append(&mut dropped.sites);
+            let ended = &mut self.ended;
+            let hold_back = &mut |event| match event {
+                EventKind::Missed(Missed::Return) => *ended += 1,
+                event => emit(event),
+            };
+            frames.drop_all(task, &mut Dropping { dropped_sites: &mut self.dropped_sites, emit: hold_back });
         }
     }
 
     /// The program has gone on since its threads ended: theirs were not ends of the whole.
-    fn goes_on(&mut self) {
-        self.dropped.count += std::mem::take(&mut self.ended);
-    }
-
-    /// The process has replaced its image: all calls are gone with it, which is no anomaly.
-    pub fn exec(&mut self) {
-        self.tasks.clear();
-        self.dropped.sites.clear();
+    fn goes_on(&mut self, emit: &mut Emit<'_>) {
+        for _ in 0..std::mem::take(&mut self.ended) {
+            emit(EventKind::Missed(Missed::Return));
+        }
     }
 
     /// The calls of another process, whose only thread `child` came to be as a copy of `parent`: it is in the same calls.
     #[must_use]
     pub fn fork(&self, parent: TaskId, child: TaskId) -> Self {
-        let frames = self.tasks.get(&parent.serial).map(|frames| (child.serial, frames.clone()));
+        let frames = self.tasks.get(&parent.serial).map(|frames| (child.serial, frames.of_copy(child)));
         Self { tasks: frames.into_iter().collect(), ..Self::default() }
-    }
-
-    /// How many calls were dropped without a return so far.
-    pub fn dropped_frames(&self) -> u64 {
-        self.dropped.count
     }
 
     /// Where calls that were dropped since the last question would have returned.
     pub fn take_dropped_sites(&mut self) -> Vec<Addr> {
-        std::mem::take(&mut self.dropped.sites)
+        std::mem::take(&mut self.dropped_sites)
     }
 
     /// Whether any thread is in a call that returns to `site`.
@@ -341,50 +300,19 @@ impl Calls {
     }
 }
 
-/// What became of calls that will not return.
-#[derive(Clone, Debug, Default)]
-struct Dropped {
-    count: u64,
-    /// Where they would have returned.
-    sites: Vec<Addr>,
-}
-
-/// What happens to frames that will not return.
+/// What happens to calls that will not return.
 struct Dropping<'a, 'b> {
-    dropped: &'a mut Dropped,
+    dropped_sites: &'a mut Vec<Addr>,
     emit: &'a mut Emit<'b>,
 }
 
 impl Dropping<'_, '_> {
-    fn drop(&mut self, frame: &Frame, task: TaskId) {
-        self.dropped.count += 1;
-        self.dropped.sites.push(frame.site);
-        if let Pending::Realloc { old, .. } = frame.pending {
-            (self.emit)(HeapEvent::ReallocAbandoned { old, task });
+    fn drop(&mut self, call: &PendingCall, task: TaskId) {
+        (self.emit)(EventKind::Missed(Missed::Return));
+        self.dropped_sites.push(call.site);
+        if let Operation::Reallocate { old, .. } = call.operation {
+            (self.emit)(EventKind::ReallocAbandoned { old, task });
         }
-    }
-}
-
-/// What the call is about, from its arguments. A size that does not fit 64 bits can't be had: the allocator will return
-/// null, and must not be believed if it does not.
-fn pending_of(function: &Function, args: &[u64; 6]) -> Pending {
-    match function.kind {
-        Kind::Alloc { size, count } => match product(size.of(args), count.map(|count| count.of(args))) {
-            Some(size) => Pending::Alloc { size },
-            None => Pending::Overflow { size: u64::MAX },
-        },
-        Kind::AllocOut { out, size } => Pending::AllocOut { out: Addr(out.of(args)), size: size.of(args) },
-        Kind::Realloc { old, size, count } => {
-            let old = Addr(old.of(args));
-            match (product(size.of(args), count.map(|count| count.of(args))), old.is_null()) {
-                (Some(size), true) => Pending::Alloc { size },
-                (Some(size), false) => Pending::Realloc { old, size },
-                (None, true) => Pending::Overflow { size: u64::MAX },
-                (None, false) => Pending::Realloc { old, size: u64::MAX },
-            }
-        }
-        Kind::ResizeInPlace { old, size } => Pending::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
-        Kind::Free { ptr, .. } => Pending::Free { block: Addr(ptr.of(args)) },
     }
 }
 
@@ -404,10 +332,6 @@ fn align_of_free(
         // The operator itself has a probe, or would have told if it was told an alignment.
         None => (function.family.is_operator() || table.watches_deletes()).then_some(0),
     }
-}
-
-fn product(size: u64, count: Option<u64>) -> Option<u64> {
-    size.checked_mul(count.unwrap_or(1))
 }
 
 #[cfg(test)]

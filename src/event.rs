@@ -1,9 +1,26 @@
-//! The neutral stream of allocator calls: what an engine produces and the heap model consumes.
+//! The neutral stream of what happens to one process's heap: engines produce it, the heap model and other readers consume it.
+//!
+//! Everything that changes a reader's state is an event, also what could not be seen: a recorded stream, read again from its
+//! beginning, gives the same heap model, byte for byte.
 
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
+mod log;
+
+use crate::addr::{Addr, FunctionId, ImageId, StackId, TaskId};
 use crate::allocators::Family;
+pub use log::EventLog;
 
-/// What all events have in common: who called what, from where, when.
+/// One entry of a process's stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Its place in the stream of its process: 0, 1, 2, … without gaps. A forked child has a stream of its own.
+    pub seq: u64,
+    /// Nanoseconds since the session began: one clock for all processes. Never less than that of the event before.
+    pub time_ns: u64,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// Who called what, from where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The outermost allocator function of the call.
@@ -12,8 +29,6 @@ pub struct Call {
     pub task: TaskId,
     /// The stack at the function's entry, from the caller outwards.
     pub stack: StackId,
-    /// Nanoseconds since tracing began.
-    pub time_ns: u64,
     /// The family of the function that the *program* called, if that is known: `operator new` where malloc was called
     /// by libstdc++'s operator new. None means that it could not be told; families are compared only if both are known.
     pub family: Option<Family>,
@@ -22,13 +37,64 @@ pub struct Call {
     pub align: Option<u64>,
 }
 
-/// One thing that happened to the heap.
+/// Whether the process had blocks before its stream began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Preexisting {
+    /// No: traced from the first instruction. To free an unknown pointer is an error.
+    None,
+    /// Nobody knows: attached. An unknown pointer is taken for a block from before.
+    Unknown,
+}
+
+/// Something that was not seen, or not wholly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missed {
+    /// A call that is known to have been missed.
+    Call,
+    /// A call's return, which did not come: longjmp, exception, dead thread.
+    Return,
+    /// The outer frames of a call's stack; the stack was deeper than the limit if `cut`.
+    OuterFrames {
+        /// Whether the limit of depth is the cause.
+        cut: bool,
+    },
+    /// How a frame of a call's stack is to be left: a frame pointer was believed.
+    UnwindRule,
+}
+
+/// One thing that happened to the heap, or to what can be seen of it.
 ///
 /// Order matters: a free is reported at the call's *entry*, before the allocator can hand the block out again;
 /// an allocation at its *return*. Since the reporting thread waits meanwhile, applying events in the order in
 /// which they are reported keeps every address unambiguous, whatever the number of threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HeapEvent {
+pub enum EventKind {
+    /// Tracing begins: the first event of a process that is no traced process's fork.
+    Began {
+        /// Which image; the stacks of events that follow are its own.
+        image: ImageId,
+        /// Whether there were blocks before.
+        preexisting: Preexisting,
+        /// Whether frees come with their stacks. Else what they give back is charged to the allocating stack.
+        free_stacks: bool,
+    },
+    /// The process came to be by a fork: the first event of its stream. All that has happened in its parent so far counts as its
+    /// own past.
+    Forked {
+        /// Which image: it begins with the stacks of its parent's.
+        image: ImageId,
+        /// The thread that forked.
+        parent: TaskId,
+        /// Its copy, the only thread of the new process.
+        child: TaskId,
+        /// Whether there were other threads, of whose latest calls nobody knows whether they came before the fork or after it.
+        among_threads: bool,
+    },
+    /// The process has become another program: its heap is empty.
+    Exec {
+        /// Which image; the stacks of events that follow are its own.
+        image: ImageId,
+    },
     /// A block was handed out.
     Allocated {
         /// Its address; never null.
@@ -59,7 +125,7 @@ pub enum HeapEvent {
         by: Call,
     },
     /// A realloc of `old` (never null) has begun: the block's fate is open until the matching
-    /// [`HeapEvent::ReallocEnded`]. Meanwhile another thread may be handed the same address.
+    /// [`EventKind::ReallocEnded`]. Meanwhile another thread may be handed the same address.
     ReallocBegan {
         /// The block passed in.
         old: Addr,
@@ -91,4 +157,31 @@ pub enum HeapEvent {
         /// The call.
         by: Call,
     },
+    /// Something was not seen, or not wholly.
+    Missed(Missed),
+    /// There are blocks from now on whose allocation was not seen: to free an unknown pointer is no error any more.
+    UnknownFreesExpected,
+    /// For a moment nothing was observed: blocks may have come, and gone.
+    Unobserved,
+    /// Collecting pauses, or goes on: during a pause no allocation is reported, only ends and moves of blocks that are known.
+    Paused(bool),
+    /// The program says that the live block which this address lies in is no leak.
+    BlockIgnored(Addr),
+    /// The program says that what a thread allocates from now on is no leak, or is one again. It nests.
+    NewBlocksIgnored {
+        /// The thread.
+        task: TaskId,
+        /// Whether they are ignored.
+        ignore: bool,
+    },
+}
+
+/// A reader of a process's stream.
+pub trait EventSink: std::fmt::Debug {
+    /// Takes the next event.
+    fn take(&mut self, event: &Event);
+
+    /// The reader of a child that is forked at this place of the stream; the child's first event, [`EventKind::Forked`], comes to that
+    /// one. None if children are not read.
+    fn fork(&self) -> Option<Box<dyn EventSink>>;
 }

@@ -14,8 +14,8 @@ mod sites;
 mod timeline;
 
 use crate::addr::{Addr, FunctionId, StackId};
-use crate::event::HeapEvent;
-use crate::figures::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
+use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
+use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::Blocks;
 use booking::{ErrorKey, Limbo};
 use ignored::Ignored;
@@ -43,7 +43,7 @@ pub struct SiteKey {
     pub size: u64,
 }
 
-/// The figures of one site; the fields are those of [`crate::profile::Sample`].
+/// The figures of one site; the fields are those of `profile::Sample`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "see profile::Sample")]
 pub struct SiteStats {
@@ -57,7 +57,7 @@ pub struct SiteStats {
     pub temporary: u64,
 }
 
-/// An error of the program, see [`crate::profile::Finding`].
+/// An error of the program, see `profile::Finding`.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "see profile::Finding")]
 pub struct HeapError {
@@ -86,16 +86,14 @@ pub struct Snapshot {
     pub histograms: Histograms,
     /// Without frees of what was not live, if [`Self::frees_unseen`].
     pub errors: Vec<HeapError>,
+    /// What was not seen, or not wholly, and the program's errors in numbers.
+    pub anomalies: Anomalies,
     /// Whether blocks were freed by ways that are not seen: then blocks may be allocated so, too, and a free of what is not known
     /// to be live is no error.
     pub frees_unseen: bool,
-    /// Frees of pointers that were never allocated, where that is an anomaly.
-    pub unknown_frees: u64,
-    pub double_frees: u64,
-    pub mismatched_frees: u64,
     /// Addresses that were handed out while the model still held a block there, which no error of the program explains: frees that
     /// were not seen.
-    pub lost: u64,
+    pub unseen_frees: u64,
 }
 
 /// A live block.
@@ -115,21 +113,16 @@ pub struct LiveBlock {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SiteId(pub u32);
 
-/// Whether the process had blocks before the events began.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Preexisting {
-    /// No: traced from the first instruction. To free an unknown pointer is an error.
-    None,
-    /// Nobody knows: attached. An unknown pointer is taken for a block from before.
-    Unknown,
-}
-
 /// The heap of one process.
 #[derive(Clone, Debug)]
 pub struct HeapModel {
     preexisting: Preexisting,
-    blind: bool,
+    paused: bool,
     free_stacks: bool,
+    /// When the stream began, in nanoseconds since the session did.
+    began_ns: u64,
+    /// The time of the latest event, counted from there.
+    now_ns: u64,
     blocks: Blocks,
     sites: Sites,
     recent: RecentFrees,
@@ -147,25 +140,43 @@ pub struct HeapModel {
     newest: FxHashMap<u32, Addr>,
     limbo: Vec<Limbo>,
     errors: FxHashMap<ErrorKey, HeapError>,
-    unknown_frees: u64,
-    double_frees: u64,
-    mismatched_frees: u64,
-    lost: u64,
+    anomalies: Anomalies,
+    /// Whether blocks were freed by ways that are not seen, by this process or those that it is a copy of.
+    frees_unseen: bool,
+    unseen_frees: u64,
     /// What was freed though no block was live there: an allocator that does not notice hands such an address out twice, or that
     /// of the block that it lies in.
     freed_dead: BTreeSet<Addr>,
     /// Blocks born up to here may have been freed while nobody looked.
     gap_births: u64,
-    frees_unseen: bool,
     ignored: Ignored,
 }
 
+impl Default for HeapModel {
+    fn default() -> Self {
+        Self::new(Preexisting::None)
+    }
+}
+
+impl EventSink for HeapModel {
+    fn take(&mut self, event: &Event) {
+        self.apply(event);
+    }
+
+    fn fork(&self) -> Option<Box<dyn EventSink>> {
+        Some(Box::new(self.clone()))
+    }
+}
+
 impl HeapModel {
-    /// An empty heap.
+    /// The model of a stream of which nothing was read yet. A stream that does not tell of its beginning, as tests make them up,
+    /// begins with `preexisting`.
     pub fn new(preexisting: Preexisting) -> Self {
         Self {
             preexisting,
             free_stacks: true,
+            began_ns: 0,
+            now_ns: 0,
             blocks: Blocks::new(),
             sites: Sites::default(),
             recent: RecentFrees::new(RECENT_FREES),
@@ -179,79 +190,115 @@ impl HeapModel {
             newest: FxHashMap::default(),
             limbo: Vec::new(),
             errors: FxHashMap::default(),
-            blind: false,
-            unknown_frees: 0,
-            double_frees: 0,
-            mismatched_frees: 0,
-            lost: 0,
+            paused: false,
+            anomalies: Anomalies::default(),
+            frees_unseen: false,
+            unseen_frees: 0,
             freed_dead: BTreeSet::new(),
             gap_births: 0,
-            frees_unseen: false,
             ignored: Ignored::default(),
         }
     }
 
-    /// Frees come without stacks (`--no-free-stacks`): charge `deallocated` to the allocating stack.
-    pub fn without_free_stacks(mut self) -> Self {
-        self.free_stacks = false;
-        self
-    }
-
-    /// The model of a forked child: it has all blocks, and has allocated none of them. Its frees of inherited blocks count
-    /// as `preexisting_frees`. `child` is the serial number of the child's thread, the copy of `parent`. `among_threads`: there
-    /// were other threads, of whose latest calls nobody knows whether they came before the fork or after it.
-    #[must_use]
-    pub fn fork(&self, parent: u32, child: u32, among_threads: bool) -> Self {
-        let mut copy = self.clone();
+    /// The process came to be by a fork, as a copy of the one whose past this is: it has all its blocks, and has allocated none
+    /// of them. Its frees of inherited blocks count as `preexisting_frees`. `child` is the serial number of its thread, the copy
+    /// of `parent`.
+    fn begin_fork(&mut self, parent: u32, child: u32, among_threads: bool) {
         if among_threads {
-            copy.expect_unknown_frees();
+            self.expect_unknown_frees();
         }
-        copy.totals = Totals {
+        self.totals = Totals {
             live_blocks: self.totals.live_blocks,
             live_bytes: self.totals.live_bytes,
             peak_blocks: self.totals.live_blocks,
             peak_bytes: self.totals.live_bytes,
             ..Totals::default()
         };
-        copy.epoch += 1;
-        copy.inherited_births = copy.births;
-        copy.sites.inherit();
-        copy.timeline = Timeline::new();
-        (copy.sizes, copy.lifetimes) = ([0; 65], [0; 65]);
-        copy.ignored.fork(parent, child);
-        copy.newest.clear();
-        copy.errors.clear();
-        (copy.unknown_frees, copy.double_frees, copy.mismatched_frees, copy.lost) = (0, 0, 0, 0);
-        copy.limbo.retain_mut(|limbo| {
+        self.epoch += 1;
+        self.inherited_births = self.births;
+        self.sites.inherit();
+        self.timeline = Timeline::new();
+        (self.sizes, self.lifetimes) = ([0; 65], [0; 65]);
+        self.ignored.fork(parent, child);
+        self.newest.clear();
+        self.errors.clear();
+        (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
+        self.limbo.retain_mut(|limbo| {
             let forking = limbo.by.task.serial == parent;
             limbo.by.task.serial = child;
             forking
         });
-        copy
+    }
+
+    /// The heap of another program, in the same process.
+    fn begin_image(&mut self) {
+        let Self { free_stacks, began_ns, now_ns, paused, anomalies, .. } = *self;
+        // The errors are of one program; what was not seen, of the process.
+        let anomalies = Anomalies { unknown_frees: 0, double_frees: 0, mismatched_frees: 0, ..anomalies };
+        *self = Self { free_stacks, began_ns, now_ns, anomalies, ..Self::new(Preexisting::None) };
+        if paused {
+            self.set_paused(true);
+        }
     }
 
     /// Takes one event, in the order in which they were reported.
-    pub fn apply(&mut self, event: &HeapEvent) {
-        match *event {
-            HeapEvent::Allocated { block, size, by } => self.allocate(block, size, &by),
-            HeapEvent::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
-            HeapEvent::Freed { block, internal, given_size, by } => self.free(block, internal, given_size, &by),
-            HeapEvent::ReallocBegan { old, by } => {
+    pub fn apply(&mut self, event: &Event) {
+        self.now_ns = event.time_ns.saturating_sub(self.began_ns);
+        match event.kind {
+            EventKind::Allocated { block, size, by } => self.allocate(block, size, &by),
+            EventKind::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
+            EventKind::Freed { block, internal, given_size, by } => self.free(block, internal, given_size, &by),
+            EventKind::ReallocBegan { old, by } => {
                 let limbo = self.begin_realloc(old, by);
                 self.limbo.push(limbo);
             }
-            HeapEvent::ReallocEnded { old, new, size, by } => {
+            EventKind::ReallocEnded { old, new, size, by } => {
                 let limbo = match self.take_limbo(old, by.task.serial) {
                     Some(limbo) => limbo,
                     None => self.begin_realloc(old, by),
                 };
                 self.end_realloc(&limbo, new, size, &by);
             }
-            HeapEvent::ReallocAbandoned { old, task } => {
+            EventKind::ReallocAbandoned { old, task } => {
                 self.take_limbo(old, task.serial);
             }
-            HeapEvent::Failed { .. } => self.totals.failed += 1,
+            EventKind::Failed { .. } => self.totals.failed += 1,
+            EventKind::Missed(missed) => self.miss(missed),
+            EventKind::Began { preexisting, free_stacks, .. } => {
+                *self = Self { free_stacks, began_ns: event.time_ns, ..Self::new(preexisting) };
+            }
+            EventKind::Forked { parent, child, among_threads, .. } => {
+                (self.began_ns, self.now_ns) = (event.time_ns, 0);
+                self.begin_fork(parent.serial, child.serial, among_threads);
+            }
+            EventKind::Exec { .. } => self.begin_image(),
+            EventKind::UnknownFreesExpected => self.expect_unknown_frees(),
+            EventKind::Unobserved => {
+                self.expect_unknown_frees();
+                self.gap_births = self.births;
+            }
+            EventKind::Paused(paused) => self.set_paused(paused),
+            EventKind::BlockIgnored(inside) => self.ignore_block(inside),
+            EventKind::NewBlocksIgnored { task, ignore } => self.ignore_new_blocks(task.serial, ignore),
         }
+    }
+
+    fn miss(&mut self, missed: Missed) {
+        let anomalies = &mut self.anomalies;
+        match missed {
+            Missed::Call => anomalies.lost += 1,
+            Missed::Return => anomalies.dropped_frames += 1,
+            Missed::OuterFrames { cut } => {
+                anomalies.truncated_stacks += 1;
+                anomalies.cut_stacks += u64::from(cut);
+            }
+            Missed::UnwindRule => anomalies.guessed_stacks += 1,
+        }
+    }
+
+    /// What was not seen so far, or not wholly, and the program's errors in numbers.
+    pub fn anomalies(&self) -> Anomalies {
+        Anomalies { lost: self.anomalies.lost + self.unseen_frees, ..self.anomalies }
     }
 
     /// The sums so far. Cheap.
@@ -269,22 +316,15 @@ impl HeapModel {
         self.blocks.get(addr).is_some()
     }
 
-    /// There are blocks now whose allocation was not seen: frees of unknown blocks count as preexisting. Each of them may have
-    /// got the address of one that was freed before.
-    pub fn expect_unknown_frees(&mut self) {
+    /// Frees of unknown blocks count as preexisting from now on. Each block whose allocation was not seen may have got the address of
+    /// one that was freed before.
+    fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;
         self.recent.clear();
     }
 
-    /// For a moment nothing was seen: blocks may have come, and gone.
-    pub fn note_gap(&mut self) {
-        self.expect_unknown_frees();
-        self.gap_births = self.births;
-    }
-
-    /// Whether allocations are not seen for a while: then no free of a block that is not known is an error.
-    pub fn set_blind(&mut self, blind: bool) {
-        self.blind = blind;
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
         self.expect_unknown_frees();
     }
 
@@ -305,11 +345,9 @@ impl HeapModel {
             timeline: self.timeline.points(),
             histograms: Histograms { size: histogram(&self.sizes), lifetime: histogram(&self.lifetimes) },
             errors,
+            anomalies: self.anomalies(),
             frees_unseen: self.frees_unseen,
-            unknown_frees: self.unknown_frees,
-            double_frees: self.double_frees,
-            mismatched_frees: self.mismatched_frees,
-            lost: self.lost,
+            unseen_frees: self.unseen_frees,
         }
     }
 
@@ -326,6 +364,16 @@ impl HeapModel {
     /// The figures of a site; None for an id of another model.
     pub fn site(&self, id: SiteId) -> Option<SiteStats> {
         self.sites.stats_of(id.0, self.epoch)
+    }
+
+    /// All that the events have told, as text: equal streams give equal text.
+    #[cfg(debug_assertions)]
+    pub fn contents(&self) -> String {
+        let mut blocks: Vec<LiveBlock> = self.live_blocks().collect();
+        blocks.sort_unstable_by_key(|block| block.addr);
+        let mut ignored = self.ignored_blocks();
+        ignored.sort_unstable();
+        format!("{:?}\n{blocks:?}\n{ignored:?}\n{:?}\n{:?}", self.snapshot(), self.limbo, self.preexisting)
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.

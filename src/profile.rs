@@ -7,7 +7,7 @@ use crate::addr::{Addr, ModuleId};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-pub use crate::figures::{Amount, FindingKind, Histograms, TimelinePoint, Totals};
+pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 
 pub mod build;
 pub mod identity;
@@ -227,40 +227,6 @@ impl Cost {
         self.events += other.events;
         self.stops += other.stops;
         self.conditions.threads = self.conditions.threads.saturating_add(other.conditions.threads);
-    }
-}
-
-/// What could not be seen or did not fit: zero on well-behaved programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Anomalies {
-    /// Events that are known to have been missed.
-    pub lost: u64,
-    /// Stacks that end before the outermost frame (counted per event).
-    pub truncated_stacks: u64,
-    /// Those of them that were deeper than `--max-depth`.
-    pub cut_stacks: u64,
-    /// Stacks with a frame passed by frame pointer (counted per event).
-    pub guessed_stacks: u64,
-    /// Frees of pointers that were never allocated.
-    pub unknown_frees: u64,
-    /// Frees of blocks that had been freed before.
-    pub double_frees: u64,
-    /// Frees by another family than the allocation's (`new` and `free`).
-    pub mismatched_frees: u64,
-    /// Calls whose return was never seen (longjmp, exception, dead thread).
-    pub dropped_frames: u64,
-}
-
-impl Anomalies {
-    fn add(&mut self, other: &Self) {
-        self.lost += other.lost;
-        self.truncated_stacks += other.truncated_stacks;
-        self.cut_stacks += other.cut_stacks;
-        self.guessed_stacks += other.guessed_stacks;
-        self.unknown_frees += other.unknown_frees;
-        self.double_frees += other.double_frees;
-        self.mismatched_frees += other.mismatched_frees;
-        self.dropped_frames += other.dropped_frames;
     }
 }
 

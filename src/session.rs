@@ -21,6 +21,7 @@ mod identity;
 mod leakrecord;
 mod leakscan;
 mod modulerecord;
+mod observer;
 mod owntracer;
 mod pausing;
 mod pinning;
@@ -37,6 +38,7 @@ mod stops;
 mod tasks;
 mod teardown;
 mod traced;
+mod trap;
 mod trapmask;
 mod vm_sharers;
 
@@ -152,7 +154,9 @@ impl Session {
             self.answer(request);
         }
         if let Some(pause) = self.common.control.take_pause() {
-            self.processes.iter_mut().for_each(|process| process.set_paused(pause));
+            for process in self.processes.iter_mut() {
+                process.set_paused(pause)?;
+            }
         }
         if let Some(signal) = self.common.control.take_forward() {
             // If the first one has ended, its children are what is left of the program.
@@ -207,9 +211,10 @@ impl Session {
                 Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
                 Wish::Pause(pause) => {
                     self.common.control.request_pause(pause);
-                    let already = process.is_paused() == pause;
-                    process.set_paused(pause);
-                    Ok(Answer::Paused { already })
+                    process
+                        .set_paused(pause)
+                        .map(|changed| Answer::Paused { already: !changed })
+                        .map_err(|error| error.to_string())
                 }
             },
             None => {
@@ -285,7 +290,7 @@ impl Session {
                 _ => {
                     tracing::warn!("{error}");
                     if let Some(process) = self.process_of(tid) {
-                        process.anomalies.lost += 1;
+                        process.note_missed_call();
                     }
                     match status {
                         WaitStatus::Signal(signal) => Action::Resume(signal),

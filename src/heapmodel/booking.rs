@@ -2,9 +2,9 @@
 
 use super::blocks::{Block, MAX_SIZE};
 use super::recent::Freed;
-use super::{HeapError, HeapModel, Preexisting, SiteKey};
+use super::{HeapError, HeapModel, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
-use crate::event::Call;
+use crate::event::{Call, Preexisting};
 use crate::figures::{Amount, FindingKind, TimelinePoint, Totals};
 
 /// A realloc between its entry and its return. The old block counts as live, but its address may be another's already.
@@ -75,10 +75,10 @@ impl HeapModel {
         if totals.live_bytes > totals.peak_bytes {
             totals.peak_bytes = totals.live_bytes;
             totals.peak_blocks = totals.live_blocks;
-            totals.peak_at_ns = by.time_ns;
+            totals.peak_at_ns = self.now_ns;
             self.epoch += 1;
         }
-        self.record(by.time_ns);
+        self.record();
     }
 
     /// Books a block whose address is not known, and its end.
@@ -93,9 +93,9 @@ impl HeapModel {
             None => self.newest.remove(&by.task.serial),
         };
         if let Some(block) = self.blocks.remove(NOWHERE) {
-            self.lost += 1;
+            self.anomalies.lost += 1;
             self.release(NOWHERE, block, FreedBy::Lost);
-            self.record(by.time_ns);
+            self.record();
         }
     }
 
@@ -115,7 +115,7 @@ impl HeapModel {
             let end = Addr(addr.0.saturating_add(block.size.max(1)));
             let is_explained = || self.freed_dead.range(addr..end).next().is_some();
             if !is_doubtful && (self.frees_unseen || !is_explained()) {
-                self.lost += 1;
+                self.unseen_frees += 1;
                 self.frees_unseen = true;
             }
             self.release(addr, block, FreedBy::Lost);
@@ -129,7 +129,7 @@ impl HeapModel {
                 self.judge_align(addr, block, by);
             }
             self.release(addr, block, FreedBy::Call(*by));
-            self.record(by.time_ns);
+            self.record();
         } else if !internal && !self.judge_dead(addr, by) {
             self.totals.preexisting_frees += 1;
         }
@@ -167,7 +167,7 @@ impl HeapModel {
             }
         };
         if new.is_null() {
-            self.record(by.time_ns);
+            self.record();
         } else {
             self.totals.reallocations += u64::from(known);
             self.allocate(new, size, by);
@@ -261,7 +261,7 @@ impl HeapModel {
             && family.mismatches(freeing)
         {
             let alloc_stack = Some(site.stack());
-            self.mismatched_frees += 1;
+            self.anomalies.mismatched_frees += 1;
             self.report(FindingKind::MismatchedFree, addr, Some(block.size), by, alloc_stack, None);
             return true;
         }
@@ -273,8 +273,8 @@ impl HeapModel {
         if self.freed_dead.len() < MAX_FREED_DEAD {
             self.freed_dead.insert(addr);
         }
-        if let Some(freed) = self.recent.get(addr).filter(|_| !self.blind) {
-            self.double_frees += 1;
+        if let Some(freed) = self.recent.get(addr).filter(|_| !self.paused) {
+            self.anomalies.double_frees += 1;
             let (alloc_stack, free_stack) = (Some(freed.alloc_stack), Some(freed.free_stack));
             self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, free_stack);
             return true;
@@ -282,7 +282,7 @@ impl HeapModel {
         if self.preexisting == Preexisting::Unknown {
             return false;
         }
-        self.unknown_frees += 1;
+        self.anomalies.unknown_frees += 1;
         self.report(FindingKind::InvalidFree, addr, None, by, None, None);
         let key =
             ErrorKey { kind: FindingKind::InvalidFree, function: by.function, stack: by.stack, alloc_stack: None };
@@ -327,7 +327,8 @@ impl HeapModel {
         self.errors.entry(key).or_insert(error).count += 1;
     }
 
-    fn record(&mut self, t_ns: u64) {
+    fn record(&mut self) {
+        let t_ns = self.now_ns;
         let Totals { live_bytes, allocations, .. } = self.totals;
         self.timeline.record(TimelinePoint { t_ns, live_bytes, allocations });
     }

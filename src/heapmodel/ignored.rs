@@ -31,12 +31,12 @@ impl Ignored {
 
 impl HeapModel {
     /// The live block that this address lies in is no leak, whatever becomes of it.
-    pub fn ignore_block(&mut self, inside: Addr) {
+    pub(super) fn ignore_block(&mut self, inside: Addr) {
         self.ignored.told.insert(inside, self.births);
     }
 
     /// Whether what a thread allocates from now on is no leak. To switch it on takes as many calls to switch it off.
-    pub fn ignore_new_blocks(&mut self, task: u32, ignore: bool) {
+    pub(super) fn ignore_new_blocks(&mut self, task: u32, ignore: bool) {
         let muted = &mut self.ignored.muted;
         if ignore {
             *muted.entry(task).or_default() += 1;

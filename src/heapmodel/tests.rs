@@ -1,5 +1,5 @@
 use super::*;
-use crate::addr::TaskId;
+use crate::addr::{ImageId, TaskId};
 use crate::allocators::Family;
 use crate::event::Call;
 use std::collections::HashMap;
@@ -12,31 +12,36 @@ const REALLOC: FunctionId = FunctionId(3);
 
 fn call(function: FunctionId, task: u32, stack: u32) -> Call {
     let task = TaskId { tid: 1000 + task as i32, serial: task };
-    Call { function, task, stack: StackId(stack), time_ns: 0, family: None, align: None }
+    Call { function, task, stack: StackId(stack), family: None, align: None }
 }
 
-fn alloc(block: u64, size: u64, task: u32, stack: u32) -> HeapEvent {
-    HeapEvent::Allocated { block: Addr(block), size, by: call(MALLOC, task, stack) }
+fn alloc(block: u64, size: u64, task: u32, stack: u32) -> EventKind {
+    EventKind::Allocated { block: Addr(block), size, by: call(MALLOC, task, stack) }
 }
 
-fn free(block: u64, task: u32, stack: u32) -> HeapEvent {
-    HeapEvent::Freed { block: Addr(block), internal: false, given_size: None, by: call(FREE, task, stack) }
+fn free(block: u64, task: u32, stack: u32) -> EventKind {
+    EventKind::Freed { block: Addr(block), internal: false, given_size: None, by: call(FREE, task, stack) }
 }
 
-fn began(old: u64, task: u32, stack: u32) -> HeapEvent {
-    HeapEvent::ReallocBegan { old: Addr(old), by: call(REALLOC, task, stack) }
+fn began(old: u64, task: u32, stack: u32) -> EventKind {
+    EventKind::ReallocBegan { old: Addr(old), by: call(REALLOC, task, stack) }
 }
 
-fn ended(old: u64, new: u64, size: u64, task: u32, stack: u32) -> HeapEvent {
-    HeapEvent::ReallocEnded { old: Addr(old), new: Addr(new), size, by: call(REALLOC, task, stack) }
+fn ended(old: u64, new: u64, size: u64, task: u32, stack: u32) -> EventKind {
+    EventKind::ReallocEnded { old: Addr(old), new: Addr(new), size, by: call(REALLOC, task, stack) }
 }
 
-fn model(events: &[HeapEvent]) -> HeapModel {
+fn model(events: &[EventKind]) -> HeapModel {
     run(HeapModel::new(Preexisting::None), events)
 }
 
-fn run(mut model: HeapModel, events: &[HeapEvent]) -> HeapModel {
-    events.iter().for_each(|event| model.apply(event));
+/// What happens at a time that does not matter.
+fn tell(model: &mut HeapModel, kind: EventKind) {
+    model.apply(&Event { seq: 0, time_ns: 0, kind });
+}
+
+fn run(mut model: HeapModel, events: &[EventKind]) -> HeapModel {
+    events.iter().for_each(|event| tell(&mut model, *event));
     model
 }
 
@@ -64,18 +69,18 @@ fn a_dead_block_counts_where_it_was_allocated_and_where_it_was_freed() {
 #[test]
 fn frees_of_unseen_blocks_are_no_double_frees() {
     let mut model = model(&[alloc(16, 9, 1, 5), free(16, 1, 6)]);
-    model.expect_unknown_frees();
-    model.apply(&free(16, 1, 6));
-    assert_eq!((model.snapshot().double_frees, model.totals().preexisting_frees), (0, 1));
+    tell(&mut model, EventKind::UnknownFreesExpected);
+    tell(&mut model, free(16, 1, 6));
+    assert_eq!((model.snapshot().anomalies.double_frees, model.totals().preexisting_frees), (0, 1));
     // what is seen from then on is judged as ever
     let mut model = run(model, &[alloc(16, 9, 1, 5), free(16, 1, 6), free(16, 1, 7)]);
-    assert_eq!(model.snapshot().double_frees, 1);
-    model.set_blind(true);
+    assert_eq!(model.snapshot().anomalies.double_frees, 1);
+    tell(&mut model, EventKind::Paused(true));
     let mut model = run(model, &[free(16, 1, 6), alloc(32, 9, 1, 5), free(32, 1, 6), free(32, 1, 6)]);
-    assert_eq!(model.snapshot().double_frees, 1);
-    model.set_blind(false);
+    assert_eq!(model.snapshot().anomalies.double_frees, 1);
+    tell(&mut model, EventKind::Paused(false));
     let model = run(model, &[free(32, 1, 6), alloc(32, 9, 1, 5), free(32, 1, 6), free(32, 1, 6)]);
-    assert_eq!(model.snapshot().double_frees, 2);
+    assert_eq!(model.snapshot().anomalies.double_frees, 2);
 }
 
 /// A block was freed unseen, as its address is handed out again. So others may have been allocated unseen. Where an address was
@@ -85,11 +90,14 @@ fn frees_of_what_is_not_live_are_certain_only_where_no_free_is_missed() {
     let kinds = |model: &HeapModel| model.snapshot().errors.iter().map(|error| error.kind).collect::<Vec<_>>();
     let twice = [alloc(16, 9, 1, 5), free(16, 1, 6), free(16, 1, 6)];
     let model = run(model(&twice), &[alloc(16, 9, 1, 5), alloc(16, 9, 1, 5), free(64, 1, 7)]);
-    assert_eq!((kinds(&model), model.snapshot().lost), (vec![FindingKind::DoubleFree, FindingKind::InvalidFree], 0));
+    assert_eq!(
+        (kinds(&model), model.snapshot().unseen_frees),
+        (vec![FindingKind::DoubleFree, FindingKind::InvalidFree], 0)
+    );
     let model = run(model, &[alloc(32, 9, 1, 5), alloc(32, 9, 1, 5)]);
     let snapshot = model.snapshot();
     assert!(snapshot.frees_unseen && snapshot.errors.is_empty());
-    assert_eq!((snapshot.double_frees, snapshot.unknown_frees, snapshot.lost), (1, 1, 1));
+    assert_eq!((snapshot.anomalies.double_frees, snapshot.anomalies.unknown_frees, snapshot.unseen_frees), (1, 1, 1));
 }
 
 /// What an allocator does that takes an invalid free for a good one: the block around the address is handed out once more.
@@ -97,7 +105,7 @@ fn frees_of_what_is_not_live_are_certain_only_where_no_free_is_missed() {
 fn an_invalid_free_explains_an_address_that_is_handed_out_twice() {
     let model = model(&[alloc(16, 90, 1, 5), free(64, 1, 6), alloc(16, 90, 1, 5)]);
     let snapshot = model.snapshot();
-    assert_eq!((snapshot.errors.len(), snapshot.lost, snapshot.frees_unseen), (1, 0, false));
+    assert_eq!((snapshot.errors.len(), snapshot.unseen_frees, snapshot.frees_unseen), (1, 0, false));
     assert!(run(model, &[alloc(256, 90, 1, 5), alloc(256, 90, 1, 5)]).snapshot().frees_unseen);
 }
 
@@ -105,17 +113,17 @@ fn an_invalid_free_explains_an_address_that_is_handed_out_twice() {
 #[test]
 fn a_gap_makes_older_blocks_doubtful() {
     let mut model = model(&[alloc(16, 90, 1, 5), alloc(160, 90, 1, 5), free(160, 1, 6)]);
-    model.note_gap();
+    tell(&mut model, EventKind::Unobserved);
     let model = run(model, &[free(160, 1, 6), alloc(16, 90, 1, 5)]);
     let snapshot = model.snapshot();
-    assert_eq!((snapshot.errors.len(), snapshot.lost, snapshot.frees_unseen), (0, 0, false));
+    assert_eq!((snapshot.errors.len(), snapshot.unseen_frees, snapshot.frees_unseen), (0, 0, false));
     assert!(run(model, &[alloc(16, 90, 1, 5)]).snapshot().frees_unseen, "what came after the gap was seen");
 }
 
 #[test]
 fn without_free_stacks_the_allocating_site_bears_the_free() {
-    let snapshot =
-        run(HeapModel::new(Preexisting::None).without_free_stacks(), &[alloc(16, 9, 1, 5), free(16, 2, 0)]).snapshot();
+    let began = EventKind::Began { image: ImageId(0), preexisting: Preexisting::None, free_stacks: false };
+    let snapshot = model(&[began, alloc(16, 9, 1, 5), free(16, 2, 0)]).snapshot();
     assert_eq!(snapshot.sites.len(), 1);
     assert_eq!(snapshot.sites[0].deallocated, amount(1, 9));
 }
@@ -151,12 +159,12 @@ fn t19_a_failed_realloc_changes_nothing() {
     let before = [alloc(16, 100, 1, 5)];
     let mut model = model(&before);
     let site = model.snapshot().sites[0];
-    model.apply(&began(16, 1, 6));
-    model.apply(&ended(16, 0, 1 << 60, 1, 6));
+    tell(&mut model, began(16, 1, 6));
+    tell(&mut model, ended(16, 0, 1 << 60, 1, 6));
     let totals = model.totals();
     assert_eq!((totals.failed, totals.frees, totals.live_bytes), (1, 0, 100));
     assert_eq!(format!("{:?}", model.snapshot().sites), format!("{:?}", [site]));
-    model.apply(&free(16, 1, 7));
+    tell(&mut model, free(16, 1, 7));
     assert_eq!((model.totals().frees, model.snapshot().errors.len()), (1, 0));
 }
 
@@ -164,25 +172,25 @@ fn t19_a_failed_realloc_changes_nothing() {
 fn t22_an_abandoned_realloc_leaves_the_block_live() {
     let task = call(REALLOC, 1, 6).task;
     let mut model = model(&[alloc(16, 100, 1, 5), began(16, 1, 6)]);
-    model.apply(&HeapEvent::ReallocAbandoned { old: Addr(16), task });
+    tell(&mut model, EventKind::ReallocAbandoned { old: Addr(16), task });
     assert_eq!((model.totals().live_bytes, model.totals().frees), (100, 0));
     // The address is not in limbo any more: another block there means that a free was lost.
-    model.apply(&alloc(16, 7, 2, 8));
-    assert_eq!(model.snapshot().lost, 1);
+    tell(&mut model, alloc(16, 7, 2, 8));
+    assert_eq!(model.snapshot().unseen_frees, 1);
 }
 
 #[test]
 fn t24_the_allocator_may_free_what_is_dead_the_program_may_not() {
     let internal =
-        |block| HeapEvent::Freed { block: Addr(block), internal: true, given_size: None, by: call(FREE, 1, 9) };
+        |block| EventKind::Freed { block: Addr(block), internal: true, given_size: None, by: call(FREE, 1, 9) };
     let mut model = model(&[alloc(16, 8, 1, 5), free(16, 1, 6), internal(16), internal(4096)]);
     let snapshot = model.snapshot();
-    assert_eq!((snapshot.double_frees, snapshot.unknown_frees, snapshot.errors.len()), (0, 0, 0));
+    assert_eq!((snapshot.anomalies.double_frees, snapshot.anomalies.unknown_frees, snapshot.errors.len()), (0, 0, 0));
     // But what is live it does free: fclose is libc's code, too.
-    model.apply(&alloc(32, 8, 1, 5));
-    model.apply(&internal(32));
+    tell(&mut model, alloc(32, 8, 1, 5));
+    tell(&mut model, internal(32));
     assert_eq!(model.totals().live_blocks, 0);
-    model.apply(&free(16, 3, 10));
+    tell(&mut model, free(16, 3, 10));
     let [error] = model.snapshot().errors[..] else { panic!() };
     assert_eq!((error.kind, error.block, error.size, error.count), (FindingKind::DoubleFree, Addr(16), Some(8), 1));
     assert_eq!((error.alloc_stack, error.free_stack), (Some(StackId(5)), Some(StackId(6))));
@@ -195,7 +203,7 @@ fn t27_another_thread_is_handed_the_address_of_a_block_in_limbo() {
         model(&[alloc(16, 100, 1, 5), began(16, 1, 6), alloc(16, 30, 2, 7), ended(16, 64, 200, 1, 6), free(16, 2, 8)]);
     let (totals, snapshot) = (model.totals(), model.snapshot());
     assert_eq!((totals.allocations, totals.frees, totals.reallocations), (3, 2, 1));
-    assert_eq!((totals.live_blocks, totals.live_bytes, snapshot.lost), (1, 200, 0));
+    assert_eq!((totals.live_blocks, totals.live_bytes, snapshot.unseen_frees), (1, 200, 0));
     assert_eq!(on_stack(&snapshot, 6)[0].deallocated, amount(1, 100), "on the realloc's stack");
     assert_eq!(on_stack(&snapshot, 8)[0].deallocated, amount(1, 30));
     assert!(snapshot.errors.is_empty());
@@ -212,7 +220,7 @@ fn t27_a_block_freed_during_its_realloc_is_not_confused_with_the_next_one_there(
 #[test]
 fn an_address_handed_out_twice_means_a_lost_free() {
     let snapshot = model(&[alloc(16, 100, 1, 5), alloc(16, 30, 1, 6)]).snapshot();
-    assert_eq!((snapshot.lost, snapshot.totals.live_blocks, snapshot.totals.live_bytes), (1, 1, 30));
+    assert_eq!((snapshot.unseen_frees, snapshot.totals.live_blocks, snapshot.totals.live_bytes), (1, 1, 30));
     assert_eq!(snapshot.totals.frees, 1);
     assert_eq!(on_stack(&snapshot, 5)[0].deallocated, amount(1, 100));
 }
@@ -221,20 +229,20 @@ fn an_address_handed_out_twice_means_a_lost_free() {
 fn unknown_frees_are_errors_only_if_all_was_seen() {
     let events = [free(16, 1, 5), free(16, 1, 5), free(32, 1, 6), began(48, 1, 7), ended(48, 64, 10, 1, 7)];
     let seen = model(&events).snapshot();
-    assert_eq!((seen.unknown_frees, seen.totals.preexisting_frees, seen.totals.live_blocks), (4, 0, 1));
+    assert_eq!((seen.anomalies.unknown_frees, seen.totals.preexisting_frees, seen.totals.live_blocks), (4, 0, 1));
     let counts: Vec<_> = seen.errors.iter().map(|e| (e.kind, e.stack.0, e.count)).collect();
     let invalid = FindingKind::InvalidFree;
     assert_eq!(counts, [(invalid, 5, 2), (invalid, 6, 1), (invalid, 7, 1)]);
     let attached = run(HeapModel::new(Preexisting::Unknown), &events).snapshot();
-    assert_eq!((attached.unknown_frees, attached.totals.preexisting_frees, attached.errors.len()), (0, 4, 0));
+    assert_eq!((attached.anomalies.unknown_frees, attached.totals.preexisting_frees, attached.errors.len()), (0, 4, 0));
     assert_eq!((attached.totals.frees, attached.totals.reallocations, attached.totals.allocations), (0, 0, 1));
 }
 
 #[test]
 fn families_are_judged_only_if_both_are_known() {
-    let with = |mut event: HeapEvent, f: Option<Family>| {
+    let with = |mut event: EventKind, f: Option<Family>| {
         match &mut event {
-            HeapEvent::Allocated { by, .. } | HeapEvent::Freed { by, .. } | HeapEvent::ReallocBegan { by, .. } => {
+            EventKind::Allocated { by, .. } | EventKind::Freed { by, .. } | EventKind::ReallocBegan { by, .. } => {
                 by.family = f;
             }
             _ => panic!(),
@@ -247,7 +255,7 @@ fn families_are_judged_only_if_both_are_known() {
             let events = [with(alloc(16, 8, 1, 5), allocated), with(free(16, 1, 6), freed)];
             let judged = |f| matches!(f, Some(Family::Malloc | Family::New | Family::NewArray));
             let expected = u64::from(judged(allocated) && judged(freed) && allocated != freed);
-            assert_eq!(model(&events).snapshot().mismatched_frees, expected, "{allocated:?} {freed:?}");
+            assert_eq!(model(&events).snapshot().anomalies.mismatched_frees, expected, "{allocated:?} {freed:?}");
         }
     }
     let realloc = [with(alloc(16, 8, 1, 5), Some(Family::New)), with(began(16, 1, 6), Some(Family::Malloc))];
@@ -259,14 +267,14 @@ fn families_are_judged_only_if_both_are_known() {
         with(alloc(32, 8, 1, 5), None),
         with(free(16, 1, 6), Some(Family::Malloc)),
     ];
-    assert_eq!(model(&mixed).snapshot().mismatched_frees, 0);
+    assert_eq!(model(&mixed).snapshot().anomalies.mismatched_frees, 0);
 }
 
 #[test]
 fn a_wrong_size_at_a_sized_delete_is_an_error() {
     let sized = |block, size: u64| match free(block, 1, 6) {
-        HeapEvent::Freed { block, internal, by, .. } => {
-            HeapEvent::Freed { block, internal, given_size: Some(size), by }
+        EventKind::Freed { block, internal, by, .. } => {
+            EventKind::Freed { block, internal, given_size: Some(size), by }
         }
         _ => panic!(),
     };
@@ -284,9 +292,9 @@ fn a_wrong_size_at_a_sized_delete_is_an_error() {
 #[test]
 fn another_alignment_at_a_delete_is_an_error_where_both_are_known() {
     let aligned = |event, align| match event {
-        HeapEvent::Allocated { block, size, by } => HeapEvent::Allocated { block, size, by: Call { align, ..by } },
-        HeapEvent::Freed { block, internal, given_size, by } => {
-            HeapEvent::Freed { block, internal, given_size, by: Call { align, ..by } }
+        EventKind::Allocated { block, size, by } => EventKind::Allocated { block, size, by: Call { align, ..by } },
+        EventKind::Freed { block, internal, given_size, by } => {
+            EventKind::Freed { block, internal, given_size, by: Call { align, ..by } }
         }
         other => other,
     };
@@ -326,7 +334,7 @@ fn a_pointer_into_a_live_block_is_told_with_that_block() {
 
 #[test]
 fn temporary_is_what_its_thread_frees_before_it_allocates_again() {
-    let count = |events: &[HeapEvent]| model(events).totals().temporary;
+    let count = |events: &[EventKind]| model(events).totals().temporary;
     assert_eq!(count(&[alloc(16, 8, 1, 5), free(16, 1, 6)]), 1);
     assert_eq!(count(&[alloc(16, 8, 1, 5), alloc(32, 8, 2, 5), free(16, 2, 6)]), 1, "other threads don't matter");
     assert_eq!(count(&[alloc(16, 8, 1, 5), alloc(32, 8, 1, 5), free(16, 1, 6)]), 0);
@@ -348,22 +356,24 @@ fn histograms_count_sizes_and_lifetimes_in_powers_of_two() {
 fn sizes_that_no_machine_has_do_no_harm() {
     let events: Vec<_> = (1..100).map(|n| alloc(n * 16, u64::MAX - n, 1, 5)).collect();
     let mut model = model(&events);
-    (1..100).for_each(|n| model.apply(&free(n * 16, 1, 6)));
+    (1..100).for_each(|n| tell(&mut model, free(n * 16, 1, 6)));
     assert_eq!((model.totals().live_bytes, model.totals().live_blocks), (0, 0));
 }
 
 #[test]
 fn a_forked_child_inherits_blocks_but_not_counts() {
     let parent = model(&[alloc(16, 100, 1, 5), alloc(32, 50, 1, 6), free(32, 1, 7), began(16, 1, 8)]);
-    let mut child = parent.fork(1, 2, false);
+    let mut child = parent.clone();
+    let task = |serial| TaskId { tid: 7, serial };
+    tell(&mut child, EventKind::Forked { image: ImageId(1), parent: task(1), child: task(2), among_threads: false });
     let totals = child.totals();
     assert_eq!((totals.allocations, totals.frees, totals.live_bytes, totals.peak_bytes), (0, 0, 100, 100));
     assert!(child.live_blocks().all(|block| block.inherited));
     let site = on_stack(&child.snapshot(), 5)[0];
     assert_eq!((site.allocated, site.live, site.at_peak), (amount(0, 0), amount(1, 100), amount(1, 100)));
     // The child's copy of the forking thread ends the realloc that the parent's began.
-    child.apply(&ended(16, 64, 10, 2, 8));
-    child.apply(&alloc(80, 10, 2, 9));
+    tell(&mut child, ended(16, 64, 10, 2, 8));
+    tell(&mut child, alloc(80, 10, 2, 9));
     let totals = child.totals();
     assert_eq!((totals.preexisting_frees, totals.frees, totals.allocations, totals.reallocations), (1, 0, 2, 1));
     assert_eq!((totals.live_bytes, child.live_blocks().filter(|block| block.inherited).count()), (20, 0));
@@ -375,11 +385,11 @@ fn a_forked_child_inherits_blocks_but_not_counts() {
 fn memory_does_not_grow_with_time() {
     let mut model = HeapModel::new(Preexisting::None);
     for n in 0..300_000u64 {
-        model.apply(&alloc(16 + (n % 1000) * 16, n % 500, 1, (n % 7) as u32));
+        tell(&mut model, alloc(16 + (n % 1000) * 16, n % 500, 1, (n % 7) as u32));
         if n == 10_000 {
             assert!(model.memory() < 1 << 20);
         }
-        model.apply(&free(16 + (n % 1000) * 16, 1, 50));
+        tell(&mut model, free(16 + (n % 1000) * 16, 1, 50));
     }
     assert!(model.memory() < 1 << 20, "{}", model.memory());
     assert!(model.snapshot().timeline.len() <= 1024);

@@ -148,10 +148,6 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
     for (module, status) in modules.iter_mut().zip(&locations.statuses) {
         module.symbols = *status;
     }
-    let mut anomalies = input.anomalies;
-    anomalies.unknown_frees = input.snapshot.unknown_frees;
-    anomalies.double_frees = input.snapshot.double_frees;
-    anomalies.mismatched_frees = input.snapshot.mismatched_frees;
     let mut warnings = input.warnings;
     warnings.extend(symbolizer.take_warnings());
 
@@ -159,7 +155,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         meta: input.meta,
         totals: input.snapshot.totals,
         cost: input.cost,
-        anomalies,
+        anomalies: input.anomalies,
         allocators,
         modules,
         images: input.images,

@@ -4,6 +4,7 @@ use super::action::{Action, Serving};
 use super::archive::Archive;
 use super::common::Common;
 use super::error::SessionError;
+use super::observer::Shared;
 use super::pinning::Pinned;
 use super::process::Process;
 use super::settings::{Settings, Target};
@@ -12,7 +13,7 @@ use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stops::Stops;
 use super::tasks::Role;
 use super::{Session, exit_of};
-use crate::heapmodel::Preexisting;
+use crate::event::Preexisting;
 use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::guardian::orphan::{self, Repaired};
@@ -38,12 +39,23 @@ impl Session {
     ) -> Result<Self, SessionError> {
         control.register_tracer()?;
         let libunwind = if settings.libunwind { Some(Rc::new(Libunwind::open()?)) } else { None };
+        let began = Instant::now();
+        let observers = Shared {
+            began,
+            table: Arc::clone(&settings.table),
+            free_stacks: settings.free_stacks,
+            max_depth: settings.max_depth,
+            progress: Arc::clone(&progress),
+            next_image: Arc::default(),
+        };
         let common = Common {
             settings: Arc::new(settings),
             control,
             progress,
             libunwind,
-            began: Instant::now(),
+            began,
+            observers,
+            serials: Arc::default(),
             attached: matches!(target, Target::Attach { .. }),
             numbers: Arc::default(),
             objects: SharedObjects::default(),
@@ -109,7 +121,7 @@ impl Session {
             return Err(SessionError::Not64Bit { what: program.name().to_owned() });
         }
         let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref(), &common.objects)?;
-        let mut process = Process::new(child.pid, Preexisting::None, space, &common);
+        let mut process = Process::new(child.pid, common.new_observer(Preexisting::None), space, &common);
         process.affinity = affinity;
         let mut session = Self::new(process, common);
         session.add_task(session.first, child.pid, Role::Thread);
@@ -137,7 +149,7 @@ impl Session {
             None => (pid, open(pid)?),
         };
         let sharers = seize::seize_sharers(pid, live)?;
-        let mut process = Process::new(pid, Preexisting::Unknown, space, &common);
+        let mut process = Process::new(pid, common.new_observer(Preexisting::Unknown), space, &common);
         process.warnings.extend(repaired.map(describe_repair));
         let mut session = Self::new(process, common);
         for (seized, role) in [(threads, Role::Thread), (sharers, Role::VmSharer)] {

@@ -2,13 +2,13 @@
 
 use super::action::Action;
 use super::common::Common;
-use super::hit::pass_trap_to;
-use super::process::{Process, new_model};
+use super::observer::Seen;
+use super::process::Process;
 use super::slots::Slot;
+use super::trap::pass_trap_to;
 use super::{Session, space};
 use crate::addr::Addr;
-use crate::calls::Calls;
-use crate::heapmodel::Preexisting;
+use crate::event::Preexisting;
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
 use crate::session::signalstate::FallbackState;
@@ -225,7 +225,7 @@ impl Session {
             self.stops.forget(old);
         }
         let parent = process.pid;
-        let mut child = Process::new(tid, Preexisting::None, space, &self.common);
+        let mut child = Process::new(tid, self.common.new_observer(Preexisting::None), space, &self.common);
         child.identity.parent = Some(parent);
         child.hold_probes_back();
         child.begin_image(tid);
@@ -263,15 +263,12 @@ impl Process {
         let tasks = self.tasks.fork(parent, tid);
         let serial = |tasks: &super::tasks::Tasks, tid| tasks.get(tid).map(|task| task.id);
         let among_threads = self.tasks.len() > 1;
-        let (calls, model) = match (serial(&self.tasks, parent), serial(&tasks, tid)) {
-            (Some(parent), Some(child)) => {
-                (self.calls.fork(parent, child), self.model.fork(parent.serial, child.serial, among_threads))
-            }
-            _ => (Calls::default(), new_model(Preexisting::Unknown, &self.settings)),
+        let observer = match (serial(&self.tasks, parent), serial(&tasks, tid)) {
+            (Some(parent), Some(child)) => self.observer.fork(parent, child, among_threads),
+            _ => common.new_observer(Preexisting::Unknown),
         };
-        let mut copy = Self::new(tid, Preexisting::Unknown, space, common);
-        copy.inherited_bytes = model.totals().live_bytes;
-        (copy.tasks, copy.calls, copy.model) = (tasks, calls, model);
+        let mut copy = Self::new(tid, observer, space, common);
+        copy.tasks = tasks;
         copy.leaks = self.leaks.fork();
         copy.identity.parent = Some(self.pid);
         copy.identity.selected = self.identity.selected;
@@ -341,7 +338,7 @@ impl Process {
     fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
         let is_shared = !self.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
-        let is_first = self.identity.attached && self.identity.images.is_empty() && self.cost.events == 0;
+        let is_first = self.identity.attached && self.identity.images.is_empty() && self.observer.events() == 0;
         let too_early = is_first && !is_shared && !self.space.memory.is_gone();
         // Whoever lives in the old memory does not stand still.
         self.space.memory.stands_still(too_early.then_some(tid));
@@ -369,15 +366,12 @@ impl Process {
         self.leave_sharers_behind();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
-        self.calls = Calls::default();
         self.signals.trap_mask = self.signals.trap_mask.of_next_image();
         self.signals.fallback = FallbackState::default();
         self.signals.yielded.clear();
         self.leaks = LeakWatch::default();
-        self.inherited_bytes = 0;
         self.peak_resident = None;
-        self.model = new_model(Preexisting::None, &self.settings);
-        self.forget_paused_blocks();
+        self.observer.exec();
         self.hold_probes_back();
         self.begin_image(tid);
         self.ask_for_sigtrap_fallback(tid)?;
@@ -445,14 +439,12 @@ impl Process {
     }
 
     pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
-        let model = &mut self.model;
-        self.calls.task_ended(task, &mut |event| model.apply(&event));
+        self.observer.observe(Seen::End(task));
     }
 
     /// Keeps the totals of the image that exec has just replaced.
     fn end_image(&mut self) {
-        let totals = self.model.totals();
-        self.anomalies.dropped_frames += self.calls.dropped_frames();
+        let totals = self.observer.model().totals();
         self.identity.images.push(Image {
             pid: self.pid,
             program: std::mem::take(&mut self.identity.program),

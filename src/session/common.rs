@@ -1,13 +1,15 @@
 //! What all processes of a session share.
 
+use super::observer::{Observer, Shared};
 use super::settings::Settings;
 use super::space::SharedObjects;
+use crate::event::Preexisting;
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::libunwind::Libunwind;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// See the module's head.
@@ -21,9 +23,17 @@ pub(super) struct Common {
     pub(super) attached: bool,
     pub(super) numbers: Arc<AtomicU64>,
     pub(super) objects: SharedObjects,
+    pub(super) observers: Shared,
+    /// The latest serial number that a task of any process has been given.
+    pub(super) serials: Arc<AtomicU32>,
 }
 
 impl Common {
+    /// The observer of a process that tracing begins with, or that begins with an image of its own.
+    pub(super) fn new_observer(&self, preexisting: Preexisting) -> Observer {
+        Observer::new(&self.observers, preexisting, self.control.is_paused())
+    }
+
     /// The place of the next process in the order of all.
     pub(super) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)

@@ -7,12 +7,12 @@
 use super::Session;
 use super::action::{Action, Serving};
 use super::error::SessionError;
-use super::hit::{leave_pad, pass_trap_to};
 use super::process::Process;
 use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
 use super::slots::Slot;
 use super::stops::Stops;
 use super::tasks::{Role, Task};
+use super::trap::{leave_pad, pass_trap_to};
 use crate::addr::Addr;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};

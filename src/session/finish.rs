@@ -9,7 +9,7 @@ use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::{SiteStats, Snapshot};
 use crate::profile::merge::Origin;
-use crate::profile::{Amount, Conditions, Cost, Exit, ProcessInfo, Resident};
+use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
 use crate::symbols::{Bytes, Similar};
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 impl Process {
     /// What was found out so far, while the process goes on.
     pub(super) fn interim(&mut self) -> Recording {
-        let snapshot = self.model.snapshot();
+        let snapshot = self.observer.model().snapshot();
         let (stacks, modules) = self.space.records();
         let modules = modules.to_vec();
         let stacks = stacks.clone();
@@ -47,6 +47,8 @@ impl Process {
             self.note_peak_resident(self.pid);
             self.cost.wall_ns = self.lived_ns();
         }
+        #[cfg(debug_assertions)]
+        assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
         self.note_thread_names();
         self.warnings.extend(self.space.take_warnings());
         let mut leaks = match self.settings.leak_scan {
@@ -55,7 +57,7 @@ impl Process {
         };
         let snapshot = match &mut leaks {
             LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
-            LeakScan::NotWanted | LeakScan::Missed(_) => self.model.snapshot(),
+            LeakScan::NotWanted | LeakScan::Missed(_) => self.observer.model().snapshot(),
         };
         let mut snapshot = snapshot;
         // What was inherited and is gone says nothing.
@@ -85,24 +87,27 @@ impl Process {
         let origin = Origin {
             start_ns: u64::try_from(self.identity.born.duration_since(self.identity.began).as_nanos())
                 .unwrap_or(u64::MAX),
-            inherited_bytes: self.inherited_bytes,
+            inherited_bytes: self.observer.inherited_bytes(),
             inherited: inherited(|site| site.live),
             inherited_at_peak: inherited(|site| site.at_peak),
         };
-        let mut anomalies = self.anomalies;
+        let seen = self.observer.model().anomalies();
+        let anomalies = Anomalies {
+            lost: seen.lost,
+            truncated_stacks: seen.truncated_stacks,
+            cut_stacks: seen.cut_stacks,
+            guessed_stacks: seen.guessed_stacks,
+            dropped_frames: seen.dropped_frames,
+            ..snapshot.anomalies
+        };
         let mut warnings = self.warnings.clone();
-        anomalies.dropped_frames += self.calls.dropped_frames();
-        anomalies.lost += snapshot.lost;
-        anomalies.unknown_frees = snapshot.unknown_frees;
-        anomalies.double_frees = snapshot.double_frees;
-        anomalies.mismatched_frees = snapshot.mismatched_frees;
-        let doubtful = snapshot.unknown_frees + snapshot.double_frees;
+        let doubtful = anomalies.unknown_frees + anomalies.double_frees;
         if snapshot.frees_unseen && doubtful > 0 {
             warnings.push(format!(
                 "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
                  seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
                  name such functions)",
-                snapshot.lost
+                snapshot.unseen_frees
             ));
         }
         if self.unknown_stops > 0 {
@@ -127,7 +132,7 @@ impl Process {
             warnings.extend(unknown_functions.iter().cloned());
             blind_spots.extend(unknown_functions.iter().cloned());
         }
-        let paused = self.pause.total();
+        let paused = self.observer.paused_for();
         if !paused.is_zero() {
             warnings.push(format!(
                 "collecting paused for {:.2} s in all: what was allocated then is not in here",
@@ -160,9 +165,10 @@ impl Process {
                 started_at: self.identity.started_at,
                 of_another_user: self.identity.owner.is_another,
                 exit: self.teardown.exit,
-                resident: self
-                    .peak_resident
-                    .map(|peak_bytes| Resident { peak_bytes, all_blocks_known: !self.model.may_have_unknown_blocks() }),
+                resident: self.peak_resident.map(|peak_bytes| Resident {
+                    peak_bytes,
+                    all_blocks_known: !self.observer.model().may_have_unknown_blocks(),
+                }),
             },
             origin,
             parent: self.identity.parent,
@@ -180,6 +186,7 @@ impl Process {
                     pinned: self.settings.pin,
                     free_stacks: self.settings.free_stacks,
                 },
+                events: self.observer.events(),
                 ..self.cost
             },
             anomalies,

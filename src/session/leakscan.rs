@@ -12,6 +12,7 @@ use super::stops::Stops;
 use super::tasks::Role;
 use crate::addr::{Addr, FunctionId};
 use crate::arch::Regs;
+use crate::event::EventKind;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
@@ -39,13 +40,13 @@ impl Process {
     /// A thread has entered a function by which the program tells of its memory.
     pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr, stops: &mut Stops) -> Result<()> {
         let (Some(annotation), Some(task)) = (self.space.annotation_at(at), self.tasks.get(tid)) else { return Ok(()) };
-        let serial = task.id.serial;
+        let task = task.id;
         let [first, second, ..] = regs.arguments();
         let region = Addr(first)..Addr(first.saturating_add(second));
         match annotation {
-            Annotation::IgnoreObject => self.model.ignore_block(Addr(first)),
-            Annotation::Disable => self.model.ignore_new_blocks(serial, true),
-            Annotation::Enable => self.model.ignore_new_blocks(serial, false),
+            Annotation::IgnoreObject => self.tell(EventKind::BlockIgnored(Addr(first))),
+            Annotation::Disable => self.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
+            Annotation::Enable => self.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
             Annotation::RegisterRegion => self.leaks.regions.push(region),
             Annotation::UnregisterRegion => {
                 if let Some(index) = self.leaks.regions.iter().position(|known| *known == region) {
@@ -154,7 +155,7 @@ impl Process {
         match self.capture(stops) {
             Ok(capture) => {
                 if let LeakScan::Done(mut record) = capture.classify().leaks {
-                    record.snapshot = self.model.snapshot();
+                    record.snapshot = self.observer.model().snapshot();
                     self.leaks.done = Some(record);
                 }
             }
@@ -264,7 +265,7 @@ impl Process {
         let own_suppressions = self.space.own_suppressions();
         let read = self.read_heap(live, threads)?;
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let snapshot = self.model.snapshot();
+        let snapshot = self.observer.model().snapshot();
         let HeapRead { graph, sites, thread_names } = read;
         Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names, own_suppressions })
     }
@@ -281,7 +282,7 @@ impl Process {
         thread_names.extend(
             threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
         );
-        let mut blocks: Vec<LiveBlock> = self.model.live_blocks().collect();
+        let mut blocks: Vec<LiveBlock> = self.observer.model().live_blocks().collect();
         blocks.sort_unstable_by_key(|block| block.addr);
         let sites = self.sites_of(&blocks);
         let is_declared = |function: FunctionId| self.settings.table.is_declared(function);
@@ -302,11 +303,11 @@ impl Process {
                 registered: &self.leaks.regions,
                 blocks: &allocators,
                 layout,
-                heap_is_known: !self.model.may_have_unknown_blocks(),
+                heap_is_known: !self.observer.model().may_have_unknown_blocks(),
             };
             find(&sources, &mut self.space.original_memory())
         };
-        let ignored = self.model.ignored_blocks().into_iter();
+        let ignored = self.observer.model().ignored_blocks().into_iter();
         roots.words.extend(ignored.map(|block| RootWord { value: block.0, kind: RootKind::Ignored }));
         let graph = Graph::read(blocks, &roots, &mut self.space.original_memory(), &options);
         Ok(HeapRead { graph, sites, thread_names })
@@ -316,7 +317,7 @@ impl Process {
         let mut sites = FxHashMap::default();
         for block in blocks {
             if let std::collections::hash_map::Entry::Vacant(slot) = sites.entry(block.site)
-                && let Some(stats) = self.model.site(block.site)
+                && let Some(stats) = self.observer.model().site(block.site)
             {
                 slot.insert(stats.key);
             }

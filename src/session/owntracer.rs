@@ -1,9 +1,11 @@
 //! Children that ask to be traced by their parents, as those of debuggers do: a task can have one tracer only, so that they are
 //! let go before they ask.
 
+use super::observer::Seen;
 use super::process::Process;
 use super::stops::Stops;
 use super::tasks::Role;
+use crate::event::EventKind;
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 
@@ -25,7 +27,7 @@ impl Process {
     pub(super) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
-            self.model.note_gap();
+            self.observer.observe(Seen::Told(EventKind::Unobserved));
             self.space.blind(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
@@ -43,7 +45,7 @@ impl Process {
             self.space.memory.new_stop(tid);
             self.refresh_modules(tid);
             self.space.take_up_after(child)?;
-            self.model.note_gap();
+            self.observer.observe(Seen::Told(EventKind::Unobserved));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::action::Action;
 use super::common::Common;
 use super::identity::{Identity, Owner};
 use super::leakrecord::LeakWatch;
-use super::pausing::Pause;
+use super::observer::{Observer, Seen};
 use super::pinning::Pinned;
 use super::settings::Settings;
 use super::signalstate::SignalState;
@@ -13,9 +13,8 @@ use super::stopcost::StopCost;
 use super::stops::Stops;
 use super::tasks::Tasks;
 use super::teardown::Teardown;
-use crate::calls::Calls;
-use crate::heapmodel::{HeapModel, Preexisting};
-use crate::profile::{Anomalies, Children, Cost};
+use crate::event::EventKind;
+use crate::profile::{Children, Cost};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::cputime::{self, CpuTime};
@@ -44,15 +43,8 @@ pub struct Process {
     pub(super) affinity: Option<Pinned>,
     pub(super) leaks: LeakWatch,
     pub(super) children: Children,
-    pub(super) calls: Calls,
-    pub(super) model: HeapModel,
-    pub(super) anomalies: Anomalies,
+    pub(super) observer: Observer,
     pub(super) cost: Cost,
-    pub(super) pause: Pause,
-    /// What was live when it was forked.
-    pub(super) inherited_bytes: u64,
-    /// What it contributes to the live bytes that the progress line shows.
-    pub(super) shown_bytes: u64,
     /// What a stop takes of its CPU time.
     pub(super) stop_cost: StopCost,
     /// The CPU time that it had used when tracing began.
@@ -71,11 +63,10 @@ const STOPS_PER_LOOK: u64 = 1024;
 
 impl Process {
     /// A process without tasks, whose memory is `space`.
-    pub(super) fn new(pid: i32, preexisting: Preexisting, mut space: AddressSpace, common: &Common) -> Self {
+    pub(super) fn new(pid: i32, observer: Observer, mut space: AddressSpace, common: &Common) -> Self {
         if common.settings.leak_scan.is_some() {
             space.watch_exit();
         }
-        let model = new_model(preexisting, &common.settings);
         common.progress.begins(pid);
         Self {
             settings: Arc::clone(&common.settings),
@@ -98,20 +89,15 @@ impl Process {
                 images: Vec::new(),
                 thread_names: HashMap::new(),
             },
-            tasks: Tasks::default(),
+            tasks: Tasks::new(&common.serials),
             space,
             signals: SignalState::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
             leaks: LeakWatch::default(),
             children: Children::default(),
-            calls: Calls::default(),
-            model,
-            anomalies: Anomalies::default(),
+            observer,
             cost: Cost::default(),
-            pause: Pause::new(common.control.is_paused()),
-            inherited_bytes: 0,
-            shown_bytes: 0,
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,
@@ -119,6 +105,17 @@ impl Process {
             unknown_stops: 0,
             warnings: Vec::new(),
         }
+    }
+
+    /// All that has happened until now is in the model from here on. What an engine has seen and not told yet is told. (The trap
+    /// engine tells at each stop.)
+    pub(super) fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Tells the readers of the process's stream what no engine saw.
+    pub(super) fn tell(&mut self, kind: EventKind) {
+        self.observer.observe(Seen::Told(kind));
     }
 
     /// For how long it was traced, ns: what the times of its events and of its end are told in.
@@ -129,7 +126,7 @@ impl Process {
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
     pub(super) fn end(&mut self) {
         self.space.end_guard();
-        self.progress.live(&mut self.shown_bytes, 0);
+        self.observer.end();
         self.progress.ends(self.pid);
     }
 
@@ -283,9 +280,4 @@ impl Process {
             pinned.restore(tid);
         }
     }
-}
-
-pub(super) fn new_model(preexisting: Preexisting, settings: &Settings) -> HeapModel {
-    let model = HeapModel::new(preexisting);
-    if settings.free_stacks { model } else { model.without_free_stacks() }
 }

@@ -2,6 +2,8 @@
 
 use crate::addr::{Addr, TaskId};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a task is to the traced process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,29 +73,33 @@ impl CountedHits {
     }
 }
 
-/// All tasks under trace.
-#[derive(Debug, Default)]
+/// The tasks of one process.
+#[derive(Debug)]
 pub struct Tasks {
     by_tid: FxHashMap<i32, Task>,
-    last_serial: u32,
+    /// The latest serial number that was given, in the whole session.
+    serials: Arc<AtomicU32>,
     threads: u64,
 }
 
 impl Tasks {
+    /// None yet. `serials` counts those of all processes of the session.
+    pub fn new(serials: &Arc<AtomicU32>) -> Self {
+        Self { by_tid: FxHashMap::default(), serials: Arc::clone(serials), threads: 0 }
+    }
+
     /// Adds a task with a new serial number; an older one with the same thread id is forgotten.
     pub fn add(&mut self, tid: i32, role: Role) -> TaskId {
-        self.last_serial += 1;
         self.threads += u64::from(role == Role::Thread);
-        let id = TaskId { tid, serial: self.last_serial };
+        let id = TaskId { tid, serial: self.serials.fetch_add(1, Ordering::Relaxed).wrapping_add(1) };
         let counted = CountedHits::default();
         self.by_tid.insert(tid, Task { id, role, listening: false, ending: false, interrupted: false, counted });
         id
     }
 
-    /// The tasks of a process whose one thread came to be as a copy of `parent`, which is one of these. Its serial number is
-    /// one that no task of these has.
+    /// The tasks of a process whose one thread came to be as a copy of `parent`, which is one of these.
     pub fn fork(&self, parent: i32, child: i32) -> Self {
-        let mut tasks = Self { last_serial: self.last_serial, ..Self::default() };
+        let mut tasks = Self::new(&self.serials);
         tasks.add(child, Role::Thread);
         if let (Some(original), Some(copy)) = (self.get(parent), tasks.get_mut(child)) {
             copy.counted = original.counted;

@@ -245,6 +245,8 @@ impl Program {
         command.env("HOME", self.folder.path()).env("LANG", "C").env("TZ", "UTC").env("PWD", self.folder.path());
         command.env("LEDGER", self.outside("ledger"));
         command.env("COUNTER_OUT", self.outside("counts"));
+        // heaptrace then records each process's stream, and reads it again at the end: it must give the same heap
+        command.env("HEAPTRACE_TEST_REPLAY", "1");
         command.env(preload.unwrap_or("XX_PRELOAD"), counter::library());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Running::start(command, self.outside("stderr"), [self.folder.clone(), self.out.clone()])

@@ -1,6 +1,7 @@
 //! The model against a naive one: plain maps, and a full copy of all live figures at each new maximum.
 
 use super::*;
+use crate::event::EventLog;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -41,6 +42,7 @@ struct Reference {
     lost: u64,
     freed_dead: Vec<u64>,
     frees_unseen: bool,
+    now_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,10 +61,10 @@ fn plus(amount: &mut Amount, bytes: u64) {
 }
 
 impl Reference {
-    fn apply(&mut self, event: &HeapEvent) {
+    fn apply(&mut self, event: &EventKind) {
         match *event {
-            HeapEvent::Allocated { block, size, by } => self.allocate(block.0, size, by),
-            HeapEvent::AllocatedUnseen { size, by } => {
+            EventKind::Allocated { block, size, by } => self.allocate(block.0, size, by),
+            EventKind::AllocatedUnseen { size, by } => {
                 self.allocate(1, size, by);
                 self.lost += 1;
                 let temporary = self.totals.temporary;
@@ -74,7 +76,7 @@ impl Reference {
                 *self.thread_allocations.entry(by.task.serial).or_default() -= 1;
                 self.dead.remove(&1);
             }
-            HeapEvent::Freed { block, internal, by, .. } => {
+            EventKind::Freed { block, internal, by, .. } => {
                 if let Some(found) = self.live.get(&block.0).copied() {
                     self.mismatch(&found, &by);
                     self.release(block.0, Some(by));
@@ -82,7 +84,7 @@ impl Reference {
                     self.totals.preexisting_frees += 1;
                 }
             }
-            HeapEvent::ReallocBegan { old, by } => {
+            EventKind::ReallocBegan { old, by } => {
                 let state = match self.live.get(&old.0).copied() {
                     Some(found) => {
                         self.mismatch(&found, &by);
@@ -92,7 +94,7 @@ impl Reference {
                 };
                 self.limbo.push((by.task.serial, old.0, by, state));
             }
-            HeapEvent::ReallocEnded { old, new, size, by } => {
+            EventKind::ReallocEnded { old, new, size, by } => {
                 let Some(state) = self.take(by.task.serial, old.0) else { panic!("generator") };
                 if new.is_null() && size > 0 {
                     self.totals.failed += 1;
@@ -112,10 +114,11 @@ impl Reference {
                     self.allocate(new.0, size, by);
                 }
             }
-            HeapEvent::ReallocAbandoned { old, task } => {
+            EventKind::ReallocAbandoned { old, task } => {
                 self.take(task.serial, old.0);
             }
-            HeapEvent::Failed { .. } => self.totals.failed += 1,
+            EventKind::Failed { .. } => self.totals.failed += 1,
+            other => panic!("no event of the generator: {other:?}"),
         }
     }
 
@@ -159,7 +162,7 @@ impl Reference {
         plus(&mut site.live, size);
         if self.totals.live_bytes > self.totals.peak_bytes {
             (self.totals.peak_bytes, self.totals.peak_blocks) = (self.totals.live_bytes, self.totals.live_blocks);
-            self.totals.peak_at_ns = by.time_ns;
+            self.totals.peak_at_ns = self.now_ns;
             self.at_peak = self.sites.iter().map(|(key, site)| (*key, site.live)).collect();
         }
     }
@@ -231,10 +234,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-fn events(steps: &[Step]) -> Vec<HeapEvent> {
+fn events(steps: &[Step]) -> Vec<EventKind> {
     let mut pending: Vec<(u32, u64)> = Vec::new();
     let mut events = Vec::new();
-    for (n, step) in steps.iter().enumerate() {
+    for step in steps {
         let make = |function, stack| {
             let family = match step.family {
                 0 => Some(Family::New),
@@ -242,27 +245,27 @@ fn events(steps: &[Step]) -> Vec<HeapEvent> {
                 2..=8 => Some(Family::Malloc),
                 _ => None,
             };
-            Call { time_ns: n as u64 * 100, family, ..call(function, step.task, stack) }
+            Call { family, ..call(function, step.task, stack) }
         };
         let began = pending.iter().rposition(|(task, _)| *task == step.task);
         events.push(match (step.what, began) {
             (0..=7, _) => {
-                HeapEvent::Allocated { block: Addr(step.addr), size: step.size, by: make(MALLOC, step.stack) }
+                EventKind::Allocated { block: Addr(step.addr), size: step.size, by: make(MALLOC, step.stack) }
             }
             (8..=12, _) => {
                 let internal = step.family == 11;
-                HeapEvent::Freed { block: Addr(step.addr), internal, given_size: None, by: make(FREE, step.stack + 10) }
+                EventKind::Freed { block: Addr(step.addr), internal, given_size: None, by: make(FREE, step.stack + 10) }
             }
-            (13, _) if step.family == 0 => HeapEvent::AllocatedUnseen { size: step.size, by: make(MALLOC, step.stack) },
-            (13, _) => HeapEvent::Failed { size: step.size, by: make(MALLOC, step.stack) },
+            (13, _) if step.family == 0 => EventKind::AllocatedUnseen { size: step.size, by: make(MALLOC, step.stack) },
+            (13, _) => EventKind::Failed { size: step.size, by: make(MALLOC, step.stack) },
             (14, Some(at)) => {
                 let (_, old) = pending.remove(at);
-                HeapEvent::ReallocAbandoned { old: Addr(old), task: make(REALLOC, 0).task }
+                EventKind::ReallocAbandoned { old: Addr(old), task: make(REALLOC, 0).task }
             }
             (15.., Some(at)) => {
                 let (_, old) = pending.remove(at);
                 let new = if step.what == 15 { old } else { step.other };
-                HeapEvent::ReallocEnded {
+                EventKind::ReallocEnded {
                     old: Addr(old),
                     new: Addr(new),
                     size: step.size,
@@ -271,7 +274,7 @@ fn events(steps: &[Step]) -> Vec<HeapEvent> {
             }
             (_, None) => {
                 pending.push((step.task, step.addr));
-                HeapEvent::ReallocBegan { old: Addr(step.addr), by: make(REALLOC, step.stack + 20) }
+                EventKind::ReallocBegan { old: Addr(step.addr), by: make(REALLOC, step.stack + 20) }
             }
         });
     }
@@ -298,15 +301,15 @@ fn compare(model: &HeapModel, reference: &Reference) -> Result<(), TestCaseError
     let live: BTreeMap<u64, u64> = model.live_blocks().map(|b| (b.addr.0, b.size)).collect();
     prop_assert_eq!(live, reference.live.iter().map(|(a, b)| (*a, b.size)).collect::<BTreeMap<_, _>>());
     let error = |kind| reference.errors.get(&kind).copied().unwrap_or(0);
-    prop_assert_eq!(snapshot.double_frees, error(FindingKind::DoubleFree));
-    prop_assert_eq!(snapshot.unknown_frees, error(FindingKind::InvalidFree));
-    prop_assert_eq!(snapshot.mismatched_frees, error(FindingKind::MismatchedFree));
+    prop_assert_eq!(snapshot.anomalies.double_frees, error(FindingKind::DoubleFree));
+    prop_assert_eq!(snapshot.anomalies.unknown_frees, error(FindingKind::InvalidFree));
+    prop_assert_eq!(snapshot.anomalies.mismatched_frees, error(FindingKind::MismatchedFree));
     for kind in [FindingKind::DoubleFree, FindingKind::InvalidFree, FindingKind::MismatchedFree] {
         let is_certain = kind == FindingKind::MismatchedFree || !reference.frees_unseen;
         let told = snapshot.errors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum::<u64>();
         prop_assert_eq!(told, if is_certain { error(kind) } else { 0 });
     }
-    prop_assert_eq!(snapshot.lost, reference.lost);
+    prop_assert_eq!(snapshot.anomalies.lost, reference.lost);
     let bucket = |value: u64| u64::BITS - value.leading_zeros();
     for (at, count) in snapshot.histograms.lifetime.iter().enumerate() {
         let expected = reference.lifetimes.iter().filter(|l| bucket(**l) as usize == at).count() as u64;
@@ -315,6 +318,21 @@ fn compare(model: &HeapModel, reference: &Reference) -> Result<(), TestCaseError
     prop_assert_eq!(snapshot.histograms.lifetime.iter().sum::<u64>(), reference.lifetimes.len() as u64);
     prop_assert_eq!(snapshot.timeline.iter().map(|p| p.live_bytes).max().unwrap_or(0), reference.totals.peak_bytes);
     Ok(())
+}
+
+/// What can be seen changes, or the process itself, at some places of a stream.
+fn circumstance(n: u8) -> EventKind {
+    let task = |serial| TaskId { tid: 1, serial };
+    match n % 8 {
+        0 => EventKind::Exec { image: ImageId(9) },
+        1 => EventKind::Missed(Missed::OuterFrames { cut: n % 16 == 1 }),
+        2 => EventKind::UnknownFreesExpected,
+        3 => EventKind::Unobserved,
+        4 => EventKind::Paused(n % 16 == 4),
+        5 => EventKind::BlockIgnored(Addr(u64::from(n) * 16)),
+        6 => EventKind::NewBlocksIgnored { task: task(u32::from(n % 3)), ignore: n % 16 == 6 },
+        _ => EventKind::Missed(Missed::Call),
+    }
 }
 
 proptest! {
@@ -326,7 +344,8 @@ proptest! {
         let mut model = HeapModel::new(preexisting);
         let mut reference = Reference { attached, ..Reference::default() };
         for (n, event) in events(&steps).iter().enumerate() {
-            model.apply(event);
+            reference.now_ns = n as u64 * 100;
+            model.apply(&Event { seq: n as u64, time_ns: reference.now_ns, kind: *event });
             reference.apply(event);
             if n % 16 == 0 {
                 compare(&model, &reference)?;
@@ -336,5 +355,43 @@ proptest! {
         let totals = model.totals();
         prop_assert_eq!(totals.allocations - totals.frees, totals.live_blocks);
         prop_assert_eq!(totals.bytes_allocated - totals.bytes_freed, totals.live_bytes);
+    }
+
+    /// Also of a child that was forked in the middle, and of its child.
+    #[test]
+    fn a_recorded_stream_read_again_gives_the_same_model(
+        steps in steps(),
+        changes in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 0..8),
+        forks in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+        free_stacks: bool,
+    ) {
+        let mut kinds = events(&steps);
+        for (at, n) in &changes {
+            kinds.insert(at.index(kinds.len() + 1), circumstance(*n));
+        }
+        for at in &forks {
+            let task = |serial| TaskId { tid: 1, serial };
+            let fork = EventKind::Forked { image: ImageId(3), parent: task(1), child: task(2), among_threads: free_stacks };
+            kinds.insert(at.index(kinds.len() + 1), fork);
+        }
+        let image = ImageId(0);
+        kinds.insert(0, EventKind::Began { image, preexisting: Preexisting::None, free_stacks });
+        let mut models = vec![(HeapModel::default(), EventLog::default())];
+        for (n, kind) in kinds.into_iter().enumerate() {
+            if matches!(kind, EventKind::Forked { .. }) {
+                let (model, log) = models.last().unwrap();
+                let child = (model.clone(), log.of_child());
+                models.push(child);
+            }
+            let (model, log) = models.last_mut().unwrap();
+            let event = Event { seq: n as u64, time_ns: n as u64 * 100, kind };
+            model.apply(&event);
+            log.take(&event);
+        }
+        for (model, log) in &models {
+            let mut again = HeapModel::default();
+            log.replay(&mut again);
+            prop_assert_eq!(again.contents(), model.contents());
+        }
     }
 }

@@ -91,7 +91,7 @@ fn site(stack: u32, task: u32, function: u16, size: u64, objects: u64) -> SiteSt
 }
 
 fn snapshot(sites: Vec<SiteStats>) -> Snapshot {
-    Snapshot { sites, double_frees: 3, ..Snapshot::default() }
+    Snapshot { sites, ..Snapshot::default() }
 }
 
 fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Built {
@@ -127,7 +127,7 @@ fn run_with(
     };
     let input = BuildInput {
         meta,
-        anomalies: Anomalies { lost: 2, ..Anomalies::default() },
+        anomalies: Anomalies { lost: 2, double_frees: 3, ..Anomalies::default() },
         cost: Cost::default(),
         snapshot,
         stacks,

@@ -1,0 +1,161 @@
+//! What a call of an allocator function does to the heap: told from the function's kind, its arguments and its result alone, whoever
+//! has seen them.
+
+use super::told::ToldNew;
+use crate::addr::Addr;
+use crate::allocators::Kind;
+use crate::event::{Call, EventKind};
+
+/// What a call is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// The result is a block of `size` bytes or null.
+    Allocate {
+        /// Requested bytes.
+        size: u64,
+    },
+    /// `count * size` overflows: the result will be null, and must not be believed if it is not.
+    Overflow {
+        /// The largest number, as what was asked for does not fit 64 bits.
+        size: u64,
+    },
+    /// The block's address is written to `out`.
+    AllocateOut {
+        /// Where the block's address is to be read when the call has returned 0.
+        out: Addr,
+        /// Requested bytes.
+        size: u64,
+    },
+    /// `old` (not null) is resized.
+    Reallocate {
+        /// The block passed in.
+        old: Addr,
+        /// Requested bytes.
+        size: u64,
+    },
+    /// `old` is resized where it is, or not at all.
+    ResizeInPlace {
+        /// The block passed in.
+        old: Addr,
+        /// Requested bytes.
+        size: u64,
+    },
+    /// A block is freed.
+    Free {
+        /// The block; null frees nothing.
+        block: Addr,
+    },
+}
+
+/// What a call has returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Returned {
+    /// The register rax.
+    pub result: u64,
+    /// What stood at [`Operation::out_argument`] then, if there is one and it could be read.
+    pub out: Option<Addr>,
+}
+
+impl Operation {
+    /// What a call with these six integer arguments is about.
+    pub fn of(kind: Kind, args: &[u64; 6]) -> Self {
+        match kind {
+            Kind::Alloc { size, count } => match product(size.of(args), count.map(|count| count.of(args))) {
+                Some(size) => Self::Allocate { size },
+                None => Self::Overflow { size: u64::MAX },
+            },
+            Kind::AllocOut { out, size } => Self::AllocateOut { out: Addr(out.of(args)), size: size.of(args) },
+            Kind::Realloc { old, size, count } => {
+                let old = Addr(old.of(args));
+                match (product(size.of(args), count.map(|count| count.of(args))), old.is_null()) {
+                    (Some(size), true) => Self::Allocate { size },
+                    (Some(size), false) => Self::Reallocate { old, size },
+                    (None, true) => Self::Overflow { size: u64::MAX },
+                    (None, false) => Self::Reallocate { old, size: u64::MAX },
+                }
+            }
+            Kind::ResizeInPlace { old, size } => Self::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
+            Kind::Free { ptr, .. } => Self::Free { block: Addr(ptr.of(args)) },
+        }
+    }
+
+    /// The call with the size that the operator was asked for, if one makes it.
+    pub(super) fn as_told(self, told: Option<ToldNew>) -> Self {
+        match (self, told) {
+            (Self::Allocate { .. }, Some(told)) => Self::Allocate { size: told.size },
+            (Self::AllocateOut { out, .. }, Some(told)) => Self::AllocateOut { out, size: told.size },
+            _ => self,
+        }
+    }
+
+    /// Whether it can only hand out a block.
+    pub(super) const fn allocates(self) -> bool {
+        matches!(self, Self::Allocate { .. } | Self::Overflow { .. } | Self::AllocateOut { .. })
+    }
+
+    /// Where the block's address is to be read at the return.
+    pub const fn out_argument(self) -> Option<Addr> {
+        match self {
+            Self::AllocateOut { out, .. } => Some(out),
+            _ => None,
+        }
+    }
+}
+
+/// What happened by a call: two events at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outcome([Option<EventKind>; 2]);
+
+impl IntoIterator for Outcome {
+    type Item = EventKind;
+    type IntoIter = std::iter::Flatten<std::array::IntoIter<Option<EventKind>, 2>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().flatten()
+    }
+}
+
+/// What a call has done that has returned. A free was told at its entry, and so was the beginning of a realloc.
+pub fn outcome(operation: Operation, returned: Returned, by: Call) -> Outcome {
+    let allocated = |block: Addr, size| match block {
+        Addr::NULL => EventKind::Failed { size, by },
+        block => EventKind::Allocated { block, size, by },
+    };
+    match operation {
+        Operation::Allocate { size } => Outcome([Some(allocated(Addr(returned.result), size)), None]),
+        Operation::Overflow { size } => Outcome([Some(EventKind::Failed { size, by }), None]),
+        Operation::AllocateOut { size, .. } => {
+            // The result is an int: the upper half of rax is undefined (System V ABI).
+            let succeeded = returned.result & u64::from(u32::MAX) == 0;
+            let block = returned.out.filter(|_| succeeded).unwrap_or(Addr::NULL);
+            Outcome([Some(allocated(block, size)), None])
+        }
+        Operation::Reallocate { old, size } => {
+            Outcome([Some(EventKind::ReallocEnded { old, new: Addr(returned.result), size, by }), None])
+        }
+        Operation::ResizeInPlace { old, size } if returned.result >= size && !old.is_null() => {
+            let began = EventKind::ReallocBegan { old, by };
+            Outcome([Some(began), Some(EventKind::ReallocEnded { old, new: old, size, by })])
+        }
+        Operation::ResizeInPlace { .. } | Operation::Free { .. } => Outcome::default(),
+    }
+}
+
+/// What a call has done whose return can't be seen: it is taken to succeed, as nearly all calls do.
+pub(super) fn unseen_outcome(operation: Operation, by: Call) -> Outcome {
+    match operation {
+        Operation::Allocate { size } | Operation::AllocateOut { size, .. } => {
+            Outcome([Some(EventKind::AllocatedUnseen { size, by }), None])
+        }
+        Operation::Overflow { size } => Outcome([Some(EventKind::Failed { size, by }), None]),
+        Operation::Reallocate { old, size } => {
+            let freed = EventKind::ReallocEnded { old, new: Addr::NULL, size: 0, by };
+            Outcome([Some(freed), (size > 0).then_some(EventKind::AllocatedUnseen { size, by })])
+        }
+        Operation::ResizeInPlace { .. } | Operation::Free { .. } => Outcome::default(),
+    }
+}
+
+fn product(size: u64, count: Option<u64>) -> Option<u64> {
+    size.checked_mul(count.unwrap_or(1))
+}

@@ -1,0 +1,379 @@
+//! What the engines see of one process goes in here; what they are to watch comes out.
+//!
+//! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the process's stream, of
+//! which the heap model is the first. It knows neither ptrace nor breakpoints.
+
+use crate::addr::{Addr, ImageId, StackId, TaskId};
+use crate::allocators::{AllocatorTable, Family, Kind};
+use crate::calls::{CallContext, Calls, Classified, Entry, Left, Return};
+use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
+use crate::heapmodel::HeapModel;
+use crate::progress::Progress;
+use crate::unwinder::{Quality, Unwound};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What an engine saw.
+pub(super) enum Seen<'a> {
+    /// A thread is at the entry of a probed function.
+    Entry(Entry, &'a mut dyn Surroundings),
+    /// A thread has arrived at a watched return address.
+    Return(Return),
+    /// No return of the thread's latest call can be watched: it counts as far as its entry tells.
+    ReturnUnwatchable(TaskId),
+    /// The thread's latest call has not begun: the thread will come to its entry once more.
+    EntryComesAgain(TaskId),
+    /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
+    Signal(TaskId),
+    /// The thread has ended.
+    End(TaskId),
+    /// Anything else that the readers are to know.
+    Told(EventKind),
+}
+
+/// What the engine is to do, or has learnt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// Nothing: the entry is part of a call, or tells all of one; the return is no call's.
+    Nothing,
+    /// A call has begun whose return to this address is to be seen.
+    WatchReturn(Addr),
+    /// It was the return of a call.
+    Ended,
+}
+
+/// What the engine tells of an entry only if it is asked.
+pub(super) trait Surroundings: CallContext {
+    /// The stack at the entry. None if it can't be walked, as the thread is gone: the entry then counts as never seen.
+    fn stack(&mut self) -> Option<Unwound>;
+    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
+    fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
+}
+
+/// What all observers of a session share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    /// When the session began: the zero of all events' times.
+    pub(super) began: Instant,
+    pub(super) table: Arc<AllocatorTable>,
+    pub(super) free_stacks: bool,
+    pub(super) max_depth: u32,
+    pub(super) progress: Arc<Progress>,
+    pub(super) next_image: Arc<AtomicU32>,
+}
+
+impl Shared {
+    fn next_image(&self) -> ImageId {
+        ImageId(self.next_image.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Observer {
+    shared: Shared,
+    calls: Calls,
+    stream: Stream,
+    /// Calls that ended, and frees.
+    events: u64,
+    /// What was live when the process was forked.
+    inherited_bytes: u64,
+    /// What the process contributes to the live bytes that the progress line shows.
+    shown_bytes: u64,
+    pause: Pause,
+}
+
+/// The readers, and the stamp of the next event.
+#[derive(Debug)]
+struct Stream {
+    model: HeapModel,
+    readers: Vec<Box<dyn EventSink>>,
+    next_seq: u64,
+    #[cfg(debug_assertions)]
+    log: Option<crate::event::EventLog>,
+}
+
+impl Stream {
+    fn tell(&mut self, time_ns: u64, kind: EventKind) {
+        let event = Event { seq: self.next_seq, time_ns, kind };
+        self.next_seq += 1;
+        self.model.apply(&event);
+        for reader in &mut self.readers {
+            reader.take(&event);
+        }
+    }
+}
+
+/// Whether and for how long collecting has paused.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pause {
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Observer {
+    /// Of a process that tracing begins with, or that begins with an image of its own. `paused`: it begins in a pause.
+    pub(super) fn new(shared: &Shared, preexisting: Preexisting, paused: bool) -> Self {
+        let mut observer = Self {
+            shared: shared.clone(),
+            calls: Calls::new(),
+            stream: Stream {
+                model: HeapModel::default(),
+                readers: Vec::new(),
+                next_seq: 0,
+                #[cfg(debug_assertions)]
+                log: None,
+            },
+            events: 0,
+            inherited_bytes: 0,
+            shown_bytes: 0,
+            pause: Pause::default(),
+        };
+        #[cfg(debug_assertions)]
+        observer.record_if_told();
+        let (image, free_stacks) = (shared.next_image(), shared.free_stacks);
+        observer.tell(EventKind::Began { image, preexisting, free_stacks });
+        observer.set_paused(paused);
+        observer
+    }
+
+    /// Of a forked child, whose only thread `child` is a copy of `parent`. `among_threads`: the parent had others.
+    pub(super) fn fork(&self, parent: TaskId, child: TaskId, among_threads: bool) -> Self {
+        let mut observer = Self {
+            shared: self.shared.clone(),
+            calls: self.calls.fork(parent, child),
+            stream: Stream {
+                model: self.model().clone(),
+                readers: self.stream.readers.iter().filter_map(|reader| reader.fork()).collect(),
+                next_seq: 0,
+                #[cfg(debug_assertions)]
+                log: None,
+            },
+            events: 0,
+            inherited_bytes: self.model().totals().live_bytes,
+            shown_bytes: 0,
+            pause: Pause { since: self.pause.since.map(|_| Instant::now()), before: Duration::ZERO },
+        };
+        #[cfg(debug_assertions)]
+        if let Some(log) = &self.stream.log {
+            observer.record(log.of_child());
+        }
+        let image = self.shared.next_image();
+        observer.tell(EventKind::Forked { image, parent, child, among_threads });
+        observer
+    }
+
+    /// The process has become another program: its calls and its heap are gone.
+    pub(super) fn exec(&mut self) {
+        self.calls = Calls::new();
+        self.inherited_bytes = 0;
+        let image = self.shared.next_image();
+        self.tell(EventKind::Exec { image });
+    }
+
+    /// Takes what an engine saw.
+    pub(super) fn observe(&mut self, seen: Seen<'_>) -> Answer {
+        match seen {
+            Seen::Entry(entry, surroundings) => self.enter(entry, surroundings),
+            Seen::Return(at) => {
+                let time_ns = self.now_ns();
+                let stream = &mut self.stream;
+                match self.calls.leave(&at, &mut |kind| stream.tell(time_ns, kind)) {
+                    Left::Matched => {
+                        self.count_event();
+                        Answer::Ended
+                    }
+                    Left::Spurious => Answer::Nothing,
+                }
+            }
+            Seen::ReturnUnwatchable(task) => {
+                // Its block will be freed some day: that is no error of the program.
+                self.tell(EventKind::UnknownFreesExpected);
+                self.with_calls(|calls, tell| calls.give_up_latest(task, tell));
+                self.count_event();
+                Answer::Nothing
+            }
+            Seen::EntryComesAgain(task) => {
+                self.with_calls(|calls, tell| calls.take_back_latest(task, tell));
+                Answer::Nothing
+            }
+            Seen::Signal(task) => {
+                self.calls.signal_delivered(task);
+                Answer::Nothing
+            }
+            Seen::End(task) => {
+                self.with_calls(|calls, tell| calls.task_ended(task, tell));
+                Answer::Nothing
+            }
+            Seen::Told(kind) => {
+                self.tell(kind);
+                Answer::Nothing
+            }
+        }
+    }
+
+    fn enter(&mut self, mut entry: Entry, surroundings: &mut dyn Surroundings) -> Answer {
+        if self.is_paused() && !self.is_of_interest_while_paused(&entry) {
+            return Answer::Nothing;
+        }
+        let time_ns = self.now_ns();
+        let Self { shared, calls, stream, .. } = self;
+        let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
+        let classified = calls.classify(&entry, &shared.table, surroundings, &mut |kind| stream.tell(time_ns, kind));
+        if classified == Classified::Nothing {
+            return Answer::Nothing;
+        }
+        let stack = if frees && !shared.free_stacks {
+            StackId::EMPTY
+        } else {
+            let Some(unwound) = surroundings.stack() else { return Answer::Nothing };
+            match unwound.quality {
+                Quality::Complete => {}
+                Quality::Guessed => stream.tell(time_ns, EventKind::Missed(Missed::UnwindRule)),
+                Quality::Truncated => {
+                    let cut = unwound.depth >= shared.max_depth;
+                    stream.tell(time_ns, EventKind::Missed(Missed::OuterFrames { cut }));
+                }
+            }
+            unwound.stack
+        };
+        let wrapper = surroundings.wrapper(stack);
+        entry.wrapper = wrapper.map(|(start, _)| start);
+        if let Some((_, family)) = wrapper {
+            entry.family = family;
+        }
+        let time_ns = self.now_ns();
+        let Self { shared, calls, stream, .. } = self;
+        let entered = calls.enter(&entry, stack, &shared.table, &mut |kind| stream.tell(time_ns, kind));
+        if frees {
+            self.count_event();
+        }
+        entered.watch.map_or(Answer::Nothing, Answer::WatchReturn)
+    }
+
+    /// Where the block's address is to be read before a [`Seen::Return`] of these is told.
+    pub(super) fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
+        self.calls.out_argument(task, site, sp)
+    }
+
+    /// Return addresses of calls that were dropped since the last question, to which no other call returns.
+    pub(super) fn take_released_returns(&mut self) -> Vec<Addr> {
+        let mut sites = self.calls.take_dropped_sites();
+        sites.retain(|site| !self.calls.awaits(*site));
+        sites
+    }
+
+    /// Whether any thread is in a call that returns to `site`.
+    pub(super) fn awaits(&self, site: Addr) -> bool {
+        self.calls.awaits(site)
+    }
+
+    /// Whether any thread is in a call whose return is awaited.
+    pub(super) fn has_pending_calls(&self) -> bool {
+        self.calls.any_pending()
+    }
+
+    /// Pauses collecting, or goes on. False if that was so already.
+    pub(super) fn set_paused(&mut self, pause: bool) -> bool {
+        if pause == self.is_paused() {
+            return false;
+        }
+        self.pause = match self.pause.since {
+            Some(_) => Pause { since: None, before: self.paused_for() },
+            None => Pause { since: Some(Instant::now()), before: self.pause.before },
+        };
+        self.tell(EventKind::Paused(pause));
+        true
+    }
+
+    /// Whether allocations are not reported at the moment.
+    pub(super) const fn is_paused(&self) -> bool {
+        self.pause.since.is_some()
+    }
+
+    /// The time spent in pauses so far.
+    pub(super) fn paused_for(&self) -> Duration {
+        self.pause.before + self.pause.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// During a pause a block that is known can end, or move.
+    fn is_of_interest_while_paused(&self, entry: &Entry) -> bool {
+        match self.shared.table.get(entry.function).map(|function| function.kind) {
+            Some(Kind::Free { .. }) => true,
+            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
+                self.model().is_live(Addr(old.of(&entry.args)))
+            }
+            _ => false,
+        }
+    }
+
+    /// The heap as the events tell it.
+    pub(super) const fn model(&self) -> &HeapModel {
+        &self.stream.model
+    }
+
+    /// How many calls were recorded.
+    pub(super) const fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Bytes that were live when the process was forked.
+    pub(super) const fn inherited_bytes(&self) -> u64 {
+        self.inherited_bytes
+    }
+
+    /// The process has ended, while others go on.
+    pub(super) fn end(&mut self) {
+        self.shared.progress.live(&mut self.shown_bytes, 0);
+    }
+
+    fn with_calls(&mut self, act: impl FnOnce(&mut Calls, &mut dyn FnMut(EventKind))) {
+        let time_ns = self.now_ns();
+        let stream = &mut self.stream;
+        act(&mut self.calls, &mut |kind| stream.tell(time_ns, kind));
+    }
+
+    fn tell(&mut self, kind: EventKind) {
+        let time_ns = self.now_ns();
+        self.stream.tell(time_ns, kind);
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn count_event(&mut self) {
+        self.events += 1;
+        let own = self.model().totals().live_bytes.saturating_sub(self.inherited_bytes);
+        self.shared.progress.event();
+        self.shared.progress.live(&mut self.shown_bytes, own);
+    }
+}
+
+/// In builds with debug assertions the tests can have the stream recorded and read again at the end: it must give the same model.
+#[cfg(debug_assertions)]
+impl Observer {
+    /// The environment variable that says so.
+    const RECORD: &str = "HEAPTRACE_TEST_REPLAY";
+
+    fn record_if_told(&mut self) {
+        if std::env::var_os(Self::RECORD).is_some() {
+            self.record(crate::event::EventLog::default());
+        }
+    }
+
+    fn record(&mut self, log: crate::event::EventLog) {
+        self.stream.readers.push(Box::new(log.clone()));
+        self.stream.log = Some(log);
+    }
+
+    /// Whether the recorded stream, read from its beginning, gives the model that there is, byte for byte.
+    pub(super) fn equals_its_replay(&self) -> bool {
+        self.stream.log.as_ref().is_none_or(|log| {
+            let mut again = HeapModel::default();
+            log.replay(&mut again);
+            again.contents() == self.model().contents()
+        })
+    }
+}
