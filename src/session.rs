@@ -13,6 +13,7 @@ mod breakoff;
 mod children;
 mod common;
 mod detach;
+mod engine;
 mod error;
 mod finish;
 mod heapcapture;
@@ -155,7 +156,7 @@ impl Session {
         }
         if let Some(pause) = self.common.control.take_pause() {
             for process in self.processes.iter_mut() {
-                process.set_paused(pause)?;
+                process.set_paused(pause);
             }
         }
         if let Some(signal) = self.common.control.take_forward() {
@@ -211,10 +212,7 @@ impl Session {
                 Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
                 Wish::Pause(pause) => {
                     self.common.control.request_pause(pause);
-                    process
-                        .set_paused(pause)
-                        .map(|changed| Answer::Paused { already: !changed })
-                        .map_err(|error| error.to_string())
+                    Ok(Answer::Paused { already: !process.set_paused(pause) })
                 }
             },
             None => {

@@ -256,6 +256,7 @@ impl Process {
     /// The process of `child`, which has just come to be as a copy of the task `parent` of this one, and is stopped.
     fn fork(&mut self, parent: i32, child: &Stopped, common: &Common) -> Result<Self> {
         let tid = child.tid();
+        self.settle();
         self.unpin();
         self.restore_affinity(tid);
         self.note_thread_names();
@@ -336,6 +337,7 @@ impl Process {
 
     /// A new image: another address space, with nothing of ours in it, unless the exec was under way when we attached.
     fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
+        self.settle();
         let is_shared = !self.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
         let is_first = self.identity.attached && self.identity.images.is_empty() && self.observer.events() == 0;

@@ -466,6 +466,7 @@ impl Process {
 
     /// Writes the original code back, as far as that can be done now.
     fn restore_code(&mut self) {
+        self.settle();
         if let Err(error) = self.space.restore() {
             tracing::warn!("the target's code could not be restored: {error}");
             // A process that dies of it takes its memory with it: what was missing must be known then.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 impl Process {
     /// What was found out so far, while the process goes on.
     pub(super) fn interim(&mut self) -> Recording {
+        self.settle();
         let snapshot = self.observer.model().snapshot();
         let (stacks, modules) = self.space.records();
         let modules = modules.to_vec();
@@ -47,6 +48,7 @@ impl Process {
             self.note_peak_resident(self.pid);
             self.cost.wall_ns = self.lived_ns();
         }
+        self.settle();
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
         self.note_thread_names();

@@ -62,7 +62,7 @@ impl Process {
         }
         *counted = true;
         if purposes.loader && self.space.loader_is_consistent() {
-            self.settle()?;
+            self.settle();
             self.refresh_modules(tid);
         }
         if purposes.tags & SIGACTION_TAG != 0

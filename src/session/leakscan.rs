@@ -274,6 +274,7 @@ impl Process {
     fn read_heap(&mut self, live: i32, threads: &[ThreadState]) -> std::result::Result<HeapRead, String> {
         let options = self.settings.leak_scan.clone().unwrap_or_default();
         let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
+        self.settle();
         self.space.refresh_maps(live).map_err(failed)?;
         if self.space.mappings().is_empty() {
             return Err("the program's memory was gone already".to_owned());

@@ -7,18 +7,17 @@
 use super::process::Process;
 use crate::addr::Addr;
 use crate::session::space::Probing;
-use crate::tracer::Result;
 
 impl Process {
     /// Pauses, or goes on. False if that was so already.
-    pub(super) fn set_paused(&mut self, pause: bool) -> Result<bool> {
-        self.settle()?;
+    pub(super) fn set_paused(&mut self, pause: bool) -> bool {
+        self.settle();
         if !self.observer.set_paused(pause) {
-            return Ok(false);
+            return false;
         }
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
         self.apply_probing();
-        Ok(true)
+        true
     }
 
     /// Gives the current address space the probes that are wanted now.

@@ -107,12 +107,6 @@ impl Process {
         }
     }
 
-    /// All that has happened until now is in the model from here on. What an engine has seen and not told yet is told. (The trap
-    /// engine tells at each stop.)
-    pub(super) fn settle(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     /// Tells the readers of the process's stream what no engine saw.
     pub(super) fn tell(&mut self, kind: EventKind) {
         self.observer.observe(Seen::Told(kind));
@@ -229,6 +223,7 @@ impl Process {
             // The session's, as the process may become another one's.
             Event::Exec => Ok(Action::Resume(0)),
             Event::Exit => {
+                self.settle();
                 let noted = self.on_last_words(tid, stopped, stops);
                 self.on_exit(tid);
                 noted?;
