@@ -1,24 +1,16 @@
-//! The table of breakpoints of one address space: what stood at each address, what a hit means, and how the
-//! thread gets past it. Pure: it plans the bytes; the tracer writes them.
+//! The table of breakpoints of one address space: what a hit means, and how the thread gets past it. Pure. What stood there
+//! before is in the table of [patches](crate::patches).
 //!
 //! Breakpoints belong to an address space, not to a process or thread: threads and vfork children share one table, a
 //! forked child gets a clone, exec starts an empty one. One address can serve several purposes; its int3 goes with
 //! the last. No breakpoint is ever lifted to let a thread past it.
-//!
-//! Addresses of removed breakpoints are remembered: a thread may have hit the int3 before it was taken away, and
-//! report it after.
 
-pub mod pads;
-
-use std::collections::BTreeMap;
-
-use rustc_hash::FxHashMap;
-
-use crate::addr::{Addr, FunctionId, ModuleId};
-use crate::arch::INT3;
+use crate::addr::{Addr, FunctionId};
 use crate::arch::step::Planned;
-
-pub use pads::PadAllocator;
+#[cfg(doc)]
+use crate::arch::step::StepOver;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// What a hit of a breakpoint means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,25 +80,14 @@ impl Purposes {
     }
 }
 
-/// The code that a breakpoint goes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Site {
-    /// The byte that the int3 replaces.
-    pub original: u8,
-    /// The way past the instruction, and its length.
-    pub planned: Planned,
-    /// The module that the address is in.
-    pub module: ModuleId,
-}
-
 /// One breakpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Breakpoint {
-    /// What stood there.
-    pub site: Site,
+    /// The way past the instruction that stood there, and its length.
+    pub planned: Planned,
     /// What a hit means.
     pub purposes: Purposes,
-    /// Where the pad is, once it was written. Needed from the start for [`StepOver::Pad`](crate::arch::step::StepOver::Pad); for [`StepOver::Emulate`](crate::arch::step::StepOver::Emulate) when
+    /// Where the pad is, once it was written. Needed from the start for [`StepOver::Pad`]; for [`StepOver::Emulate`] when
     /// the emulator first asks for it.
     pub pad: Option<Addr>,
     /// Hits that served a purpose, see [`Self::count_return`].
@@ -116,10 +97,17 @@ pub struct Breakpoint {
 }
 
 impl Breakpoint {
+    /// One that has not been hit yet.
+    pub fn new(planned: Planned, pad: Option<Addr>, purpose: Purpose) -> Self {
+        let mut purposes = Purposes::default();
+        purposes.add(purpose);
+        Self { planned, purposes, pad, useful: 0, spurious: 0 }
+    }
+
     /// Whether a SIGTRAP that leaves the pc one byte behind the breakpoint can only be its hit. If not, as the
     /// original instruction is one byte long and the pc stands behind it in any case, `si_code` tells.
     pub const fn hit_is_certain(&self) -> bool {
-        self.site.planned.len >= 2
+        self.planned.len >= 2
     }
 
     /// Counts a hit of a return site; `matched`: a call in progress returned there. True if it is time to have a breakpoint
@@ -137,37 +125,11 @@ impl Breakpoint {
     }
 }
 
-/// What the tracer must do after a purpose was added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Added {
-    /// Write the int3: the breakpoint is new.
-    Write,
-    /// Nothing: it was there.
-    Present,
-}
-
-/// What the tracer must do after a purpose was removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Removed {
-    /// Write this byte if an int3 still stands there: it was the last purpose.
-    Restore(u8),
-    /// Nothing: other purposes are left.
-    Kept,
-    /// Nothing: there was no breakpoint.
-    Absent,
-}
-
 /// The breakpoints of one address space.
 #[derive(Clone, Debug, Default)]
 pub struct BreakpointTable {
     /// Looked up at every stop.
     by_address: FxHashMap<Addr, Breakpoint>,
-    /// The same addresses in order, with the original bytes: for ranges.
-    originals: BTreeMap<Addr, u8>,
-    /// What stood at the addresses of breakpoints that are gone.
-    removed: FxHashMap<Addr, u8>,
 }
 
 impl BreakpointTable {
@@ -181,92 +143,37 @@ impl BreakpointTable {
         self.by_address.get_mut(&addr)
     }
 
-    /// Adds a purpose at `addr`. `site` is asked only if there is no breakpoint yet; its error leaves the table as
-    /// it was.
-    ///
-    /// # Errors
-    /// Those of `site`.
-    pub fn add<E>(&mut self, addr: Addr, purpose: Purpose, site: impl FnOnce() -> Result<Site, E>) -> Result<Added, E> {
-        if let Some(breakpoint) = self.by_address.get_mut(&addr) {
-            breakpoint.purposes.add(purpose);
-            return Ok(Added::Present);
+    /// Adds a purpose to the breakpoint at `addr`. False if there is none.
+    pub fn add(&mut self, addr: Addr, purpose: Purpose) -> bool {
+        let found = self.by_address.get_mut(&addr);
+        found.map(|breakpoint| breakpoint.purposes.add(purpose)).is_some()
+    }
+
+    /// Enters a new breakpoint.
+    pub fn insert(&mut self, addr: Addr, breakpoint: Breakpoint) {
+        self.by_address.insert(addr, breakpoint);
+    }
+
+    /// Removes a purpose at `addr`, unless it is the last one: then the breakpoint itself has to go, and false is returned.
+    pub fn remove_purpose(&mut self, addr: Addr, purpose: Purpose) -> bool {
+        let Some(breakpoint) = self.by_address.get_mut(&addr) else { return true };
+        let mut rest = breakpoint.purposes;
+        rest.remove(purpose);
+        if rest.is_empty() {
+            return false;
         }
-        let site = site()?;
-        let mut purposes = Purposes::default();
-        purposes.add(purpose);
-        self.by_address.insert(addr, Breakpoint { site, purposes, pad: None, useful: 0, spurious: 0 });
-        self.originals.insert(addr, site.original);
-        self.removed.remove(&addr);
-        Ok(Added::Write)
+        breakpoint.purposes = rest;
+        true
     }
 
-    /// Removes a purpose at `addr`, and with the last the breakpoint.
-    pub fn remove(&mut self, addr: Addr, purpose: Purpose) -> Removed {
-        let Some(breakpoint) = self.by_address.get_mut(&addr) else { return Removed::Absent };
-        breakpoint.purposes.remove(purpose);
-        if !breakpoint.purposes.is_empty() {
-            return Removed::Kept;
-        }
-        let original = breakpoint.site.original;
-        self.drop_breakpoint(addr);
-        Removed::Restore(original)
+    /// Drops the breakpoint at `addr` with all its purposes.
+    pub fn remove(&mut self, addr: Addr) {
+        self.by_address.remove(&addr);
     }
 
-    /// Whether the breakpoint at `addr` would go with this purpose.
-    pub fn is_last(&self, addr: Addr, purpose: Purpose) -> bool {
-        self.get(addr).is_some_and(|breakpoint| {
-            let mut rest = breakpoint.purposes;
-            rest.remove(purpose);
-            rest.is_empty()
-        })
-    }
-
-    /// Drops the breakpoint at `addr` with all its purposes, and returns the byte to restore.
-    pub fn remove_all(&mut self, addr: Addr) -> Option<u8> {
-        let original = self.by_address.get(&addr)?.site.original;
-        self.drop_breakpoint(addr);
-        Some(original)
-    }
-
-    /// Drops all breakpoints in `start..end`, whose memory is no longer mapped: nothing is to be written. Returns
-    /// how many there were.
-    pub fn remove_range(&mut self, start: Addr, end: Addr) -> usize {
-        let gone: Vec<Addr> = self.range(start, end).map(|(addr, _)| addr).collect();
-        for &addr in &gone {
-            self.drop_breakpoint(addr);
-        }
-        gone.len()
-    }
-
-    /// What stood at `addr`, if a breakpoint was there earlier and none is now.
-    pub fn removed_original(&self, addr: Addr) -> Option<u8> {
-        self.removed.get(&addr).copied()
-    }
-
-    /// Whether a breakpoint stood at `addr` earlier and none does now: a SIGTRAP one byte behind it is a late report,
-    /// and the thread goes on at `addr`.
-    pub fn was_removed(&self, addr: Addr) -> bool {
-        self.removed.contains_key(&addr)
-    }
-
-    /// Whether a breakpoint stands at `addr`, or stood there earlier.
-    pub fn is_or_was_there(&self, addr: Addr) -> bool {
-        self.by_address.contains_key(&addr) || self.was_removed(addr)
-    }
-
-    /// Forgets the removed breakpoints in `start..end`: a new module was mapped there, whose own int3s are its own.
-    pub fn forget_removed(&mut self, start: Addr, end: Addr) {
-        self.removed.retain(|addr, _| !(start..end).contains(addr));
-    }
-
-    /// All breakpoints in ascending order of address, with the bytes to restore.
-    pub fn originals(&self) -> impl ExactSizeIterator<Item = (Addr, u8)> {
-        self.originals.iter().map(|(addr, original)| (*addr, *original))
-    }
-
-    /// All breakpoints that are gone, with the bytes that stood there: a copy of the memory may still hold them.
-    pub fn removed(&self) -> impl Iterator<Item = (Addr, u8)> {
-        self.removed.iter().map(|(addr, original)| (*addr, *original))
+    /// Drops all breakpoints in `range`, whose memory is no longer mapped.
+    pub fn forget(&mut self, range: &Range<Addr>) {
+        self.by_address.retain(|addr, _| !range.contains(addr));
     }
 
     /// All breakpoints in no particular order.
@@ -282,31 +189,6 @@ impl BreakpointTable {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()
-    }
-
-    /// Puts the original bytes over our int3s in `bytes`, which were read from `addr` on: where the program has written over
-    /// one, it stays. Costs a look at one ordered map where there are none, as in every stack.
-    pub fn mask(&self, addr: Addr, bytes: &mut [u8]) {
-        let end = Addr(addr.0.saturating_add(bytes.len() as u64));
-        for (at, original) in self.range(addr, end) {
-            if let Some(byte) = usize::try_from(at.0 - addr.0).ok().and_then(|offset| bytes.get_mut(offset))
-                && *byte == INT3
-            {
-                *byte = original;
-            }
-        }
-    }
-
-    fn range(&self, start: Addr, end: Addr) -> impl Iterator<Item = (Addr, u8)> {
-        // BTreeMap::range panics if the bounds are the wrong way round
-        self.originals.range(start..end.max(start)).map(|(addr, original)| (*addr, *original))
-    }
-
-    fn drop_breakpoint(&mut self, addr: Addr) {
-        self.by_address.remove(&addr);
-        if let Some(original) = self.originals.remove(&addr) {
-            self.removed.insert(addr, original);
-        }
     }
 }
 

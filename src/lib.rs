@@ -21,6 +21,7 @@ pub mod mapped;
 pub mod maps;
 pub mod memory;
 pub mod naming;
+pub mod patches;
 pub mod paths;
 pub mod profile;
 pub mod progress;

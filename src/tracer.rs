@@ -6,6 +6,7 @@
 
 pub mod affinity;
 mod alarm;
+pub mod code;
 pub mod control;
 pub mod cputime;
 pub mod execevents;
@@ -29,6 +30,8 @@ pub mod sigtrap_fallback;
 pub mod socket;
 pub mod status;
 pub mod terminal;
+#[cfg(test)]
+pub mod testing;
 pub mod waiting;
 
 use std::io;

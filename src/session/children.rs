@@ -16,7 +16,7 @@ use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::{Result, files, procfs};
+use crate::tracer::{Result, code, files, procfs};
 
 impl Session {
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
@@ -299,8 +299,9 @@ impl Process {
 
     fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
         memory.stands_still(Some(child.tid()));
+        let patches = self.space.code.patches();
         // The child's life hangs on it.
-        self.space.restore_copy(&mut memory).or_else(|_| self.space.restore_copy(&mut memory))?;
+        code::restore_copy(&mut memory, patches).or_else(|_| code::restore_copy(&mut memory, patches))?;
         match self.free_child_of_sigtrap_fallback(child, &mut memory) {
             Err(error) if error.is_out_of_reach() => return Err(error),
             // Its code is still there, then.
@@ -310,7 +311,7 @@ impl Process {
             }
             Ok(()) => {}
         }
-        self.space.clear_pads_of_copy(&mut memory).or_else(|_| self.space.clear_pads_of_copy(&mut memory))
+        code::clear_own(&mut memory, patches, None).or_else(|_| code::clear_own(&mut memory, patches, None))
     }
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
@@ -350,7 +351,7 @@ impl Process {
             self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }
         if too_early {
-            self.space.clear_pads(None);
+            self.space.clear_own_code(None);
             self.warnings.clear();
         }
         let mut space = match open_new_image(self.pid, tid, common)? {
@@ -364,7 +365,7 @@ impl Process {
             space.watch_exit();
         }
         std::mem::swap(&mut space, &mut self.space);
-        space.end_guard();
+        space.code.end_guard();
         self.leave_sharers_behind();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);
@@ -387,7 +388,7 @@ impl Process {
         let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
         self.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
-        self.space.end_guard();
+        self.space.code.end_guard();
         self.teardown.detached = true;
         self.restore_affinity(tid);
         self.note_trap_action_left();
@@ -432,7 +433,7 @@ impl Process {
             return Ok(Action::Instead(status));
         }
         pass_trap_to(thread, raw, at)?;
-        self.space.clear_pads(None);
+        self.space.clear_own_code(None);
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.teardown.detached_early, self.teardown.detached) = (true, true);

@@ -14,6 +14,7 @@ use super::stops::Stops;
 use super::tasks::{Role, Task};
 use super::trap::{leave_pad, pass_trap_to};
 use crate::addr::Addr;
+use crate::patches::PcLocation;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
@@ -438,9 +439,9 @@ impl Process {
 
     /// Every thread was seen outside the pads: empties them, but for the handler if it could not be taken out.
     fn clear_pads(&mut self) {
-        let others = || self.space.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
+        let others = || self.space.code.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
         let kept = self.signals.fallback.handler().or_else(others);
-        self.space.clear_pads(kept);
+        self.space.clear_own_code(kept);
     }
 
     /// At the end of a detach: who could not be let go. If that is nobody, the pads are emptied.
@@ -479,11 +480,7 @@ impl Process {
     /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::whereabouts(group, tid) {
-            Whereabouts::Blocked { pc, .. } => {
-                self.space.pad_resume(pc).is_none()
-                    && !self.space.is_in_remote_code(pc)
-                    && !self.space.breakpoints.is_or_was_there(pc.sub(1))
-            }
+            Whereabouts::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
             Whereabouts::Running | Whereabouts::Unknown => false,
         }
     }
@@ -495,7 +492,7 @@ impl Process {
                 self.interrupt(tid)?;
                 return Ok(Parting::RunOn(0));
             }
-            WaitStatus::EventStop if self.space.is_in_remote_code(Addr(thread.registers()?.0.rip)) => {
+            WaitStatus::EventStop if self.space.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall => {
                 self.interrupt(tid)?;
                 return Ok(Parting::RunOn(0));
             }
@@ -510,7 +507,7 @@ impl Process {
                     self.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
-                    && self.space.breakpoints.is_or_was_there(trap)
+                    && self.space.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
                     && thread.is_breakpoint_trap()?
                 {
                     self.repair_trap_at_parting(thread, &raw, trap)?;
@@ -551,21 +548,21 @@ impl Process {
         if raw.0.eflags & RESUME_FLAG != 0 && thread.is_breakpoint_trap()? {
             return Ok(true);
         }
-        Ok(self.space.breakpoints.is_or_was_there(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
+        Ok(self.space.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
     }
 
     /// Whether a thread has hit a breakpoint, whose signal still waits to be delivered.
     fn stands_behind_trap(&self, thread: &Stopped) -> crate::tracer::Result<bool> {
-        let trap = Addr(thread.registers()?.0.rip.wrapping_sub(1));
-        Ok(self.space.breakpoints.is_or_was_there(trap) && procfs::has_pending(thread.tid(), SIGTRAP)?)
+        let location = self.space.locate(Addr(thread.registers()?.0.rip));
+        Ok(matches!(location, PcLocation::BehindTrap(_)) && procfs::has_pending(thread.tid(), SIGTRAP)?)
     }
 
     /// Moves a stopped thread out of a pad, to the original code.
     fn leave_pad(&self, thread: &Stopped) -> crate::tracer::Result<()> {
         let raw = thread.registers()?;
-        match self.space.pad_resume(Addr(raw.0.rip)) {
-            Some(resume) => leave_pad(thread, &raw, resume),
-            None => Ok(()),
+        match self.space.locate(Addr(raw.0.rip)) {
+            PcLocation::Pad(resume) => leave_pad(thread, &raw, resume),
+            _ => Ok(()),
         }
     }
 }

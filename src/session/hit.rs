@@ -203,7 +203,7 @@ impl CallContext for EntryStack<'_> {
     fn signal_frame_between(&mut self, outer_sp: u64) -> bool {
         let space = &mut *self.space;
         let mut found = false;
-        let mut memory = OriginalMemory { memory: &mut space.memory, breakpoints: &space.breakpoints };
+        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
         space.unwinder.walk(self.regs, &mut memory, true, &mut |frame| {
             if frame.cfa.is_some_and(|cfa| cfa.0 > outer_sp) && !frame.is_signal_frame {
                 return ControlFlow::Break(());

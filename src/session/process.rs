@@ -119,7 +119,7 @@ impl Process {
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
     pub(super) fn end(&mut self) {
-        self.space.end_guard();
+        self.space.code.end_guard();
         self.observer.end();
         self.progress.ends(self.pid);
     }

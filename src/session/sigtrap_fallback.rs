@@ -19,6 +19,7 @@ use super::tasks::{Role, Task};
 
 use super::Session;
 use crate::addr::Addr;
+use crate::patches::PcLocation;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
 use crate::tracer::remote::{Caller, KernelAction, RemoteCall};
@@ -141,7 +142,7 @@ impl Process {
         }
         // Not afterwards: it may be installed although the call is broken off.
         self.signals.fallback = FallbackState::Set(handler, None);
-        self.space.tell_guardian_of(Some(handler));
+        self.space.code.tell_fallback(Some(handler));
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.install(&mut caller)? {
@@ -158,7 +159,7 @@ impl Process {
             RemoteCall::Done(error) => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
                 self.signals.fallback = FallbackState::Never;
-                self.space.tell_guardian_of(None);
+                self.space.code.tell_fallback(None);
             }
         }
         Ok(None)
@@ -215,9 +216,9 @@ impl Process {
     /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it has hit.
     pub(super) fn home_of(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
-        let before = raw.before_trap();
-        let has_hit = self.space.breakpoints.is_or_was_there(Addr(before.0.rip)) && thread.is_breakpoint_trap()?;
-        Ok(if has_hit { before } else { raw })
+        let location = self.space.locate(Addr(raw.0.rip));
+        let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
+        Ok(if has_hit { raw.before_trap() } else { raw })
     }
 
     fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<Option<WaitStatus>> {
@@ -227,7 +228,7 @@ impl Process {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {
                 self.signals.fallback = FallbackState::Unset;
-                self.space.tell_guardian_of(None);
+                self.space.code.tell_fallback(None);
                 Ok(None)
             }
         }
@@ -273,7 +274,7 @@ impl Process {
             // What the kernel forces is not: the action is reset.
             self.signals.trap_mask.action = TrapAction::Default;
             self.signals.fallback = FallbackState::Unset;
-            self.space.tell_guardian_of(None);
+            self.space.code.tell_fallback(None);
             let home = self.home_of(thread)?;
             self.set_trap_action(thread, home, DEFAULT)?
         } else if shares && self.signals.fallback.handler().is_some()
@@ -294,7 +295,7 @@ impl Process {
     /// The first stop of a process that the traced one has made, and whose memory is given: it gets the default action back.
     pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
-        let taken_out = || self.space.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
+        let taken_out = || self.space.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
         let Some(handler) = self.signals.fallback.handler().or_else(taken_out) else { return Ok(()) };
         let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
@@ -312,11 +313,11 @@ impl Process {
             return Ok(());
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if let Some(handler) = self.space.known_sigtrap_fallback().filter(|_| caught)
+        if let Some(handler) = self.space.code.known_sigtrap_fallback().filter(|_| caught)
             && self.leaves_trap_alone()
         {
             self.signals.fallback = FallbackState::Set(handler, None);
-            self.space.tell_guardian_of(Some(handler));
+            self.space.code.tell_fallback(Some(handler));
             if self.teardown.exit_kill {
                 child.live_on()?;
                 self.teardown.exit_kill = false;

@@ -14,8 +14,6 @@ mod libc_frames;
 mod named;
 mod object;
 mod original;
-#[cfg(test)]
-mod testing;
 
 pub use annotations::Annotation;
 pub(super) use code::Placed;
@@ -27,16 +25,15 @@ use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::allocators::select::{ModuleSymbols, Probe};
 use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::breakpoints::pads::PadAllocator;
 use crate::breakpoints::{BreakpointTable, Purpose};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{FileVersion, Search};
-use crate::tracer::guardian::{Guarded, Guardian};
+use crate::tracer::code::TargetCode;
+use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::root::TargetRoot;
-use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{Section, StackTable, Unwinder};
@@ -147,13 +144,12 @@ pub struct AddressSpace {
     root: Option<Arc<TargetRoot>>,
     /// The bytes.
     pub memory: TargetMemory,
-    /// Who undoes what is written if we are killed.
-    guarded: Option<Guarded>,
+    /// What of ours is written to the code.
+    pub code: TargetCode,
     /// The breakpoints that are in it.
     pub breakpoints: BreakpointTable,
     /// Walks its stacks.
     pub unwinder: Unwinder,
-    pads: PadAllocator,
     maps: MapIndex,
     loaded: Vec<Loaded>,
     records: Vec<ModuleRecord>,
@@ -166,8 +162,6 @@ pub struct AddressSpace {
     holds_back: bool,
     /// Return sites in modules that have a breakpoint only while a call is in progress.
     demoted: FxHashSet<Addr>,
-    remote_code: Option<Addr>,
-    sigtrap_fallback: Option<SigtrapFallback>,
     no_remote_calls: bool,
     mapped_pads: u64,
     /// Where the probed functions begin, and which family a call to them belongs to.
@@ -260,11 +254,10 @@ impl AddressSpace {
             pid,
             pid_inside: procfs::pid_inside(pid),
             root: TargetRoot::of(tid).map(Arc::new),
-            guarded: guardian.map(|guardian| guardian.guard(pid, &memory)),
+            code: TargetCode::new(guardian.map(|guardian| guardian.guard(pid, &memory))),
             memory,
             breakpoints: BreakpointTable::default(),
             unwinder,
-            pads: PadAllocator::default(),
             maps: MapIndex::new(Vec::new()),
             loaded: Vec::new(),
             records: Vec::new(),
@@ -274,8 +267,6 @@ impl AddressSpace {
             deferred: Vec::new(),
             holds_back: false,
             demoted: FxHashSet::default(),
-            remote_code: None,
-            sigtrap_fallback: None,
             no_remote_calls: false,
             mapped_pads: 0,
             entry_families: FxHashMap::default(),
@@ -296,13 +287,6 @@ impl AddressSpace {
             blind_spots: Vec::new(),
             awaited_frames: Vec::new(),
         })
-    }
-
-    /// Ends the guard: nothing of ours is in it any more, or it is gone.
-    pub fn end_guard(&mut self) {
-        if let Some(guarded) = self.guarded.take() {
-            guarded.forget();
-        }
     }
 
     /// Reads the maps again through the live task `tid`: drops what belonged to vanished modules, loads new ones and
@@ -356,20 +340,13 @@ impl AddressSpace {
             self.retire_file(module.id);
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
-            self.breakpoints.remove_range(range.start, range.end);
-            if let Some(guarded) = &self.guarded {
-                guarded.unmapped(range.start, range.end);
-            }
-            self.pads.remove_range(range.start, range.end);
-            self.remote_code = self.remote_code.filter(|at| !range.contains(at));
-            self.sigtrap_fallback =
-                self.sigtrap_fallback.filter(|handler| !range.contains(&handler.at) && !range.contains(&handler.call));
+            self.code.forget(&range);
+            self.breakpoints.forget(&range);
             self.unwinder.remove_module(module.id);
             self.call_families.retain(|addr, _| !range.contains(addr));
             self.outward_calls.retain(|addr, _| !range.contains(addr));
             self.entry_families.retain(|addr, _| !range.contains(addr));
             self.wrappers.retain(|(wrapper, _)| !range.contains(&wrapper.start));
-            self.breakpoints.forget_removed(range.start, range.end);
             self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
             self.demoted.retain(|site| !range.contains(site));

@@ -10,6 +10,7 @@ use super::tasks::Role;
 use crate::addr::Addr;
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
+use crate::patches::PcLocation;
 use crate::session::space::{OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
@@ -91,7 +92,7 @@ impl Process {
     /// Gets the thread past the replaced instruction.
     fn step_past(&mut self, hit: &Hit<'_>) -> Result<Action> {
         let &Hit { thread, raw, at, breakpoint, .. } = hit;
-        if let StepOver::Emulate(instruction) = &breakpoint.site.planned.step {
+        if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
             if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {
@@ -133,7 +134,7 @@ impl Process {
     /// back to the breakpoint, whose hit has been counted already.
     pub(super) fn leave_pad_for_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        let Some(resume) = self.space.pad_resume(Addr(raw.0.rip)) else { return Ok(()) };
+        let PcLocation::Pad(resume) = self.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
         leave_pad(thread, &raw, resume)?;
         thread.move_fault_address(raw.0.rip, resume.pc.0)?;
         if self.space.breakpoints.get(resume.pc).is_some()
@@ -150,7 +151,10 @@ impl Process {
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.space.breakpoints.was_removed(trap) && thread.is_breakpoint_trap()? && self.space.is_clean(trap)? {
+        if self.space.code.patches().removed_from(trap).is_some()
+            && thread.is_breakpoint_trap()?
+            && self.space.is_clean(trap)?
+        {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
         }

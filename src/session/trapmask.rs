@@ -283,8 +283,7 @@ impl Process {
         }
         let Some(mut caller) = self.space.caller(thread, home)? else { return Ok(None) };
         let scratch = caller.borrow_stack();
-        let bytes: Vec<u8> = action.iter().flat_map(|word| word.to_le_bytes()).collect();
-        caller.memory.write_code(scratch.at, &bytes)?;
+        caller.put_action(&scratch, action)?;
         match caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))? {
             RemoteCall::Ended(status) => Ok(Some(status)),
             RemoteCall::Done(_) => {

@@ -27,7 +27,7 @@ impl Process {
 
     /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make system calls.
     fn sigtrap_fallback_of_sharer(&self, tid: i32) -> Option<SigtrapFallback> {
-        let handler = self.space.known_sigtrap_fallback()?;
+        let handler = self.space.code.known_sigtrap_fallback()?;
         let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         // A copy of the memory has a copy of the handler, and none of the code for remote calls that is written here.
         let shares = || {
@@ -56,7 +56,7 @@ impl Process {
             return Ok(None);
         }
         let Some(handler) = self.prepare_sigtrap_fallback()? else { return Ok(None) };
-        self.space.tell_guardian_of_sharers(handler);
+        self.space.code.tell_fallback_of_others(handler);
         let home = self.home_of(thread)?;
         let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
         match handler.install(&mut caller)? {

@@ -19,6 +19,7 @@ use super::ptrace;
 use super::sigtrap_fallback::SigtrapFallback;
 use super::{Result, TracerError};
 use crate::addr::Addr;
+use crate::patches::Patch;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, setsockopt, socketpair, sockopt,
 };
@@ -72,9 +73,8 @@ impl GuardianProcess {
     /// If the process can't be started.
     pub fn start(pinned: bool) -> Result<(Self, Guardian)> {
         let (child, socket) = start_process(pinned)?;
-        let link = Arc::new(Link { socket: Mutex::new(socket), next: Mutex::new(None), lost: AtomicBool::new(false) });
-        let process = Self { child, pinned, replaced: None, link: Arc::clone(&link) };
-        Ok((process, Guardian { link, spaces: Arc::default() }))
+        let guardian = Guardian::new(socket);
+        Ok((Self { child, pinned, replaced: None, link: Arc::clone(&guardian.link) }, guardian))
     }
 
     /// Whether a new guardian has just been started, as the one from before was killed or does not listen: the tracer thread must
@@ -117,10 +117,10 @@ fn await_end(child: &mut Child) {
 
 /// Starts a guardian process. Returns our end of the socket that it listens to, too.
 fn start_process(pinned: bool) -> Result<(Child, OwnedFd)> {
-    let own = |operation| move |error: nix::Error| TracerError::Own { operation, source: error.into() };
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-        .map_err(own("make a socket"))?;
-    setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own("prepare a socket"))?;
+    let own = |error: nix::Error| TracerError::Own { operation: "make a socket", source: error.into() };
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(own)?;
+    setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(COMMAND).current_dir("/");
     if pinned {
@@ -191,6 +191,12 @@ impl Link {
 }
 
 impl Guardian {
+    /// Speaks to the guardian that listens to the other end of `socket`.
+    fn new(socket: OwnedFd) -> Self {
+        let link = Link { socket: Mutex::new(socket), next: Mutex::new(None), lost: AtomicBool::new(false) };
+        Self { link: Arc::new(link), spaces: Arc::default() }
+    }
+
     /// Speaks to the guardian that was started last from now on, if it has not been spoken to yet: then everything is to be told
     /// anew, by [`Guarded::begin_anew`] and what follows.
     pub fn take_over(&self) -> bool {
@@ -234,12 +240,12 @@ impl Guarded {
         self.link.send(Record { space: self.space, what: What::Space { pid } }, Some(memory));
     }
 
-    /// An int3 is about to be written over `original`.
-    pub fn place(&self, addr: Addr, original: u8) {
-        self.tell(What::Placed { addr, original });
+    /// A patch is about to be written.
+    pub fn place(&self, addr: Addr, patch: &Patch) {
+        self.tell(What::Placed { addr, patch: *patch });
     }
 
-    /// The original byte has been written back.
+    /// Its original bytes have been written back.
     pub fn lifted(&self, addr: Addr) {
         self.tell(What::Lifted { addr });
     }
@@ -249,14 +255,14 @@ impl Guarded {
         self.tell(What::Code { start, len });
     }
 
-    /// Whether the handler for SIGTRAP is installed now.
-    pub fn sigtrap_fallback(&self, handler: Option<SigtrapFallback>) {
-        self.tell(handler.map_or(What::NoHandler, What::Handler));
+    /// Whether the SIGTRAP fallback is installed now.
+    pub fn sigtrap_fallback(&self, installed: Option<SigtrapFallback>) {
+        self.tell(installed.map_or(What::NoFallback, What::Fallback));
     }
 
-    /// Children that share the memory may have the handler.
-    pub fn sigtrap_fallback_of_others(&self, handler: SigtrapFallback) {
-        self.tell(What::OthersHandler(handler));
+    /// Children that share the memory may have it.
+    pub fn sigtrap_fallback_of_others(&self, fallback: SigtrapFallback) {
+        self.tell(What::OthersFallback(fallback));
     }
 
     /// The memory is gone, or somebody else's by now.
@@ -267,5 +273,15 @@ impl Guarded {
     /// Nothing of ours is in it any more, or it is gone.
     pub fn forget(self) {
         self.tell(What::Forget);
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    use super::*;
+
+    /// The tracer's end, and the guardian's.
+    pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
     }
 }

@@ -113,18 +113,26 @@ impl TargetMemory {
         }
     }
 
-    /// Writes `bytes` to code at `addr` and reads them back.
+    /// Writes `bytes` to code at `addr` and reads them back. For [`super::code`] only.
     ///
     /// # Errors
     /// [`TracerError::Write`] if the kernel refuses (Linux 6.12 and later can forbid such writes, see `heaptrace
     /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards, [`TracerError::Died`] if the task that
     /// was stopped is being killed, or all tasks are gone, with which its memory goes.
-    pub fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         let written = self.try_to_write_code(addr, bytes);
         match (&written, self.stopped) {
             (Err(_), Some(tid)) if super::ptrace::is_being_killed(tid) => Err(TracerError::Died { tid }),
             _ => written,
         }
+    }
+
+    /// The same for room on its stack that a thread has lent.
+    ///
+    /// # Errors
+    /// As for [`Self::write_code`].
+    pub(super) fn write_data(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
+        self.write_code(addr, bytes)
     }
 
     fn try_to_write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {

@@ -2,14 +2,15 @@
 //! container's seccomp filter allow together. For `heaptrace doctor`.
 
 use super::affinity::CpuSet;
+use super::code::TargetCode;
 use super::memory::TargetMemory;
 use super::ptrace::{self, Waited};
 use super::status::WaitStatus;
 use super::waiting::Waiting;
 use super::{Result, TracerError};
 use crate::addr::Addr;
-use crate::arch::INT3;
 use crate::memory::ReadMemory;
+use crate::patches::Patch;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -157,8 +158,9 @@ fn write_and_restore(pid: i32, stopped: Option<i32>) -> Result<()> {
         let source = io::Error::other("the child's code can't be read");
         return Err(TracerError::Write { pid, addr, source });
     }
-    memory.write_code(addr, &[INT3])?;
-    memory.write_code(addr, &original)
+    let mut code = TargetCode::default();
+    code.place(&mut memory, addr, Patch::int3(original[0]))?;
+    code.lift(&mut memory, addr)
 }
 
 /// The mean time of one stop of the child, which executes int3 after int3.

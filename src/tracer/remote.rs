@@ -74,7 +74,7 @@ impl Caller<'_> {
         let home = self.home.repeating_system_call().unwrap_or(self.home);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
-        if let Err(error) = self.memory.write_code(self.code, &code::image(&home.regs(), mask)) {
+        if let Err(error) = super::code::write(self.memory, self.code, &code::image(&home.regs(), mask)) {
             // The call itself is always the same. Where nothing can be written any more it has to be made without a way back: what
             // is to be taken out stays behind otherwise.
             let mut present = [0; code::CALL.len()];
@@ -167,12 +167,21 @@ impl Caller<'_> {
         Scratch { at, saved: kept.then_some(saved) }
     }
 
+    /// Writes an action there.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn put_action(&mut self, scratch: &Scratch, action: KernelAction) -> Result<()> {
+        let bytes: Vec<u8> = action.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.memory.write_data(scratch.at, &bytes)
+    }
+
     /// Gives it back.
     ///
     /// # Errors
     /// If it can't be written.
     pub fn return_stack(&mut self, scratch: &Scratch) -> Result<()> {
-        scratch.saved.map_or(Ok(()), |saved| self.memory.write_code(scratch.at, &saved))
+        scratch.saved.map_or(Ok(()), |saved| self.memory.write_data(scratch.at, &saved))
     }
 }
 

@@ -18,6 +18,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("arch", &["addr", "memory"]),
     ("maps", &["addr", "arch"]),
     ("allocators", &["addr"]),
+    ("patches", &["addr", "arch"]),
     ("breakpoints", &["addr", "arch"]),
     ("event", &["addr", "allocators"]),
     ("calls", &["addr", "allocators", "event"]),
@@ -29,7 +30,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("check", &["allocators", "glob", "profile"]),
     ("symbols", &["addr", "elf", "mapped", "paths", "profile"]),
     ("export", &["addr", "check", "profile", "unwinder"]),
-    ("tracer", &["addr", "arch", "elf", "mapped", "maps", "memory", "paths"]),
+    ("tracer", &["addr", "arch", "elf", "mapped", "maps", "memory", "patches", "paths"]),
     (
         "session",
         &[
@@ -45,6 +46,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "leaks",
             "maps",
             "memory",
+            "patches",
             "profile",
             "progress",
             "symbols",
@@ -373,6 +375,27 @@ fn unsafe_stays_in_few_files() {
     assert!(wrong.is_empty(), "unsafe in {wrong:?}");
 }
 
+/// The target's code is written in one place: who tells the guardian, checks what stands there and restores it.
+#[test]
+fn one_file_writes_the_target_s_code() {
+    // What leads to the target's memory, and who may call it.
+    let writers: [(&str, &[&str]); 4] = [
+        (".write_code(", &["src/tracer/code.rs", "src/tracer/memory.rs"]),
+        (".write_data(", &["src/tracer/remote.rs"]),
+        ("ptrace::poke(", &["src/tracer/memory.rs"]),
+        (".write_all_at(", &["src/tracer/memory.rs"]),
+    ];
+    let mut wrong = Vec::new();
+    for source in sources() {
+        for (call, files) in writers {
+            if source.code.contains(call) && !files.contains(&source.path.as_str()) {
+                wrong.push(format!("{} calls {call}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The symbols, profiles and formats know nothing of processes: only the edge and the session may trace.
 #[test]
 fn pure_modules_open_no_process() {
@@ -384,6 +407,7 @@ fn pure_modules_open_no_process() {
             "maps",
             "allocators",
             "breakpoints",
+            "patches",
             "calls",
             "event",
             "heapmodel",

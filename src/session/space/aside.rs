@@ -1,7 +1,6 @@
 //! Breakpoints that are set aside for a while: for a child that shares the memory, and that another tracer traces.
 
 use super::AddressSpace;
-use crate::arch::INT3;
 use crate::tracer::Result;
 
 impl AddressSpace {
@@ -11,14 +10,9 @@ impl AddressSpace {
     /// If they can't be taken out. Then they are all there.
     pub fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.aside_for.insert(child);
-        let all: Vec<_> = self.breakpoints.originals().collect();
-        for (addr, original) in all {
-            if self.holds_int3(addr)
-                && let Err(error) = self.memory.write_code(addr, &[original])
-            {
-                self.take_up_after(child)?;
-                return Err(error);
-            }
+        if let Err(error) = self.code.set_aside(&mut self.memory) {
+            self.take_up_after(child)?;
+            return Err(error);
         }
         Ok(())
     }
@@ -37,14 +31,6 @@ impl AddressSpace {
         if !self.aside_for.remove(&child) || !self.aside_for.is_empty() {
             return Ok(());
         }
-        let all: Vec<_> = self.breakpoints.originals().collect();
-        for (addr, original) in all {
-            let mut found = [0];
-            // Anything else is not the code that the breakpoint was made for.
-            if self.memory.read_uncached(addr, &mut found) == 1 && found == [original] {
-                self.memory.write_code(addr, &[INT3])?;
-            }
-        }
-        Ok(())
+        self.code.take_up(&mut self.memory)
     }
 }

@@ -138,7 +138,7 @@ impl AddressSpace {
 
     fn read_code(&self, addr: Addr, code: &mut [u8]) -> bool {
         let complete = self.memory.read_uncached(addr, code) == code.len();
-        self.breakpoints.mask(addr, code);
+        self.code.patches().mask(addr, code);
         complete
     }
 

@@ -2,18 +2,18 @@
 
 use super::{AddressSpace, Ensured, PAD_MAPPING};
 use crate::addr::{Addr, ModuleId};
-use crate::arch::step::{MAX_INSTRUCTION_LEN, Resume, StepOver, plan};
-use crate::arch::{INT3, PAGE_SIZE, Regs};
-use crate::breakpoints::pads::PadError;
-use crate::breakpoints::{Added, Purpose, Purposes, Site};
+use crate::arch::PAGE_SIZE;
+use crate::arch::step::{MAX_INSTRUCTION_LEN, StepOver, plan};
+use crate::breakpoints::{Breakpoint, Purpose, Purposes};
 use crate::maps::Kind;
+use crate::patches::own::PadError;
+use crate::patches::{Patch, PcLocation};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::remote::{self, Caller, RemoteCall};
-use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
+use crate::tracer::remote::{Caller, RemoteCall};
+use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::status::WaitStatus;
-use crate::tracer::{Result, procfs};
-use std::collections::BTreeMap;
+use crate::tracer::{Result, code, procfs};
 
 /// A thread at a breakpoint stop, which can make a system call for us.
 pub(in crate::session) type Helper<'a> = Option<(&'a Stopped, &'a RawRegs)>;
@@ -42,9 +42,9 @@ impl AddressSpace {
         let purpose = if at_run_time || self.demoted.contains(&site) { Purpose::ReturnOnce } else { Purpose::Return };
         if at_run_time {
             self.read_maps(thread.tid())?;
-            if self.breakpoints.get(site).is_some() && !self.holds_int3(site) {
-                // written over since: what the table says of it is no longer true
-                self.breakpoints.remove_all(site);
+            // Then what the table says of it is no longer true.
+            if self.code.is_overwritten(&self.memory, site) {
+                self.breakpoints.remove(site);
             }
         }
         Ok(match self.place(site, purpose, Some((thread, raw)))? {
@@ -72,62 +72,44 @@ impl AddressSpace {
     /// Whether our int3 is gone from `addr`, where none is meant to be any more. In code that is made at run time the program
     /// may have put it back unknowingly, by writing what it had read before: then it is taken away again.
     pub fn is_clean(&mut self, addr: Addr) -> Result<bool> {
-        if !self.holds_int3(addr) {
+        if !self.code.has_returned(&self.memory, addr) {
             return Ok(true);
         }
-        match self.breakpoints.removed_original(addr) {
-            Some(original) if self.module_at(addr) == ModuleId::NONE => {
-                self.memory.write_code(addr, &[original])?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        if self.module_at(addr) != ModuleId::NONE {
+            return Ok(false);
         }
+        self.code.lift_returned(&mut self.memory, addr)?;
+        Ok(true)
     }
 
     /// Places a breakpoint, or adds a purpose to the one that is there.
     pub(super) fn place(&mut self, addr: Addr, purpose: Purpose, helper: Helper<'_>) -> Result<Placed> {
-        if self.breakpoints.get(addr).is_none() {
-            if !self.may_patch(addr, helper)? {
-                return Ok(Placed::Impossible);
-            }
-            let code = self.original_code(addr);
-            let Some(&original) = code.first() else { return Ok(Placed::Impossible) };
-            let planned = match plan(&code, addr) {
-                Ok(planned) => planned,
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    return Ok(Placed::Impossible);
-                }
-            };
-            let module = self.module_at(addr);
-            let pad = match planned.step {
-                StepOver::Emulate(_) => None,
-                StepOver::Pad => match self.write_pad(addr, helper)? {
-                    Ok(pad) => Some(pad),
-                    Err(other) => return Ok(other),
-                },
-            };
-            // Without it, nobody could tell later that the breakpoint is ours: see `guardian::orphan`.
-            self.remote_code()?;
-            let site = || Ok::<_, std::convert::Infallible>(Site { original, planned, module });
-            let Ok(added) = self.breakpoints.add(addr, purpose, site);
-            if let Some(breakpoint) = self.breakpoints.get_mut(addr) {
-                breakpoint.pad = pad;
-            }
-            if let Some(guarded) = &self.guarded {
-                guarded.place(addr, original);
-            }
-            if added == Added::Write
-                && let Err(error) = self.memory.write_code(addr, &[INT3])
-            {
-                let _ = self.memory.write_code(addr, &[original]);
-                self.breakpoints.remove_all(addr);
-                return Err(error);
-            }
+        if self.breakpoints.add(addr, purpose) {
             return Ok(Placed::Done);
         }
-        let known = || Err::<Site, ()>(());
-        let _present = self.breakpoints.add(addr, purpose, known);
+        if !self.may_patch(addr, helper)? {
+            return Ok(Placed::Impossible);
+        }
+        let code = self.original_code(addr);
+        let Some(&original) = code.first() else { return Ok(Placed::Impossible) };
+        let planned = match plan(&code, addr) {
+            Ok(planned) => planned,
+            Err(error) => {
+                tracing::debug!("{error}");
+                return Ok(Placed::Impossible);
+            }
+        };
+        let pad = match planned.step {
+            StepOver::Emulate(_) => None,
+            StepOver::Pad => match self.write_pad(addr, helper)? {
+                Ok(pad) => Some(pad),
+                Err(other) => return Ok(other),
+            },
+        };
+        // Without it, nobody could tell later that the breakpoint is ours: see `guardian::orphan`.
+        self.code.remote_call(&mut self.memory)?;
+        self.code.place(&mut self.memory, addr, Patch::int3(original))?;
+        self.breakpoints.insert(addr, Breakpoint::new(planned, pad, purpose));
         Ok(Placed::Done)
     }
 
@@ -139,17 +121,17 @@ impl AddressSpace {
     ) -> Result<std::result::Result<Addr, Placed>> {
         let code = self.original_code(addr);
         let module = self.module_at(addr);
-        let mut result = self.pads.allocate(&code, addr, module);
+        let mut result = self.code.own().allocate(&code, addr, module);
         if matches!(result, Err(PadError::NoRoom { .. })) {
             match self.map_pads(addr, helper)? {
                 Placed::Done => {}
                 other => return Ok(Err(other)),
             }
-            result = self.pads.allocate(&code, addr, module);
+            result = self.code.own().allocate(&code, addr, module);
         }
         match result {
             Ok(pad) => {
-                self.write_new_code(pad.addr, &pad.bytes)?;
+                self.code.write_own(&mut self.memory, pad.addr, &pad.bytes)?;
                 Ok(Ok(pad.addr))
             }
             Err(error) => {
@@ -159,20 +141,12 @@ impl AddressSpace {
         }
     }
 
-    /// Writes code of ours to where zeros are.
-    fn write_new_code(&mut self, at: Addr, bytes: &[u8]) -> Result<()> {
-        if let Some(guarded) = &self.guarded {
-            guarded.code(at, bytes.len() as u64);
-        }
-        self.memory.write_code(at, bytes)
-    }
-
     /// Up to 15 bytes of the program's own code.
     fn original_code(&self, addr: Addr) -> Vec<u8> {
         let mut code = vec![0; MAX_INSTRUCTION_LEN];
         let n = self.memory.read_uncached(addr, &mut code);
         code.truncate(n);
-        self.breakpoints.mask(addr, &mut code);
+        self.code.patches().mask(addr, &mut code);
         code
     }
 
@@ -199,7 +173,7 @@ impl AddressSpace {
         let zeros = bytes[..n].iter().rev().take_while(|&&b| b == 0).count();
         // The bytes next to the code may belong to it, where its size is not told exactly.
         let first = (n - zeros) as u64;
-        self.pads.add_region(start.add(first), zeros as u64, Some(module));
+        self.code.own().add_region(start.add(first), zeros as u64, Some(module));
     }
 
     /// Lets the helping thread map memory for pads within reach of `near`.
@@ -216,7 +190,7 @@ impl AddressSpace {
         let Some(mut caller) = self.caller(thread, raw.before_trap())? else { return Ok(Placed::Impossible) };
         match caller.map_code(gap, PAD_MAPPING)? {
             RemoteCall::Done(result) if result.cast_unsigned() == gap.0 => {
-                self.pads.add_region(gap, PAD_MAPPING, None);
+                self.code.own().add_region(gap, PAD_MAPPING, None);
                 self.mapped_pads += 1;
                 Ok(Placed::Done)
             }
@@ -231,86 +205,23 @@ impl AddressSpace {
 
     /// Prepares a thread for a remote call, after which it goes on with the registers `home`. None if there is no room.
     pub fn caller<'a>(&'a mut self, thread: &'a Stopped, home: RawRegs) -> Result<Option<Caller<'a>>> {
-        let Some(code) = self.remote_code()? else { return Ok(None) };
+        let Some(code) = self.code.remote_call(&mut self.memory)? else { return Ok(None) };
         Ok(Some(Caller { thread, home, code, memory: &mut self.memory }))
     }
 
-    /// Where the code of remote system calls goes: in a module's slack. It is written for each call.
-    fn remote_code(&mut self) -> Result<Option<Addr>> {
-        if self.remote_code.is_none()
-            && let Some(at) = self.pads.reserve(remote::code::SIZE as u64)
-        {
-            self.write_new_code(at, &remote::code::image(&Regs::default(), 0))?;
-            self.remote_code = Some(at);
-        }
-        Ok(self.remote_code)
-    }
-
-    /// Whether a thread with this program counter is on its way through the code of a remote system call.
-    pub fn is_in_remote_code(&self, pc: Addr) -> bool {
-        self.remote_code.is_some_and(|at| (at..at.add(remote::code::SIZE as u64)).contains(&pc))
-    }
-
-    /// The handler for SIGTRAP, ready to be installed; written at first use, to a module's slack. None if there is no room.
+    /// The SIGTRAP fallback, ready to be installed; written at first use, to a module's slack. None if there is no room.
     pub fn sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
-        if self.sigtrap_fallback.is_none()
-            && let Some(call) = self.remote_code()?
-            && let Some(at) = self.pads.reserve(sigtrap_fallback::SIZE)
-        {
-            self.write_new_code(at, &sigtrap_fallback::image(at))?;
-            self.sigtrap_fallback = Some(SigtrapFallback { at, call });
-        }
-        Ok(self.sigtrap_fallback)
+        self.code.sigtrap_fallback(&mut self.memory)
     }
 
-    /// The handler for SIGTRAP, if it was ever made ready.
-    pub const fn known_sigtrap_fallback(&self) -> Option<SigtrapFallback> {
-        self.sigtrap_fallback
+    /// Tells a new guardian what stands in this memory, and whether the SIGTRAP fallback is installed.
+    pub fn guard_anew(&self, installed: Option<SigtrapFallback>) {
+        self.code.guard_anew(&self.memory, self.pid, installed);
     }
 
-    /// Says whether the handler is installed now, to who must take it out if we are killed.
-    pub fn tell_guardian_of(&self, handler: Option<SigtrapFallback>) {
-        if let Some(guarded) = &self.guarded {
-            guarded.sigtrap_fallback(handler);
-        }
-    }
-
-    /// Says that children which share the memory may have the handler.
-    pub fn tell_guardian_of_sharers(&self, handler: SigtrapFallback) {
-        if let Some(guarded) = &self.guarded {
-            guarded.sigtrap_fallback_of_others(handler);
-        }
-    }
-
-    /// Tells a new guardian what stands in this memory, and whether the handler for SIGTRAP is installed.
-    pub fn guard_anew(&self, handler: Option<SigtrapFallback>) {
-        let Some(guarded) = &self.guarded else { return };
-        guarded.begin_anew(self.pid, &self.memory);
-        for (addr, original) in self.breakpoints.removed() {
-            guarded.place(addr, original);
-            guarded.lifted(addr);
-        }
-        for (addr, original) in self.breakpoints.originals() {
-            guarded.place(addr, original);
-        }
-        for (start, len) in self.pads.regions() {
-            guarded.code(start, len);
-        }
-        if let Some(known) = self.sigtrap_fallback {
-            guarded.sigtrap_fallback_of_others(known);
-        }
-        guarded.sigtrap_fallback(handler);
-    }
-
-    /// Where a thread whose program counter is in a pad belongs in the original code.
-    pub fn pad_resume(&self, pc: Addr) -> Option<Resume> {
-        self.pads.find(pc).map(|found| found.resume)
-    }
-
-    /// Whether an int3 stands at `addr`.
-    pub fn holds_int3(&self, addr: Addr) -> bool {
-        let mut byte = [0];
-        self.memory.read_uncached(addr, &mut byte) == 1 && byte == [INT3]
+    /// Whether a program counter is in code of ours, and how one leaves it.
+    pub fn locate(&self, pc: Addr) -> PcLocation {
+        self.code.patches().locate(pc)
     }
 
     /// Ends the watch for returns to `addr`.
@@ -320,29 +231,18 @@ impl AddressSpace {
 
     /// Takes one purpose from a breakpoint, and the breakpoint away with its last.
     pub(super) fn take_away(&mut self, addr: Addr, which: impl Fn(&Purposes) -> Option<Purpose>) -> Result<()> {
-        let Some(purpose) = self.breakpoints.get(addr).and_then(|breakpoint| which(&breakpoint.purposes)) else {
-            return Ok(());
-        };
-        if self.breakpoints.is_last(addr, purpose) {
+        let purpose = self.breakpoints.get(addr).and_then(|breakpoint| which(&breakpoint.purposes));
+        if purpose.is_some_and(|purpose| !self.breakpoints.remove_purpose(addr, purpose)) {
             return self.lift(addr);
         }
-        let _kept = self.breakpoints.remove(addr, purpose);
         Ok(())
     }
 
     /// Takes one breakpoint away for good.
     pub fn lift(&mut self, addr: Addr) -> Result<()> {
-        let Some(original) = self.breakpoints.get(addr).map(|breakpoint| breakpoint.site.original) else {
-            return Ok(());
-        };
-        if self.holds_int3(addr) {
-            self.memory.write_code(addr, &[original])?;
-        }
+        self.code.lift(&mut self.memory, addr)?;
         // Not before: what fails here must be known to whoever tries again.
-        self.breakpoints.remove_all(addr);
-        if let Some(guarded) = &self.guarded {
-            guarded.lifted(addr);
-        }
+        self.breakpoints.remove(addr);
         Ok(())
     }
 
@@ -352,8 +252,8 @@ impl AddressSpace {
         let mut result = Ok(());
         for _ in 0..2 {
             result = Ok(());
-            let all: Vec<_> = self.breakpoints.originals().collect();
-            for (addr, _) in all {
+            let all: Vec<_> = self.code.patches().iter().map(|(addr, _)| addr).collect();
+            for addr in all {
                 if let Err(error) = self.lift(addr) {
                     result = Err(error);
                 }
@@ -371,22 +271,9 @@ impl AddressSpace {
     }
 
     /// Zeroes what pads have used. Only when no thread can be in one. `kept` stays.
-    pub fn clear_pads(&mut self, kept: Option<SigtrapFallback>) {
-        let used: Vec<_> = self.pads.regions().collect();
-        for (start, len) in used {
-            let mut zeros = vec![0; usize::try_from(len).unwrap_or(0)];
-            if let Some(handler) = kept
-                && let Some(offset) = handler.at.0.checked_sub(start.0).filter(|offset| *offset < len)
-            {
-                let mut image = sigtrap_fallback::image(handler.at);
-                self.memory.read_uncached(handler.at, &mut image);
-                for (byte, kept) in zeros.iter_mut().skip(usize::try_from(offset).unwrap_or(0)).zip(image) {
-                    *byte = kept;
-                }
-            }
-            if let Err(error) = self.memory.write_code(start, &zeros) {
-                tracing::debug!("{error}");
-            }
+    pub fn clear_own_code(&mut self, kept: Option<SigtrapFallback>) {
+        if let Err(error) = code::clear_own(&mut self.memory, self.code.patches(), kept.map(|kept| kept.at)) {
+            tracing::debug!("{error}");
         }
     }
 
@@ -397,56 +284,12 @@ impl AddressSpace {
 
     /// Whether what is written to this address space shows in `other`: they are one. None if it can't be tried.
     pub fn is_seen_through(&mut self, other: &TargetMemory) -> Option<bool> {
-        let at = self.pads.reserve(1)?;
-        let mut byte = [0];
-        if self.memory.write_code(at, &[INT3]).is_err() {
-            // Its last task has ended, and it with that: who lives has another one.
-            return Some(false);
-        }
-        let read = other.read_uncached(at, &mut byte);
-        self.memory.write_code(at, &[0]).ok()?;
-        (read == 1).then_some(byte == [INT3])
+        self.code.is_seen_through(&mut self.memory, other)
     }
 
-    /// Whether the memory of process `pid` is a copy of this one, by the int3s in it.
+    /// Whether the memory of process `pid` is a copy of this one, by the patches in it.
     pub fn is_copied_in(&self, pid: i32) -> bool {
         let Ok(memory) = TargetMemory::open(pid, pid) else { return false };
-        let holds = |addr| {
-            let mut byte = [0];
-            memory.read_uncached(addr, &mut byte) == 1 && byte == [INT3]
-        };
-        self.breakpoints.originals().any(|(addr, _)| holds(addr))
-    }
-
-    /// Writes the original bytes to a copy of this address space: the memory of a forked child that is stopped and has no other
-    /// thread.
-    pub fn restore_copy(&self, copy: &mut TargetMemory) -> Result<()> {
-        let mut pages: BTreeMap<Addr, Vec<(usize, u8)>> = BTreeMap::new();
-        for (addr, original) in self.breakpoints.originals().chain(self.breakpoints.removed()) {
-            let offset = addr.0 % PAGE_SIZE;
-            pages.entry(addr.sub(offset)).or_default().push((offset as usize, original));
-        }
-        for (page, changes) in pages {
-            let mut bytes = vec![0; PAGE_SIZE as usize];
-            let n = copy.read_uncached(page, &mut bytes);
-            bytes.truncate(n);
-            for (offset, original) in changes {
-                if let Some(byte) = bytes.get_mut(offset)
-                    && *byte == INT3
-                {
-                    *byte = original;
-                    copy.write_code(page.add(offset as u64), &[original])?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Zeroes the pads in such a copy.
-    pub fn clear_pads_of_copy(&self, copy: &mut TargetMemory) -> Result<()> {
-        for (start, len) in self.pads.regions() {
-            copy.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)])?;
-        }
-        Ok(())
+        self.code.patches().iter().any(|(addr, patch)| code::stands(&memory, addr, patch))
     }
 }

@@ -69,7 +69,7 @@ impl AddressSpace {
     /// built without `.eh_frame` has its tables there.
     pub fn unwind_at_entry(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
         self.take_awaited_frames();
-        let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
+        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
         let found = self.unwinder.unwind_at_entry(regs, &mut memory, max_depth);
         let mut is_better = false;
         for module in self.unwinder.take_uncovered() {

@@ -51,7 +51,7 @@ impl AddressSpace {
         let mut code = [0; 64];
         let read = self.memory.read_uncached(function, &mut code);
         let code = code.get_mut(..read)?;
-        self.breakpoints.mask(function, code);
+        self.code.patches().mask(function, code);
         let start = match constant::returned(code, function)? {
             Returned::Value(value) => value,
             Returned::Word(at) => self.memory.read_word_uncached(at)?,

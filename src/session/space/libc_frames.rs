@@ -81,7 +81,7 @@ impl AddressSpace {
     /// or by the one function in between that runs glibc's exit handlers. What lies below its stack pointer are frames of the C
     /// library, in whose gaps words of main's old frame are left.
     pub fn caller_of_exit(&mut self, at_entry: &Regs) -> Option<Regs> {
-        let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
+        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
         let exits = &self.libc_frames.exits;
         let mut frames = 0;
         let mut found = false;
@@ -96,7 +96,7 @@ impl AddressSpace {
     /// Of a process's first thread: where the frames lie that lead from the program's entry point to main, if the stack can be
     /// walked up to there. `at_entry`: the thread stands at the first instruction of a function.
     pub fn start_frames(&mut self, regs: &Regs, at_entry: bool) -> Option<Range<Addr>> {
-        let mut memory = OriginalMemory { memory: &mut self.memory, breakpoints: &self.breakpoints };
+        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
         let mut outermost = VecDeque::with_capacity(MOST_FRAMES);
         let mut has_caller = true;
         self.unwinder.walk(regs, &mut memory, at_entry, &mut |frame| {

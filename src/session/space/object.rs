@@ -140,7 +140,7 @@ impl AddressSpace {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         let n = self.memory.read_uncached(at, &mut bytes);
         bytes.truncate(n);
-        self.breakpoints.mask(at, &mut bytes);
+        self.code.patches().mask(at, &mut bytes);
         bytes
     }
 
@@ -170,7 +170,7 @@ impl AddressSpace {
         for (i, page) in image.chunks_mut(PAGE_SIZE as usize).enumerate() {
             let at = start.add(i as u64 * PAGE_SIZE);
             self.memory.read_uncached(at, page);
-            self.breakpoints.mask(at, page);
+            self.code.patches().mask(at, page);
         }
         image
     }
@@ -191,14 +191,13 @@ fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Sleeper;
     use super::super::{Deferred, Loaded, ToPlace, same_module};
     use super::*;
     use crate::allocators::Family;
     use crate::maps;
     use crate::session::space::SharedObjects;
     use crate::symbols::Search;
-    use crate::tracer::sigtrap_fallback::SigtrapFallback;
+    use crate::tracer::testing::Sleeper;
     use std::ops::Range;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
@@ -212,14 +211,13 @@ mod tests {
         let here = |addr: Addr| range.contains(&addr);
         [
             ("breakpoints", space.breakpoints.iter().any(|(addr, _)| here(addr))),
-            ("removed", space.breakpoints.removed().any(|(addr, _)| here(addr))),
-            ("pads", space.pads.regions().any(|(addr, _)| here(addr))),
+            ("patches", space.code.patches().iter().any(|(addr, _)| here(addr))),
+            ("removed", space.code.patches().removed().any(|(addr, _)| here(addr))),
+            ("own code", space.code.patches().own.ranges(None).iter().any(|code| here(code.start))),
             ("unwinder", space.unwinder.module_of(range.start).is_some()),
             ("allocator_code", space.allocator_code.iter().any(|code| here(code.start))),
             ("deferred", space.deferred.iter().any(|probe| here(probe.addr))),
             ("demoted", space.demoted.iter().copied().any(here)),
-            ("remote_code", space.remote_code.is_some_and(here)),
-            ("sigtrap_fallback", space.sigtrap_fallback.is_some_and(|handler| here(handler.at) || here(handler.call))),
             ("entry_families", space.entry_families.keys().copied().any(here)),
             ("wrappers", space.wrappers.iter().any(|(code, _)| here(code.start))),
             ("call_families", space.call_families.keys().copied().any(here)),
@@ -253,11 +251,9 @@ mod tests {
             space.outward_calls.insert(at, false);
             space.leak_suppressions.push((at, "x".to_owned()));
         }
-        space.remote_code = Some(libc.start);
-        space.sigtrap_fallback = Some(SigtrapFallback { at: libc.start, call: program.start });
-        let probe = space.breakpoints.originals().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
-        space.breakpoints.remove_all(probe);
-        assert_eq!(known(&space, &libc).len(), 15, "{:?}", known(&space, &libc));
+        let probe = space.breakpoints.iter().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
+        space.lift(probe).unwrap();
+        assert_eq!(known(&space, &libc).len(), 14, "{:?}", known(&space, &libc));
         let before = known(&space, &program);
         assert!(before.contains(&"deferred") && before.contains(&"unwinder"), "{before:?}");
 
@@ -265,8 +261,7 @@ mod tests {
             maps::modules(space.maps.mappings()).into_iter().filter(|module| !is_libc(module)).collect();
         space.drop_vanished(&without_libc);
         assert_eq!(known(&space, &libc), [""; 0]);
-        let gone_with_libc = |name: &&&str| **name != "sigtrap_fallback";
-        assert_eq!(known(&space, &program), before.iter().filter(gone_with_libc).copied().collect::<Vec<_>>());
+        assert_eq!(known(&space, &program), before);
     }
 
     /// One byte tells a file from the one that is mapped, in its headers or in its code.

@@ -8,12 +8,14 @@
 //!
 //! The repair itself is the guardian's.
 
-use super::rescue::{Bytes, Space};
+use super::rescue::{Space, Written};
 use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE, step};
 use crate::elf::Elf;
 use crate::maps::{self, Kind, MappedModule, Mapping};
 use crate::memory::ReadMemory;
+use crate::patches::Patch;
+use crate::tracer::code;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::remote::code as remote_code;
 use crate::tracer::root::TargetRoot;
@@ -82,22 +84,22 @@ impl Orphan {
         let Ok(mappings) = maps::parse(&text) else { return Ok(Looked::Clean) };
         let memory = TargetMemory::open(pid, tid)?;
         let modules = maps::modules(&mappings);
-        let Some(handler) = modules.iter().find_map(|module| evidence(&memory, module)) else {
+        let Some(evidence) = modules.iter().find_map(|module| evidence(&memory, module)) else {
             return Ok(Looked::Clean);
         };
-        let mut bytes = Bytes::default();
-        (bytes.handler, bytes.others_handler) = (handler.installed, handler.installed);
-        let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, bytes, unproved: 0 };
+        let (fallback, others_fallback) = (evidence.installed, evidence.installed);
+        let written = Written { fallback, others_fallback, ..Written::default() };
+        let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, written, unproved: 0 };
         for module in modules.iter().filter(|module| !module.is_vdso()) {
             search.compare(module);
         }
-        let Search { memory, bytes, unproved, .. } = search;
-        Ok(Looked::Orphan(Box::new(Self { space: Space { pid, memory, bytes }, unproved })))
+        let Search { memory, written, unproved, .. } = search;
+        Ok(Looked::Orphan(Box::new(Self { space: Space { pid, memory, written }, unproved })))
     }
 
     /// How many breakpoints of ours stand in its code.
     pub fn breakpoints(&self) -> usize {
-        self.space.bytes.placed.len()
+        self.space.written.patches.iter().len()
     }
 
     /// How many changed bytes of code are not certain to be ours.
@@ -111,13 +113,9 @@ impl Orphan {
         self.space.restore();
         let mut known = BTreeSet::from([self.space.pid]);
         self.space.rescue(&mut known);
-        let Space { memory, bytes, .. } = &self.space;
-        let still_there = |addr: &&Addr| {
-            let mut byte = [0];
-            memory.read_uncached(**addr, &mut byte) == 1 && byte == [INT3]
-        };
-        let left = bytes.placed.keys().filter(still_there).count();
-        Repaired { breakpoints: bytes.placed.len() - left, left, unproved: self.unproved }
+        let Space { memory, written, .. } = &self.space;
+        let left = written.patches.iter().filter(|(addr, patch)| code::stands(memory, *addr, patch)).count();
+        Repaired { breakpoints: written.patches.iter().len() - left, left, unproved: self.unproved }
     }
 }
 
@@ -172,7 +170,7 @@ struct Search {
     tid: i32,
     root: Option<TargetRoot>,
     memory: TargetMemory,
-    bytes: Bytes,
+    written: Written,
     unproved: usize,
 }
 
@@ -189,7 +187,7 @@ impl Search {
         let mut functions = None;
         for (addr, (original, behind_call)) in placed {
             if behind_call || functions.get_or_insert_with(|| functions_of(module, &file)).contains(&addr) {
-                self.bytes.placed.insert(addr, original);
+                self.written.patches.insert(addr, Patch::int3(original));
             } else {
                 self.unproved += 1;
             }
@@ -237,7 +235,7 @@ impl Search {
             }
         }
         if let Some((first, last)) = used {
-            self.bytes.code.insert(first, last.0 + 1 - first.0);
+            self.written.patches.own.note(first, last.0 + 1 - first.0);
         }
     }
 }

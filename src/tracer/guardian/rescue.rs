@@ -3,9 +3,10 @@
 use super::NAME;
 use super::record::{Record, SIZE, What};
 use crate::addr::Addr;
-use crate::arch::INT3;
+use crate::patches::{LONGEST, Patches, PcLocation};
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::alarm::Alarm;
+use crate::tracer::code;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -16,7 +17,7 @@ use crate::tracer::{Result, TracerError, control};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long the threads of a process are looked at until each was seen outside our code.
@@ -34,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub fn stand_by(pinned: bool) -> Result<()> {
     let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
     let mut spaces = BTreeMap::new();
-    while let Some((record, memory)) = receive()? {
+    while let Some((record, memory)) = receive(std::io::stdin().as_fd())? {
         note(&mut spaces, record, memory);
     }
     // First the code of all: threads may be in front of our breakpoints at this moment.
@@ -64,17 +65,17 @@ fn unpin(pid: i32, cpus: &CpuSet) {
 }
 
 /// The next record and the descriptor that came with it. None at the end.
-fn receive() -> Result<Option<(Record, Option<OwnedFd>)>> {
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Record, Option<OwnedFd>)>> {
     loop {
         let mut bytes = [0; SIZE];
         let mut descriptors = nix::cmsg_space!([i32; 1]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let stdin = std::io::stdin().as_raw_fd();
-        let received = match recvmsg::<()>(stdin, &mut parts, Some(&mut descriptors), MsgFlags::MSG_CMSG_CLOEXEC) {
-            Err(nix::Error::EINTR) => continue,
-            Err(error) => return Err(TracerError::Own { operation: "listen to heaptrace", source: error.into() }),
-            Ok(received) => received,
-        };
+        let received =
+            match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut descriptors), MsgFlags::MSG_CMSG_CLOEXEC) {
+                Err(nix::Error::EINTR) => continue,
+                Err(error) => return Err(TracerError::Own { operation: "listen to heaptrace", source: error.into() }),
+                Ok(received) => received,
+            };
         let mut memory = None;
         for message in received.cmsgs().into_iter().flatten() {
             if let ControlMessageOwned::ScmRights(new) = message {
@@ -98,87 +99,60 @@ fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, memory: Option<OwnedF
     match (record.what, memory) {
         (What::Space { pid }, Some(memory)) => {
             let memory = TargetMemory::from_descriptor(pid, memory);
-            spaces.insert(record.space, Space { pid, memory, bytes: Bytes::default() });
+            spaces.insert(record.space, Space { pid, memory, written: Written::default() });
         }
         (What::Copy { pid, of }, Some(memory)) => {
             let memory = TargetMemory::from_descriptor(pid, memory);
-            let bytes = spaces.get(&of).map(|original| original.bytes.clone()).unwrap_or_default();
-            spaces.insert(record.space, Space { pid, memory, bytes });
+            let written = spaces.get(&of).map(|original| original.written.clone()).unwrap_or_default();
+            spaces.insert(record.space, Space { pid, memory, written });
         }
         (What::Forget, _) => {
             spaces.remove(&record.space);
         }
         (what, _) => {
             if let Some(space) = spaces.get_mut(&record.space) {
-                space.bytes.note(what);
+                space.written.note(what);
             }
         }
     }
 }
 
-/// What was written to one address space.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Bytes {
-    /// Int3s, with the bytes below.
-    pub(super) placed: BTreeMap<Addr, u8>,
-    /// Where int3s were: a thread may have hit one just before.
-    lifted: BTreeSet<Addr>,
-    /// Pads and the like, with their lengths.
-    pub(super) code: BTreeMap<Addr, u64>,
-    /// The handler for SIGTRAP, if it is installed.
-    pub(super) handler: Option<SigtrapFallback>,
-    /// The handler that children which share the memory may have.
-    pub(super) others_handler: Option<SigtrapFallback>,
-}
-
-impl Bytes {
-    fn note(&mut self, what: What) {
-        match what {
-            What::Placed { addr, original } => {
-                self.placed.insert(addr, original);
-            }
-            What::Lifted { addr } => {
-                self.placed.remove(&addr);
-                self.lifted.insert(addr);
-            }
-            What::Code { start, len } => {
-                self.code.insert(start, len);
-            }
-            What::Handler(handler) => (self.handler, self.others_handler) = (Some(handler), Some(handler)),
-            What::OthersHandler(handler) => self.others_handler = Some(handler),
-            What::NoHandler => self.handler = None,
-            What::Unmapped { start, end } => {
-                let gone = start..end;
-                self.placed.retain(|addr, _| !gone.contains(addr));
-                self.lifted.retain(|addr| !gone.contains(addr));
-                self.code.retain(|addr, _| !gone.contains(addr));
-            }
-            What::Space { .. } | What::Copy { .. } | What::Forget => {}
-        }
-    }
-
-    /// Whether an int3 is, or was, at `addr`.
-    fn is_trap(&self, addr: Addr) -> bool {
-        self.placed.contains_key(&addr) || self.lifted.contains(&addr)
-    }
-
-    /// Whether `pc` lies in code of ours.
-    fn is_inside(&self, pc: Addr) -> bool {
-        self.code.range(..=pc).next_back().is_some_and(|(start, len)| pc.0 - start.0 < *len)
-    }
-
-    /// Whether a thread with this program counter needs nothing of ours any more.
-    fn is_clear(&self, pc: Addr) -> bool {
-        !self.is_inside(pc) && !self.is_trap(pc.sub(1))
-    }
-}
-
-/// An address space, and the process that it belongs to.
+/// An address space, the process that it belongs to, and what was written to it.
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) pid: i32,
     pub(super) memory: TargetMemory,
-    pub(super) bytes: Bytes,
+    pub(super) written: Written,
+}
+
+/// What was written to one address space.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    pub(super) patches: Patches,
+    /// The SIGTRAP fallback, if it is installed.
+    pub(super) fallback: Option<SigtrapFallback>,
+    /// The one that children which share the memory may have.
+    pub(super) others_fallback: Option<SigtrapFallback>,
+}
+
+impl Written {
+    fn note(&mut self, what: What) {
+        match what {
+            What::Placed { addr, patch } => self.patches.insert(addr, patch),
+            What::Lifted { addr } => self.patches.remove(addr),
+            What::Code { start, len } => self.patches.own.note(start, len),
+            What::Fallback(fallback) => (self.fallback, self.others_fallback) = (Some(fallback), Some(fallback)),
+            What::OthersFallback(fallback) => self.others_fallback = Some(fallback),
+            What::NoFallback => self.fallback = None,
+            What::Unmapped { start, end } => self.patches.forget(&(start..end)),
+            What::Space { .. } | What::Copy { .. } | What::Forget => {}
+        }
+    }
+
+    /// Whether a thread with this program counter needs nothing of ours any more.
+    fn is_clear(&self, pc: Addr) -> bool {
+        self.patches.locate(pc) == PcLocation::Program
+    }
 }
 
 /// What a look at a thread has shown.
@@ -196,7 +170,7 @@ impl Space {
     /// Writes the original bytes back, while threads run.
     pub(super) fn restore(&mut self) {
         for _ in 0..2 {
-            if write_originals(&mut self.memory, &self.bytes).is_ok() {
+            if code::write_originals(&mut self.memory, self.written.patches.iter()).is_ok() {
                 return;
             }
             // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.
@@ -224,8 +198,9 @@ impl Space {
         for mut copy in copies {
             copy.rescue(known);
         }
-        if is_settled && self.remove_handler() & self.remove_handler_of_sharers() {
-            self.clear_code();
+        if is_settled && self.remove_fallback() & self.remove_fallback_of_sharers() {
+            // The memory may be gone.
+            let _ = code::clear_own(&mut self.memory, &self.written.patches, None);
         }
     }
 
@@ -238,7 +213,7 @@ impl Space {
                 continue;
             }
             let Ok(memory) = TargetMemory::open(pid, pid) else { continue };
-            let mut copy = Self { pid, memory, bytes: self.bytes.clone() };
+            let mut copy = Self { pid, memory, written: self.written.clone() };
             if copy.is_copy() {
                 known.insert(pid);
                 copy.restore();
@@ -248,11 +223,12 @@ impl Space {
         copies
     }
 
-    /// Whether a child has our breakpoints where its parent has them, or is rid of them. Another program has something else there.
+    /// Whether a child has our patches where its parent has them, or is rid of them. Another program has something else there.
     fn is_copy(&self) -> bool {
-        self.bytes.placed.iter().all(|(&addr, &original)| {
-            let mut byte = [0];
-            self.memory.read_uncached(addr, &mut byte) == 1 && (byte == [INT3] || byte == [original])
+        self.written.patches.iter().all(|(addr, patch)| {
+            let mut found = [0; LONGEST];
+            let n = self.memory.read_uncached(addr, &mut found);
+            found.get(..patch.len().min(n)).is_some_and(|found| patch.is_known(found))
         })
     }
 
@@ -315,7 +291,7 @@ impl Space {
             return Look::Again;
         }
         if let Whereabouts::Blocked { pc, .. } = procfs::whereabouts(process, tid)
-            && self.bytes.is_clear(pc)
+            && self.written.is_clear(pc)
             // One that sleeps elsewhere, as for a page of its stack, may be about to enter the handler.
             && procfs::system_call(process, tid).is_some()
         {
@@ -350,17 +326,16 @@ impl Space {
     /// Lets a thread go from its first stop, behind a breakpoint that it has hit back to it.
     fn look_at_stopped(&self, status: WaitStatus, thread: Stopped) -> Result<Look> {
         let pc = Addr(thread.registers()?.0.rip);
-        let trap = pc.sub(1);
-        let signal = match status {
-            WaitStatus::Signal(SIGTRAP) if self.bytes.is_trap(trap) && thread.is_breakpoint_trap()? => {
-                thread.set_instruction_pointer(trap.0)?;
-                thread.detach(0)?;
-                return Ok(Look::Clear);
-            }
-            WaitStatus::Signal(signal) => signal,
-            _ => 0,
-        };
-        let look = if self.bytes.is_clear(pc) { Look::Clear } else { Look::Again };
+        if status == WaitStatus::Signal(SIGTRAP)
+            && let PcLocation::BehindTrap(trap) = self.written.patches.locate(pc)
+            && thread.is_breakpoint_trap()?
+        {
+            thread.set_instruction_pointer(trap.0)?;
+            thread.detach(0)?;
+            return Ok(Look::Clear);
+        }
+        let signal = if let WaitStatus::Signal(signal) = status { signal } else { 0 };
+        let look = if self.written.is_clear(pc) { Look::Clear } else { Look::Again };
         thread.detach(signal)?;
         Ok(look)
     }
@@ -398,20 +373,20 @@ impl Space {
     }
 
     /// Lets a thread take the handler for SIGTRAP out, which none needs any more. False if it may be there still.
-    fn remove_handler(&mut self) -> bool {
-        self.bytes.handler.is_none_or(|handler| self.remove_handler_of(self.pid, handler))
+    fn remove_fallback(&mut self) -> bool {
+        self.written.fallback.is_none_or(|fallback| self.remove_fallback_of(self.pid, fallback))
     }
 
     /// The same for those who share the memory: their actions for signals are their own, copied when they were made.
-    fn remove_handler_of_sharers(&mut self) -> bool {
+    fn remove_fallback_of_sharers(&mut self) -> bool {
         let sharers = self.sharers();
-        match self.bytes.others_handler {
-            Some(handler) => sharers.into_iter().fold(true, |all, pid| all & self.remove_handler_of(pid, handler)),
+        match self.written.others_fallback {
+            Some(fallback) => sharers.into_iter().fold(true, |all, pid| all & self.remove_fallback_of(pid, fallback)),
             None => true,
         }
     }
 
-    fn remove_handler_of(&mut self, pid: i32, handler: SigtrapFallback) -> bool {
+    fn remove_fallback_of(&mut self, pid: i32, fallback: SigtrapFallback) -> bool {
         if !catches_trap(pid) {
             return true;
         }
@@ -435,22 +410,22 @@ impl Space {
                 continue;
             };
             tried.insert(tid);
-            if matches!(self.remove_handler_by(tid, handler, deadline), Ok(true)) {
+            if matches!(self.remove_fallback_by(tid, fallback, deadline), Ok(true)) {
                 return true;
             }
         }
         false
     }
 
-    fn remove_handler_by(&mut self, tid: i32, handler: SigtrapFallback, deadline: Instant) -> Result<bool> {
+    fn remove_fallback_by(&mut self, tid: i32, fallback: SigtrapFallback, deadline: Instant) -> Result<bool> {
         self.seize(tid)?;
         ptrace::interrupt(tid)?;
         loop {
             match ptrace::poll_task(tid)? {
                 Waited::Task(_, WaitStatus::EventStop | WaitStatus::GroupStop(_), Some(thread)) => {
-                    let (home, code) = (thread.registers()?, handler.call);
+                    let (home, code) = (thread.registers()?, fallback.call);
                     self.memory.stands_still(Some(tid));
-                    let called = handler.remove(&mut Caller { thread: &thread, home, code, memory: &mut self.memory });
+                    let called = fallback.remove(&mut Caller { thread: &thread, home, code, memory: &mut self.memory });
                     self.memory.stands_still(None);
                     let called = called?;
                     thread.detach(0)?;
@@ -466,13 +441,6 @@ impl Space {
             }
         }
     }
-
-    fn clear_code(&mut self) {
-        for (&start, &len) in &self.bytes.code {
-            // The memory may be gone.
-            let _ = self.memory.write_code(start, &vec![0; usize::try_from(len).unwrap_or(0)]);
-        }
-    }
 }
 
 /// Whether a process has a handler for SIGTRAP, ours or its own.
@@ -480,41 +448,78 @@ fn catches_trap(pid: i32) -> bool {
     procfs::status_signals(pid, "SigCgt").is_some_and(|set| set & (1 << (SIGTRAP - 1)) != 0)
 }
 
-/// Writes the original bytes where int3s still stand. Goes on after an error; returns the first.
-fn write_originals(memory: &mut TargetMemory, bytes: &Bytes) -> Result<()> {
-    let mut first_error = Ok(());
-    for (&addr, &original) in &bytes.placed {
-        let mut byte = [0];
-        if memory.read_uncached(addr, &mut byte) == 1
-            && byte == [INT3]
-            && let Err(error) = memory.write_code(addr, &[original])
-            && first_error.is_ok()
-        {
-            first_error = Err(error);
-        }
-    }
-    first_error
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::INT3;
+    use crate::patches::Patch;
+    use crate::tracer::code::TargetCode;
+    use crate::tracer::guardian::{Guardian, testing};
+    use crate::tracer::testing::Sleeper;
 
     #[test]
     fn a_thread_is_clear_outside_of_pads_and_behind_no_breakpoint() {
-        let mut bytes = Bytes::default();
-        bytes.note(What::Placed { addr: Addr(0x1000), original: 0x55 });
-        bytes.note(What::Placed { addr: Addr(0x2000), original: 0x56 });
-        bytes.note(What::Lifted { addr: Addr(0x2000) });
-        bytes.note(What::Code { start: Addr(0x3000), len: 16 });
-        assert_eq!(bytes.placed, BTreeMap::from([(Addr(0x1000), 0x55)]));
+        let mut written = Written::default();
+        written.note(What::Placed { addr: Addr(0x1000), patch: Patch::int3(0x55) });
+        written.note(What::Placed { addr: Addr(0x2000), patch: Patch::int3(0x56) });
+        written.note(What::Lifted { addr: Addr(0x2000) });
+        written.note(What::Code { start: Addr(0x3000), len: 16 });
         for pc in [0x1001, 0x2001, 0x3000, 0x300f] {
-            assert!(!bytes.is_clear(Addr(pc)), "{pc:x}");
+            assert!(!written.is_clear(Addr(pc)), "{pc:x}");
         }
         for pc in [0x1000, 0x1002, 0x2000, 0x2fff, 0x3010] {
-            assert!(bytes.is_clear(Addr(pc)), "{pc:x}");
+            assert!(written.is_clear(Addr(pc)), "{pc:x}");
         }
-        bytes.note(What::Unmapped { start: Addr(0x1000), end: Addr(0x4000) });
-        assert!(bytes.placed.is_empty() && bytes.lifted.is_empty() && bytes.code.is_empty());
+        written.note(What::Unmapped { start: Addr(0x1000), end: Addr(0x4000) });
+        assert!([0x1001, 0x2001, 0x3000].into_iter().all(|pc| written.is_clear(Addr(pc))));
+    }
+
+    /// What a guardian hears of one address space, until heaptrace is gone.
+    fn heard(socket: BorrowedFd<'_>) -> BTreeMap<u32, Space> {
+        let mut spaces = BTreeMap::new();
+        while let Some((record, memory)) = receive(socket).unwrap() {
+            note(&mut spaces, record, memory);
+        }
+        spaces
+    }
+
+    /// heaptrace is killed before, in the midst of, and after writing a patch of five bytes.
+    #[test]
+    fn the_guardian_undoes_a_patch_of_several_bytes() {
+        let sleeper = Sleeper::start();
+        let pid = sleeper.pid();
+        let mut memory = TargetMemory::open(pid, pid).unwrap();
+        let at = procfs::initial_stack(pid).unwrap();
+        let read = |memory: &TargetMemory| {
+            let mut found = [0; 16];
+            assert_eq!(memory.read_uncached(at, &mut found), 16);
+            found
+        };
+        let original = read(&memory);
+        let patch = Patch::new(&original[3..8], &[0xe9, 0xa1, 0xa2, 0xa3, 0xa4]).unwrap();
+        for written in [&[][..], &[INT3], &[INT3, 0xa1, 0xa2], &[INT3, 0xa1, 0xa2, 0xa3, 0xa4], patch.replacement()] {
+            let (ours, theirs) = testing::socket_pair();
+            let mut code = TargetCode::new(Some(Guardian::new(ours).guard(pid, &memory)));
+            code.place(&mut memory, at.add(1), Patch::int3(original[1])).unwrap();
+            code.place(&mut memory, at.add(3), patch).unwrap();
+            assert_eq!(read(&memory)[3..8], *patch.replacement());
+            // as if we had not come further than that
+            code::write(&mut memory, at.add(3), patch.original()).unwrap();
+            code::write(&mut memory, at.add(3), written).unwrap();
+            drop(code);
+            let mut spaces = heard(theirs.as_fd());
+            let space = spaces.get_mut(&0).unwrap();
+            assert_eq!(space.written.patches.get(at.add(3)), Some(&patch));
+            space.restore();
+            assert_eq!(read(&memory), original, "{written:x?}");
+        }
+        // what the program has written over it since is the program's
+        let (ours, theirs) = testing::socket_pair();
+        let mut code = TargetCode::new(Some(Guardian::new(ours).guard(pid, &memory)));
+        code.place(&mut memory, at.add(3), patch).unwrap();
+        code::write(&mut memory, at.add(4), &[0x77]).unwrap();
+        drop(code);
+        heard(theirs.as_fd()).get_mut(&0).unwrap().restore();
+        assert_eq!(read(&memory)[3..8], [0xe9, 0x77, 0xa2, 0xa3, 0xa4]);
     }
 }

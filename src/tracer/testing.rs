@@ -1,14 +1,15 @@
 //! For tests: a process to read from, and to write to.
 
-use crate::tracer::procfs;
+use super::procfs;
 use std::process::{Child, Command, Stdio};
 
 /// `cat`, which waits for input until it is dropped. Not our own process: what is loaded is probed, too.
-pub(super) struct Sleeper(Child);
+#[derive(Debug)]
+pub struct Sleeper(Child);
 
 impl Sleeper {
     /// Starts it, and waits until it has become itself and sleeps.
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         let sleeper = Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
         let pid = sleeper.pid();
         let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
@@ -20,7 +21,7 @@ impl Sleeper {
     }
 
     /// Its process id.
-    pub(super) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         i32::try_from(self.0.id()).unwrap()
     }
 }
