@@ -3,11 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a benchmark")]
 
-use heaptrace::addr::Addr;
-use heaptrace::heapmodel::{LiveBlock, SiteId};
-use heaptrace::leaks::{Graph, RootKind, RootRange, Roots, Scan, ScanOptions};
+use heaptrace::internal::{
+    Addr, Graph, LiveBlock, RootKind, RootRange, Roots, Scan, ScanOptions, SiteId, TargetMemory,
+};
 use heaptrace::profile::leaks::LeakClass;
-use heaptrace::tracer::memory::TargetMemory;
 use std::time::Instant;
 
 /// Words of memory in all: 2 GiB.

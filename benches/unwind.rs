@@ -7,9 +7,7 @@
 #[path = "../tests/support/stopped.rs"]
 mod stopped;
 
-use heaptrace::addr::Addr;
-use heaptrace::memory::{MemoryImage, ReadMemory};
-use heaptrace::unwinder::Unwinder;
+use heaptrace::internal::{Addr, MemoryImage, ReadMemory, Unwinder};
 use std::hint::black_box;
 use std::time::Instant;
 use stopped::{Stopped, build};

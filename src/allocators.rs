@@ -5,7 +5,7 @@ mod builtin;
 pub mod select;
 pub mod spec;
 
-pub use select::{AllocatorSymbol, ModuleSymbols, Probe, Providers};
+pub use select::ModuleSymbols;
 pub use spec::{Declaration, SpecError, Target};
 
 use crate::addr::{FunctionId, ObjAddr};

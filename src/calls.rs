@@ -16,7 +16,7 @@ use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, EventKind, Missed};
 use frames::{Frames, PendingCall, Verdict};
-pub use outcome::{Operation, Outcome, Returned, outcome};
+pub use outcome::{Operation, Returned, outcome};
 use rustc_hash::FxHashMap;
 use told::{LastFree, ToldDelete, ToldNew};
 
@@ -295,6 +295,7 @@ impl Calls {
     }
 
     /// Whether the thread is in a call whose return is awaited.
+    #[cfg(test)]
     pub fn pending(&self, task: TaskId) -> bool {
         self.tasks.get(&task.serial).is_some_and(|frames| !frames.is_empty())
     }

@@ -21,7 +21,7 @@ mod symbols;
 mod unpacking;
 
 pub use minidebug::unpacked_object;
-pub use sections::{AltLink, DebugLink, UnwindSections, hex};
+pub use sections::{DebugLink, UnwindSections, hex};
 pub use symbols::{Binding, Symbol, SymbolKind, Table, base_name};
 pub use unpacking::mind_available_memory;
 
@@ -59,15 +59,6 @@ pub enum ElfError {
         /// What it says that they become.
         size: u64,
     },
-}
-
-/// How an object wants to be loaded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ObjectType {
-    /// ET_EXEC: at the addresses that it states.
-    Fixed,
-    /// ET_DYN: a shared object or a position-independent program, anywhere.
-    Relocatable,
 }
 
 /// A PT_LOAD program header.
@@ -167,11 +158,6 @@ impl<'d> Elf<'d> {
         let base = ObjAddr(page_floor(first.ok_or(ElfError::Damaged("no segment to load"))?));
         let image = Image::Memory { start, base };
         Ok(Self { data, image, header, program_headers, sections: SectionTable::default() })
-    }
-
-    /// Whether it has a fixed address.
-    pub fn object_type(&self) -> ObjectType {
-        if self.header.e_type(LE) == elf::ET_EXEC { ObjectType::Fixed } else { ObjectType::Relocatable }
     }
 
     /// Whether no dynamic linker loads it or its libraries: a static (or static-pie) program, the vdso, ld.so itself.

@@ -377,6 +377,7 @@ impl HeapModel {
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.
+    #[cfg(test)]
     pub fn memory(&self) -> usize {
         self.blocks.memory() + self.sites.memory()
     }

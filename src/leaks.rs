@@ -18,10 +18,8 @@ mod index;
 pub mod roots;
 
 use crate::addr::{Addr, ModuleId};
-use crate::heapmodel::LiveBlock;
-use crate::memory::ReadMemory;
 
-pub use classify::{Path, Scan, Step};
+pub use classify::{Path, Scan};
 pub use graph::Graph;
 pub use heuristics::{Heuristics, MappedFiles};
 
@@ -118,11 +116,6 @@ pub struct ScanOptions {
     pub heuristics: Heuristics,
     /// The target's mapped files: C++ tables of virtual functions are told by them. Empty: none are found.
     pub files: MappedFiles,
-}
-
-/// Reads the memory and classifies all blocks, in one go.
-pub fn scan(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Scan {
-    Graph::read(blocks, roots, memory, options).classify()
 }
 
 #[cfg(test)]

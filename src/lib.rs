@@ -1,31 +1,112 @@
 //! heaptrace: a heap profiler and leak checker for native Linux x86-64 programs that works from outside the target.
+//!
+//! The program of that name is what most will use. As a library it runs a program under trace ([`Profiler`]), judges it
+//! ([`CheckRules`]), shows what was found ([`profile::Profile`]) and writes it in each format ([`write()`]):
+//!
+//! ```no_run
+//! use heaptrace::{ExportOptions, Format, Profiler};
+//!
+//! let profile = Profiler::new().run("ls", &["/".into()])?;
+//! println!("{} bytes at the peak", profile.totals.peak_bytes);
+//! let mut file = std::fs::File::create("ls.pb.gz")?;
+//! heaptrace::write(Format::PprofGz, &profile, &ExportOptions::default(), &mut file)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The flow
+//!
+//! ```text
+//! kernel stop
+//!   -> tracer/        what stopped, why, with which registers                      the OS edge
+//!   -> session        decides what the stop means, carries out the answer
+//!   -> unwinder       registers + memory -> an interned stack                      at entries only
+//!   -> calls          entry and return, per thread -> heap event                   pure
+//!   -> heapmodel      live blocks, totals per site, the peak, errors               pure
+//!   -> leaks          at the end: which live blocks can still be reached           pure
+//!   -> naming         a recording -> a profile, with names from symbols/           after the run
+//!   -> check          suppressions, baseline, verdict                              pure
+//!   -> export/        pprof, flame graph, folded stacks, JSON, text                pure over io::Write
+//! ```
+//!
+//! # The modules
+//!
+//! From the bottom to the top; each imports only such as stand before it. `ARCHITECTURE.md` says more.
+//!
+//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`.
+//! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `event`, `calls`, `unwinder`, `elf`, `heapmodel`, `leaks`.
+//! * What was found: [`profile`], `check`, `symbols`, `export`.
+//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`.
+//! * Who asks: [`Profiler`] for other crates; `cli` and `commands` for the command line.
 
-pub mod addr;
-pub mod allocators;
-pub mod arch;
-pub mod breakpoints;
-pub mod calls;
-pub mod check;
-pub mod cli;
-pub mod commands;
-pub mod ctl;
-pub mod elf;
-pub mod event;
-pub mod export;
-pub mod figures;
-pub mod glob;
-pub mod heapmodel;
-pub mod leakclass;
-pub mod leaks;
-pub mod mapped;
-pub mod maps;
-pub mod memory;
-pub mod naming;
-pub mod patches;
-pub mod paths;
+mod addr;
+mod allocators;
+mod arch;
+mod breakpoints;
+mod calls;
+mod check;
+mod cli;
+mod commands;
+mod ctl;
+mod elf;
+mod event;
+mod export;
+mod figures;
+mod glob;
+mod heapmodel;
+mod leakclass;
+mod leaks;
+mod mapped;
+mod maps;
+mod memory;
+mod naming;
+mod patches;
+mod paths;
 pub mod profile;
-pub mod progress;
-pub mod session;
-pub mod symbols;
-pub mod tracer;
-pub mod unwinder;
+mod profiler;
+mod progress;
+mod session;
+mod symbols;
+mod tracer;
+mod unwinder;
+
+pub use check::CheckRules;
+pub use check::baseline::{Baseline, BaselineError};
+pub use check::suppressions::{SuppressionError, Suppressions};
+pub use check::verdict::{Limits, Policy};
+pub use export::{ExportOptions, Format, FormatError, PprofColumns, write};
+pub use profiler::{Profiler, ProfilerError};
+
+/// What this package's program, tests and benchmarks need besides. No promise is made about any of it.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr};
+    pub use crate::allocators::{AllocatorTable, ModuleSymbols};
+    pub use crate::arch::emulate::{ARITHMETIC, Emulated, Outcome};
+    pub use crate::arch::step::{Pad, Planned, StepError, StepOver, build_pad, plan};
+    pub use crate::arch::{Regs, reg};
+    pub use crate::elf::Elf;
+    pub use crate::heapmodel::{LiveBlock, SiteId};
+    pub use crate::leaks::{Graph, RootKind, RootRange, Roots, Scan, ScanOptions};
+    pub use crate::memory::{MemoryImage, ReadMemory};
+    pub use crate::profile::symbolize::Symbolize;
+    pub use crate::symbols::{ModuleSource, Search, Symbolizer};
+    pub use crate::tracer::limits;
+    pub use crate::tracer::memory::TargetMemory;
+    pub use crate::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};
+
+    pub mod cli {
+        pub use crate::cli::{EXIT_OWN_FAILURE, Refusal, When, parse};
+    }
+
+    pub mod commands {
+        pub use crate::commands::{execute, exit_status, message, print, tell, use_color};
+    }
+
+    pub mod ctl {
+        pub use crate::ctl::{Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, send};
+    }
+
+    pub mod maps {
+        pub use crate::maps::{MapIndex, modules, parse};
+    }
+}

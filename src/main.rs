@@ -1,8 +1,7 @@
 //! Arguments in, exit status out.
 
-use heaptrace::cli::{self, EXIT_OWN_FAILURE, Refusal, When};
-use heaptrace::commands;
-use heaptrace::tracer::limits;
+use heaptrace::internal::cli::{self, EXIT_OWN_FAILURE, Refusal, When};
+use heaptrace::internal::{commands, limits};
 use std::io;
 use std::process::ExitCode;
 

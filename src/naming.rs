@@ -2,6 +2,7 @@
 //! was found once is remembered.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
+use crate::check::verdict::Circumstances;
 use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::identity::is_unresolved;
@@ -203,11 +204,24 @@ pub fn profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames)
         warnings: recording.warnings,
         leaks,
     };
-    let mut profile = build(input, symbolizer.as_mut()).profile;
+    let mut profile = build(input, symbolizer.as_mut());
     if wanted.symbolize {
         name_packages(&mut profile, symbolizer.as_mut());
     }
     profile
+}
+
+/// What a profile does not say of its recording, and a judge has to know.
+pub fn circumstances(recording: &Recording) -> Circumstances {
+    let mut causes = recording.blind_spots.clone();
+    if let LeakScan::Missed(cause) = &recording.leaks {
+        causes.push(cause.clone());
+    }
+    Circumstances {
+        timed_out: recording.timed_out,
+        not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
+        is_child: recording.parent.is_some(),
+    }
 }
 
 /// Looks up which packages would bring the names and lines that are missing.

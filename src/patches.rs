@@ -51,7 +51,6 @@ impl Patch {
     }
 
     /// How many bytes it replaces: 1 to [`LONGEST`].
-    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub const fn len(&self) -> usize {
         self.len as usize
     }

@@ -9,11 +9,11 @@ use std::time::SystemTime;
 
 pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 
-pub mod build;
-pub mod identity;
+pub(crate) mod build;
+pub(crate) mod identity;
 pub mod leaks;
-pub mod merge;
-pub mod symbolize;
+pub(crate) mod merge;
+pub(crate) mod symbolize;
 
 /// How the profile came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -335,7 +335,7 @@ pub struct Sample {
     pub program: Option<usize>,
     /// The blocks came over a fork: they are live here, and were allocated by another process.
     pub inherited: bool,
-    /// Block size in bytes (see [`crate::heapmodel`] for when it is rounded down).
+    /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an octave.
     pub size: u64,
     /// Allocated here, ever.
     pub allocated: Amount,

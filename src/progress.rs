@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Progress {
     began: Instant,
-    hits: AtomicU64,
     events: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
@@ -25,7 +24,6 @@ impl Default for Progress {
     fn default() -> Self {
         Self {
             began: Instant::now(),
-            hits: AtomicU64::new(0),
             events: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
@@ -43,8 +41,6 @@ impl Default for Progress {
 pub struct Reading {
     /// Time since the session began.
     pub elapsed: Duration,
-    /// Probe hits handled.
-    pub hits: u64,
     /// Heap events recorded.
     pub events: u64,
     /// Bytes live now.
@@ -62,11 +58,6 @@ pub struct Reading {
 }
 
 impl Progress {
-    /// Counts a probe hit.
-    pub fn hit(&self) {
-        self.hits.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Counts a stop that was answered.
     pub fn stop(&self) {
         self.stops.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +109,6 @@ impl Progress {
     pub fn read(&self) -> Reading {
         Reading {
             elapsed: self.began.elapsed(),
-            hits: self.hits.load(Ordering::Relaxed),
             events: self.events.load(Ordering::Relaxed),
             live_bytes: self.live_bytes.load(Ordering::Relaxed),
             peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
@@ -135,10 +125,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stops_hits_and_heaps_add_up() {
+    fn stops_and_heaps_add_up() {
         let progress = Progress::default();
-        progress.hit();
-        progress.hit();
         progress.stop();
         progress.stop();
         progress.waited(Duration::from_millis(3));
@@ -153,7 +141,7 @@ mod tests {
         progress.live(&mut other, 16);
         progress.live(&mut one, 8);
         let reading = progress.read();
-        assert_eq!((reading.hits, reading.stops, reading.waited), (2, 2, Duration::from_millis(3)));
+        assert_eq!((reading.stops, reading.waited), (2, Duration::from_millis(3)));
         assert_eq!((reading.events, reading.live_bytes, reading.peak_bytes), (2, 24, 80));
     }
 }

@@ -43,14 +43,14 @@ mod trap;
 mod trapmask;
 mod vm_sharers;
 
-pub use aftermath::{Aftermath, BreakOff};
+pub use aftermath::BreakOff;
 pub use breakoff::trace;
 pub use error::SessionError;
 pub use heapcapture::HeapCapture;
-pub use leakrecord::{LeakScan, ScanRecord};
+pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
 pub use recording::Recording;
-pub use requests::{Answer, Reply, Requests, Wish};
+pub use requests::{Answer, Requests, Wish};
 pub use settings::{Settings, Target};
 pub use space::OwnSuppressions;
 pub use traced::Traced;

@@ -26,7 +26,7 @@ mod split;
 mod table;
 mod variables;
 
-pub use companions::{Companion, Leads};
+pub use companions::Leads;
 pub use demangle::function_name;
 pub use files::{Bytes, DebugServers, FileVersion, Search};
 pub use perfmap::PerfMap;

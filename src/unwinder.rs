@@ -270,14 +270,6 @@ impl Unwinder {
         self.forget(&cfi.module().code);
     }
 
-    /// Forgets all modules: the process has called exec. Stacks stay.
-    pub fn clear(&mut self) {
-        self.modules.clear();
-        self.code.clear();
-        self.rules.clear();
-        self.edges.fill(NO_EDGE);
-    }
-
     /// The module that holds the code at `addr`.
     pub fn module_of(&self, addr: Addr) -> Option<ModuleId> {
         let behind = self.code.partition_point(|range| range.code.start <= addr);

@@ -57,6 +57,7 @@ mod suite {
     mod injection;
     mod launch;
     mod leaks;
+    mod library;
     mod limits;
     mod modules;
     mod outputs;

@@ -1,3 +1,4 @@
+use super::select::{AllocatorSymbol, Probe, Providers};
 use super::*;
 use crate::addr::ModuleId;
 use std::collections::{HashMap, HashSet};

@@ -6,11 +6,9 @@ use super::conclude::{Destinations, Judging, conclude_check};
 use super::settings::settings;
 use super::{owners, run, tell};
 use crate::check::suppressions;
-use crate::check::verdict::{Circumstances, judge};
 use crate::cli::{CheckOptions, EXIT_OWN_FAILURE};
 use crate::export::output::write_file;
 use crate::leaks::ScanOptions;
-use crate::profile::Profile;
 use crate::session::LeakScan;
 use crate::tracer::control;
 use anyhow::{Context, bail};
@@ -51,11 +49,8 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     }
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
-    let mut judge = |profile: &mut Profile, circumstances: &Circumstances| {
-        rules.apply(profile);
-        judge(profile, &options.policy, circumstances);
-    };
-    let concluded = conclude_check(traced, &destinations, &mut Judging { options, judge: &mut judge });
+    let judging = Judging { options, rules: &rules.rules };
+    let concluded = conclude_check(traced, &destinations, &judging);
     let mut has_failed = concluded.has_failed();
     if let Some(path) = &options.gen_suppressions {
         let text = suppressions::generate(&concluded.profile, &options.policy);

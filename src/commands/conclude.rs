@@ -5,17 +5,17 @@ use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
 use super::{owners, tell, use_color};
-use crate::check::verdict::Circumstances;
+use crate::check::CheckRules;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::ExportOptions;
 use crate::export::escape::printable;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
-use crate::export::output::{Outcome, Outputs, Scope, StdoutPolicy};
+use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::naming::{self, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
-use crate::session::{LeakScan, ModuleRecord, Recording, Traced};
+use crate::session::{ModuleRecord, Recording, Traced};
 use crate::symbols::DebugServers;
 use crate::tracer::control::signal_name;
 use crate::tracer::terminal;
@@ -54,7 +54,7 @@ impl Destinations {
     /// # Errors
     /// The first that could not be written to; nobody to ask.
     pub fn prepare(options: &ProfileOptions) -> anyhow::Result<Self> {
-        let outputs = Outputs::prepare(&options.outputs, options.format, StdoutPolicy::Refused, owners())?;
+        let outputs = Outputs::prepare(&options.outputs, options.format, owners())?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         let quiet = options.verbosity == Verbosity::Quiet;
         let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
@@ -91,18 +91,13 @@ impl Concluded {
     }
 }
 
-/// How a check is told.
+/// How a check is judged and told.
+#[derive(Clone, Copy, Debug)]
 pub struct Judging<'a> {
     /// Its options.
     pub options: &'a CheckOptions,
-    /// Sets the verdict, once all has a name.
-    pub judge: &'a mut dyn FnMut(&mut Profile, &Circumstances),
-}
-
-impl std::fmt::Debug for Judging<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Judging").field("options", &self.options).finish_non_exhaustive()
-    }
+    /// What it judges by.
+    pub rules: &'a CheckRules,
 }
 
 /// Finds the names, writes the files, tells the user, and passes the files on.
@@ -121,7 +116,7 @@ pub fn conclude_one_of(
 }
 
 /// The same for a check: its report takes the place of the summary.
-pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &mut Judging<'_>) -> Concluded {
+pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &Judging<'_>) -> Concluded {
     let options = judging.options;
     conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging))
 }
@@ -131,7 +126,7 @@ fn conclude_as(
     number: u32,
     options: &ProfileOptions,
     destinations: &Destinations,
-    judging: Option<&mut Judging<'_>>,
+    judging: Option<&Judging<'_>>,
 ) -> Concluded {
     let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
     let another_user = traced.all().any(|recording| recording.process.of_another_user);
@@ -223,7 +218,7 @@ fn conclude_as(
 }
 
 /// What making profiles of recordings needs.
-pub(super) struct Work<'a, 'b> {
+pub(super) struct Work<'a> {
     pub(super) options: &'a ProfileOptions,
     pub(super) outputs: &'a Outputs,
     /// Who is asked for debug files.
@@ -232,16 +227,16 @@ pub(super) struct Work<'a, 'b> {
     /// In a series of processes.
     pub(super) number: u32,
     pub(super) known: KnownNames,
-    pub(super) judging: Option<&'a mut Judging<'b>>,
+    pub(super) judging: Option<&'a Judging<'a>>,
 }
 
-impl Work<'_, '_> {
+impl Work<'_> {
     /// Gives a recording its names, and if it is a check's, its verdict.
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
         let wanted = Wanted { check: check.is_some(), explain, servers: self.servers, ..wanted(self.options) };
-        let mut circumstances = circumstances(&recording);
+        let mut circumstances = naming::circumstances(&recording);
         let mut profile = naming::profile(recording, wanted, &mut self.known);
         profile.meta.part = self.number;
         if let Some(signal) = self.known.ended_by() {
@@ -249,8 +244,8 @@ impl Work<'_, '_> {
             let before = circumstances.not_scanned.take();
             circumstances.not_scanned = Some(before.into_iter().chain([cause]).collect::<Vec<_>>().join("; "));
         }
-        if let Some(judging) = &mut self.judging {
-            (judging.judge)(&mut profile, &circumstances);
+        if let Some(judging) = self.judging {
+            judging.rules.judge(&mut profile, &circumstances);
         }
         profile
     }
@@ -263,19 +258,6 @@ pub(super) fn wanted(options: &ProfileOptions) -> Wanted<'_> {
         debug_dirs: &options.debug_dirs,
         sysroot: options.sysroot.as_deref(),
         ..Wanted::default()
-    }
-}
-
-/// What a profile does not say of its recording, and a judge has to know.
-fn circumstances(recording: &Recording) -> Circumstances {
-    let mut causes = recording.blind_spots.clone();
-    if let LeakScan::Missed(cause) = &recording.leaks {
-        causes.push(cause.clone());
-    }
-    Circumstances {
-        timed_out: recording.timed_out,
-        not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
-        is_child: recording.parent.is_some(),
     }
 }
 

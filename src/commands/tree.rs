@@ -7,7 +7,7 @@ use crate::profile::merge::{Merger, Origin};
 use crate::profile::{ProcessRow, Profile, Seen};
 use crate::session::{Recording, Traced};
 
-impl Work<'_, '_> {
+impl Work<'_> {
     /// Writes the files of each process that has something to tell, then those of all. Returns the profile of all.
     pub(super) fn tree(&mut self, traced: Traced, direct: &mut dyn DirectOutputs) -> (Profile, Vec<Outcome>) {
         let Traced { first, others, archive } = traced;

@@ -35,24 +35,11 @@ const BY_UMASK: u32 = 0o666;
 /// Only its owner.
 const PRIVATE: u32 = 0o600;
 
-/// Whether `-o -` is possible.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StdoutPolicy {
-    /// Offline commands own their stdout.
-    Allowed,
-    /// The traced program owns it.
-    Refused,
-}
-
-/// Which files of a series to write. In a series, names with `%i` get each part, names without get the lifetime.
+/// Which files to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// There is no series of parts: all files. `%i` is the profile's part, 1, or the number of the process in a series of them.
+    /// All.
     All,
-    /// A part of a series, with the number that the profile's `part` says.
-    Part,
-    /// What covers the whole series.
-    Lifetime,
     /// Of several processes, the files of one: names with `%p`.
     Process,
     /// Of several processes, the files of all together: names without.
@@ -69,9 +56,6 @@ pub enum OutputError {
     /// `-o -` where the program keeps its stdout.
     #[error("`-o -`: stdout belongs to the traced program; name a file")]
     StdoutRefused,
-    /// `-o -` says no format.
-    #[error("`-o -`: choose the format with --format")]
-    StdoutFormat,
     /// `%` with another character than p, n, i or %.
     #[error("{}: `{found}` is no pattern; there are %p (pid), %n (program), %i (number in a series), %% (a percent sign)", path.display())]
     Pattern {
@@ -168,7 +152,7 @@ pub enum OutputError {
 /// What became of one output.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The file, patterns replaced; `-` for stdout.
+    /// The file, patterns replaced.
     pub path: PathBuf,
     /// Its format.
     pub format: Format,
@@ -188,19 +172,16 @@ pub struct Outputs {
 #[derive(Debug)]
 struct Output {
     format: Format,
-    target: Target,
+    file: NamedFile,
 }
 
 #[derive(Debug)]
-enum Target {
-    Stdout,
-    File {
-        /// Absolute: the path stays right whatever becomes of the working directory.
-        directory: PathBuf,
-        /// The directory as the user wrote it, for messages; may be empty.
-        shown: PathBuf,
-        name: Pattern,
-    },
+struct NamedFile {
+    /// Absolute: the path stays right whatever becomes of the working directory.
+    directory: PathBuf,
+    /// The directory as the user wrote it, for messages; may be empty.
+    shown: PathBuf,
+    name: Pattern,
 }
 
 impl Outputs {
@@ -210,24 +191,14 @@ impl Outputs {
     ///
     /// # Errors
     /// The first output that could not be written.
-    pub fn prepare(
-        paths: &[PathBuf],
-        format: Option<Format>,
-        stdout: StdoutPolicy,
-        owners: Owners,
-    ) -> Result<Self, OutputError> {
+    pub fn prepare(paths: &[PathBuf], format: Option<Format>, owners: Owners) -> Result<Self, OutputError> {
         let mut outputs = Vec::with_capacity(paths.len());
         let mut taken = Vec::new();
         for path in paths {
             if path.as_os_str() == "-" {
-                if stdout == StdoutPolicy::Refused {
-                    return Err(OutputError::StdoutRefused);
-                }
-                let format = format.ok_or(OutputError::StdoutFormat)?;
-                outputs.push(Output { format, target: Target::Stdout });
-                continue;
+                return Err(OutputError::StdoutRefused);
             }
-            let (target, identity) = check(path, owners)?;
+            let (file, identity) = check(path, owners)?;
             let format = match (format, Format::from_path(path)) {
                 (Some(format), _) | (None, Ok(format)) => format,
                 (None, Err(FormatError::UnknownSuffix { .. })) if identity.is_none() => {
@@ -241,7 +212,7 @@ impl Outputs {
                 }
                 taken.push(identity);
             }
-            outputs.push(Output { format, target });
+            outputs.push(Output { format, file });
         }
         Ok(Self { outputs, owners })
     }
@@ -262,25 +233,15 @@ impl Outputs {
     /// # Errors
     /// The first such output.
     pub fn one_for_each_process(self) -> Result<Self, OutputError> {
-        let shared = self.outputs.iter().find_map(|output| match &output.target {
-            Target::File { shown, name, .. } if !name.tells_processes_apart() => Some(shown.join(name.source())),
-            Target::File { .. } => None,
-            Target::Stdout => Some(PathBuf::from("-")),
-        });
-        match shared {
-            Some(path) => Err(OutputError::SameForEach { path }),
+        match self.outputs.iter().find(|output| !output.file.name.tells_processes_apart()) {
+            Some(Output { file, .. }) => Err(OutputError::SameForEach { path: file.shown.join(file.name.source()) }),
             None => Ok(self),
         }
     }
 
-    /// Whether some name has a `%i`, that is, takes the parts of a series.
-    pub fn takes_parts(&self) -> bool {
-        self.outputs.iter().any(|output| output.target.takes_parts())
-    }
-
     /// Whether some name has a `%p`, that is, takes the single processes of several.
     pub fn takes_processes(&self) -> bool {
-        self.outputs.iter().any(|output| output.target.takes_processes())
+        self.outputs.iter().any(|output| output.file.name.has_pid())
     }
 
     /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says. Pipes and
@@ -295,33 +256,27 @@ impl Outputs {
         let mut written: Vec<PathBuf> = Vec::new();
         let selected = self.outputs.iter().filter(|output| match scope {
             Scope::All => true,
-            Scope::Part => output.target.takes_parts(),
-            Scope::Lifetime => !output.target.takes_parts(),
-            Scope::Process => output.target.takes_processes(),
-            Scope::Tree => !output.target.takes_processes(),
+            Scope::Process => output.file.name.has_pid(),
+            Scope::Tree => !output.file.name.has_pid(),
         });
         let mut order: Vec<(usize, &Output, PathBuf, PathBuf)> = selected
             .enumerate()
             .map(|(place, output)| {
-                let (path, shown) = output.target.paths(profile);
+                let (path, shown) = output.file.paths(profile);
                 (place, output, path, shown)
             })
             .collect();
         let owners = self.owners;
-        order.sort_by_key(|(_, output, path, _)| {
-            matches!(output.target, Target::File { .. })
-                && matches!(resolve(path, owners), Ok(Place::Direct(_) | Place::Open(_)))
-        });
+        order.sort_by_key(|(_, _, path, _)| matches!(resolve(path, owners), Ok(Place::Direct(_) | Place::Open(_))));
         let mode = mode_of(profile.meta.process.of_another_user);
         let mut outcomes: Vec<(usize, Outcome)> = order
             .into_iter()
             .map(|(place, output, path, shown)| {
                 let (format, allocated_bytes) = (output.format, profile.totals.bytes_allocated);
                 let fill = |out: &mut dyn Write| write(format, profile, options, out);
-                let result = match output.target {
-                    _ if written.contains(&path) => Err(OutputError::Duplicate { path: shown.clone() }),
-                    Target::Stdout => write_counted(io::stdout().lock(), fill).map_err(OutputError::from),
-                    Target::File { .. } => write_anywhere(&path, owners, mode, fill, direct),
+                let result = match written.contains(&path) {
+                    true => Err(OutputError::Duplicate { path: shown.clone() }),
+                    false => write_anywhere(&path, owners, mode, fill, direct),
                 };
                 written.push(path);
                 (place, Outcome { path: shown, format, allocated_bytes, result })
@@ -332,30 +287,17 @@ impl Outputs {
     }
 }
 
-impl Target {
-    fn takes_parts(&self) -> bool {
-        matches!(self, Self::File { name, .. } if name.has_number())
-    }
-
-    fn takes_processes(&self) -> bool {
-        matches!(self, Self::File { name, .. } if name.has_pid())
-    }
-
+impl NamedFile {
     /// Where to write, and how to call it.
     fn paths(&self, profile: &Profile) -> (PathBuf, PathBuf) {
-        match self {
-            Self::Stdout => (PathBuf::from("-"), PathBuf::from("-")),
-            Self::File { directory, shown, name } => {
-                let meta = &profile.meta;
-                let name = name.expand(&meta.process.program, meta.process.pid, meta.part);
-                (directory.join(&name), shown.join(&name))
-            }
-        }
+        let meta = &profile.meta;
+        let name = self.name.expand(&meta.process.program, meta.process.pid, meta.part);
+        (self.directory.join(&name), self.shown.join(&name))
     }
 }
 
 /// Checks a path, and says which file it is (None: a pipe or device, which may be given twice).
-fn check(path: &Path, owners: Owners) -> Result<(Target, Option<PathBuf>), OutputError> {
+fn check(path: &Path, owners: Owners) -> Result<(NamedFile, Option<PathBuf>), OutputError> {
     let no_file = || match path.is_dir() {
         true => OutputError::IsDirectory { path: path.to_owned() },
         false => OutputError::NoFile { path: path.to_owned() },
@@ -387,7 +329,7 @@ fn check(path: &Path, owners: Owners) -> Result<(Target, Option<PathBuf>), Outpu
             Some(directory.join(file_name))
         }
     };
-    Ok((Target::File { directory, shown, name: pattern }, identity))
+    Ok((NamedFile { directory, shown, name: pattern }, identity))
 }
 
 /// Whether a pipe or device can be written, as far as that can be told without disturbing it.

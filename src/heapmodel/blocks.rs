@@ -98,6 +98,7 @@ impl Blocks {
     }
 
     /// Bytes of heap that the tables take, with the copy that the largest shard's growth would need.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let sizes = self.shards.iter().map(HashTable::allocation_size);
         size_of_val(&*self.shards) + sizes.clone().sum::<usize>() + sizes.max().unwrap_or(0)

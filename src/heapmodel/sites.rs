@@ -252,6 +252,7 @@ impl Sites {
     }
 
     /// Bytes of heap, with the copy that the larger table's growth would need.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let tables = [self.by_key.allocation_size(), self.first.allocation_size()];
         self.chunks.len() * CHUNK * size_of::<Site>()

@@ -31,6 +31,7 @@ impl Default for Heuristics {
 
 impl Heuristics {
     /// None of them.
+    #[cfg(test)]
     pub const NONE: Self = Self {
         std_string: false,
         new_array: false,

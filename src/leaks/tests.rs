@@ -3,7 +3,8 @@
 mod heuristics;
 mod reference;
 
-use super::{Heuristics, InteriorPointers, RootKind, RootRange, RootWord, Roots, Scan, ScanOptions, Step, scan};
+use super::classify::Step;
+use super::{Graph, Heuristics, InteriorPointers, RootKind, RootRange, RootWord, Roots, Scan, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::{LiveBlock, SiteId};
 use crate::memory::ReadMemory;
@@ -94,7 +95,7 @@ impl Target {
     fn scan_with(&mut self, options: &ScanOptions) -> Scan {
         self.map(ROOTS);
         let roots = self.roots();
-        scan(self.blocks.clone(), &roots, self, options)
+        Graph::read(self.blocks.clone(), &roots, self, options).classify()
     }
 
     fn scan(&mut self) -> Scan {
@@ -271,7 +272,7 @@ fn the_words_of_live_blocks_in_data_and_anonymous_memory_are_no_roots() {
     target.word(block(0) + 16, block(1));
     let mut roots = target.roots();
     roots.ranges.push(RootRange { start: Addr(block(0)), end: Addr(block(0) + 64), kind: RootKind::Stack { tid: 1 } });
-    let scan = scan(target.blocks.clone(), &roots, &mut target, &ScanOptions::default());
+    let scan = Graph::read(target.blocks.clone(), &roots, &mut target, &ScanOptions::default()).classify();
     assert_eq!(scan.blocks().map(|(_, class)| class).collect::<Vec<_>>(), [Definite, Reachable]);
     let path = scan.path_to(1).unwrap();
     assert_eq!((path.root, path.root_address), (RootKind::Stack { tid: 1 }, Some(Addr(block(0) + 16))));
@@ -382,11 +383,12 @@ fn a_list_of_a_million_blocks() {
     }
     let blocks: Vec<_> =
         (0..N).map(|n| LiveBlock { addr: Addr(node(n)), size: 24, site: SiteId(0), inherited: false }).collect();
-    let leaked = scan(blocks.clone(), &Roots::default(), &mut image, &ScanOptions::default());
+    let leaked = Graph::read(blocks.clone(), &Roots::default(), &mut image, &ScanOptions::default()).classify();
     assert_eq!(leaked.blocks().filter(|(_, class)| *class == Definite).count(), 1);
     assert_eq!(leaked.leader(order(N - 1) as usize), Some(order(0) as usize));
     let words = vec![RootWord { value: node(order(0)), kind: RootKind::Anonymous }];
-    let live = scan(blocks, &Roots { ranges: Vec::new(), words }, &mut image, &ScanOptions::default());
+    let live =
+        Graph::read(blocks, &Roots { ranges: Vec::new(), words }, &mut image, &ScanOptions::default()).classify();
     assert!(live.blocks().all(|(_, class)| class == Reachable));
     assert_eq!(live.path_to(order(N - 1) as usize).unwrap().steps.len(), N as usize);
 }

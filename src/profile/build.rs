@@ -5,14 +5,11 @@
 //! hash tables.
 
 use super::symbolize::Symbolize;
-use super::{
-    AllocatorUse, Anomalies, Children, Cost, Finding, Image, Meta, ModuleInfo, Profile, Sample, Stack, SymbolStatus,
-};
+use super::{AllocatorUse, Anomalies, Children, Cost, Finding, Image, Meta, ModuleInfo, Profile, Sample, Stack};
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
 use crate::unwinder::{Frame, Quality, StackTable};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
 
 mod leaks;
 mod locations;
@@ -87,28 +84,8 @@ impl std::fmt::Debug for BuildInput<'_> {
     }
 }
 
-/// A module with frames that have no name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Missing {
-    /// Index into [`Profile::modules`].
-    pub module: usize,
-    /// How many code addresses have no name.
-    pub frames: u64,
-    /// The bytes allocated on stacks through such addresses.
-    pub bytes: u64,
-}
-
-/// A profile, and what would make it better.
-#[derive(Clone, Debug)]
-pub struct Built {
-    /// The profile.
-    pub profile: Profile,
-    /// Modules that lack symbols, those with most bytes first.
-    pub missing: Vec<Missing>,
-}
-
 /// Makes the profile. Each code address is resolved once, one module after the other.
-pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
+pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     let sites = &input.snapshot.sites;
     let errors = &input.snapshot.errors;
     let stack_ids = used_stacks(sites, errors);
@@ -175,9 +152,8 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Built {
         warnings,
         processes: Vec::new(),
     };
-    let missing = missing(&profile, &locations.unnamed);
     order::normalize(&mut profile);
-    Built { profile, missing }
+    profile
 }
 
 /// The stacks that anything refers to, ascending.
@@ -347,46 +323,6 @@ fn add(sample: &mut Sample, site: &SiteStats) {
     }
     sample.temporary = sample.temporary.saturating_add(site.temporary);
 }
-
-/// Which modules have unnamed frames, and how many bytes that concerns. `unnamed` tells it for each location.
-fn missing(profile: &Profile, unnamed: &[bool]) -> Vec<Missing> {
-    let module_of = |&location: &usize| {
-        let lacks = unnamed.get(location).copied().unwrap_or(false);
-        profile.locations.get(location).filter(|_| lacks).and_then(|l| l.module).map(|module| (module, location))
-    };
-    let mut frames: BTreeMap<usize, FxHashSet<usize>> = BTreeMap::new();
-    let mut modules_of_stack: Vec<Vec<usize>> = Vec::with_capacity(profile.stacks.len());
-    for stack in &profile.stacks {
-        let mut modules = Vec::new();
-        for (module, location) in stack.locations.iter().filter_map(module_of) {
-            frames.entry(module).or_default().insert(location);
-            modules.push(module);
-        }
-        modules.sort_unstable();
-        modules.dedup();
-        modules_of_stack.push(modules);
-    }
-    let mut bytes: FxHashMap<usize, u64> = FxHashMap::default();
-    for sample in &profile.samples {
-        for &module in modules_of_stack.get(sample.stack).into_iter().flatten() {
-            let sum = bytes.entry(module).or_default();
-            *sum = sum.saturating_add(sample.allocated.bytes);
-        }
-    }
-    let mut missing: Vec<Missing> = frames
-        .into_iter()
-        .map(|(module, frames)| Missing {
-            module,
-            frames: frames.len() as u64,
-            bytes: bytes.get(&module).copied().unwrap_or(0),
-        })
-        .collect();
-    missing.sort_by_key(|m| (std::cmp::Reverse(m.bytes), m.module));
-    missing
-}
-
-/// Nothing is known of a module until one of its addresses is resolved.
-const UNRESOLVED: SymbolStatus = SymbolStatus { functions: false, files: false, lines: false, inlines: false };
 
 #[cfg(test)]
 mod tests;

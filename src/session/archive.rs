@@ -166,7 +166,6 @@ mod tests {
         ModuleRecord {
             id: ModuleId(id),
             path: path.into(),
-            deleted: false,
             build_id: None,
             start: Addr(start),
             end: Addr(start + 0x10000),

@@ -13,8 +13,6 @@ pub struct ModuleRecord {
     pub id: ModuleId,
     /// The path as the target sees it, or `[vdso]`.
     pub path: PathBuf,
-    /// Whether the file had been deleted or replaced when it was read.
-    pub deleted: bool,
     /// The build id, lower-case hex.
     pub build_id: Option<String>,
     /// First process address of the executable segment.

@@ -373,7 +373,6 @@ impl AddressSpace {
         self.records.push(ModuleRecord {
             id,
             path: mapped.path.clone(),
-            deleted: mapped.deleted,
             build_id: facts.build_id.clone(),
             start: first.start,
             end: code.last().map_or(first.end, |last| last.end),

@@ -211,6 +211,13 @@ pub(super) fn install_wake_up() -> Result<()> {
 #[derive(Clone, Copy)]
 pub struct SignalMask(pub(super) libc::sigset_t);
 
+impl SignalMask {
+    /// What the calling thread blocks.
+    pub fn of_this_thread() -> Result<Self> {
+        change_mask(libc::SIG_BLOCK, &set_of(&[]))
+    }
+}
+
 impl std::fmt::Debug for SignalMask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // SAFETY: the set was filled by the kernel or sigemptyset.

@@ -98,6 +98,7 @@ impl<T: Copy + Default> Chunked<T> {
         }
     }
 
+    #[cfg(test)]
     fn bytes(&self) -> usize {
         self.chunks.iter().map(|chunk| size_of_val(&**chunk)).sum::<usize>()
             + self.chunks.capacity() * size_of::<Box<[T]>>()
@@ -206,21 +207,19 @@ impl StackTable {
     }
 
     /// The stack without its outermost frame (or without its mark of truncation); None for the empty one.
+    #[cfg(test)]
     pub fn parent(&self, stack: StackId) -> Option<StackId> {
         (stack != StackId::EMPTY).then(|| StackId(self.node(stack).parent))
     }
 
     /// The number of nodes, the root included: every id is below.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.nodes.len.max(1)
     }
 
-    /// Whether no stack but the empty one was interned.
-    pub fn is_empty(&self) -> bool {
-        self.len() <= 1
-    }
-
     /// Bytes of memory that the table holds, unused slots included.
+    #[cfg(test)]
     pub fn memory(&self) -> usize {
         self.nodes.bytes() + self.buckets.bytes()
     }

@@ -426,7 +426,7 @@ fn a_library_loaded_where_another_was_has_its_own_rules_and_stacks() {
     unwinder.add_module(bare_module(7, BIAS));
     let bare = check(&mut unwinder, &regs, &mut stack, true);
     assert_eq!(bare.quality, Quality::Truncated);
-    unwinder.clear();
+    unwinder.remove_module(ModuleId(7));
     assert_eq!(check(&mut unwinder, &regs, &mut stack, true).depth, 1);
     assert_eq!(unwinder.stacks().depth(before.stack), 5, "stacks outlive their modules");
 }

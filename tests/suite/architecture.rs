@@ -54,7 +54,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("naming", &["addr", "paths", "profile", "session", "symbols", "tracer"]),
+    ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "tracer"]),
+    ("profiler", &["allocators", "check", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"]),
     ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "tracer"]),
     (
         "commands",
@@ -76,7 +77,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "tracer",
         ],
     ),
-    ("main", &["cli", "commands", "tracer"]),
+    ("main", &[]),
 ];
 
 /// The files that may hold unsafe code.
@@ -221,38 +222,37 @@ fn without_tests(code: &str) -> String {
     kept + rest
 }
 
-/// Identifiers that follow `crate::`, alone or in braces; and `heaptrace::` in main.rs.
+/// Identifiers that follow `crate::`, alone or in braces. (main.rs sees the library from outside.)
 fn imports(code: &str) -> Vec<String> {
+    const MARKER: &str = "crate::";
     let mut found = Vec::new();
-    for marker in ["crate::", "heaptrace::"] {
-        for (at, _) in code.match_indices(marker) {
-            let before = code[..at].chars().next_back().unwrap_or(' ');
-            if before.is_alphanumeric() || before == '_' || before == '$' {
-                continue;
-            }
-            let rest = &code[at + marker.len()..];
-            let (rest, list) = match rest.strip_prefix('{') {
-                Some(inside) => (inside, true),
-                None => (rest, false),
-            };
-            let mut depth = 0;
-            let mut item = String::new();
-            for character in rest.chars() {
-                match character {
-                    '{' => depth += 1,
-                    '}' if depth == 0 => break,
-                    '}' => depth -= 1,
-                    ',' if depth == 0 && list => {
-                        found.push(std::mem::take(&mut item));
-                        continue;
-                    }
-                    _ if !list && !character.is_alphanumeric() && character != '_' => break,
-                    _ => {}
-                }
-                item.push(character);
-            }
-            found.push(item);
+    for (at, _) in code.match_indices(MARKER) {
+        let before = code[..at].chars().next_back().unwrap_or(' ');
+        if before.is_alphanumeric() || before == '_' || before == '$' {
+            continue;
         }
+        let rest = &code[at + MARKER.len()..];
+        let (rest, list) = match rest.strip_prefix('{') {
+            Some(inside) => (inside, true),
+            None => (rest, false),
+        };
+        let mut depth = 0;
+        let mut item = String::new();
+        for character in rest.chars() {
+            match character {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 && list => {
+                    found.push(std::mem::take(&mut item));
+                    continue;
+                }
+                _ if !list && !character.is_alphanumeric() && character != '_' => break,
+                _ => {}
+            }
+            item.push(character);
+        }
+        found.push(item);
     }
     found
         .into_iter()

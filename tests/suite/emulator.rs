@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use heaptrace::addr::Addr;
-use heaptrace::arch::Regs;
-use heaptrace::arch::emulate::{ARITHMETIC, Emulated, Outcome};
-use heaptrace::arch::step::{Pad, Planned, StepError, StepOver, build_pad, plan};
+use heaptrace::internal::{
+    ARITHMETIC, Addr, Emulated, Outcome, Pad, Planned, Regs, StepError, StepOver, build_pad, plan,
+};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 mod corpus;
@@ -386,7 +385,7 @@ fn t15_pads_do_what_the_original_does() {
         let Ok((at_pad, pad)) = built else { continue };
         let mut regs = random.regs();
         if random.chance(30) {
-            regs.gpr[heaptrace::arch::reg::RCX] = random.below(3);
+            regs.gpr[heaptrace::internal::reg::RCX] = random.below(3);
         }
         check_pad(&mut machine, &pad, at_pad, &code, &data, &regs);
         *seen.entry(decode(&code).mnemonic()).or_default() += 1;
@@ -428,7 +427,7 @@ fn t15_calls_in_pads_push_the_original_return_address() {
             let (at_pad, pad) = pad_for(&mut random, code).unwrap();
             let mut regs = random.regs();
             if random.chance(50) {
-                regs.gpr[heaptrace::arch::reg::R9] = random.below(16);
+                regs.gpr[heaptrace::internal::reg::R9] = random.below(16);
             }
             check_pad(&mut machine, &pad, at_pad, code, &data, &regs);
         }

@@ -6,18 +6,11 @@
 
 use crate::support::allocations::peak_of;
 use crate::support::fixtures;
-use heaptrace::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use heaptrace::allocators::{AllocatorTable, ModuleSymbols};
-use heaptrace::arch::Regs;
-use heaptrace::check::baseline::Baseline;
-use heaptrace::check::suppressions::Suppressions;
-use heaptrace::elf::Elf;
-use heaptrace::maps::{self, MapIndex};
-use heaptrace::memory::MemoryImage;
-use heaptrace::profile::symbolize::Symbolize;
-use heaptrace::symbols::{ModuleSource, Search, Symbolizer};
-use heaptrace::unwinder::{Section, Unwinder};
-use heaptrace::{cli, ctl};
+use heaptrace::internal::{
+    Addr, AllocatorTable, Elf, LoadBias, MemoryImage, ModuleId, ModuleSource, ModuleSymbols, ObjAddr, Regs, Search,
+    Section, Symbolize, Symbolizer, Unwinder, cli, ctl, maps, maps::MapIndex,
+};
+use heaptrace::{Baseline, Suppressions};
 use object::{Object, ObjectSection};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -261,7 +254,7 @@ proptest! {
     fn fuzz_alloc_fn_specs(
         words in prop::collection::vec(prop::sample::select(vec![
             "pool_get", "ns::f", ":", "::", "size=", "arg1", "arg6", "arg7", "arg", "count=", "old=", "result=", "ret", "ptr=", ",", "=",
-            "+0x", "lib.so", "ffff", "ffffffffffffffffff", "0", " ", "é", "\u{0}", "@", "@@GLIBC_2.2.5", "+", "x", "malloc", "",
+            "+0x", "lib.so", "ffff", "ffffffffffffffffff", "0", " ", "é", "\u{0}", "@", "GLIBC_2.2.5", "+", "x", "malloc", "",
         ]), 0..12),
         noise in ".{0,12}",
         offset: u64,
@@ -398,7 +391,7 @@ proptest! {
         for (register, value) in registers.iter().enumerate() {
             regs.gpr[register] = STACK + u64::from(*value);
         }
-        regs.gpr[heaptrace::arch::reg::RSP] = STACK;
+        regs.gpr[heaptrace::internal::reg::RSP] = STACK;
         bounded(size, || {
             let mut unwinder = Unwinder::new();
             let code = Addr(BIAS + cfi.code.start)..Addr(BIAS + cfi.code.end);

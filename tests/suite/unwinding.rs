@@ -3,10 +3,9 @@
 
 use crate::support::program::Program;
 use crate::support::stopped::{Stopped, build};
-use heaptrace::addr::{Addr, FrameAddr, ModuleId, ObjAddr};
-use heaptrace::arch::Regs;
-use heaptrace::memory::MemoryImage;
-use heaptrace::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};
+use heaptrace::internal::{
+    Addr, FrameAddr, MemoryImage, ModuleId, ObjAddr, Quality, Regs, Section, UnwindModule, Unwinder, Unwound,
+};
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::ops::Range;
 use std::path::Path;

@@ -1,9 +1,6 @@
 //! A fixture of `tests/fixtures/unwind` under ptrace: run it from stop to stop and look at registers, memory, modules.
 
-use heaptrace::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use heaptrace::arch::Regs;
-use heaptrace::memory::ReadMemory;
-use heaptrace::unwinder::{Section, UnwindModule};
+use heaptrace::internal::{Addr, LoadBias, ModuleId, ObjAddr, ReadMemory, Regs, Section, UnwindModule};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};

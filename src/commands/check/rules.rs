@@ -1,9 +1,9 @@
 //! What a check knows before it begins: suppressions and the baseline.
 
+use crate::check::CheckRules;
 use crate::check::baseline::Baseline;
 use crate::check::suppressions::Suppressions;
 use crate::cli::CheckOptions;
-use crate::profile::Profile;
 use crate::session::OwnSuppressions;
 use crate::tracer::launch::Program;
 use anyhow::Context;
@@ -20,8 +20,8 @@ const OWN: &str = "__lsan_default_suppressions";
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    suppressions: Suppressions,
-    baseline: Option<Baseline>,
+    /// What was read.
+    pub(super) rules: CheckRules,
     own: BTreeSet<(String, Option<Vec<u8>>)>,
 }
 
@@ -35,6 +35,7 @@ impl Rules {
     /// The first that can't be read or understood.
     pub(super) fn read(options: &CheckOptions, lsan_options: Option<OsString>) -> anyhow::Result<Self> {
         let mut rules = Self::default();
+        rules.rules.policy = options.policy.clone();
         for path in &options.suppressions {
             rules.add_file(path)?;
         }
@@ -50,7 +51,7 @@ impl Rules {
                 MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut report).with_context(unreadable)?;
                 bytes = report;
             }
-            rules.baseline = Some(Baseline::from_report(&bytes, &path.display().to_string())?);
+            rules.rules.baseline = Some(Baseline::from_report(&bytes, &path.display().to_string())?);
         }
         Ok(rules)
     }
@@ -58,7 +59,7 @@ impl Rules {
     fn add_file(&mut self, path: &Path) -> anyhow::Result<()> {
         let shown = path.display().to_string();
         let text = std::fs::read(path).with_context(|| format!("suppressions {shown} can't be read"))?;
-        self.suppressions.extend(Suppressions::read(&text, &shown)?);
+        self.rules.suppressions.extend(Suppressions::read(&text, &shown)?);
         Ok(())
     }
 
@@ -72,7 +73,7 @@ impl Rules {
             }
             let file = format!("{OWN} of {module}");
             match text.as_deref().map(|text| Suppressions::read(text, &file)) {
-                Some(Ok(rules)) => self.suppressions.extend(rules),
+                Some(Ok(rules)) => self.rules.suppressions.extend(rules),
                 Some(Err(error)) => warnings.push(format!("{error}; these suppressions were not used")),
                 None => warnings.push(format!(
                     "{file} could not be read without running it, and was not used: give its rules with --suppressions"
@@ -80,16 +81,6 @@ impl Rules {
             }
         }
         warnings
-    }
-
-    /// Marks in the profile what is suppressed and what was known before.
-    pub(super) fn apply(&self, profile: &mut Profile) {
-        if !self.suppressions.is_empty() {
-            self.suppressions.apply(profile);
-        }
-        if let Some(baseline) = &self.baseline {
-            baseline.apply(profile);
-        }
     }
 }
 

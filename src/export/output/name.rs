@@ -47,11 +47,6 @@ impl Pattern {
         Ok(Self(pieces))
     }
 
-    /// Whether there is a `%i`.
-    pub fn has_number(&self) -> bool {
-        self.0.contains(&Piece::Number)
-    }
-
     /// Whether there is a `%p`.
     pub fn has_pid(&self) -> bool {
         self.0.contains(&Piece::Pid)
@@ -59,7 +54,7 @@ impl Pattern {
 
     /// Whether two processes of the same program get different names.
     pub fn tells_processes_apart(&self) -> bool {
-        self.has_number() || self.has_pid()
+        self.0.contains(&Piece::Number) || self.has_pid()
     }
 
     /// The pattern as it was written.

@@ -64,7 +64,7 @@ fn own() -> Owners {
 }
 
 fn prepare(paths: &[PathBuf]) -> Result<Outputs, OutputError> {
-    Outputs::prepare(paths, None, StdoutPolicy::Refused, own())
+    Outputs::prepare(paths, None, own())
 }
 
 fn refusal(paths: &[PathBuf]) -> String {
@@ -106,17 +106,9 @@ fn problems_are_found_before_the_start() {
 }
 
 #[test]
-fn stdout_needs_a_format() {
-    let stdout = [PathBuf::from("-")];
-    assert!(matches!(Outputs::prepare(&stdout, None, StdoutPolicy::Allowed, own()), Err(OutputError::StdoutFormat)));
-    assert!(Outputs::prepare(&stdout, Some(Format::Json), StdoutPolicy::Allowed, own()).is_ok());
-}
-
-#[test]
 fn format_overrides_the_name() {
     let dir = Dir::new("override");
-    let outputs =
-        Outputs::prepare(&[dir.path("data")], Some(Format::Folded), StdoutPolicy::Refused, own()).expect("good");
+    let outputs = Outputs::prepare(&[dir.path("data")], Some(Format::Folded), own()).expect("good");
     let outcomes = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     assert!(outcomes.iter().all(|outcome| outcome.format == Format::Folded && outcome.result.is_ok()));
 }
@@ -187,21 +179,6 @@ fn new_files_have_the_permissions_that_the_umask_leaves() {
 }
 
 #[test]
-fn parts_and_lifetime_go_to_their_own_files() {
-    let dir = Dir::new("parts");
-    let outputs = prepare(&[dir.path("%i.folded"), dir.path("all.folded")]).expect("good outputs");
-    assert!(outputs.takes_parts());
-    let mut profile = sample_profile();
-    for part in 1..3 {
-        profile.meta.part = part;
-        outputs.write(Scope::Part, &profile, &ExportOptions::default(), &mut Channels::default());
-    }
-    assert_eq!(dir.names(), ["000001.folded", "000002.folded"]);
-    outputs.write(Scope::Lifetime, &profile, &ExportOptions::default(), &mut Channels::default());
-    assert_eq!(dir.names(), ["000001.folded", "000002.folded", "all.folded"]);
-}
-
-#[test]
 fn names_that_become_one_are_written_once() {
     let dir = Dir::new("become");
     let outputs = prepare(&[dir.path("%n.folded"), dir.path("app.folded")]).expect("not known before");
@@ -228,7 +205,7 @@ fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
         refused,
         "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json json.gz txt md junit.xml sarif"
     );
-    assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), StdoutPolicy::Refused, own()).is_ok());
+    assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), own()).is_ok());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Code addresses with their names.
 
+use super::LoadedModule;
 use super::shims::{Shim, shim};
-use super::{LoadedModule, UNRESOLVED};
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::profile::symbolize::{SymFrame, Symbolize};
 use crate::profile::{Function, Line, Location, SymbolStatus};
@@ -14,8 +14,6 @@ use std::collections::BTreeMap;
 pub(super) struct Locations {
     pub(super) list: Vec<Location>,
     pub(super) functions: Vec<Function>,
-    /// For each location whether its function has no name.
-    pub(super) unnamed: Vec<bool>,
     /// For each module what was resolved.
     pub(super) statuses: Vec<SymbolStatus>,
     shims: FxHashMap<usize, Shim>,
@@ -27,7 +25,7 @@ pub(super) struct Locations {
 impl Locations {
     /// Resolves the frames, one module after the other.
     pub(super) fn resolve(modules: &[LoadedModule], frames: FxHashSet<Frame>, symbolizer: &mut dyn Symbolize) -> Self {
-        let mut all = Self { statuses: vec![UNRESOLVED; modules.len()], ..Self::default() };
+        let mut all = Self { statuses: vec![SymbolStatus::default(); modules.len()], ..Self::default() };
         let mut by_module: BTreeMap<ModuleId, Vec<Addr>> = BTreeMap::new();
         for frame in frames {
             by_module.entry(frame.module).or_default().push(frame.addr.lookup());
@@ -75,7 +73,6 @@ impl Locations {
         if frames.is_empty() {
             frames.push(SymFrame::default());
         }
-        let unnamed = frames.last().is_none_or(|f| f.function.is_none());
         let shim = frames.last().and_then(|f| f.function.as_ref()).and_then(shim);
         let last = frames.len() - 1;
         let lines = frames
@@ -90,7 +87,7 @@ impl Locations {
                 Line { function: self.intern(function), line: frame.line, inlined: i != last }
             })
             .collect();
-        let index = self.push(Location { module, address: key.1, offset: offset.0, lines }, unnamed);
+        let index = self.push(Location { module, address: key.1, offset: offset.0, lines });
         self.by_address.insert(key, index);
         if let Some(shim) = shim {
             self.shims.insert(index, shim);
@@ -104,7 +101,7 @@ impl Locations {
         }
         let function = Function { name: name.to_owned(), system_name: name.to_owned(), file: None, start_line: 0 };
         let lines = vec![Line { function: self.intern(function), line: 0, inlined: false }];
-        let index = self.push(Location { module: None, address: Addr::NULL, offset: 0, lines }, false);
+        let index = self.push(Location { module: None, address: Addr::NULL, offset: 0, lines });
         self.synthetic.insert(name, index);
         index
     }
@@ -126,9 +123,8 @@ impl Locations {
         (count, operator)
     }
 
-    fn push(&mut self, location: Location, unnamed: bool) -> usize {
+    fn push(&mut self, location: Location) -> usize {
         self.list.push(location);
-        self.unnamed.push(unnamed);
         self.list.len() - 1
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::addr::{Addr, FrameAddr, ObjAddr};
 use crate::heapmodel::SiteKey;
 use crate::profile::symbolize::{FunctionName, NoSymbols, Resolution, SymFrame};
-use crate::profile::{Amount, FindingKind, Mode, ProcessInfo};
+use crate::profile::{Amount, FindingKind, Mode, ProcessInfo, SymbolStatus};
 use proptest::prelude::*;
 use std::time::SystemTime;
 
@@ -94,7 +94,7 @@ fn snapshot(sites: Vec<SiteStats>) -> Snapshot {
     Snapshot { sites, ..Snapshot::default() }
 }
 
-fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Built {
+fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Profile {
     run_with(snapshot, stacks, symbols, None)
 }
 
@@ -103,7 +103,7 @@ fn run_with(
     stacks: &TestStacks,
     symbols: &mut dyn Symbolize,
     leaks: Option<LeakInput<'_>>,
-) -> Built {
+) -> Profile {
     let process = ProcessInfo {
         pid: 1,
         pid_inside: None,
@@ -140,9 +140,9 @@ fn run_with(
         leaks,
         warnings: vec!["first".into()],
     };
-    let built = build(input, symbols);
-    assert_consistent(&built.profile);
-    built
+    let profile = build(input, symbols);
+    assert_consistent(&profile);
+    profile
 }
 
 fn assert_consistent(profile: &Profile) {
@@ -188,8 +188,7 @@ fn stacks_begin_at_the_allocator_s_caller() {
         asked: vec![],
     };
     let sites = snapshot(vec![site(1, 0, 0, 8, 3), site(2, 0, 0, 8, 2), site(3, 0, 0, 8, 1)]);
-    let built = run(&sites, &stacks, &mut symbols);
-    let profile = &built.profile;
+    let profile = &run(&sites, &stacks, &mut symbols);
     let rows: Vec<_> = profile.samples.iter().map(|s| (names(profile, s.stack), string(profile, s.alloc_fn))).collect();
     assert_eq!(
         rows,
@@ -223,8 +222,7 @@ fn cut_off_and_empty_stacks_have_synthetic_frames() {
     ]);
     let names_list = vec![(0x30, "make", "make"), (0x10, "operator new(unsigned long)", "_Znwm")];
     let sites = snapshot(vec![site(0, 0, 0, 8, 3), site(1, 0, 0, 8, 2), site(2, 0, 0, 8, 1)]);
-    let built = run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
-    let profile = &built.profile;
+    let profile = &run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
     let stacks: Vec<_> = profile.samples.iter().map(|s| names(profile, s.stack)).collect();
     assert_eq!(stacks, [vec![UNKNOWN_STACK], vec!["make", TRUNCATED_STACK], vec![UNKNOWN_STACK]]);
     assert_eq!(profile.samples[0].stack, profile.samples[2].stack);
@@ -256,8 +254,7 @@ fn what_becomes_equal_is_merged() {
         free_stack: None,
     };
     sites.errors = vec![error(1, 2), error(2, 3)];
-    let built = run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
-    let profile = &built.profile;
+    let profile = &run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
     assert_eq!(profile.stacks.len(), 1);
     assert_eq!(profile.stacks[0].quality, Quality::Guessed);
     let rows: Vec<_> = profile
@@ -271,7 +268,7 @@ fn what_becomes_equal_is_merged() {
 }
 
 #[test]
-fn unnamed_frames_are_module_and_offset_and_are_reported() {
+fn unnamed_frames_are_module_and_offset() {
     let jit = Frame { addr: FrameAddr::Instruction(Addr(0x1234)), module: ModuleId::NONE };
     let stacks = TestStacks(vec![
         (vec![], Quality::Truncated),
@@ -280,18 +277,16 @@ fn unnamed_frames_are_module_and_offset_and_are_reported() {
     ]);
     let sites = snapshot(vec![site(1, 0, 0, 8, 3), site(2, 0, 0, 100, 1)]);
     let symbols = &mut TestSymbols { names: vec![(0x30, "make", "make")], asked: vec![] };
-    let built = run(&sites, &stacks, symbols);
-    let profile = &built.profile;
+    let profile = &run(&sites, &stacks, symbols);
     assert_eq!(names(profile, profile.samples[1].stack), ["libx.so.1+0x20", "make", "[jit]+0x1234"]);
     assert_eq!(profile.modules[1].symbols, SymbolStatus::default());
-    assert_eq!(built.missing, [Missing { module: 1, frames: 2, bytes: 124 }]);
     let place = &profile.locations[profile.stacks[profile.samples[1].stack].locations[0]];
     assert_eq!((place.address, place.offset), (Addr(0x7000_0020), 0x20));
 
-    let built = run(&sites, &stacks, &mut NoSymbols);
-    let stack = built.profile.samples[1].stack;
-    assert_eq!(names(&built.profile, stack), ["libx.so.1+0x20", "app+0x30", "[jit]+0x1234"]);
-    assert!(built.profile.modules.iter().all(|m| m.symbols == SymbolStatus::default()));
+    let profile = &run(&sites, &stacks, &mut NoSymbols);
+    let stack = profile.samples[1].stack;
+    assert_eq!(names(profile, stack), ["libx.so.1+0x20", "app+0x30", "[jit]+0x1234"]);
+    assert!(profile.modules.iter().all(|m| m.symbols == SymbolStatus::default()));
 }
 
 proptest! {
@@ -316,7 +311,7 @@ proptest! {
                 unique.push(site);
             }
         }
-        let one = run(&snapshot(unique.clone()), &TestStacks(list.clone()), &mut names()).profile;
+        let one = run(&snapshot(unique.clone()), &TestStacks(list.clone()), &mut names());
         let sum = |amounts: &mut dyn Iterator<Item = Amount>| amounts.fold((0, 0), |a, b| (a.0 + b.objects, a.1 + b.bytes));
         let expected = sum(&mut unique.iter().map(|s| s.live));
         prop_assert_eq!(sum(&mut one.samples.iter().map(|s| s.live)), expected);
@@ -332,7 +327,7 @@ proptest! {
             }
         }
         list[1..].reverse();
-        let two = run(&snapshot(other), &TestStacks(list), &mut names()).profile;
+        let two = run(&snapshot(other), &TestStacks(list), &mut names());
         prop_assert_eq!(format!("{:?}", one.samples), format!("{:?}", two.samples));
         prop_assert_eq!(format!("{:?}{:?}", one.stacks, one.strings), format!("{:?}{:?}", two.stacks, two.strings));
         prop_assert_eq!(format!("{:?}", one.locations), format!("{:?}", two.locations));

@@ -1,8 +1,6 @@
 //! A stopped child whose processor state is ours: the oracle of the emulator tests.
 
-use heaptrace::addr::Addr;
-use heaptrace::arch::Regs;
-use heaptrace::memory::ReadMemory;
+use heaptrace::internal::{Addr, ReadMemory, Regs};
 
 /// Where everything is. Nothing else is mapped within 2 GiB, so a stray access faults the same way each time.
 pub const BASE: u64 = 0x2000_0000_0000;

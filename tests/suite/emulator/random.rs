@@ -1,6 +1,6 @@
 //! Random instructions and processor states, reproducible from a seed.
 
-use heaptrace::arch::{Regs, reg};
+use heaptrace::internal::{Regs, reg};
 
 use super::machine::{CODE, DATA_HIGH, DATA_LEN, DATA_LOW};
 
@@ -63,7 +63,7 @@ impl Random {
         if self.chance(90) {
             regs.gpr[reg::RSP] = self.pointer() & !7;
         }
-        regs.rflags = 0x202 | self.next() & heaptrace::arch::emulate::ARITHMETIC;
+        regs.rflags = 0x202 | self.next() & heaptrace::internal::ARITHMETIC;
         regs
     }
 

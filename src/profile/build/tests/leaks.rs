@@ -56,7 +56,7 @@ fn blocks_of_one_stack_are_one_site_and_paths_begin_at_named_roots() {
         explain: None,
         block: None,
     };
-    let profile = run_with(&snapshot(sites.to_vec()), &stacks, &mut symbols, Some(input)).profile;
+    let profile = run_with(&snapshot(sites.to_vec()), &stacks, &mut symbols, Some(input));
     let leaks = profile.leaks.as_ref().unwrap();
     assert_eq!((leaks.moment, leaks.stopped_ns), (ScanMoment::Exit, 5));
     let [lost, kept] = leaks.sites.as_slice() else { panic!("{:?}", leaks.sites) };

@@ -1,0 +1,150 @@
+//! Tracing as a library: a [`Profiler`] runs a program under trace and returns its [`Profile`].
+//!
+//! It writes nothing, and leaves the calling process's signals alone but for SIGURG, whose default is to be ignored. It starts no
+//! guardian: if the calling process dies, the kernel kills the program.
+
+use crate::allocators::AllocatorTable;
+use crate::check::CheckRules;
+use crate::glob::Selection;
+use crate::leaks::ScanOptions;
+use crate::naming::{self, KnownNames, Wanted};
+use crate::profile::Profile;
+use crate::session::{self, Recording, SessionError, Settings, Target};
+use crate::symbols::Search;
+use crate::tracer::TracerError;
+use crate::tracer::control::{Control, SignalMask};
+use crate::tracer::launch::Program;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How many frames of a stack are kept unless another number is chosen.
+pub(crate) const DEFAULT_MAX_DEPTH: u32 = 512;
+
+/// How programs are profiled.
+#[derive(Clone, Debug)]
+pub struct Profiler {
+    max_depth: u32,
+    free_stacks: bool,
+    symbolize: bool,
+    debug_dirs: Vec<PathBuf>,
+}
+
+impl Default for Profiler {
+    fn default() -> Self {
+        Self { max_depth: DEFAULT_MAX_DEPTH, free_stacks: true, symbolize: true, debug_dirs: Vec::new() }
+    }
+}
+
+/// Why there is no profile: the program could not be executed or traced, or tracing broke off. The text says which.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ProfilerError(#[from] Failure);
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("could not start the tracer thread: {0}")]
+    Thread(std::io::Error),
+    #[error("the tracer thread broke down")]
+    Panic,
+}
+
+impl Profiler {
+    /// Whole stacks, at allocations and at frees, with names.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cuts stacks off after this many frames, at least one.
+    #[must_use]
+    pub fn max_depth(self, frames: u32) -> Self {
+        Self { max_depth: frames.max(1), ..self }
+    }
+
+    /// Whether stacks are walked at frees, too: without, tracing costs less, and what is freed counts where it was allocated.
+    #[must_use]
+    pub fn free_stacks(self, walk: bool) -> Self {
+        Self { free_stacks: walk, ..self }
+    }
+
+    /// Whether addresses get names.
+    #[must_use]
+    pub fn symbolize(self, names: bool) -> Self {
+        Self { symbolize: names, ..self }
+    }
+
+    /// Looks for separate debug files in this folder, too, before /usr/lib/debug.
+    #[must_use]
+    pub fn debug_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.debug_dirs.push(folder.into());
+        self
+    }
+
+    /// Runs `program` (a path, or a name to be found in $PATH) to its end.
+    ///
+    /// # Errors
+    /// If it can't be executed or traced, or if tracing broke off and left nothing.
+    pub fn run(&self, program: impl AsRef<OsStr>, arguments: &[OsString]) -> Result<Profile, ProfilerError> {
+        let recording = self.trace(program.as_ref(), arguments, None)?;
+        Ok(naming::profile(recording, self.wanted(), &mut KnownNames::default()))
+    }
+
+    /// The same, and judges it: [`Profile::verdict`] is set, and [`Profile::leaks`] if memory could be read.
+    ///
+    /// # Errors
+    /// As those of [`Self::run`]. What could not be seen is no error: it makes the verdict inconclusive.
+    pub fn check(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: &[OsString],
+        rules: &CheckRules,
+    ) -> Result<Profile, ProfilerError> {
+        let recording = self.trace(program.as_ref(), arguments, Some(ScanOptions::default()))?;
+        let circumstances = naming::circumstances(&recording);
+        let wanted = Wanted { check: true, ..self.wanted() };
+        let mut profile = naming::profile(recording, wanted, &mut KnownNames::default());
+        rules.judge(&mut profile, &circumstances);
+        Ok(profile)
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted { symbolize: self.symbolize, debug_dirs: &self.debug_dirs, ..Wanted::default() }
+    }
+
+    fn trace(
+        &self,
+        program: &OsStr,
+        arguments: &[OsString],
+        leak_scan: Option<ScanOptions>,
+    ) -> Result<Recording, Failure> {
+        let program = Program::new(program, arguments, std::env::vars_os())?;
+        let target = Target::Launch { program, mask: Box::new(SignalMask::of_this_thread()?) };
+        let mut table = AllocatorTable::new();
+        if leak_scan.is_some() {
+            table.watch_deletes();
+        }
+        let settings = Settings {
+            table: Arc::new(table),
+            search: Search::new(&self.debug_dirs, None, None, PathBuf::from("/")),
+            max_depth: self.max_depth,
+            free_stacks: self.free_stacks,
+            libunwind: false,
+            pin: false,
+            exit_kill: true,
+            start_paused: false,
+            guardian: None,
+            requests: Arc::default(),
+            leak_scan,
+            follow: false,
+            selection: Selection::default(),
+            profile_each: true,
+        };
+        let trace = move || session::trace(target, settings, &Arc::new(Control::new(false)), Arc::default());
+        let tracer = std::thread::Builder::new().name("tracer".to_owned()).spawn(trace).map_err(Failure::Thread)?;
+        Ok(tracer.join().map_err(|_| Failure::Panic)??.first)
+    }
+}
