@@ -138,7 +138,8 @@ pub fn profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames)
         part: FIRST,
         duration_ns: recording.cost.wall_ns,
         engine: "trap".to_owned(),
-        complete: recording.broken_off.is_none() && (!recording.detached || recording.attached || recording.let_go),
+        complete: recording.broken_off.is_none()
+            && (!recording.detached || recording.attached || recording.detached_early),
         session: session_id(&process),
         sample_interval: 0,
         process,

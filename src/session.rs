@@ -1,11 +1,29 @@
 //! The loop that joins tracer, unwinder, calls and heap model: it waits for stops, decides what each means, and lets
 //! the task go on.
 //!
+//! | Stop | Handler | File |
+//! |---|---|---|
+//! | the first of a new task | `Session::on_new_task` | `children.rs` |
+//! | SIGTRAP: a breakpoint of ours, or the program's own | `Process::on_trap` | `trap.rs`, what it means: `hit.rs` |
+//! | another signal | `Process::before_signal` | `trap.rs` |
+//! | a group stop (SIGSTOP and its kin) | `Process::leave_pad_for_signal` | `trap.rs` |
+//! | an interrupt of ours, or the end of a group stop | `Process::decide` | `process.rs` |
+//! | clone, fork, vfork | `Session::follow_child`, `Stops::announce` | `children.rs`, `stops.rs` |
+//! | the return from vfork | `Process::on_vfork_done` | `owntracer.rs` |
+//! | exec | `Session::on_exec` | `children.rs` |
+//! | a task is about to end | `Process::on_thread_ending`, `Process::on_exit` | `leakscan.rs`, `process.rs` |
+//! | a task has ended | `Session::note_end` | `session.rs` |
+//! | any, of a process that is being detached from | `Session::on_stop_of_detaching` | `detach.rs` |
+//! | any, while all are detached from | `Session::detach_task` | `detach.rs` |
+//! | none: somebody asks for something | `Session::obey` | `orders.rs` |
+//!
 //! What a stop means is decided by the process that it happens in: its threads, the images it becomes by exec, and the
 //! short-lived children that share its memory. All of it runs on one thread, the tracer thread. For every stop a handler
-//! answers with an `Action`; the loop alone carries it out, so no path can forget to resume a task.
+//! answers with an `Action` (`stop.rs`); the loop alone carries it out, so no path can forget to resume a task.
+//!
+//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `signalstate.rs`, `teardown.rs`, …).
+//! What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of its own.
 
-mod action;
 mod aftermath;
 mod archive;
 mod begin;
@@ -23,6 +41,7 @@ mod leakrecord;
 mod leakscan;
 mod modulerecord;
 mod observer;
+mod orders;
 mod owntracer;
 mod pausing;
 mod pinning;
@@ -34,6 +53,7 @@ mod signalstate;
 mod sigtrap_fallback;
 mod slots;
 mod space;
+mod stop;
 mod stopcost;
 mod stops;
 mod tasks;
@@ -56,23 +76,19 @@ pub use space::OwnSuppressions;
 pub use traced::Traced;
 
 use crate::profile::Exit;
-use crate::tracer::control;
-use crate::tracer::guardian::Guardian;
+use crate::tracer::TracerError;
 use crate::tracer::launch::Launched;
 use crate::tracer::limits;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
-use action::{Action, Serving};
 use archive::{Archive, ArchivedRecording};
 use common::Common;
 use process::Process;
 use slots::{Slot, Slots};
 use std::time::Instant;
+use stop::{Action, Serving, Stop};
 use stops::{Next, Stops};
 use tasks::Role;
-
-const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was killed or stopped \
-                                 itself, and has been replaced: is there something that kills processes it does not know?";
 
 /// A session in progress; see the module's head.
 #[derive(Debug)]
@@ -88,14 +104,14 @@ pub struct Session {
     finished: Vec<ArchivedRecording>,
     /// Where that lies.
     archive: Archive,
-    /// How many processes are about to be let go, while others are traced on.
-    leaving: usize,
+    /// How many processes are being detached from, while others are traced on.
+    detaching: usize,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
 
 impl Session {
-    /// Traces until the program has ended, or has been let go because the control thread asked for it.
+    /// Traces until the program has ended, or has been detached from because the control thread asked for it.
     ///
     /// # Errors
     /// Only if waiting itself fails; the target's code has been restored then, as far as possible.
@@ -112,7 +128,7 @@ impl Session {
                 break;
             }
         }
-        // What is left shares the memory, or belongs to a process that is let go.
+        // What is left shares the memory, or belongs to a process that is detached from.
         if self.processes.iter().any(|process| !process.tasks.is_empty()) {
             let Self { processes, stops, .. } = self;
             for process in processes.iter_mut().filter(|process| !process.tasks.is_empty()) {
@@ -123,7 +139,7 @@ impl Session {
             }
             self.detach()?;
         } else {
-            self.drain_detaching()?;
+            self.detach_reported()?;
             for process in self.processes.iter_mut() {
                 process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             }
@@ -146,87 +162,6 @@ impl Session {
         }
     }
 
-    /// Does what others have asked for meanwhile.
-    fn obey(&mut self) -> Result<(), SessionError> {
-        if self.common.control.take_guard() {
-            self.guard_anew();
-        }
-        while let Some(request) = self.common.settings.requests.take() {
-            self.answer(request);
-        }
-        if let Some(pause) = self.common.control.take_pause() {
-            for process in self.processes.iter_mut() {
-                process.set_paused(pause);
-            }
-        }
-        if let Some(signal) = self.common.control.take_forward() {
-            // If the first one has ended, its children are what is left of the program.
-            let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot));
-            let to: Vec<i32> = match first.filter(|process| process.teardown.exit.is_none()) {
-                Some(first) => vec![first.pid],
-                None => self.processes.iter().map(|process| process.pid).collect(),
-            };
-            for pid in to {
-                control::send(pid, signal).or_else(|e| if e.is_out_of_reach() { Ok(()) } else { Err(e) })?;
-            }
-        }
-        if self.common.control.take_end() {
-            for process in self.processes.iter_mut() {
-                process.scan_and_kill(&mut self.stops)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The guardian was killed, and there is another one: it is told what stands in the memory of all.
-    fn guard_anew(&mut self) {
-        if !self.common.settings.guardian.as_ref().is_some_and(Guardian::take_over) {
-            return;
-        }
-        for process in self.processes.iter_mut() {
-            process.space.guard_anew(process.signals.fallback.handler());
-        }
-        let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
-        if let Some(process) = first {
-            process.warn_once(GUARDIAN_REPLACED.to_owned());
-        }
-    }
-
-    /// Does what another heaptrace has asked for, through the thread that talks to it.
-    fn answer(&mut self, request: requests::Request) {
-        if request.wish == Wish::Detach
-            && request.pid != self.first_pid
-            && let Some(slot) = self.processes.find(request.pid)
-        {
-            self.begin_leaving(slot);
-            let _ = request.reply.send(Ok(Answer::Detaching));
-            return;
-        }
-        let process = self.processes.find(request.pid).and_then(|slot| self.processes.get_mut(slot));
-        let reply = match process {
-            Some(process) => match request.wish {
-                Wish::Detach => {
-                    self.common.control.request_detach();
-                    Ok(Answer::Detaching)
-                }
-                Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
-                Wish::Pause(pause) => {
-                    self.common.control.request_pause(pause);
-                    Ok(Answer::Paused { already: !process.set_paused(pause) })
-                }
-            },
-            None => {
-                let others = match self.processes.iter().filter(|process| process.pid != self.first_pid).count() {
-                    0 => String::new(),
-                    count => format!(" and {count} of its children"),
-                };
-                Err(format!("this heaptrace traces process {}{others}", self.first_pid))
-            }
-        };
-        // The one who asked may have gone.
-        let _ = request.reply.send(reply);
-    }
-
     /// Waits for the next stop, or takes one that was collected, and deals with it. False if no task is left.
     fn serve_next(&mut self) -> crate::tracer::Result<bool> {
         // Only the first process is ever pinned.
@@ -235,8 +170,8 @@ impl Session {
         let next = self.stops.next(pinned)?;
         self.common.progress.serves(true);
         match next {
-            Next::Stop(tid, status, stopped) => {
-                self.on_stop(tid, status, stopped)?;
+            Next::Stop(stop) => {
+                self.on_stop(stop)?;
                 self.stops.be_fair()?;
             }
             Next::End(tid, status) => self.note_end(tid, status),
@@ -244,11 +179,6 @@ impl Session {
             Next::NoTasks => return Ok(false),
         }
         Ok(true)
-    }
-
-    fn process_of(&mut self, tid: i32) -> Option<&mut Process> {
-        let slot = self.stops.owner_of(tid)?;
-        self.processes.get_mut(slot)
     }
 
     /// A task appears.
@@ -261,81 +191,77 @@ impl Session {
 
     /// A task is gone, or no longer ours.
     fn forget_task(&mut self, tid: i32) {
-        if let Some(process) = self.process_of(tid) {
+        if let Some(process) = self.stops.owner_of(tid).and_then(|slot| self.processes.get_mut(slot)) {
             process.tasks.remove(tid);
         }
         self.stops.forget(tid);
     }
 
-    fn on_stop(&mut self, tid: i32, status: WaitStatus, stopped: Stopped) -> crate::tracer::Result<()> {
-        if self.stops.is_let_go(tid) && self.stops.owner_of(tid).is_none() {
-            return self.part_with_dying(tid, stopped);
+    /// Answers a stop: see the table at the head.
+    fn on_stop(&mut self, mut stop: Stop) -> crate::tracer::Result<()> {
+        if stop.slot.is_none() && self.stops.is_detaching(stop.tid()) {
+            return self.detach_dying(stop.stopped);
         }
-        if self.leaving > 0
-            && let Some(slot) = self.leaving_home(tid, status)
+        if self.detaching > 0
+            && let Some(slot) = self.detaching_process(&stop)
         {
-            self.leave(slot, tid, status, stopped);
+            self.on_stop_of_detaching(slot, stop);
             return Ok(());
         }
         let noticed = Instant::now();
-        let action = match self.decide(tid, status, &stopped) {
+        let reported = stop.status;
+        let action = match self.decide(&mut stop) {
             Ok(action) => action,
             Err(error) if error.is_out_of_reach() => Action::Gone,
-            // Nobody knows what to do with the task: to let it run on could be its death.
-            Err(error) if self.stops.owner_of(tid).is_none() => return Err(error),
-            Err(error) => match status {
-                WaitStatus::Signal(SIGTRAP) | WaitStatus::Event(Event::Exec) => return Err(error),
-                _ => {
-                    tracing::warn!("{error}");
-                    if let Some(process) = self.process_of(tid) {
-                        process.note_missed_call();
-                    }
-                    match status {
-                        WaitStatus::Signal(signal) => Action::Resume(signal),
-                        WaitStatus::GroupStop(_) => Action::Listen,
-                        _ => Action::Resume(0),
-                    }
-                }
-            },
+            Err(error) => self.action_after(error, reported, &stop)?,
         };
-        let slot = self.slot_of(tid);
-        self.carry_out(tid, stopped, action)?;
+        let slot = self.slot_of(&stop);
+        self.carry_out(stop, action)?;
         if let Some(process) = self.processes.get_mut(slot) {
             process.count_stop(noticed.elapsed());
         }
         Ok(())
     }
 
-    /// A task was killed when it was to be let go, and stops once more at its end.
-    fn part_with_dying(&mut self, tid: i32, stopped: Stopped) -> crate::tracer::Result<()> {
-        match stopped.detach(0) {
-            Ok(()) => self.stops.has_left(tid),
-            Err(error) if error.is_out_of_reach() => {}
-            Err(error) => return Err(error),
+    /// What to do with a task at whose stop something has failed.
+    ///
+    /// # Errors
+    /// What has failed, where nobody knows what to do with the task: to let it run on could be its death.
+    fn action_after(&mut self, error: TracerError, reported: WaitStatus, stop: &Stop) -> crate::tracer::Result<Action> {
+        let Some(slot) = stop.slot else { return Err(error) };
+        if matches!(reported, WaitStatus::Signal(SIGTRAP) | WaitStatus::Event(Event::Exec)) {
+            return Err(error);
         }
-        Ok(())
+        tracing::warn!("{error}");
+        if let Some(process) = self.processes.get_mut(slot) {
+            process.note_missed_call();
+        }
+        Ok(match reported {
+            WaitStatus::Signal(signal) => Action::Resume(signal),
+            WaitStatus::GroupStop(_) => Action::Listen,
+            _ => Action::Resume(0),
+        })
     }
 
     /// Carries out what was decided for a stop.
-    fn carry_out(&mut self, tid: i32, stopped: Stopped, action: Action) -> crate::tracer::Result<()> {
-        let mut status_of_serving = WaitStatus::EventStop;
+    fn carry_out(&mut self, stop: Stop, action: Action) -> crate::tracer::Result<()> {
+        let Stop { status, stopped, slot } = stop;
+        let tid = stopped.tid();
         if let Some(serving) = &mut self.stops.serving {
             serving.answer = Some(action);
-            status_of_serving = serving.status;
         }
-        if let Some(process) = self.process_of(tid) {
+        if let Some(process) = slot.and_then(|slot| self.processes.get_mut(slot)) {
             process.space.memory.stands_still(None);
         }
         let done = match action {
             Action::Resume(signal) => stopped.resume(signal),
             Action::Listen => stopped.listen(),
             Action::Detach => {
-                let slot = self.stops.owner_of(tid);
                 self.forget_task(tid);
-                self.stops.begin_to_let_go(tid);
+                self.stops.begin_detach(tid);
                 let done = stopped.detach(0);
                 if done.is_ok() {
-                    self.stops.has_left(tid);
+                    self.stops.end_detach(tid);
                 }
                 if let Some(slot) = slot {
                     self.finish_if_over(slot);
@@ -343,7 +269,7 @@ impl Session {
                 done
             }
             Action::Hold => {
-                self.stops.held.push((tid, status_of_serving));
+                self.stops.held.push((tid, status));
                 Ok(())
             }
             Action::Gone | Action::Instead(_) => Ok(()),
@@ -356,49 +282,46 @@ impl Session {
         Ok(())
     }
 
-    fn decide(&mut self, tid: i32, status: WaitStatus, stopped: &Stopped) -> crate::tracer::Result<Action> {
-        let mut status = status;
+    /// What a stop means, and what else was reported of the task while that was found out.
+    fn decide(&mut self, stop: &mut Stop) -> crate::tracer::Result<Action> {
         loop {
-            self.stops.serving = Some(Serving { tid, status, answer: None });
-            if self.stops.owner_of(tid).is_none()
-                && let Some(action) = self.on_new_task(stopped)?
+            self.stops.serving = Some(Serving { tid: stop.tid(), status: stop.status, answer: None });
+            if stop.slot.is_none()
+                && let Some(action) = self.on_new_task(stop)?
             {
                 return Ok(action);
             }
-            match self.decide_in_process(tid, status, stopped)? {
-                Action::Instead(other) => status = other,
+            match self.decide_in_process(stop)? {
+                Action::Instead(other) => stop.status = other,
                 action => return Ok(action),
             }
         }
     }
 
-    fn decide_in_process(&mut self, tid: i32, status: WaitStatus, stopped: &Stopped) -> crate::tracer::Result<Action> {
-        let Self { processes, stops, .. } = self;
-        let Some(process) = stops.owner_of(tid).and_then(|slot| processes.get_mut(slot)) else {
-            return Ok(Action::Gone);
-        };
-        process.space.memory.stands_still(Some(tid));
-        match status {
-            WaitStatus::Event(Event::Exec) => return self.on_exec(tid, stopped),
+    fn decide_in_process(&mut self, stop: &mut Stop) -> crate::tracer::Result<Action> {
+        let Some(slot) = stop.slot else { return Ok(Action::Gone) };
+        let Some(process) = self.processes.get_mut(slot) else { return Ok(Action::Gone) };
+        process.space.memory.stands_still(Some(stop.tid()));
+        match stop.status {
+            WaitStatus::Event(Event::Exec) => return self.on_exec(stop),
             // Reported while the task made a call for us.
             WaitStatus::Exited(_) | WaitStatus::Signaled(_) => {
-                self.note_end(tid, status);
+                self.note_end(stop.tid(), stop.status);
                 return Ok(Action::Gone);
             }
             WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) if self.common.settings.follow => {
-                self.follow_child(tid, stopped);
+                self.follow_child(slot, &stop.stopped);
             }
             _ => {}
         }
-        let Self { processes, stops, .. } = self;
-        match stops.owner_of(tid).and_then(|slot| processes.get_mut(slot)) {
-            Some(process) => process.decide(tid, status, stopped, stops),
+        match self.processes.get_mut(slot) {
+            Some(process) => process.decide(stop, &mut self.stops),
             None => Ok(Action::Gone),
         }
     }
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
-        // The program that was started is our child, also when it has been let go.
+        // The program that was started is our child, also when it was detached from.
         let Some(slot) = self.stops.owner_of(tid).or_else(|| self.processes.find(tid)) else { return };
         if let Some(process) = self.processes.get_mut(slot) {
             let task = process.tasks.remove(tid);
@@ -420,9 +343,9 @@ impl Session {
         if !self.common.settings.follow || !process.tasks.is_empty() || is_awaited {
             return;
         }
-        self.release_held_children_of(slot);
+        self.detach_held_children_of(slot);
         if let Some(mut process) = self.processes.remove(slot) {
-            self.leaving -= usize::from(process.teardown.detaching);
+            self.detaching -= usize::from(process.teardown.detaching);
             process.teardown.detached &= process.teardown.exit.or(process.teardown.killed_by).is_none();
             process.cost.wall_ns = process.lived_ns();
             process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);

@@ -173,5 +173,22 @@ impl TracerError {
     }
 }
 
+/// How often [`insist`] makes a request.
+const ATTEMPTS: u32 = 3;
+
+/// Makes a request on which a task's life depends, and repeats it if it fails, unless the task is out of reach.
+///
+/// # Errors
+/// That of the last attempt.
+pub(crate) fn insist<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..ATTEMPTS {
+        match request() {
+            Err(error) if !error.is_out_of_reach() => {}
+            done => return done,
+        }
+    }
+    request()
+}
+
 /// Result of an operation on the target.
 pub type Result<T> = std::result::Result<T, TracerError>;

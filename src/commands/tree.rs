@@ -51,7 +51,7 @@ fn seen(recording: &Recording) -> Seen {
     let totals = recording.snapshot.totals;
     match recording.selected {
         false => Seen::Skipped,
-        true if recording.let_go => Seen::LetGo,
+        true if recording.detached_early => Seen::LetGo,
         true if totals.allocations + totals.frees + totals.preexisting_frees + totals.failed == 0 => Seen::Silent,
         true => Seen::Recorded,
     }

@@ -29,7 +29,7 @@ pub enum Aftermath {
         pid: i32,
         /// Breakpoints that are still in its code.
         probes: usize,
-        /// Threads that could not be stopped to be let go.
+        /// Threads that could not be stopped to be detached from.
         threads: usize,
     },
 }

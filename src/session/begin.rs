@@ -1,6 +1,5 @@
 //! How a session begins: a program is started, or a process is attached to.
 
-use super::action::{Action, Serving};
 use super::archive::Archive;
 use super::common::Common;
 use super::error::SessionError;
@@ -10,6 +9,7 @@ use super::process::Process;
 use super::settings::{Settings, Target};
 use super::slots::Slots;
 use super::space::{self, AddressSpace, Probing, SharedObjects};
+use super::stop::{Action, Serving, Stop};
 use super::stops::Stops;
 use super::tasks::Role;
 use super::{Session, exit_of};
@@ -78,7 +78,7 @@ impl Session {
             first_pid,
             finished: Vec::new(),
             archive: Archive::default(),
-            leaving: 0,
+            detaching: 0,
             unstarted: None,
         }
     }
@@ -175,7 +175,7 @@ impl Session {
                 launched.begins();
                 let status = WaitStatus::Event(Event::Exec);
                 self.stops.serving = Some(Serving { tid: pid, status, answer: Some(action) });
-                self.carry_out(pid, stopped, action)?;
+                self.carry_out(Stop { status, stopped, slot: Some(self.first) }, action)?;
             }
             return Ok(());
         }

@@ -2,7 +2,6 @@
 //! code back and lives on, and the user is told what became of it.
 
 use super::Session;
-use super::action::{Action, Serving};
 use super::aftermath::{Aftermath, BreakOff};
 use super::error::SessionError;
 use super::process::Process;
@@ -11,7 +10,6 @@ use super::traced::Traced;
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
-use crate::tracer::ptrace::Stopped;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -75,7 +73,7 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
 }
 
 impl Session {
-    /// Restores the target's code and lets its tasks go, as far as that can be done.
+    /// Restores the target's code and detaches from its tasks, as far as that can be done.
     fn break_off(&mut self) -> Aftermath {
         if self.unstarted.take().is_some() {
             return Aftermath::NotStarted;
@@ -119,20 +117,6 @@ impl Session {
         let first = first.or_else(|| others.pop().map(|first| archive.take(first)))?;
         others.reverse();
         Some(Traced { first, others, archive })
-    }
-
-    /// Lets go of the task in whose stop the session broke off.
-    pub(super) fn let_served_go(&mut self) {
-        let Some(Serving { tid, status, answer }) = self.stops.serving else { return };
-        let stopped = Stopped::regained(tid);
-        match answer {
-            None => self.let_go(tid, status, stopped),
-            Some(Action::Hold) => self.let_go(tid, status, stopped),
-            Some(Action::Instead(status)) => self.let_go(tid, status, stopped),
-            Some(Action::Gone) => self.stops.serving = None,
-            Some(Action::Resume(signal)) => self.part_with(tid, status, stopped, signal),
-            Some(Action::Listen | Action::Detach) => self.part_with(tid, status, stopped, 0),
-        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! New tasks, new images: threads, children that share the memory, children that got a copy of it, and exec.
 
-use super::action::Action;
 use super::common::Common;
 use super::observer::Seen;
 use super::process::Process;
 use super::slots::Slot;
+use super::stop::{Action, Stop};
 use super::trap::pass_trap_to;
 use super::{Session, space};
 use crate::addr::Addr;
@@ -16,12 +16,12 @@ use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::{Result, code, files, procfs};
+use crate::tracer::{Result, code, files, insist, procfs};
 
 impl Session {
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
-    pub(super) fn on_new_task(&mut self, stopped: &Stopped) -> Result<Option<Action>> {
-        let tid = stopped.tid();
+    pub(super) fn on_new_task(&mut self, stop: &mut Stop) -> Result<Option<Action>> {
+        let tid = stop.tid();
         if let Some(slot) = procfs::thread_group(tid)?.and_then(|group| self.processes.find(group)) {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get_mut(slot) {
@@ -29,6 +29,7 @@ impl Session {
                 process.restore_affinity(tid);
             }
             self.add_task(slot, tid, Role::Thread);
+            stop.slot = Some(slot);
             return Ok(None);
         }
         if self.common.settings.follow && !self.stops.announcement_lost {
@@ -38,12 +39,13 @@ impl Session {
         if let Some(slot) = self.memory_owner_of(tid)? {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get(slot) {
-                process.let_sharer_ignore_trap(stopped);
+                process.let_sharer_ignore_trap(&stop.stopped);
             }
             self.add_task(slot, tid, Role::VmSharer);
+            stop.slot = Some(slot);
             return Ok(None);
         }
-        self.let_child_go(stopped);
+        self.begin_detach_of_copy(&stop.stopped);
         Ok(Some(Action::Detach))
     }
 
@@ -54,29 +56,28 @@ impl Session {
         if is_thread || self.memory_owner_of(tid)?.is_some() {
             self.stops.note_arrival(tid);
         } else {
-            self.let_child_go(stopped);
+            self.begin_detach_of_copy(stopped);
         }
         Ok(())
     }
 
-    /// A new process with a copy of our breakpoints, which is stopped, is not to be traced.
-    fn let_child_go(&mut self, child: &Stopped) {
+    /// A new process with a copy of our breakpoints, which is stopped, is not to be traced: clears it.
+    fn begin_detach_of_copy(&mut self, child: &Stopped) {
         let tid = child.tid();
-        let slot = self.slot_of(tid);
-        let is_new = self.stops.begin_to_let_go(tid);
+        let slot = self.parent_of(tid).unwrap_or(self.first);
+        let is_new = self.stops.begin_detach(tid);
         if is_new {
             self.stops.note_arrival(tid);
         }
         if let Some(process) = self.processes.get_mut(slot) {
             process.children.untraced += u64::from(is_new);
-            process.let_copy_go(child);
+            process.clean_copy_to_detach(child);
         }
     }
 
-    /// The process that a task belongs to, or if it is a new one, that of its parent.
-    pub(super) fn slot_of(&self, tid: i32) -> Slot {
-        let known = self.stops.owner_of(tid);
-        known.or_else(|| self.parent_of(tid)).unwrap_or(self.first)
+    /// The process that a stopped task belongs to, or if it is a new one, that of its parent.
+    pub(super) fn slot_of(&self, stop: &Stop) -> Slot {
+        stop.slot.or_else(|| self.parent_of(stop.tid())).unwrap_or(self.first)
     }
 
     /// The process of a new task's parent, if that is one of ours and lives.
@@ -102,17 +103,17 @@ impl Session {
         Ok(None)
     }
 
-    /// A task tells of a child or thread that it has just made. A process is followed from here on, from its first stop, for
+    /// A task of the process in `slot` tells of a child or thread that it has just made. A process is followed from here on, from its first stop, for
     /// which the parent waits: with a copy of what is known of its parent, or as one who shares that one's memory.
-    pub(super) fn follow_child(&mut self, parent: i32, stopped: &Stopped) {
+    pub(super) fn follow_child(&mut self, slot: Slot, parent: &Stopped) {
         let has_gone = || {
-            let child = stopped.event_message().ok().and_then(|child| i32::try_from(child).ok());
+            let child = parent.event_message().ok().and_then(|child| i32::try_from(child).ok());
             child.is_some_and(|child| matches!(procfs::state(child, child), None | Some(b'Z' | b'X')))
         };
-        match self.try_to_follow_child(parent, stopped) {
+        match self.try_to_follow_child(slot, parent) {
             Err(error) if !error.is_out_of_reach() && !has_gone() => {
                 self.stops.announcement_lost = true;
-                if let Some(process) = self.process_of(parent) {
+                if let Some(process) = self.processes.get_mut(slot) {
                     process.warn_once(format!("children run untraced from here on: {error}"));
                 }
                 for (tid, _) in self.stops.held.clone() {
@@ -123,8 +124,8 @@ impl Session {
         }
     }
 
-    fn try_to_follow_child(&mut self, parent: i32, stopped: &Stopped) -> Result<()> {
-        let Ok(child) = i32::try_from(stopped.event_message()?) else { return Ok(()) };
+    fn try_to_follow_child(&mut self, slot: Slot, parent: &Stopped) -> Result<()> {
+        let Ok(child) = i32::try_from(parent.event_message()?) else { return Ok(()) };
         if self.stops.owner_of(child).is_some() {
             return Ok(());
         }
@@ -140,14 +141,13 @@ impl Session {
         if !is_held {
             return Ok(());
         }
-        let Some(slot) = self.stops.owner_of(parent) else { return Ok(()) };
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
         if process.shares_memory(child)? {
             process.let_sharer_ignore_trap(&stopped);
             self.add_task(slot, child, Role::VmSharer);
         } else {
-            let copy = process.fork(parent, &stopped, &self.common)?;
+            let copy = process.fork(parent.tid(), &stopped, &self.common)?;
             let slot = self.processes.insert(child, copy);
             self.stops.assign(child, slot);
         }
@@ -156,8 +156,8 @@ impl Session {
         Ok(())
     }
 
-    /// The process in `slot` is over, and has not told of children that have stopped already: they are let go.
-    pub(super) fn release_held_children_of(&mut self, slot: Slot) {
+    /// The process in `slot` is over, and has not told of children that have stopped already: they are detached from.
+    pub(super) fn detach_held_children_of(&mut self, slot: Slot) {
         let held = std::mem::take(&mut self.stops.held);
         for (tid, status) in held {
             let is_copy = |process: &Process| process.space.is_copied_in(tid);
@@ -169,11 +169,11 @@ impl Session {
             }
             let child = Stopped::regained(tid);
             if let Some(process) = self.processes.get_mut(slot) {
-                process.children.untraced += u64::from(self.stops.begin_to_let_go(tid));
-                process.let_copy_go(&child);
+                process.children.untraced += u64::from(self.stops.begin_detach(tid));
+                process.clean_copy_to_detach(&child);
             }
             match child.detach(0) {
-                Ok(()) => self.stops.has_left(tid),
+                Ok(()) => self.stops.end_detach(tid),
                 Err(error) if error.is_out_of_reach() => {}
                 Err(error) => tracing::warn!("{error}"),
             }
@@ -181,18 +181,19 @@ impl Session {
     }
 
     /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
-    pub(super) fn on_exec(&mut self, tid: i32, stopped: &Stopped) -> Result<Action> {
-        let former = i32::try_from(stopped.event_message()?).unwrap_or(tid);
+    pub(super) fn on_exec(&mut self, stop: &mut Stop) -> Result<Action> {
+        let tid = stop.tid();
+        let former = i32::try_from(stop.stopped.event_message()?).unwrap_or(tid);
         tracing::debug!("exec by task {former} of process {tid}");
         let Self { processes, stops, .. } = self;
-        let Some(slot) = stops.owner_of(tid) else { return Ok(Action::Gone) };
+        let Some(slot) = stop.slot else { return Ok(Action::Gone) };
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
         if tid != process.pid {
             // A child that had shared the memory. Its siblings' records stay.
             if self.common.settings.follow {
-                return self.follow_sharer(slot, tid, former);
+                return self.follow_sharer(slot, stop, former);
             }
-            process.note_child_leaves(tid);
+            process.note_child_detached(tid);
             return Ok(Action::Detach);
         }
         let gone = process.forget_threads();
@@ -202,7 +203,8 @@ impl Session {
     }
 
     /// A child that had shared the memory has got its own, by exec.
-    fn follow_sharer(&mut self, owner: Slot, tid: i32, former: i32) -> Result<Action> {
+    fn follow_sharer(&mut self, owner: Slot, stop: &mut Stop, former: i32) -> Result<Action> {
+        let tid = stop.tid();
         let opened = open_new_image(tid, tid, &self.common);
         let Some(process) = self.processes.get_mut(owner) else { return Ok(Action::Gone) };
         let space = match opened? {
@@ -210,13 +212,14 @@ impl Session {
             Err(why) => {
                 let program = procfs::program_name(tid, tid);
                 process.warn_once(format!("{program}, process {tid}, runs untraced, as {why}"));
-                process.note_child_leaves(tid);
+                process.note_child_detached(tid);
                 return Ok(Action::Detach);
             }
         };
         process.unpin();
         process.restore_affinity(tid);
         process.children.followed += 1;
+        process.space.memory.stands_still(None);
         for old in [tid, former] {
             if let Some(task) = process.tasks.remove(old) {
                 process.end_calls_of(task.id);
@@ -231,6 +234,7 @@ impl Session {
         child.begin_image(tid);
         let slot = self.processes.insert(tid, child);
         self.add_task(slot, tid, Role::Thread);
+        stop.slot = Some(slot);
         if let Some(child) = self.processes.get_mut(slot) {
             child.ask_for_sigtrap_fallback(tid)?;
         }
@@ -286,7 +290,7 @@ impl Process {
 
     /// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which it lives
     /// on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its remote call no pads.
-    fn let_copy_go(&mut self, child: &Stopped) {
+    fn clean_copy_to_detach(&mut self, child: &Stopped) {
         let tid = child.tid();
         match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
             Err(error) if !error.is_out_of_reach() => {
@@ -301,7 +305,7 @@ impl Process {
         memory.stands_still(Some(child.tid()));
         let patches = self.space.code.patches();
         // The child's life hangs on it.
-        code::restore_copy(&mut memory, patches).or_else(|_| code::restore_copy(&mut memory, patches))?;
+        insist(|| code::restore_copy(&mut memory, patches))?;
         match self.free_child_of_sigtrap_fallback(child, &mut memory) {
             Err(error) if error.is_out_of_reach() => return Err(error),
             // Its code is still there, then.
@@ -311,7 +315,7 @@ impl Process {
             }
             Ok(()) => {}
         }
-        code::clear_own(&mut memory, patches, None).or_else(|_| code::clear_own(&mut memory, patches, None))
+        insist(|| code::clear_own(&mut memory, patches, None))
     }
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
@@ -356,7 +360,7 @@ impl Process {
         }
         let mut space = match open_new_image(self.pid, tid, common)? {
             Ok(space) => space,
-            Err(why) => return Ok(self.let_new_image_go(tid, &why)),
+            Err(why) => return Ok(self.detach_new_image(tid, &why)),
         };
         if !too_early {
             self.end_image();
@@ -383,7 +387,7 @@ impl Process {
 
     /// The process has become a program that can't be traced, and runs on without us. What is told of it is the image before, as an
     /// empty profile would be no use.
-    fn let_new_image_go(&mut self, tid: i32, why: &str) -> Action {
+    fn detach_new_image(&mut self, tid: i32, why: &str) -> Action {
         let new = procfs::program_name(self.pid, tid);
         let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
@@ -395,8 +399,8 @@ impl Process {
         Action::Detach
     }
 
-    /// A child that has shared the memory is let go, at its exec or just before it.
-    pub(super) fn note_child_leaves(&mut self, tid: i32) {
+    /// A child that has shared the memory is detached from, at its exec or just before it.
+    pub(super) fn note_child_detached(&mut self, tid: i32) {
         if let Some(task) = self.tasks.get(tid).copied() {
             self.end_calls_of(task.id);
         }
@@ -410,7 +414,7 @@ impl Process {
     }
 
     /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the file would run with other rights:
-    /// those the kernel gives only to who is not traced (execve(2)). Such a child is let go before its exec. If the exec fails
+    /// those the kernel gives only to who is not traced (execve(2)). Such a child is detached from before its exec. If the exec fails
     /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
     pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
         let may_leave = |role| match role {
@@ -426,7 +430,7 @@ impl Process {
 
     /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another tracer:
     /// lets it go as if it had never been traced.
-    pub(super) fn leave_before_call(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
+    pub(super) fn detach_before_call(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
         let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore()?;
         if let Some(status) = self.retire_sigtrap_fallback(thread)? {

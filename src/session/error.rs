@@ -36,7 +36,7 @@ pub enum SessionError {
     /// An allocation has failed; what was kept in reserve is needed to end in good order.
     #[error("out of memory (a limit, such as `ulimit -v`?)")]
     OutOfMemory,
-    /// Tracing ended in the middle, by an error or a panic, and the process was let go.
+    /// Tracing ended in the middle, by an error or a panic, and the process was detached from.
     #[error(transparent)]
     BrokenOff(#[from] BreakOff),
 }

@@ -176,7 +176,7 @@ impl Process {
             parent: self.identity.parent,
             number: self.identity.number,
             selected: self.identity.selected,
-            let_go: self.teardown.detached_early,
+            detached_early: self.teardown.detached_early,
             root,
             attached: self.identity.attached,
             detached: self.teardown.detached,

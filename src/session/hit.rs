@@ -1,9 +1,9 @@
 //! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go, the program tells of
 //! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
 
-use super::action::Action;
 use super::observer::{Answer, Seen, Surroundings};
 use super::process::Process;
+use super::stop::Action;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::{Family, Kind};

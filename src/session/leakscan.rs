@@ -92,7 +92,7 @@ impl Process {
     }
 
     /// A thread is about to disappear.
-    pub(super) fn on_last_words(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
+    pub(super) fn on_thread_ending(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
         task.ending = true;
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() {
@@ -147,7 +147,7 @@ impl Process {
         Ok(HeapCapture { recording, read: read?, stopped_ns })
     }
 
-    /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is let go.
+    /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.
     pub(super) fn scan_before_detach(&mut self, stops: &mut Stops) {
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
             return;

@@ -1,5 +1,5 @@
 //! Children that ask to be traced by their parents, as those of debuggers do: a task can have one tracer only, so that they are
-//! let go before they ask.
+//! detached from before they ask.
 
 use super::observer::Seen;
 use super::process::Process;
@@ -13,7 +13,7 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 const TRACEME: u32 = 0;
 
 impl Process {
-    /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be let go before it does: a followed
+    /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be detached from before it does: a followed
     /// child with one thread, or a child in vfork(2), whose parent tells when it no longer shares the memory.
     pub(super) fn is_about_to_be_traced(&self, tid: i32, raw: &RawRegs, stops: &Stops) -> bool {
         raw.0.rdi as u32 == TRACEME
@@ -23,7 +23,7 @@ impl Process {
             })
     }
 
-    /// Clears the way for a child in vfork(2) that is about to be let go.
+    /// Clears the way for a child in vfork(2) that is about to be detached from.
     pub(super) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {

@@ -1,6 +1,5 @@
 //! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
 
-use super::action::Action;
 use super::common::Common;
 use super::identity::{Identity, Owner};
 use super::leakrecord::LeakWatch;
@@ -9,6 +8,7 @@ use super::pinning::Pinned;
 use super::settings::Settings;
 use super::signalstate::SignalState;
 use super::space::AddressSpace;
+use super::stop::{Action, Stop};
 use super::stopcost::StopCost;
 use super::stops::Stops;
 use super::tasks::Tasks;
@@ -157,15 +157,10 @@ impl Process {
     }
 
     /// What a stop of one of its tasks means; of all but exec.
-    pub(super) fn decide(
-        &mut self,
-        tid: i32,
-        status: WaitStatus,
-        stopped: &Stopped,
-        stops: &mut Stops,
-    ) -> Result<Action> {
+    pub(super) fn decide(&mut self, stop: &Stop, stops: &mut Stops) -> Result<Action> {
+        let (tid, stopped) = (stop.tid(), &stop.stopped);
         let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
-        match status {
+        match stop.status {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped, stops),
             // Of a call for us that was not waited for to its end: the thread goes on by its own way back.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => Ok(Action::Resume(0)),
@@ -224,7 +219,7 @@ impl Process {
             Event::Exec => Ok(Action::Resume(0)),
             Event::Exit => {
                 self.settle();
-                let noted = self.on_last_words(tid, stopped, stops);
+                let noted = self.on_thread_ending(tid, stopped, stops);
                 self.on_exit(tid);
                 noted?;
                 Ok(Action::Resume(0))

@@ -33,14 +33,14 @@ pub struct Recording {
     pub number: u64,
     /// Whether the last image was one of those to be traced (`--only`, `--skip`).
     pub selected: bool,
-    /// Whether it was let go before it became a program with other rights, or was traced by another process.
-    pub let_go: bool,
+    /// Whether it was detached from before it became a program with other rights, or was traced by another process.
+    pub detached_early: bool,
     /// Its root folder, if it is not ours.
     pub root: Option<Arc<TargetRoot>>,
     pub attached: bool,
-    /// Whether the process was let go while it lived.
+    /// Whether the process was detached from while it lived.
     pub detached: bool,
-    /// Whether it was let go without having got all its code back.
+    /// Whether it was detached from without having got all its code back.
     pub harmed: bool,
     /// Its effective user, if that is known.
     pub user: Option<u32>,

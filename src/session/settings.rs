@@ -42,7 +42,7 @@ pub struct Settings {
     pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.
     pub pin: bool,
-    /// The kernel kills the target if heaptrace dies: only for a launched program that will not be let go.
+    /// The kernel kills the target if heaptrace dies: only for a launched program that will not be detached from.
     pub exit_kill: bool,
     /// Place no probes until collecting is asked for.
     pub start_paused: bool,

@@ -2,18 +2,18 @@
 //!
 //! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone, or ignores it. The program must not notice it:
 //! before a SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread
-//! is back at a breakpoint and the action is one of these; a forked child that is let go does not keep it; nor does a process
+//! is back at a breakpoint and the action is one of these; a forked child that is detached from does not keep it; nor does a process
 //! that is detached from.
 //!
 //! A program that ignores SIGTRAP could not be given that back at each hit, which resets it: when the kernel is told to ignore a
 //! signal, it forgets those that wait to be delivered (sigaction(2), "flush"), and with them the traps of other threads that have
 //! just run into breakpoints. Those would go on within an instruction. So it is given back when no thread can be at a breakpoint:
-//! by the last that is let go.
+//! by the last that is detached from.
 
-use super::action::{Action, Serving};
 use super::process::Process;
 use super::signalstate::{FallbackState, IGNORING, NobodyLeft, SIGTRAP_BIT, TrapAction};
 use super::slots::Slot;
+use super::stop::{Action, Serving};
 use super::stops::Stops;
 use super::tasks::{Role, Task};
 
@@ -25,7 +25,7 @@ use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
 use crate::tracer::remote::{Caller, KernelAction, RemoteCall};
 use crate::tracer::sigtrap_fallback::{self, Disturbance, SigtrapFallback};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
-use crate::tracer::{Result, TracerError, control, procfs};
+use crate::tracer::{Result, TracerError, control, insist, procfs};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -34,9 +34,6 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// How long an attach waits for a thread that runs to stop.
 const EARLY: Duration = Duration::from_secs(1);
-
-/// How often a request is repeated on which the program's life depends.
-const ATTEMPTS: u32 = 3;
 
 /// The default action.
 const DEFAULT: KernelAction = [0; 4];
@@ -85,9 +82,11 @@ impl Session {
                             Err(error) if error.is_out_of_reach() => status,
                             Err(error) => return Err(error),
                         };
-                        return self.on_stop(tid, status, stopped);
+                        let stop = self.stops.stop(status, stopped);
+                        return self.on_stop(stop);
                     }
-                    self.on_stop(stopped_tid, status, stopped)?;
+                    let stop = self.stops.stop(status, stopped);
+                    self.on_stop(stop)?;
                 }
                 Waited::Task(ended, status, None) => self.note_end(ended, status),
                 Waited::NoTasks => return Ok(()),
@@ -342,7 +341,7 @@ impl Process {
         Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_sharer(tid))
     }
 
-    /// A thread is about to be let go from this stop, where all original bytes are back: if it is one at which it can make a
+    /// A thread is about to be detached from at this stop, where all original bytes are back: if it is one at which it can make a
     /// system call, it takes the handler out. False if it is still about to: it will stop once more.
     pub(super) fn retire_sigtrap_fallback_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
@@ -350,22 +349,18 @@ impl Process {
             return true;
         }
         let shares = self.shares_trap_action(thread.tid());
-        if shares && self.ignores_trap() && self.has_others_to_let_go(thread.tid()) {
+        if shares && self.ignores_trap() && self.has_others_to_detach(thread.tid()) {
             return true;
         }
-        for _ in 0..ATTEMPTS {
-            if shares && !self.has_handler_to_retire() {
-                break;
-            }
-            let retired = match shares {
-                true => self.retire_sigtrap_fallback(thread),
-                false => self.retire_sigtrap_fallback_of_sharer(thread),
-            };
-            match retired {
-                Err(TracerError::Unresponsive { .. }) => return false,
-                Err(error) if !error.is_out_of_reach() => tracing::warn!("{error}"),
-                _ => break,
-            }
+        let retired = insist(|| match shares {
+            true if !self.has_handler_to_retire() => Ok(None),
+            true => self.retire_sigtrap_fallback(thread),
+            false => self.retire_sigtrap_fallback_of_sharer(thread),
+        });
+        match retired {
+            Err(TracerError::Unresponsive { .. }) => return false,
+            Err(error) if !error.is_out_of_reach() => tracing::warn!("{error}"),
+            _ => {}
         }
         true
     }

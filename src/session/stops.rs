@@ -1,7 +1,7 @@
 //! What the kernel has reported and nobody has dealt with yet: stops, ends, and the tasks that are about to appear.
 
-use super::action::Serving;
 use super::slots::Slot;
+use super::stop::{Serving, Stop};
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::waiting::Waiting;
@@ -27,8 +27,8 @@ pub(super) struct Stops {
     pub(super) early: HashSet<i32>,
     /// New processes that stopped before they were announced, where they are followed: their parents must tell first.
     pub(super) held: Vec<(i32, WaitStatus)>,
-    /// Tasks that are let go. One that is killed at that very moment stops once more, at its end.
-    let_go: HashSet<i32>,
+    /// Tasks that are being detached from. One that is killed at that very moment stops once more, at its end.
+    detaching: HashSet<i32>,
     /// Children in vfork(2), whose parents wait for them.
     in_vfork: HashSet<i32>,
     /// Whether a parent could not be understood: those that wait for it can't be followed.
@@ -43,7 +43,7 @@ pub(super) struct Stops {
 #[derive(Debug)]
 pub(super) enum Next {
     /// A task has stopped.
-    Stop(i32, WaitStatus, Stopped),
+    Stop(Stop),
     /// A task has ended.
     End(i32, WaitStatus),
     /// Nothing: heaptrace itself was interrupted.
@@ -61,7 +61,7 @@ impl Stops {
             expected: HashSet::new(),
             early: HashSet::new(),
             held: Vec::new(),
-            let_go: HashSet::new(),
+            detaching: HashSet::new(),
             in_vfork: HashSet::new(),
             announcement_lost: false,
             serving: None,
@@ -73,6 +73,18 @@ impl Stops {
     /// The process that a task belongs to, if it is known.
     pub(super) fn owner_of(&self, tid: i32) -> Option<Slot> {
         self.owners.get(&tid).copied()
+    }
+
+    /// A stop that was reported, with the process of its task.
+    pub(super) fn stop(&self, status: WaitStatus, stopped: Stopped) -> Stop {
+        let slot = self.owner_of(stopped.tid());
+        Stop { status, stopped, slot }
+    }
+
+    /// The oldest of the stops that wait to be served.
+    pub(super) fn take_waiting(&mut self) -> Option<Stop> {
+        let (_, status, stopped) = self.waiting.pop_front()?;
+        Some(self.stop(status, stopped))
     }
 
     /// A task belongs to the process in `slot` from now on.
@@ -90,11 +102,11 @@ impl Stops {
         if let Some((tid, status)) = self.ended.pop_front() {
             return Ok(Next::End(tid, status));
         }
-        if let Some((tid, status, stopped)) = self.waiting.pop_front() {
-            return Ok(Next::Stop(tid, status, stopped));
+        if let Some(stop) = self.take_waiting() {
+            return Ok(Next::Stop(stop));
         }
         Ok(match self.wait.next(self.owners.len(), pinned)? {
-            Waited::Task(tid, status, Some(stopped)) => Next::Stop(tid, status, stopped),
+            Waited::Task(_, status, Some(stopped)) => Next::Stop(self.stop(status, stopped)),
             Waited::Task(tid, status, None) => {
                 self.note_end(tid);
                 Next::End(tid, status)
@@ -172,23 +184,23 @@ impl Stops {
         self.ended.pop_front()
     }
 
-    /// A task is about to be let go. False: it was before.
-    pub(super) fn begin_to_let_go(&mut self, tid: i32) -> bool {
-        self.let_go.insert(tid)
+    /// A task is about to be detached from. False: it was before.
+    pub(super) fn begin_detach(&mut self, tid: i32) -> bool {
+        self.detaching.insert(tid)
     }
 
-    /// Whether a task was about to be let go and has not been seen to leave: it is being killed.
-    pub(super) fn is_let_go(&self, tid: i32) -> bool {
-        self.let_go.contains(&tid)
+    /// Whether a task was about to be detached from, and that has not come about: it is being killed.
+    pub(super) fn is_detaching(&self, tid: i32) -> bool {
+        self.detaching.contains(&tid)
     }
 
-    /// A task has been let go: it is not traced any more, and nobody will tell of its end.
-    pub(super) fn has_left(&mut self, tid: i32) {
-        self.let_go.remove(&tid);
+    /// A task was detached from: it is not traced any more, and nobody will tell of its end.
+    pub(super) fn end_detach(&mut self, tid: i32) {
+        self.detaching.remove(&tid);
     }
 
     fn note_end(&mut self, tid: i32) {
-        self.let_go.remove(&tid);
+        self.detaching.remove(&tid);
         self.expected.remove(&tid);
         self.held.retain(|(held, _)| *held != tid);
     }

@@ -51,7 +51,7 @@ impl Traced {
         !self.has_harmed() && self.first.broken_off.is_none()
     }
 
-    /// Whether a process was let go without having got all its code back.
+    /// Whether a process was detached from without having got all its code back.
     pub fn has_harmed(&self) -> bool {
         self.all().any(|recording| recording.harmed)
     }

@@ -1,10 +1,10 @@
 //! The trap engine: an int3 at each probe and at each return address, one stop a hit, no single step. What the breakpoint replaced is
 //! emulated here, or runs from its pad.
 
-use super::action::Action;
 use super::hit::Hit;
 use super::observer::Seen;
 use super::process::Process;
+use super::stop::Action;
 use super::stops::Stops;
 use super::tasks::Role;
 use crate::addr::Addr;
@@ -52,7 +52,7 @@ impl Process {
         }
         self.release_dropped_sites();
         if leaves && self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
-            return self.leave_before_call(tid, thread, &raw, at);
+            return self.detach_before_call(tid, thread, &raw, at);
         }
         match self.step_past(hit) {
             Err(error) if !error.is_out_of_reach() => {
@@ -71,7 +71,7 @@ impl Process {
                     tracing::warn!("{error}");
                     return Ok(Action::Resume(0));
                 }
-                self.note_child_leaves(tid);
+                self.note_child_detached(tid);
                 Ok(Action::Detach)
             }
             other => other,

@@ -173,9 +173,9 @@ impl Process {
         self.forget_trap_of_sharer(tid);
     }
 
-    /// A thread that is about to be let go has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
+    /// A thread that is about to be detached from has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
     /// should that come instead, is told by the requests that follow.
-    pub(super) fn repair_trap_at_parting(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
+    pub(super) fn repair_trap_for_detach(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
         self.repair_trap(thread.tid(), thread, raw, at).map(drop)
     }
 

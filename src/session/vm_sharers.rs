@@ -1,6 +1,6 @@
 //! The SIGTRAP fallback in *VM sharers*: children that share the memory (vfork, posix_spawn, clone with CLONE_VM). Their actions for signals
 //! are their own, begun as copies of their parent's. So they have the handler from the start where their parent has it; it is
-//! taken out where such a child could notice it, and when it is let go. Its exec takes it out, too.
+//! taken out where such a child could notice it, and when it is detached from. Its exec takes it out, too.
 //!
 //! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute inherits it.
 

@@ -97,7 +97,7 @@ fn trial() -> Result<TraceCheck> {
     };
     if check.seize.is_ok() {
         check.write_code = try_code(child.pid);
-        child.let_go()?;
+        child.detach()?;
         (check.stop, check.stop_pinned) = measure(child.pid);
     }
     Ok(check)
@@ -232,7 +232,7 @@ impl Child {
         Ok(Self { pid, gate: File::from(gate_write) })
     }
 
-    fn let_go(&self) -> Result<()> {
+    fn detach(&self) -> Result<()> {
         use std::io::Write;
         (&self.gate).write_all(&[1]).map_err(|source| TracerError::Own { operation: "wake the child", source })
     }
@@ -283,7 +283,7 @@ mod tests {
                 ptrace::seize(pid, true).unwrap();
             }
             if running {
-                child.let_go().unwrap();
+                child.detach().unwrap();
                 round_trip(pid, &mut Waiting::new(), false).unwrap();
             }
             drop(child);

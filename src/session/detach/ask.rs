@@ -1,0 +1,129 @@
+//! Whom a detach has to stop or to wake, and how often each was asked.
+
+use crate::patches::PcLocation;
+use crate::session::process::Process;
+use crate::session::signalstate::NobodyLeft;
+use crate::session::stops::Stops;
+use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::status::SIGTRAP;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is asked for how often and of whom, in one detach.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// Sleeping threads, which need not be stopped.
+    pub(super) asleep: BTreeSet<i32>,
+    /// Threads that were told to stop.
+    asked: BTreeSet<i32>,
+    /// Threads that were asked to take the handler for SIGTRAP out.
+    tried: BTreeSet<i32>,
+    /// The last of them, by process.
+    retiring: BTreeMap<i32, i32>,
+    /// Whether sleeping threads have to be stopped, too.
+    everyone: bool,
+}
+
+impl Asked {
+    /// For a detach for which sleeping threads have to be stopped, too.
+    pub(super) fn of_everyone() -> Self {
+        Self { everyone: true, ..Self::default() }
+    }
+}
+
+impl Process {
+    /// Tells the threads to stop that have to, and notes those that need not. Whether there are some of the former.
+    pub(super) fn ask_to_stop(&mut self, asked: &mut Asked, stops: &mut Stops) -> bool {
+        let mut waiting = false;
+        // Where only a stopped thread's code can be changed, one has to be stopped.
+        let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
+        let may_sleep_on = !self.teardown.exit_kill && !needs_stop && !asked.everyone;
+        for tid in self.tasks.tids() {
+            let is_last = self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
+            if is_last || asked.asleep.contains(&tid) && !needs_stop {
+                continue;
+            }
+            let Some(task) = self.tasks.get(tid).copied() else { continue };
+            let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid);
+            match procfs::state(group, tid) {
+                None | Some(b'Z' | b'X') => {
+                    self.tasks.remove(tid);
+                    stops.forget(tid);
+                    continue;
+                }
+                Some(b'S' | b'D' | b'I') if may_sleep_on && self.stands_clear(group, tid) => {
+                    asked.asleep.insert(tid);
+                    continue;
+                }
+                Some(_) if task.listening && may_sleep_on && !procfs::has_pending(tid, SIGTRAP).unwrap_or(true) => {
+                    // Its registers were seen, and if need be moved, when it entered the group stop.
+                    asked.asleep.insert(tid);
+                    continue;
+                }
+                Some(_) => {}
+            }
+            waiting = true;
+            if !asked.asked.contains(&tid) {
+                match self.interrupt(tid) {
+                    Err(error) => tracing::warn!("{error}"),
+                    Ok(()) => {
+                        asked.asked.insert(tid);
+                    }
+                }
+            }
+        }
+        waiting
+    }
+
+    /// If our handler for SIGTRAP is still there: wakes a thread that can take it out. Whether one is on its way to.
+    pub(super) fn ask_to_retire(&mut self, asked: &mut Asked) -> bool {
+        if !self.has_handler_to_retire() {
+            return false;
+        }
+        if asked.retiring.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+            return true;
+        }
+        let tid = match self.choose_who_retires(&asked.tried) {
+            Ok(Some(tid)) => tid,
+            Ok(None) => return true,
+            Err(NobodyLeft) => return false,
+        };
+        asked.tried.insert(tid);
+        asked.retiring.insert(self.pid, tid);
+        if let Err(error) = self.interrupt(tid) {
+            tracing::warn!("{error}");
+        }
+        true
+    }
+
+    /// The same for children that share the memory, which have the handler on their own.
+    pub(super) fn ask_sharers_to_retire(&mut self, asked: &mut Asked) -> bool {
+        let mut waiting = false;
+        for (pid, chosen) in self.sharers_to_retire(&asked.tried) {
+            if asked.retiring.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+                waiting = true;
+                continue;
+            }
+            match chosen {
+                Err(NobodyLeft) => {}
+                Ok(None) => waiting = true,
+                Ok(Some(tid)) => {
+                    waiting = true;
+                    asked.tried.insert(tid);
+                    asked.retiring.insert(pid, tid);
+                    if let Err(error) = self.interrupt(tid) {
+                        tracing::warn!("{error}");
+                    }
+                }
+            }
+        }
+        waiting
+    }
+
+    /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
+    fn stands_clear(&self, group: i32, tid: i32) -> bool {
+        match procfs::whereabouts(group, tid) {
+            Whereabouts::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
+            Whereabouts::Running | Whereabouts::Unknown => false,
+        }
+    }
+}

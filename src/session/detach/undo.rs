@@ -1,0 +1,71 @@
+//! What a detach undoes in a process, and what is known of what it could not.
+
+use super::ask::Asked;
+use crate::session::process::Process;
+use crate::session::signalstate::SIGTRAP_BIT;
+use crate::session::tasks::Task;
+use crate::tracer::procfs;
+use crate::tracer::status::{SIGTRAP, WaitStatus};
+
+impl Process {
+    /// Writes the original code back, as far as that can be done now.
+    pub(super) fn restore_code(&mut self) {
+        self.settle();
+        if let Err(error) = self.space.restore() {
+            tracing::warn!("the target's code could not be restored: {error}");
+            // A process that dies of it takes its memory with it: what was missing must be known then.
+            self.teardown.unrestored_probes = self.space.breakpoints.len();
+        } else if self.teardown.exit.is_none() && procfs::state(self.pid, self.pid).is_some() {
+            self.teardown.unrestored_probes = 0;
+        }
+    }
+
+    /// Whether a thread that is about to be detached from stays stopped until all others have gone: it then puts back that the
+    /// program ignores SIGTRAP.
+    pub(super) fn stays_until_last(&mut self, tid: i32, status: WaitStatus) -> bool {
+        let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
+        let goes_last = fits
+            && self.teardown.last_to_detach.is_none()
+            && self.ignores_trap()
+            && self.is_own_thread(tid)
+            && self.has_handler_to_retire()
+            && self.tasks.len() > 1;
+        if goes_last {
+            self.teardown.last_to_detach = Some((tid, status));
+        }
+        goes_last
+    }
+
+    /// Whether others than the thread that goes last may still be at a breakpoint.
+    pub(in crate::session) fn has_others_to_detach(&self, tid: i32) -> bool {
+        self.tasks.len() > 1 && self.teardown.last_to_detach.is_none_or(|(last, _)| last != tid)
+    }
+
+    /// Every thread was seen outside the pads: empties them, but for the SIGTRAP fallback if it could not be taken out.
+    pub(super) fn clear_pads(&mut self) {
+        let others = || self.space.code.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
+        let kept = self.signals.fallback.handler().or_else(others);
+        self.space.clear_own_code(kept);
+    }
+
+    /// At the end of a detach: which threads could not be detached from. If there are none, the pads are emptied.
+    pub(super) fn note_stuck_threads(&mut self, asked: &Asked) {
+        let sleeps = |task: &&Task| asked.asleep.contains(&task.id.tid);
+        self.teardown.stuck_threads = self.tasks.len() - self.tasks.iter().filter(sleeps).count();
+        if self.teardown.stuck_threads > 0 {
+            tracing::warn!("{} threads could not be stopped for the detach", self.teardown.stuck_threads);
+        } else {
+            // Every thread has now been seen outside the pads, and none can enter one any more.
+            self.clear_pads();
+        }
+        let is_caught = procfs::status_signals(self.pid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
+        if is_caught && self.has_handler_to_retire() {
+            self.warn_once(format!(
+                "the handler for SIGTRAP stays behind in process {}, as none of its threads could be stopped to take it out: a \
+                 SIGTRAP of its own would not end it",
+                self.pid
+            ));
+        }
+        self.note_trap_action_left();
+    }
+}

@@ -1,0 +1,93 @@
+//! What is asked of a session between two stops: by the user's signals, by the control thread, and by other heaptraces.
+
+use super::Session;
+use super::error::SessionError;
+use super::requests::{Answer, Request, Wish};
+use crate::tracer::control;
+use crate::tracer::guardian::Guardian;
+
+const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was killed or stopped \
+                                 itself, and has been replaced: is there something that kills processes it does not know?";
+
+impl Session {
+    /// Does what others have asked for meanwhile.
+    pub(super) fn obey(&mut self) -> Result<(), SessionError> {
+        if self.common.control.take_guard() {
+            self.guard_anew();
+        }
+        while let Some(request) = self.common.settings.requests.take() {
+            self.answer(request);
+        }
+        if let Some(pause) = self.common.control.take_pause() {
+            for process in self.processes.iter_mut() {
+                process.set_paused(pause);
+            }
+        }
+        if let Some(signal) = self.common.control.take_forward() {
+            // If the first one has ended, its children are what is left of the program.
+            let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot));
+            let to: Vec<i32> = match first.filter(|process| process.teardown.exit.is_none()) {
+                Some(first) => vec![first.pid],
+                None => self.processes.iter().map(|process| process.pid).collect(),
+            };
+            for pid in to {
+                control::send(pid, signal).or_else(|e| if e.is_out_of_reach() { Ok(()) } else { Err(e) })?;
+            }
+        }
+        if self.common.control.take_end() {
+            for process in self.processes.iter_mut() {
+                process.scan_and_kill(&mut self.stops)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The guardian was killed, and there is another one: it is told what stands in the memory of all.
+    fn guard_anew(&mut self) {
+        if !self.common.settings.guardian.as_ref().is_some_and(Guardian::take_over) {
+            return;
+        }
+        for process in self.processes.iter_mut() {
+            process.space.guard_anew(process.signals.fallback.handler());
+        }
+        let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
+        if let Some(process) = first {
+            process.warn_once(GUARDIAN_REPLACED.to_owned());
+        }
+    }
+
+    /// Does what another heaptrace has asked for, through the thread that talks to it.
+    fn answer(&mut self, request: Request) {
+        if request.wish == Wish::Detach
+            && request.pid != self.first_pid
+            && let Some(slot) = self.processes.find(request.pid)
+        {
+            self.begin_detach_of(slot);
+            let _ = request.reply.send(Ok(Answer::Detaching));
+            return;
+        }
+        let process = self.processes.find(request.pid).and_then(|slot| self.processes.get_mut(slot));
+        let reply = match process {
+            Some(process) => match request.wish {
+                Wish::Detach => {
+                    self.common.control.request_detach();
+                    Ok(Answer::Detaching)
+                }
+                Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
+                Wish::Pause(pause) => {
+                    self.common.control.request_pause(pause);
+                    Ok(Answer::Paused { already: !process.set_paused(pause) })
+                }
+            },
+            None => {
+                let others = match self.processes.iter().filter(|process| process.pid != self.first_pid).count() {
+                    0 => String::new(),
+                    count => format!(" and {count} of its children"),
+                };
+                Err(format!("this heaptrace traces process {}{others}", self.first_pid))
+            }
+        };
+        // The one who asked may have gone.
+        let _ = request.reply.send(reply);
+    }
+}
