@@ -12,11 +12,34 @@ use crate::arch::step::StepOver;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
+/// How the calls of a probed function are seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    /// By an int3 at its entry, and one at each address that it returns to.
+    Trap,
+}
+
+/// A function whose calls are seen. Its engine is its own: its neighbours may have another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Probe {
+    /// The function.
+    pub function: FunctionId,
+    /// What sees its calls.
+    pub engine: Engine,
+}
+
+impl Probe {
+    /// A probe of the trap engine.
+    pub const fn trap(function: FunctionId) -> Self {
+        Self { function, engine: Engine::Trap }
+    }
+}
+
 /// What a hit of a breakpoint means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A probed function begins here.
-    Entry(FunctionId),
+    Entry(Probe),
     /// Calls of probed functions return here. Stays until detach.
     Return,
     /// Calls in progress return here. Goes when none does any more.
@@ -33,7 +56,7 @@ pub enum Purpose {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Purposes {
     /// The probed function that begins here.
-    pub entry: Option<FunctionId>,
+    pub entry: Option<Probe>,
     /// Calls return here, now and later.
     pub returns: bool,
     /// Calls in progress return here.
@@ -59,7 +82,7 @@ impl Purposes {
 
     fn add(&mut self, purpose: Purpose) {
         match purpose {
-            Purpose::Entry(function) => self.entry = Some(function),
+            Purpose::Entry(probe) => self.entry = Some(probe),
             Purpose::Return => self.returns = true,
             Purpose::ReturnOnce => self.returns_once = true,
             Purpose::Loader => self.loader = true,
@@ -70,7 +93,7 @@ impl Purposes {
 
     fn remove(&mut self, purpose: Purpose) {
         match purpose {
-            Purpose::Entry(function) => self.entry = self.entry.filter(|f| *f != function),
+            Purpose::Entry(probe) => self.entry = self.entry.filter(|entry| entry.function != probe.function),
             Purpose::Return => self.returns = false,
             Purpose::ReturnOnce => self.returns_once = false,
             Purpose::Loader => self.loader = false,

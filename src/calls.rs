@@ -171,7 +171,7 @@ impl Calls {
     /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry.
     pub fn enter(&mut self, entry: &Entry, stack: StackId, table: &AllocatorTable, emit: &mut Emit<'_>) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
-        self.goes_on(emit);
+        self.count_calls_of_ended(emit);
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
@@ -266,7 +266,7 @@ impl Calls {
     }
 
     /// The program has gone on since its threads ended: theirs were not ends of the whole.
-    fn goes_on(&mut self, emit: &mut Emit<'_>) {
+    fn count_calls_of_ended(&mut self, emit: &mut Emit<'_>) {
         for _ in 0..std::mem::take(&mut self.ended) {
             emit(EventKind::Missed(Missed::Return));
         }

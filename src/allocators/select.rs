@@ -27,9 +27,9 @@ pub struct ModuleSymbols {
     pub symbols: Vec<AllocatorSymbol>,
 }
 
-/// A place for a probe.
+/// Where an allocator function begins in a module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Probe {
+pub struct EntryPoint {
     /// The module.
     pub module: ModuleId,
     /// The function's first instruction.
@@ -47,15 +47,15 @@ pub struct Probe {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Providers {
     /// Where probes go, in the order of the modules and of the addresses in each.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<EntryPoint>,
     /// operator new and delete of modules that do not provide malloc themselves (libstdc++, libc++abi, overrides in the
     /// program): they get no probe, as they call a probed function. A return address inside one of them tells the
     /// call's family, and the frame is the allocator's rather than the program's.
-    pub wrappers: Vec<Probe>,
+    pub wrappers: Vec<EntryPoint>,
     /// Those of the wrappers that are told what is seen nowhere else. Aligned operator new: libstdc++ rounds the size up to the
     /// alignment, and few programs use it; and, if [`AllocatorTable::watch_deletes`] asked for them, sized and aligned operator
     /// delete. A probe there tells the arguments only: the call itself is seen where they pass it on.
-    pub told: Vec<Probe>,
+    pub told: Vec<EntryPoint>,
 }
 
 impl AllocatorTable {
@@ -95,7 +95,7 @@ impl AllocatorTable {
         }
     }
 
-    fn find_functions(&self, module: &ModuleSymbols) -> Vec<Probe> {
+    fn find_functions(&self, module: &ModuleSymbols) -> Vec<EntryPoint> {
         // Assembly code often states no size: taken where the user has named it.
         let named = module.symbols.iter().filter_map(|symbol| {
             let function = self.lookup(&symbol.name)?;
@@ -110,14 +110,14 @@ impl AllocatorTable {
             .chain(placed)
             .map(|(addr, size, function)| {
                 let family = self.get(function).map(|function| function.family);
-                Probe { module: module.module, addr, size, function, family }
+                EntryPoint { module: module.module, addr, size, function, family }
             })
             .collect()
     }
 
     /// One probe for each address of `sorted`, named by the user's declaration if there is one, else by the function of
     /// the lowest id.
-    fn merge_aliases(&self, sorted: &[Probe]) -> Vec<Probe> {
+    fn merge_aliases(&self, sorted: &[EntryPoint]) -> Vec<EntryPoint> {
         sorted
             .chunk_by(|a, b| a.addr == b.addr)
             .filter_map(|aliases| {

@@ -1,4 +1,4 @@
-use super::select::{AllocatorSymbol, Probe, Providers};
+use super::select::{AllocatorSymbol, EntryPoint, Providers};
 use super::*;
 use crate::addr::ModuleId;
 use std::collections::{HashMap, HashSet};
@@ -131,7 +131,7 @@ fn module(id: u32, file_name: &str, symbols: &[(&str, u64)]) -> ModuleSymbols {
 }
 
 /// (module, address, name, family)
-fn chosen<'a>(table: &'a AllocatorTable, probes: &[Probe]) -> Vec<(u32, u64, &'a str, Option<Family>)> {
+fn chosen<'a>(table: &'a AllocatorTable, probes: &[EntryPoint]) -> Vec<(u32, u64, &'a str, Option<Family>)> {
     probes.iter().map(|p| (p.module.0, p.addr.0, table.name(p.function), p.family)).collect()
 }
 

@@ -11,13 +11,13 @@ fn add(table: &mut BreakpointTable, addr: u64, purpose: Purpose) {
 #[test]
 fn an_entry_vanishes_with_its_last_purpose() {
     let mut table = BreakpointTable::default();
-    add(&mut table, 0x1000, Purpose::Entry(FunctionId(7)));
+    add(&mut table, 0x1000, Purpose::Entry(Probe::trap(FunctionId(7))));
     add(&mut table, 0x1000, Purpose::Return);
-    assert!(table.remove_purpose(Addr(0x1000), Purpose::Entry(FunctionId(8))), "another function's");
-    assert_eq!(table.get(Addr(0x1000)).unwrap().purposes.entry, Some(FunctionId(7)));
+    assert!(table.remove_purpose(Addr(0x1000), Purpose::Entry(Probe::trap(FunctionId(8)))), "another function's");
+    assert_eq!(table.get(Addr(0x1000)).unwrap().purposes.entry, Some(Probe::trap(FunctionId(7))));
     assert!(table.remove_purpose(Addr(0x1000), Purpose::Return));
     assert!(!table.get(Addr(0x1000)).unwrap().purposes.is_return());
-    assert!(!table.remove_purpose(Addr(0x1000), Purpose::Entry(FunctionId(7))));
+    assert!(!table.remove_purpose(Addr(0x1000), Purpose::Entry(Probe::trap(FunctionId(7)))));
     assert_eq!(table.len(), 1, "not before its int3 was taken out");
     table.remove(Addr(0x1000));
     assert!(table.is_empty());

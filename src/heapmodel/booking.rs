@@ -61,7 +61,7 @@ impl HeapModel {
         self.newest.insert(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(id) {
-            site.settle(self.epoch);
+            site.enter_epoch(self.epoch);
             add(&mut site.allocated, size);
             add(&mut site.live, size);
             site.add_family(by.family);
@@ -188,7 +188,7 @@ impl HeapModel {
         totals.live_bytes = totals.live_bytes.wrapping_sub(size);
         let inherited = block.birth <= self.inherited_births;
         let Some(site) = self.sites.get_mut(block.site) else { return };
-        site.settle(self.epoch);
+        site.enter_epoch(self.epoch);
         subtract(&mut site.live, size);
         let alloc_stack = site.stack();
         if inherited {

@@ -103,7 +103,7 @@ impl Site {
 
     /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since the
     /// last change, then what is live now was live then.
-    pub(super) fn settle(&mut self, epoch: u64) {
+    pub(super) fn enter_epoch(&mut self, epoch: u64) {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.at_peak = self.live;

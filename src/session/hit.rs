@@ -1,14 +1,14 @@
 //! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go, the program tells of
 //! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
 
-use super::observer::{Answer, Seen, Surroundings};
+use super::observer::{EntryContext, Observed, Seen};
 use super::process::Process;
 use super::stop::Action;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::{Family, Kind};
 use crate::arch::Regs;
-use crate::breakpoints::Breakpoint;
+use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Return, Returned};
 use crate::event::{EventKind, Missed};
 use crate::memory::ReadMemory;
@@ -55,7 +55,7 @@ impl Process {
         if purposes.is_return() {
             self.on_return(tid, at, &regs)?;
         }
-        if let Some(function) = purposes.entry
+        if let Some(Probe { function, engine: Engine::Trap }) = purposes.entry
             && let Some(action) = self.on_entry(hit, &regs, function)?
         {
             return Ok(Some(action));
@@ -102,7 +102,7 @@ impl Process {
         if let Some(error) = stack.failure {
             return Err(error);
         }
-        let Answer::WatchReturn(site) = answer else { return Ok(None) };
+        let Observed::WatchReturn(site) = answer else { return Ok(None) };
         match self.space.ensure_return_site(site, thread, raw) {
             Ok(Ensured::Watched) => {
                 self.stop_cost.enters(self.pid, tid);
@@ -151,7 +151,7 @@ impl Process {
         let out = out.and_then(|out| self.space.original_memory().read_u64(out)).map(Addr);
         let returned = Returned { result: regs.result(), out };
         let answer = self.observer.observe(Seen::Return(Return { task, site, sp: regs.sp(), returned }));
-        let matched = answer == Answer::Ended;
+        let matched = answer == Observed::CallEnded;
         if !matched {
             self.end_watch_while_paused(site);
         }
@@ -215,7 +215,7 @@ impl CallContext for EntryStack<'_> {
     }
 }
 
-impl Surroundings for EntryStack<'_> {
+impl EntryContext for EntryStack<'_> {
     fn stack(&mut self) -> Option<Unwound> {
         let Some(libunwind) = self.libunwind else {
             return Some(self.space.unwind_at_entry(&self.hit.raw.regs(), self.max_depth));

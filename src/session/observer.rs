@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// What an engine saw.
 pub(super) enum Seen<'a> {
     /// A thread is at the entry of a probed function.
-    Entry(Entry, &'a mut dyn Surroundings),
+    Entry(Entry, &'a mut dyn EntryContext),
     /// A thread has arrived at a watched return address.
     Return(Return),
     /// No return of the thread's latest call can be watched: it counts as far as its entry tells.
@@ -34,17 +34,17 @@ pub(super) enum Seen<'a> {
 
 /// What the engine is to do, or has learnt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(super) enum Observed {
     /// Nothing: the entry is part of a call, or tells all of one; the return is no call's.
     Nothing,
     /// A call has begun whose return to this address is to be seen.
     WatchReturn(Addr),
     /// It was the return of a call.
-    Ended,
+    CallEnded,
 }
 
 /// What the engine tells of an entry only if it is asked.
-pub(super) trait Surroundings: CallContext {
+pub(super) trait EntryContext: CallContext {
     /// The stack at the entry. None if it can't be walked, as the thread is gone: the entry then counts as never seen.
     fn stack(&mut self) -> Option<Unwound>;
     /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
@@ -173,18 +173,18 @@ impl Observer {
     }
 
     /// Takes what an engine saw.
-    pub(super) fn observe(&mut self, seen: Seen<'_>) -> Answer {
+    pub(super) fn observe(&mut self, seen: Seen<'_>) -> Observed {
         match seen {
-            Seen::Entry(entry, surroundings) => self.enter(entry, surroundings),
+            Seen::Entry(entry, context) => self.enter(entry, context),
             Seen::Return(at) => {
                 let time_ns = self.now_ns();
                 let stream = &mut self.stream;
                 match self.calls.leave(&at, &mut |kind| stream.tell(time_ns, kind)) {
                     Left::Matched => {
                         self.count_event();
-                        Answer::Ended
+                        Observed::CallEnded
                     }
-                    Left::Spurious => Answer::Nothing,
+                    Left::Spurious => Observed::Nothing,
                 }
             }
             Seen::ReturnUnwatchable(task) => {
@@ -192,42 +192,42 @@ impl Observer {
                 self.tell(EventKind::UnknownFreesExpected);
                 self.with_calls(|calls, tell| calls.give_up_latest(task, tell));
                 self.count_event();
-                Answer::Nothing
+                Observed::Nothing
             }
             Seen::EntryComesAgain(task) => {
                 self.with_calls(|calls, tell| calls.take_back_latest(task, tell));
-                Answer::Nothing
+                Observed::Nothing
             }
             Seen::Signal(task) => {
                 self.calls.signal_delivered(task);
-                Answer::Nothing
+                Observed::Nothing
             }
             Seen::End(task) => {
                 self.with_calls(|calls, tell| calls.task_ended(task, tell));
-                Answer::Nothing
+                Observed::Nothing
             }
             Seen::Told(kind) => {
                 self.tell(kind);
-                Answer::Nothing
+                Observed::Nothing
             }
         }
     }
 
-    fn enter(&mut self, mut entry: Entry, surroundings: &mut dyn Surroundings) -> Answer {
+    fn enter(&mut self, mut entry: Entry, context: &mut dyn EntryContext) -> Observed {
         if self.is_paused() && !self.is_of_interest_while_paused(&entry) {
-            return Answer::Nothing;
+            return Observed::Nothing;
         }
         let time_ns = self.now_ns();
         let Self { shared, calls, stream, .. } = self;
         let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
-        let classified = calls.classify(&entry, &shared.table, surroundings, &mut |kind| stream.tell(time_ns, kind));
+        let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
         if classified == Classified::Nothing {
-            return Answer::Nothing;
+            return Observed::Nothing;
         }
         let stack = if frees && !shared.free_stacks {
             StackId::EMPTY
         } else {
-            let Some(unwound) = surroundings.stack() else { return Answer::Nothing };
+            let Some(unwound) = context.stack() else { return Observed::Nothing };
             match unwound.quality {
                 Quality::Complete => {}
                 Quality::Guessed => stream.tell(time_ns, EventKind::Missed(Missed::UnwindRule)),
@@ -238,7 +238,7 @@ impl Observer {
             }
             unwound.stack
         };
-        let wrapper = surroundings.wrapper(stack);
+        let wrapper = context.wrapper(stack);
         entry.wrapper = wrapper.map(|(start, _)| start);
         if let Some((_, family)) = wrapper {
             entry.family = family;
@@ -249,7 +249,7 @@ impl Observer {
         if frees {
             self.count_event();
         }
-        entered.watch.map_or(Answer::Nothing, Answer::WatchReturn)
+        entered.watch.map_or(Observed::Nothing, Observed::WatchReturn)
     }
 
     /// Where the block's address is to be read before a [`Seen::Return`] of these is told.

@@ -23,9 +23,9 @@ pub use original::OriginalMemory;
 
 use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
-use crate::allocators::select::{ModuleSymbols, Probe};
+use crate::allocators::select::{EntryPoint, ModuleSymbols};
 use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::breakpoints::{BreakpointTable, Purpose};
+use crate::breakpoints::{BreakpointTable, Probe, Purpose};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{FileVersion, Search};
@@ -431,7 +431,9 @@ impl AddressSpace {
         let unwanted: Vec<Addr> = self
             .breakpoints
             .iter()
-            .filter(|(_, breakpoint)| breakpoint.purposes.entry.is_some_and(|function| !probing.wants(function, table)))
+            .filter(|(_, breakpoint)| {
+                breakpoint.purposes.entry.is_some_and(|probe| !probing.wants(probe.function, table))
+            })
             .map(|(addr, _)| addr)
             .collect();
         for addr in unwanted {
@@ -502,7 +504,7 @@ impl AddressSpace {
         format!("{name}+{:#x}", module.bias.to_object(addr).0)
     }
 
-    fn process_address(&self, probe: &Probe) -> Option<(Addr, ModuleId)> {
+    fn process_address(&self, probe: &EntryPoint) -> Option<(Addr, ModuleId)> {
         let module = self.loaded.iter().find(|module| module.id == probe.module)?;
         Some((module.bias.to_process(probe.addr), module.id))
     }
@@ -513,8 +515,8 @@ impl AddressSpace {
             return Ok(None);
         }
         let purpose = match probe.to_place {
-            ToPlace::Entry(entry) => Purpose::Entry(entry.function),
-            ToPlace::Told(function) => Purpose::Entry(function),
+            ToPlace::Entry(entry) => Purpose::Entry(Probe::trap(entry.function)),
+            ToPlace::Told(function) => Purpose::Entry(Probe::trap(function)),
             ToPlace::Loader => Purpose::Loader,
             ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
             ToPlace::Exec => Purpose::Exec,
