@@ -104,7 +104,7 @@ pub struct Anomalies {
     /// Frees by another family than the allocation's (`new` and `free`).
     pub mismatched_frees: u64,
     /// Calls whose return was never seen (longjmp, exception, dead thread).
-    pub dropped_frames: u64,
+    pub abandoned_calls: u64,
 }
 
 impl Anomalies {
@@ -117,6 +117,6 @@ impl Anomalies {
         self.unknown_frees += other.unknown_frees;
         self.double_frees += other.double_frees;
         self.mismatched_frees += other.mismatched_frees;
-        self.dropped_frames += other.dropped_frames;
+        self.abandoned_calls += other.abandoned_calls;
     }
 }

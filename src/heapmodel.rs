@@ -287,7 +287,7 @@ impl HeapModel {
         let anomalies = &mut self.anomalies;
         match missed {
             Missed::Call => anomalies.lost += 1,
-            Missed::Return => anomalies.dropped_frames += 1,
+            Missed::Return => anomalies.abandoned_calls += 1,
             Missed::OuterFrames { cut } => {
                 anomalies.truncated_stacks += 1;
                 anomalies.cut_stacks += u64::from(cut);

@@ -34,11 +34,11 @@ pub struct SuppressionError {
 /// Rules, in the order in which they are tried.
 #[derive(Clone, Debug, Default)]
 pub struct Suppressions {
-    rules: Vec<Rule>,
+    rules: Vec<SuppressionRule>,
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct SuppressionRule {
     name: String,
     file: String,
     line: u32,
@@ -91,7 +91,7 @@ impl Suppressions {
     /// over-broad ones in [`Profile::warnings`].
     pub fn apply(&self, profile: &mut Profile) {
         let table = AllocatorTable::new();
-        let mut described: Vec<Suppression> = self.rules.iter().map(Rule::describe).collect();
+        let mut described: Vec<Suppression> = self.rules.iter().map(SuppressionRule::describe).collect();
         self.hide_errors(profile, &table, &mut described);
         self.hide_leaks(profile, &table, &mut described);
         profile.suppressions = described;
@@ -123,7 +123,7 @@ impl Suppressions {
         let mut findings = std::mem::take(&mut profile.findings);
         findings.retain(|finding| {
             let frames = frames(profile, &finding.function, finding.stack, table);
-            let hides = |rule: &Rule| rule.errors.contains(&finding.kind) && rule.matches(&frames);
+            let hides = |rule: &SuppressionRule| rule.errors.contains(&finding.kind) && rule.matches(&frames);
             let Some(index) = self.rules.iter().position(hides) else { return true };
             if let Some(rule) = described.get_mut(index) {
                 rule.hidden_errors = rule.hidden_errors.saturating_add(finding.count);
@@ -134,7 +134,7 @@ impl Suppressions {
     }
 }
 
-impl Rule {
+impl SuppressionRule {
     fn describe(&self) -> Suppression {
         let Self { name, file, line, .. } = self;
         Suppression { rule: name.clone(), file: file.clone(), line: *line, hidden: Amount::default(), hidden_errors: 0 }

@@ -1,7 +1,7 @@
 //! Workflow commands of GitHub Actions: lines in the log that become annotations of a pull request (`--github`).
 
 use super::escape::{github_data, github_property};
-use super::problems::{Rule, best_line, problems};
+use super::problems::{ProblemKind, best_line, problems};
 use super::view::View;
 use crate::profile::Profile;
 use crate::profile::leaks::VerdictKind;
@@ -19,7 +19,7 @@ pub fn annotations(profile: &Profile) -> String {
     }
     let mut problems = problems(&view);
     problems.retain(|problem| problem.suppressed_by.is_none());
-    let rules: Vec<Rule> = problems.iter().map(|problem| problem.rule).collect();
+    let rules: Vec<ProblemKind> = problems.iter().map(|problem| problem.rule).collect();
     let mut order: Vec<usize> = (0..problems.len()).collect();
     // one of each kind before repeats of one
     let is_repeat = |index: usize| rules.iter().position(|rule| Some(rule) == rules.get(index)) != Some(index);

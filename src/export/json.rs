@@ -7,7 +7,7 @@ mod frames;
 mod judged;
 
 use super::escape::Json;
-use super::view::{Site, View, weight};
+use super::view::{StackTotals, View, weight};
 use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Resident, Totals};
 use crate::unwinder::Quality;
 use flate2::Compression;
@@ -125,7 +125,9 @@ struct ReportAnomalies {
     unknown_frees: u64,
     double_frees: u64,
     mismatched_frees: u64,
-    dropped_frames: u64,
+    /// The key is older than the word.
+    #[serde(rename = "dropped_frames")]
+    abandoned_calls: u64,
 }
 
 #[derive(Serialize)]
@@ -200,7 +202,7 @@ struct ReportAmount {
 /// The sites, each made when it is written: there can be hundreds of thousands.
 struct Sites<'a> {
     table: &'a FrameTable<'a>,
-    sites: &'a [Site],
+    sites: &'a [StackTotals],
 }
 
 impl Serialize for Sites<'_> {
@@ -243,7 +245,7 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
     }
 }
 
-fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [Site]) -> Report<'a> {
+fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTotals]) -> Report<'a> {
     let profile = view.profile;
     let meta = &profile.meta;
     let cost = profile.cost;
@@ -284,7 +286,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [Site]) 
             unknown_frees: anomalies.unknown_frees,
             double_frees: anomalies.double_frees,
             mismatched_frees: anomalies.mismatched_frees,
-            dropped_frames: anomalies.dropped_frames,
+            abandoned_calls: anomalies.abandoned_calls,
         },
         sampling: Sampling { interval: meta.sample_interval, standard_error: standard_error(view) },
         allocators: allocators(view),
@@ -394,13 +396,13 @@ fn histograms(histograms: &Histograms) -> ReportHistograms<'_> {
 }
 
 /// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
-fn sites(view: &View<'_>) -> Vec<Site> {
+fn sites(view: &View<'_>) -> Vec<StackTotals> {
     let mut sites = view.sites();
     sites.sort_by_key(|site| (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), site.id));
     sites
 }
 
-fn report_site<'a>(table: &'a FrameTable<'a>, site: &Site) -> ReportSite<'a> {
+fn report_site<'a>(table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<'a> {
     ReportSite {
         id: format!("{:016x}", site.id),
         stack: ReportStack::new(table, Some(site.stack)),

@@ -6,7 +6,7 @@
 //! GitLab's documentation have.
 
 use super::escape::xml;
-use super::problems::{Problem, Rule, best_line, problems, stack_text};
+use super::problems::{Problem, ProblemKind, best_line, problems, stack_text};
 use super::view::View;
 use crate::profile::leaks::{BaselineStatus, Verdict, VerdictKind};
 use crate::profile::{ProcessRow, Profile};
@@ -90,10 +90,10 @@ fn cases(view: &View<'_>) -> Vec<Case> {
     let mut cases = vec![program(profile), seen(profile)];
     let processes = (1..).zip(&profile.processes);
     cases.extend(processes.filter_map(|(number, row)| Some(process(number, row, row.verdict.as_ref()?))));
-    let failing = |is: fn(&Rule) -> bool| problems.iter().any(|problem| problem.fails && is(&problem.rule));
+    let failing = |is: fn(&ProblemKind) -> bool| problems.iter().any(|problem| problem.fails && is(&problem.rule));
     for (name, fails) in [
-        ("no errors in the use of the heap", failing(|rule| matches!(rule, Rule::Error(_)))),
-        ("no leaks", failing(|rule| matches!(rule, Rule::Leak(_)))),
+        ("no errors in the use of the heap", failing(|rule| matches!(rule, ProblemKind::Error(_)))),
+        ("no leaks", failing(|rule| matches!(rule, ProblemKind::Leak(_)))),
     ] {
         // what fails has test cases of its own
         if !fails {

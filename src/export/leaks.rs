@@ -7,7 +7,7 @@ use super::processes;
 use super::sections::{self, Layout};
 use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
-use super::view::{Frame, View};
+use super::view::{NamedFrame, View};
 use crate::addr::Addr;
 use crate::check::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
 use crate::profile::leaks::{
@@ -221,7 +221,7 @@ fn caller_line(layout: Layout, view: &View<'_>, site: &LeakSite) -> String {
 fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent: usize) {
     let of_program = text::program_frames(view, stack);
     let all = of_program.len();
-    let frames: Vec<Frame<'_>> = of_program.into_iter().take(FRAMES).collect();
+    let frames: Vec<NamedFrame<'_>> = of_program.into_iter().take(FRAMES).collect();
     let room = layout.width.saturating_sub(indent);
     let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();
     let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);

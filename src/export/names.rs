@@ -3,7 +3,7 @@
 use super::escape::printable;
 use super::sections::{Layout, heading, prose};
 use super::text::{basename, grouped, human_bytes, is_system_file, keep_end, left, percent, plural, shell_words, wrap};
-use super::view::{Headline, Site, View};
+use super::view::{Headline, StackTotals, View};
 use crate::profile::identity::is_unresolved;
 use crate::profile::{Mode, ModuleInfo};
 use rustc_hash::FxHashMap;
@@ -166,7 +166,7 @@ fn is_named_main_without_line(view: &View<'_>, stack: usize) -> bool {
 }
 
 /// All that a site ever allocated, or holds if that was before tracing.
-fn weight(view: &View<'_>, site: &Site) -> u64 {
+fn weight(view: &View<'_>, site: &StackTotals) -> u64 {
     match view.headline() {
         Headline::Peak => site.allocated.bytes.max(site.at_peak.bytes),
         Headline::Live => site.allocated.bytes.max(site.live.bytes),

@@ -2,7 +2,7 @@
 
 use super::sections::{finding_sentence, finding_words};
 use super::text::{grouped, place, plural, printable, telling_frames};
-use super::view::{Frame, View};
+use super::view::{NamedFrame, View};
 use crate::check::verdict::DEFAULT_LEAK_KINDS;
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};
 use crate::profile::{Amount, Finding, FindingKind};
@@ -14,7 +14,7 @@ pub(crate) struct Problem {
     /// The id in report.json: the same in the next build.
     pub id: u64,
     /// What it is.
-    pub rule: Rule,
+    pub rule: ProblemKind,
     /// Whether the check fails because of it.
     pub fails: bool,
     /// The leak's own blocks; nothing for an error.
@@ -37,14 +37,14 @@ pub(crate) struct Problem {
 
 /// A kind of problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rule {
+pub(crate) enum ProblemKind {
     /// An error in the use of the heap.
     Error(FindingKind),
     /// A leak.
     Leak(LeakClass),
 }
 
-impl Rule {
+impl ProblemKind {
     /// The kind of the finding in report.json.
     pub const fn name(self) -> &'static str {
         match self {
@@ -108,11 +108,11 @@ pub(crate) fn problems(view: &View<'_>) -> Vec<Problem> {
     }
     for problem in &mut all {
         match problem.rule {
-            Rule::Leak(class) => problem.sentence = leak_sentence(class, problem.direct, problem.indirect),
-            Rule::Error(_) if problem.similar > 0 => {
+            ProblemKind::Leak(class) => problem.sentence = leak_sentence(class, problem.direct, problem.indirect),
+            ProblemKind::Error(_) if problem.similar > 0 => {
                 problem.sentence.push_str(&format!("; and {} more of this kind there", grouped(problem.similar)));
             }
-            Rule::Error(_) => {}
+            ProblemKind::Error(_) => {}
         }
     }
     all
@@ -138,7 +138,7 @@ fn error(view: &View<'_>, finding: &Finding, counts: bool) -> Problem {
         [("at", Some(finding.stack)), ("freed first at", finding.free_stack), ("allocated at", finding.alloc_stack)];
     Problem {
         id: view.profile.finding_id(finding),
-        rule: Rule::Error(finding.kind),
+        rule: ProblemKind::Error(finding.kind),
         fails: counts && finding.baseline != Some(BaselineStatus::Known),
         direct: Amount::default(),
         indirect: Amount::default(),
@@ -157,7 +157,7 @@ fn leak(view: &View<'_>, site: &LeakSite, class: LeakClass, kinds: &[bool; 4]) -
     let rule = site.hidden_by(class).map(|index| view.profile.suppressions.get(index));
     Problem {
         id: view.profile.leak_id(class, site.stack),
-        rule: Rule::Leak(class),
+        rule: ProblemKind::Leak(class),
         fails: site.fails(kinds, class),
         direct,
         indirect,
@@ -194,9 +194,9 @@ pub(crate) fn leak_sentence(class: LeakClass, direct: Amount, indirect: Amount) 
 
 /// The frame that a problem is told of, by its function and its line: the innermost in the program's own source, else the
 /// innermost with a line, else the innermost.
-pub(crate) fn told_frame<'a>(view: &View<'a>, stack: usize) -> Option<Frame<'a>> {
-    let line = |frame: &Frame<'_>| source_line(view, frame);
-    let is_own = |frame: &Frame<'_>| line(frame).is_some_and(|line| !line.path.starts_with('/'));
+pub(crate) fn told_frame<'a>(view: &View<'a>, stack: usize) -> Option<NamedFrame<'a>> {
+    let line = |frame: &NamedFrame<'_>| source_line(view, frame);
+    let is_own = |frame: &NamedFrame<'_>| line(frame).is_some_and(|line| !line.path.starts_with('/'));
     let mut telling = telling_frames(view, stack, usize::MAX);
     let best = telling.iter().position(is_own).or_else(|| telling.iter().position(|frame| line(frame).is_some()));
     match best {
@@ -219,7 +219,7 @@ pub(crate) struct SourceLine {
 }
 
 /// Where a frame is in the source.
-pub(crate) fn source_line(view: &View<'_>, frame: &Frame<'_>) -> Option<SourceLine> {
+pub(crate) fn source_line(view: &View<'_>, frame: &NamedFrame<'_>) -> Option<SourceLine> {
     let file = frame.file.filter(|_| frame.line > 0)?;
     let below = Path::new(file).strip_prefix(&view.profile.meta.process.cwd).ok().and_then(Path::to_str);
     let path = below.unwrap_or(file);

@@ -1,7 +1,7 @@
 //! The rows of a table of stacks: of each stack the few frames that tell it from the others.
 
 use super::text::{basename, is_plumbing, is_system_file, place, short_name, telling};
-use super::view::{Frame, TRUNCATED_STACK, View};
+use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::identity::is_unresolved;
 
 /// How many frames a row shows, unless more are needed to tell it from another one.
@@ -14,7 +14,7 @@ const SHARED: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Rows<'a> {
     /// What all rows share at the allocation and none of them repeats, innermost first: at most [`SHARED`] frames.
-    pub shared: Vec<Frame<'a>>,
+    pub shared: Vec<NamedFrame<'a>>,
     /// For each stack its frames, innermost first.
     pub rows: Vec<Vec<RowFrame<'a>>>,
 }
@@ -22,14 +22,14 @@ pub(crate) struct Rows<'a> {
 /// A frame of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowFrame<'a> {
-    pub frame: Frame<'a>,
+    pub frame: NamedFrame<'a>,
     /// Whether calls between the frame before and this one are left out that the table would show otherwise.
     pub gap: bool,
 }
 
 /// A stack's frames, and which of them tell whose allocation it is.
 struct Candidate<'a> {
-    frames: Vec<Frame<'a>>,
+    frames: Vec<NamedFrame<'a>>,
     telling: Vec<usize>,
     shown: Vec<usize>,
 }
@@ -49,7 +49,7 @@ impl<'a> Rows<'a> {
             .into_iter()
             .flat_map(|first| first.telling.iter().take(common).filter_map(|at| first.frames.get(*at)));
         // An address says nothing that the rows could have in common.
-        let shared: Vec<Frame<'a>> = shared.copied().filter(|frame| !is_unresolved(frame.name)).collect();
+        let shared: Vec<NamedFrame<'a>> = shared.copied().filter(|frame| !is_unresolved(frame.name)).collect();
         let shared = shared.get(shared.len().saturating_sub(SHARED)..).unwrap_or_default().to_vec();
         Self { shared, rows: candidates.iter().map(Candidate::row).collect() }
     }
@@ -57,7 +57,7 @@ impl<'a> Rows<'a> {
 
 impl<'a> Candidate<'a> {
     fn new(view: &View<'a>, stack: usize) -> Self {
-        let frames: Vec<Frame<'a>> = view.frames(stack).filter(|frame| frame.name != TRUNCATED_STACK).collect();
+        let frames: Vec<NamedFrame<'a>> = view.frames(stack).filter(|frame| frame.name != TRUNCATED_STACK).collect();
         let telling = telling(&frames);
         Self { frames, telling, shown: Vec::new() }
     }
@@ -163,15 +163,15 @@ fn difference(one: &Candidate<'_>, two: &Candidate<'_>) -> (Option<usize>, Optio
 }
 
 /// Whether a frame is the program's own code, rather than a library's of the system.
-fn is_own(frame: &Frame<'_>) -> bool {
+fn is_own(frame: &NamedFrame<'_>) -> bool {
     let is_program = frame.location.is_some_and(|location| location.module == Some(0));
     !is_plumbing(frame) && (is_program || frame.module.is_some_and(|module| !is_system_file(&module.path)))
 }
 
 /// The frames that all rows share, in one line of at most `width` columns.
-pub(crate) fn shared_text(shared: &[Frame<'_>], width: usize) -> String {
+pub(crate) fn shared_text(shared: &[NamedFrame<'_>], width: usize) -> String {
     let each = (width / shared.len().max(1)).saturating_sub(2);
-    let text = |frame: &Frame<'_>| {
+    let text = |frame: &NamedFrame<'_>| {
         let place = match (frame.file, frame.line) {
             (Some(file), line @ 1..) => format!(" ({}:{line})", basename(file.as_ref())),
             _ => String::new(),

@@ -2,9 +2,9 @@
 //! the same one in the next run.
 
 use super::escape::Json;
-use super::problems::{Problem, Rule, problems, source_line, stack_text, told_frame};
+use super::problems::{Problem, ProblemKind, problems, source_line, stack_text, told_frame};
 use super::text::shell_words;
-use super::view::{Frame, View};
+use super::view::{NamedFrame, View};
 use crate::profile::leaks::{BaselineStatus, LeakClass, VerdictKind};
 use crate::profile::{Exit, FindingKind};
 use serde_json::{Value, json};
@@ -18,16 +18,16 @@ const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 const BASE: &str = "SRCROOT";
 
 /// All kinds of problems, in the order of the rules.
-const RULES: [Rule; 9] = [
-    Rule::Error(FindingKind::DoubleFree),
-    Rule::Error(FindingKind::InvalidFree),
-    Rule::Error(FindingKind::MismatchedFree),
-    Rule::Error(FindingKind::SizedDelete),
-    Rule::Error(FindingKind::AlignedDelete),
-    Rule::Leak(LeakClass::Definite),
-    Rule::Leak(LeakClass::Indirect),
-    Rule::Leak(LeakClass::Possible),
-    Rule::Leak(LeakClass::Reachable),
+const RULES: [ProblemKind; 9] = [
+    ProblemKind::Error(FindingKind::DoubleFree),
+    ProblemKind::Error(FindingKind::InvalidFree),
+    ProblemKind::Error(FindingKind::MismatchedFree),
+    ProblemKind::Error(FindingKind::SizedDelete),
+    ProblemKind::Error(FindingKind::AlignedDelete),
+    ProblemKind::Leak(LeakClass::Definite),
+    ProblemKind::Leak(LeakClass::Indirect),
+    ProblemKind::Leak(LeakClass::Possible),
+    ProblemKind::Leak(LeakClass::Reachable),
 ];
 
 /// Writes the file.
@@ -41,7 +41,7 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
                 "shortDescription": { "text": rule.title() },
                 "fullDescription": { "text": rule.meaning() },
                 "help": { "text": rule.meaning() },
-                "defaultConfiguration": { "level": level(matches!(rule, Rule::Error(_) | Rule::Leak(LeakClass::Definite))) },
+                "defaultConfiguration": { "level": level(matches!(rule, ProblemKind::Error(_) | ProblemKind::Leak(LeakClass::Definite))) },
                 "properties": { "tags": ["memory"], "precision": "very-high" },
             })
         })
@@ -143,7 +143,7 @@ fn location(view: &View<'_>, stack: usize) -> Value {
     location
 }
 
-fn frame_location(view: &View<'_>, frame: &Frame<'_>) -> Value {
+fn frame_location(view: &View<'_>, frame: &NamedFrame<'_>) -> Value {
     let mut location = json!({
         "logicalLocations": [{ "fullyQualifiedName": frame.name, "kind": "function" }],
         "message": { "text": frame.name },

@@ -5,7 +5,7 @@ use super::text::{
     self, Paint, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
 };
-use super::view::{Frame, Site, UNKNOWN_STACK, View, exit_text};
+use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, exit_text};
 use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Mode, Profile, Resident};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
@@ -193,7 +193,7 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
 }
 
 /// Where little is left, as in most programs that end well: where most was allocated, and what was freed at once.
-fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], top: usize) {
+fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
     let totals = &view.profile.totals;
     if totals.live_bytes.saturating_mul(LITTLE) > totals.bytes_allocated {
         return;
@@ -203,8 +203,8 @@ fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site],
     if totals.temporary.saturating_mul(LITTLE) < totals.allocations {
         return;
     }
-    let temporary: Vec<Site> = sites.iter().filter(|site| site.temporary > 0).copied().collect();
-    let amount = |site: &Site| Amount {
+    let temporary: Vec<StackTotals> = sites.iter().filter(|site| site.temporary > 0).copied().collect();
+    let amount = |site: &StackTotals| Amount {
         objects: site.temporary,
         // its blocks differ in size only where the site's do
         bytes: mean(site.allocated).saturating_mul(site.temporary),
@@ -219,8 +219,8 @@ fn mean(amount: Amount) -> u64 {
 }
 
 /// The sites with an amount, the largest first.
-pub(crate) fn by_bytes(sites: &[Site], amount: fn(&Site) -> Amount) -> Vec<Site> {
-    let mut sorted: Vec<Site> = sites.iter().filter(|site| amount(site) != Amount::default()).copied().collect();
+pub(crate) fn by_bytes(sites: &[StackTotals], amount: fn(&StackTotals) -> Amount) -> Vec<StackTotals> {
+    let mut sorted: Vec<StackTotals> = sites.iter().filter(|site| amount(site) != Amount::default()).copied().collect();
     sorted.sort_by_key(|site| (Reverse((amount(site).bytes, amount(site).objects)), site.id));
     sorted
 }
@@ -231,8 +231,8 @@ fn stack_table(
     layout: Layout,
     view: &View<'_>,
     title: &str,
-    sites: &[Site],
-    amount: fn(&Site) -> Amount,
+    sites: &[StackTotals],
+    amount: fn(&StackTotals) -> Amount,
     top: usize,
 ) {
     if sites.is_empty() || top == 0 {
@@ -255,7 +255,7 @@ fn stack_table(
         let text = shared_text(&shared, layout.width.saturating_sub(begin.len()));
         let _ = writeln!(out, "{}", layout.paint.dim(&format!("{begin}{text}")));
     }
-    let count = |site: &Site| format!("{} ×", grouped(amount(site).objects));
+    let count = |site: &StackTotals| format!("{} ×", grouped(amount(site).objects));
     let counts = shown.iter().map(|site| count(site).chars().count()).max().unwrap_or(0);
     let figures = 2 + 10 + 2 + 7 + 2 + counts + 2;
     let room = layout.width.saturating_sub(figures);
@@ -328,7 +328,7 @@ pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: u
             ("allocated at", finding.alloc_stack),
         ];
         for (title, stack) in stacks {
-            let frames: Vec<Frame<'_>> =
+            let frames: Vec<NamedFrame<'_>> =
                 stack.into_iter().flat_map(|stack| telling_frames(view, stack, FRAMES - 1)).collect();
             let room = layout.width.saturating_sub(4 + 14 + 2 + 2);
             let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();

@@ -47,7 +47,7 @@ pub(crate) fn sample_profile() -> Profile {
             stops: 334,
             conditions: Conditions { threads: 2, pinned: false, free_stacks: true },
         },
-        anomalies: Anomalies { truncated_stacks: 100, guessed_stacks: 1, dropped_frames: 2, ..Anomalies::default() },
+        anomalies: Anomalies { truncated_stacks: 100, guessed_stacks: 1, abandoned_calls: 2, ..Anomalies::default() },
         allocators: vec![AllocatorUse { module: 2, functions: ["calloc", "free", "malloc"].map(str::to_owned).into() }],
         modules: modules(),
         images: vec![Image {

@@ -1,7 +1,7 @@
 //! How numbers, names and places are written for people.
 
 pub(crate) use super::escape::printable;
-use super::view::{Frame, TRUNCATED_STACK, View};
+use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::Anomalies;
 use std::path::Path;
 
@@ -316,7 +316,7 @@ fn collapse(name: &str, open: char, close: char) -> String {
 }
 
 /// `file.c:12`, with the directories if there is room; the module where no file is known.
-pub(crate) fn place(frame: &Frame<'_>, width: usize) -> String {
+pub(crate) fn place(frame: &NamedFrame<'_>, width: usize) -> String {
     match (frame.file, frame.line) {
         (Some(file), 0) => keep_end(&printable(file), width),
         (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
@@ -340,14 +340,14 @@ pub(crate) fn is_system_file(path: &Path) -> bool {
 }
 
 /// The frames that tell whose allocation it is, see [`telling`]: the innermost `count` of them.
-pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<Frame<'a>> {
-    let frames: Vec<Frame<'a>> = view.frames(stack).collect();
+pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<NamedFrame<'a>> {
+    let frames: Vec<NamedFrame<'a>> = view.frames(stack).collect();
     telling(&frames).into_iter().take(count).filter_map(|at| frames.get(at).copied()).collect()
 }
 
 /// Which of a stack's frames tell whose allocation it is: all but the standard libraries', the program's start-up code, the way to
 /// an allocator through the program's own wrappers of it, and recursion. Where nothing else is there, all.
-pub(crate) fn telling(frames: &[Frame<'_>]) -> Vec<usize> {
+pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
     let mut telling: Vec<usize> = Vec::new();
     let mut last = "";
     for (at, frame) in frames.iter().enumerate() {
@@ -364,7 +364,7 @@ pub(crate) fn telling(frames: &[Frame<'_>]) -> Vec<usize> {
 }
 
 /// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.
-fn is_wrapper(frame: &Frame<'_>) -> bool {
+fn is_wrapper(frame: &NamedFrame<'_>) -> bool {
     const FUNCTIONS: [&str; 16] = [
         "xmalloc",
         "xcalloc",
@@ -389,9 +389,9 @@ fn is_wrapper(frame: &Frame<'_>) -> bool {
 
 /// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the program's. All, if none
 /// is the program's.
-pub(crate) fn program_frames<'a>(view: &View<'a>, stack: usize) -> Vec<Frame<'a>> {
-    let all: Vec<Frame<'a>> = view.frames(stack).collect();
-    let is_outside = |(index, frame): (usize, &Frame<'a>)| {
+pub(crate) fn program_frames<'a>(view: &View<'a>, stack: usize) -> Vec<NamedFrame<'a>> {
+    let all: Vec<NamedFrame<'a>> = view.frames(stack).collect();
+    let is_outside = |(index, frame): (usize, &NamedFrame<'a>)| {
         let callee = index.checked_sub(1).and_then(|inner| all.get(inner));
         // rustc makes a `main` of its own that calls the standard library.
         let is_rust_start = frame.name == "main" && callee.is_some_and(|callee| callee.name.starts_with("std::rt::"));
@@ -410,13 +410,13 @@ fn is_test_runner(name: &str) -> bool {
 }
 
 /// Whether a function belongs to a standard library, to the way to an allocator, or to what runs before `main`.
-pub(crate) fn is_plumbing(frame: &Frame<'_>) -> bool {
+pub(crate) fn is_plumbing(frame: &NamedFrame<'_>) -> bool {
     // Where inlined calls are not known, the program's own function bears the file of what was inlined into it.
     is_plumbing_by_name(frame.name) || frame.inlined && frame.file.is_some_and(is_standard_source)
 }
 
 /// Whether an inlined frame with a bare name is a function of GlobalAlloc, which the standard library calls only.
-fn is_global_allocator(frame: &Frame<'_>, caller: Option<&Frame<'_>>) -> bool {
+fn is_global_allocator(frame: &NamedFrame<'_>, caller: Option<&NamedFrame<'_>>) -> bool {
     const FUNCTIONS: [&str; 4] = ["alloc", "alloc_zeroed", "realloc", "dealloc"];
     frame.inlined && FUNCTIONS.contains(&frame.name) && caller.is_some_and(is_plumbing)
 }
@@ -514,7 +514,7 @@ pub(crate) fn anomalies(anomalies: &Anomalies) -> [Anomaly; 7] {
         ),
         anomaly(
             "dropped_frames",
-            anomalies.dropped_frames,
+            anomalies.abandoned_calls,
             "unfinished calls",
             "allocator calls that never returned (longjmp, an exception, a thread that ended inside)",
         ),
@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn standard_libraries_and_allocators_tell_nothing() {
-        let frame = |name, file, inlined| Frame { name, file, line: 1, inlined, location: None, module: None };
+        let frame = |name, file, inlined| NamedFrame { name, file, line: 1, inlined, location: None, module: None };
         let plumbing = |name, file| is_plumbing(&frame(name, file, true));
         for file in [
             "/rustc/59807616e1fa/library/alloc/src/raw_vec/mod.rs",

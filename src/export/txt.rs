@@ -6,7 +6,7 @@ use super::names;
 use super::processes;
 use super::sections::{self, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
-use super::view::{Frame, Site, TRUNCATED_STACK, View};
+use super::view::{NamedFrame, StackTotals, TRUNCATED_STACK, View};
 use crate::profile::Amount;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ fn started(view: &View<'_>) -> String {
 /// One way to order the stacks.
 struct Table {
     title: &'static str,
-    amount: fn(&Site) -> Amount,
+    amount: fn(&StackTotals) -> Amount,
 }
 
 impl Table {
@@ -69,7 +69,7 @@ impl Table {
     }
 }
 
-fn stacks(out: &mut String, layout: Layout, view: &View<'_>, table: &Table, sites: &[Site], top: usize) {
+fn stacks(out: &mut String, layout: Layout, view: &View<'_>, table: &Table, sites: &[StackTotals], top: usize) {
     let sorted = sections::by_bytes(sites, table.amount);
     let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add((table.amount)(site).bytes));
     let title = format!("{}: {} in {}", table.title, human_bytes(whole), text::plural(sorted.len() as u64, "stack"));
@@ -95,8 +95,8 @@ fn bytes(bytes: u64) -> String {
     if bytes < 1024 { human } else { format!("{human} ({} B)", grouped(bytes)) }
 }
 
-fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], top: usize) {
-    let mut sorted: Vec<&Site> = sites.iter().filter(|site| site.temporary > 0).collect();
+fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
+    let mut sorted: Vec<&StackTotals> = sites.iter().filter(|site| site.temporary > 0).collect();
     sorted.sort_by_key(|site| (Reverse(site.temporary), site.id));
     if sorted.is_empty() {
         return;
@@ -114,7 +114,7 @@ fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[Site], 
 }
 
 /// All frames of a stack, each with its place.
-fn stack(out: &mut String, view: &View<'_>, site: &Site) {
+fn stack(out: &mut String, view: &View<'_>, site: &StackTotals) {
     let mut lines =
         view.frames(site.stack).map(|frame| format!("{}{}", short_name(frame.name, WIDTH), frame_place(&frame)));
     let mut current = lines.next().map(|line| (line, 1u64));
@@ -136,7 +136,7 @@ fn stack(out: &mut String, view: &View<'_>, site: &Site) {
     }
 }
 
-fn frame_place(frame: &Frame<'_>) -> String {
+fn frame_place(frame: &NamedFrame<'_>) -> String {
     let place = text::place(frame, usize::MAX);
     match (place.is_empty(), frame.inlined) {
         (true, _) => String::new(),

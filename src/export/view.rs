@@ -20,7 +20,7 @@ pub(crate) enum Headline {
 
 /// One function of a stack; several of the same location where calls were inlined.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame<'a> {
+pub(crate) struct NamedFrame<'a> {
     /// For people; never empty.
     pub name: &'a str,
     /// The source file.
@@ -37,7 +37,7 @@ pub(crate) struct Frame<'a> {
 
 /// All that happened on one stack (on stacks with the same function names, strictly), over all threads and sizes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
+pub(crate) struct StackTotals {
     /// FNV-1a of the function names, innermost first: the same in the next build.
     pub id: u64,
     /// The stack, or the first of those with equal names.
@@ -107,9 +107,9 @@ impl<'a> View<'a> {
     }
 
     /// The frames of a stack, innermost first; at least one.
-    pub fn frames(&self, stack: usize) -> impl Iterator<Item = Frame<'a>> {
+    pub fn frames(&self, stack: usize) -> impl Iterator<Item = NamedFrame<'a>> {
         let locations = self.locations(stack);
-        let synthetic = locations.is_empty().then_some(Frame {
+        let synthetic = locations.is_empty().then_some(NamedFrame {
             name: UNKNOWN_STACK,
             file: None,
             line: 0,
@@ -121,7 +121,7 @@ impl<'a> View<'a> {
     }
 
     /// The frames of one location.
-    pub fn location_frames(&self, index: usize) -> impl Iterator<Item = Frame<'a>> {
+    pub fn location_frames(&self, index: usize) -> impl Iterator<Item = NamedFrame<'a>> {
         let profile = self.profile;
         profile.locations.get(index).into_iter().flat_map(move |location| {
             let module = location.module.and_then(|index| profile.modules.get(index));
@@ -129,15 +129,22 @@ impl<'a> View<'a> {
                 let function = profile.functions.get(line.function)?;
                 let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
                 let (line, inlined) = (line.line, line.inlined);
-                Some(Frame { name, file: function.file.as_deref(), line, inlined, location: Some(location), module })
+                Some(NamedFrame {
+                    name,
+                    file: function.file.as_deref(),
+                    line,
+                    inlined,
+                    location: Some(location),
+                    module,
+                })
             })
         })
     }
 
     /// The sites, in the order of their first sample. Samples that only freed what others allocated have none.
-    pub fn sites(&self) -> Vec<Site> {
+    pub fn sites(&self) -> Vec<StackTotals> {
         let mut ids = vec![None; self.profile.stacks.len()];
-        let mut sites: Vec<Site> = Vec::new();
+        let mut sites: Vec<StackTotals> = Vec::new();
         let mut by_id: FxHashMap<u64, usize> = FxHashMap::default();
         for sample in self.samples.iter() {
             let amounts = [sample.allocated, sample.freed, sample.live, sample.at_peak];
@@ -159,7 +166,7 @@ impl<'a> View<'a> {
                 site.temporary = site.temporary.saturating_add(sample.temporary);
             } else {
                 let Sample { stack, allocated, freed, live, at_peak, temporary, .. } = *sample;
-                sites.push(Site { id, stack, quality, allocated, freed, live, at_peak, temporary });
+                sites.push(StackTotals { id, stack, quality, allocated, freed, live, at_peak, temporary });
             }
         }
         sites

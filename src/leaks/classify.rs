@@ -43,12 +43,12 @@ pub struct Path {
     /// Where the root's pointer lies; None for a [`super::RootWord`].
     pub root_address: Option<Addr>,
     /// The blocks from the root on; the last one is the block itself. Never empty.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PathBlock>,
 }
 
 /// A block on a [`Path`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct PathBlock {
     /// Its number in [`Scan`].
     pub block: usize,
     /// How far behind its start the pointer to it points, in bytes.
@@ -276,7 +276,7 @@ impl Scan {
         let mut number = number;
         let mut next_offset = None;
         loop {
-            steps.push(Step { block: number, target_offset: *self.offsets.get(number)?, next_offset });
+            steps.push(PathBlock { block: number, target_offset: *self.offsets.get(number)?, next_offset });
             match *self.via.get(number)? {
                 Via::Nothing | Via::Leader(_) => return None,
                 Via::Block { from, word } => {

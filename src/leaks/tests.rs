@@ -3,7 +3,7 @@
 mod heuristics;
 mod reference;
 
-use super::classify::Step;
+use super::classify::PathBlock;
 use super::{Graph, Heuristics, InteriorPointers, RootKind, RootRange, RootWord, Roots, Scan, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::{LiveBlock, SiteId};
@@ -248,8 +248,8 @@ fn registers_are_roots() {
     let path = scan.path_to(1).unwrap();
     assert_eq!((path.root, path.root_address), (rbx, None));
     let steps = [
-        Step { block: 0, target_offset: 0, next_offset: Some(8) },
-        Step { block: 1, target_offset: 32, next_offset: None },
+        PathBlock { block: 0, target_offset: 0, next_offset: Some(8) },
+        PathBlock { block: 1, target_offset: 32, next_offset: None },
     ];
     assert_eq!(path.steps, steps);
 }
@@ -304,8 +304,8 @@ fn the_inner_of_two_blocks_has_the_bytes_and_holds_the_outer() {
     assert_eq!(target.scan().find(Addr(HEAP + 70)), Some(1));
     target.root(0, HEAP + 64);
     let path = target.scan().path_to(0).unwrap();
-    assert_eq!(path.steps.last().unwrap(), &Step { block: 0, target_offset: 0, next_offset: None });
-    assert_eq!(path.steps[0], Step { block: 1, target_offset: 0, next_offset: None });
+    assert_eq!(path.steps.last().unwrap(), &PathBlock { block: 0, target_offset: 0, next_offset: None });
+    assert_eq!(path.steps[0], PathBlock { block: 1, target_offset: 0, next_offset: None });
 }
 
 #[test]

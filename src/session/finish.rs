@@ -99,7 +99,7 @@ impl Process {
             truncated_stacks: seen.truncated_stacks,
             cut_stacks: seen.cut_stacks,
             guessed_stacks: seen.guessed_stacks,
-            dropped_frames: seen.dropped_frames,
+            abandoned_calls: seen.abandoned_calls,
             ..snapshot.anomalies
         };
         let mut warnings = self.warnings.clone();

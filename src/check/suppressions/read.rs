@@ -4,7 +4,7 @@
 //! "Writing suppression files" of Memcheck's.
 
 use super::pattern::{Entry, Template};
-use super::{Matcher, Rule, SuppressionError};
+use super::{Matcher, SuppressionError, SuppressionRule};
 use crate::glob::Glob;
 use crate::profile::FindingKind;
 use crate::profile::leaks::LeakClass;
@@ -86,7 +86,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-pub(super) fn read(text: &[u8], file: &str) -> Result<Vec<Rule>, SuppressionError> {
+pub(super) fn read(text: &[u8], file: &str) -> Result<Vec<SuppressionRule>, SuppressionError> {
     let mut lines = Lines::new(text, file);
     let mut rules = Vec::new();
     while let Some(line) = lines.next() {
@@ -97,7 +97,7 @@ pub(super) fn read(text: &[u8], file: &str) -> Result<Vec<Rule>, SuppressionErro
 }
 
 /// `leak:PATTERN`
-fn sanitizer(lines: &Lines<'_>, line: &str) -> Result<Option<Rule>, SuppressionError> {
+fn sanitizer(lines: &Lines<'_>, line: &str) -> Result<Option<SuppressionRule>, SuppressionError> {
     let Some((kind, pattern)) = line.split_once(':') else {
         return Err(
             lines.error(format!("`{}` is neither `leak:PATTERN` nor the `{{` of an entry for Valgrind", short(line)))
@@ -119,11 +119,11 @@ fn sanitizer(lines: &Lines<'_>, line: &str) -> Result<Option<Rule>, SuppressionE
     }
     let matcher = Matcher::Any(Template::new(pattern));
     let (name, file) = (pattern.to_owned(), lines.file.to_owned());
-    Ok(Some(Rule { name, file, line: lines.line, classes: [true; 4], errors: &[], matcher }))
+    Ok(Some(SuppressionRule { name, file, line: lines.line, classes: [true; 4], errors: &[], matcher }))
 }
 
 /// The rest of an entry of Valgrind, behind its opening brace. None for another tool or kind.
-fn valgrind(lines: &mut Lines<'_>) -> Result<Option<Rule>, SuppressionError> {
+fn valgrind(lines: &mut Lines<'_>) -> Result<Option<SuppressionRule>, SuppressionError> {
     let name = lines.inside()?;
     if name == "}" {
         return Err(lines.error("an empty entry: its first line is a name, the second `Memcheck:Leak`"));
@@ -175,7 +175,14 @@ fn valgrind(lines: &mut Lines<'_>) -> Result<Option<Rule>, SuppressionError> {
             if is_leak { "leak" } else { "such error" }
         )));
     }
-    Ok(Some(Rule { name, file: lines.file.to_owned(), line, classes, errors, matcher: Matcher::Stack(entries) }))
+    Ok(Some(SuppressionRule {
+        name,
+        file: lines.file.to_owned(),
+        line,
+        classes,
+        errors,
+        matcher: Matcher::Stack(entries),
+    }))
 }
 
 /// Reads to the end of an entry that does not concern leaks.

@@ -1,6 +1,6 @@
 //! The table of frames in report.json: each frame is written once, and stacks are lists of indices into it.
 
-use super::super::view::{Frame, View};
+use super::super::view::{NamedFrame, View};
 use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -62,7 +62,7 @@ impl<'a> FrameTable<'a> {
         }
     }
 
-    fn indices_of(&mut self, frames: impl Iterator<Item = Frame<'a>>) -> Box<[u32]> {
+    fn indices_of(&mut self, frames: impl Iterator<Item = NamedFrame<'a>>) -> Box<[u32]> {
         frames.map(|frame| self.index(report_frame(&frame))).collect()
     }
 
@@ -108,7 +108,7 @@ impl Serialize for ReportStack<'_> {
     }
 }
 
-fn report_frame<'a>(frame: &Frame<'a>) -> ReportFrame<'a> {
+fn report_frame<'a>(frame: &NamedFrame<'a>) -> ReportFrame<'a> {
     ReportFrame {
         function: frame.name,
         file: frame.file,

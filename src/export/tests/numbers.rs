@@ -1,14 +1,14 @@
 //! What the formats say in figures: sums, samples, sites.
 
 use super::*;
-use crate::export::view::{Site, View, weight};
+use crate::export::view::{StackTotals, View, weight};
 
 #[test]
 fn the_sums_of_the_sites_are_the_totals() {
     let profile = sample_profile();
     let view = View::new(&profile);
     let sites = view.sites();
-    let sum = |of: fn(&Site) -> Amount| {
+    let sum = |of: fn(&StackTotals) -> Amount| {
         sites.iter().map(of).fold((0, 0), |sum, amount| (sum.0 + amount.objects, sum.1 + amount.bytes))
     };
     assert_eq!(sum(|site| site.allocated), (116, 1_065_248));

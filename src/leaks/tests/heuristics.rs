@@ -184,5 +184,5 @@ fn what_hangs_on_such_a_pointer_is_reachable_too() {
     target.link(2, block(0) + 8).link(0, block(1));
     let scan = target.scan();
     assert!(scan.blocks().all(|(_, class)| class == Reachable));
-    assert_eq!(scan.path_to(1).unwrap().steps[1], Step { block: 0, target_offset: 8, next_offset: Some(8) });
+    assert_eq!(scan.path_to(1).unwrap().steps[1], PathBlock { block: 0, target_offset: 8, next_offset: Some(8) });
 }
