@@ -20,7 +20,7 @@ impl Amount {
 }
 
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[allow(missing_docs, reason = "the names of report.json, explained in cli.md")]
 pub struct Totals {
     pub allocations: u64,
@@ -50,7 +50,7 @@ pub struct TimelinePoint {
 }
 
 /// Log2 histograms: bucket 0 counts the value 0, bucket i the values from 2^(i−1) to 2^i − 1.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Histograms {
     /// Block sizes in bytes, one count per allocation.
     pub size: Vec<u64>,
@@ -87,13 +87,14 @@ impl FindingKind {
 }
 
 /// What could not be seen or did not fit: zero on well-behaved programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Anomalies {
     /// Events that are known to have been missed.
     pub lost: u64,
     /// Stacks that end before the outermost frame (counted per event).
     pub truncated_stacks: u64,
     /// Those of them that were deeper than `--max-depth`.
+    #[serde(skip)]
     pub cut_stacks: u64,
     /// Stacks with a frame passed by frame pointer (counted per event).
     pub guessed_stacks: u64,
@@ -104,6 +105,7 @@ pub struct Anomalies {
     /// Frees by another family than the allocation's (`new` and `free`).
     pub mismatched_frees: u64,
     /// Calls whose return was never seen (longjmp, exception, dead thread).
+    #[serde(rename = "dropped_frames")]
     pub abandoned_calls: u64,
 }
 

@@ -4,6 +4,7 @@
 //! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
 
 use crate::addr::{Addr, ModuleId};
+use serde::Serialize;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -16,7 +17,8 @@ pub(crate) mod merge;
 pub(crate) mod symbolize;
 
 /// How the profile came to be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// `heaptrace run`: from the first instruction.
     Run,
@@ -27,7 +29,8 @@ pub enum Mode {
 }
 
 /// How the program ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// By exit, with this status (0–255).
     Code(i32),
@@ -364,7 +367,7 @@ impl Sample {
 }
 
 /// An earlier image of the process, replaced by exec.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Image {
     /// The process, as one profile may be of several.
     pub pid: i32,
@@ -384,7 +387,7 @@ impl Image {
 }
 
 /// Children of the process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Children {
     /// Traced to their end.
     pub followed: u64,
@@ -395,7 +398,8 @@ pub struct Children {
 }
 
 /// What became of a followed process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Seen {
     /// It called the allocator, and that was recorded.
     Recorded,
@@ -406,18 +410,6 @@ pub enum Seen {
     /// It was let go before it became a program with other rights, which the kernel gives to nobody who is traced, or the tracee
     /// of another process.
     LetGo,
-}
-
-impl Seen {
-    /// The name in report.json.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Recorded => "recorded",
-            Self::Silent => "silent",
-            Self::Skipped => "skipped",
-            Self::LetGo => "let_go",
-        }
-    }
 }
 
 /// One process of several.

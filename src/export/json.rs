@@ -8,7 +8,9 @@ mod judged;
 
 use super::escape::Json;
 use super::view::{StackTotals, View, weight};
-use crate::profile::{Amount, Exit, Histograms, Mode, ProcessRow, Resident, Totals};
+use crate::profile::{
+    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, Resident, Seen, TimelinePoint, Totals,
+};
 use crate::unwinder::Quality;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -44,7 +46,7 @@ pub(crate) fn write_gz(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
 struct Report<'a> {
     version: u32,
     heaptrace_version: &'static str,
-    mode: &'static str,
+    mode: Mode,
     part: u32,
     program: &'a str,
     pid: i32,
@@ -54,20 +56,20 @@ struct Report<'a> {
     duration_ns: u64,
     engine: &'a str,
     complete: bool,
-    exit: Option<ReportExit>,
+    exit: Option<Exit>,
     verdict: Option<ReportVerdict<'a>>,
-    totals: ReportTotals,
+    totals: &'a Totals,
     resident: Option<ReportResident>,
     cost: ReportCost,
-    anomalies: ReportAnomalies,
+    anomalies: &'a Anomalies,
     sampling: Sampling,
     allocators: Vec<Allocator<'a>>,
     modules: Vec<Module<'a>>,
-    images: Vec<Image<'a>>,
-    children: Children<'a>,
+    images: &'a [Image],
+    children: &'a Children,
     processes: Vec<ReportProcess<'a>>,
-    timeline: Vec<Point>,
-    histograms: ReportHistograms<'a>,
+    timeline: &'a [TimelinePoint],
+    histograms: &'a Histograms,
     frames: &'a [ReportFrame<'a>],
     sites: Sites<'a>,
     leaks: Option<ReportLeaks>,
@@ -75,30 +77,6 @@ struct Report<'a> {
     suppressions: Vec<ReportSuppression<'a>>,
     budgets: Vec<ReportBudget>,
     warnings: &'a [String],
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum ReportExit {
-    Code(i32),
-    Signal(i32),
-}
-
-#[derive(Serialize)]
-struct ReportTotals {
-    allocations: u64,
-    frees: u64,
-    reallocations: u64,
-    bytes_allocated: u64,
-    bytes_freed: u64,
-    live_blocks: u64,
-    live_bytes: u64,
-    peak_blocks: u64,
-    peak_bytes: u64,
-    peak_at_ns: u64,
-    temporary: u64,
-    failed: u64,
-    preexisting_frees: u64,
 }
 
 #[derive(Serialize)]
@@ -115,19 +93,6 @@ struct ReportCost {
     stopped_max_ns: u64,
     events: u64,
     stops: u64,
-}
-
-#[derive(Serialize)]
-struct ReportAnomalies {
-    lost: u64,
-    truncated_stacks: u64,
-    guessed_stacks: u64,
-    unknown_frees: u64,
-    double_frees: u64,
-    mismatched_frees: u64,
-    /// The key is older than the word.
-    #[serde(rename = "dropped_frames")]
-    abandoned_calls: u64,
 }
 
 #[derive(Serialize)]
@@ -152,51 +117,17 @@ struct Module<'a> {
 }
 
 #[derive(Serialize)]
-struct Image<'a> {
-    pid: i32,
-    program: &'a str,
-    totals: ReportTotals,
-    gone_with_exec: ReportAmount,
-}
-
-#[derive(Serialize)]
-struct Children<'a> {
-    followed: u64,
-    untraced: u64,
-    untraced_names: &'a [String],
-}
-
-#[derive(Serialize)]
 struct ReportProcess<'a> {
     pid: i32,
     parent: Option<i32>,
     program: &'a str,
-    exit: Option<ReportExit>,
-    seen: &'static str,
-    totals: ReportTotals,
-    inherited: ReportAmount,
-    inherited_at_peak: ReportAmount,
+    exit: Option<Exit>,
+    seen: Seen,
+    totals: &'a Totals,
+    inherited: Amount,
+    inherited_at_peak: Amount,
     resident: Option<ReportResident>,
     verdict: Option<ReportVerdict<'a>>,
-}
-
-#[derive(Serialize)]
-struct Point {
-    t_ns: u64,
-    live_bytes: u64,
-    allocations: u64,
-}
-
-#[derive(Serialize)]
-struct ReportHistograms<'a> {
-    size: &'a [u64],
-    lifetime: &'a [u64],
-}
-
-#[derive(Serialize)]
-struct ReportAmount {
-    objects: u64,
-    bytes: u64,
 }
 
 /// The sites, each made when it is written: there can be hundreds of thousands.
@@ -216,18 +147,11 @@ struct ReportSite<'a> {
     id: String,
     stack: ReportStack<'a>,
     quality: &'static str,
-    allocated: ReportAmount,
-    freed: ReportAmount,
-    live: ReportAmount,
-    at_peak: ReportAmount,
+    allocated: Amount,
+    freed: Amount,
+    live: Amount,
+    at_peak: Amount,
     temporary: u64,
-}
-
-const fn report_exit(exit: Exit) -> ReportExit {
-    match exit {
-        Exit::Code(code) => ReportExit::Code(code),
-        Exit::Signal(signal) => ReportExit::Signal(signal),
-    }
 }
 
 fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
@@ -235,11 +159,11 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
         pid: row.pid,
         parent: row.parent,
         program: &row.program,
-        exit: row.exit.map(report_exit),
-        seen: row.seen.name(),
-        totals: totals(&row.totals),
-        inherited: amount(row.inherited),
-        inherited_at_peak: amount(row.inherited_at_peak),
+        exit: row.exit,
+        seen: row.seen,
+        totals: &row.totals,
+        inherited: row.inherited,
+        inherited_at_peak: row.inherited_at_peak,
         resident: resident(row.resident, &row.totals),
         verdict: row.verdict.as_ref().map(judged::report_verdict),
     }
@@ -249,15 +173,10 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
     let profile = view.profile;
     let meta = &profile.meta;
     let cost = profile.cost;
-    let anomalies = profile.anomalies;
     Report {
         version: VERSION,
         heaptrace_version: env!("CARGO_PKG_VERSION"),
-        mode: match meta.mode {
-            Mode::Run => "run",
-            Mode::Attach => "attach",
-            Mode::Check => "check",
-        },
+        mode: meta.mode,
         part: meta.part,
         program: &meta.process.program,
         pid: meta.process.pid,
@@ -267,9 +186,9 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         duration_ns: meta.duration_ns,
         engine: &meta.engine,
         complete: meta.complete,
-        exit: meta.process.exit.map(report_exit),
+        exit: meta.process.exit,
         verdict: judged::verdict(profile),
-        totals: totals(&profile.totals),
+        totals: &profile.totals,
         resident: resident(meta.process.resident, &profile.totals),
         cost: ReportCost {
             wall_ns: cost.wall_ns,
@@ -279,31 +198,15 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
             events: cost.events,
             stops: cost.stops,
         },
-        anomalies: ReportAnomalies {
-            lost: anomalies.lost,
-            truncated_stacks: anomalies.truncated_stacks,
-            guessed_stacks: anomalies.guessed_stacks,
-            unknown_frees: anomalies.unknown_frees,
-            double_frees: anomalies.double_frees,
-            mismatched_frees: anomalies.mismatched_frees,
-            abandoned_calls: anomalies.abandoned_calls,
-        },
+        anomalies: &profile.anomalies,
         sampling: Sampling { interval: meta.sample_interval, standard_error: standard_error(view) },
         allocators: allocators(view),
         modules: modules(view),
-        images: images(view),
-        children: Children {
-            followed: profile.children.followed,
-            untraced: profile.children.untraced,
-            untraced_names: &profile.children.untraced_names,
-        },
+        images: &profile.images,
+        children: &profile.children,
         processes: profile.processes.iter().map(report_process).collect(),
-        timeline: profile
-            .timeline
-            .iter()
-            .map(|point| Point { t_ns: point.t_ns, live_bytes: point.live_bytes, allocations: point.allocations })
-            .collect(),
-        histograms: histograms(&profile.histograms),
+        timeline: &profile.timeline,
+        histograms: &profile.histograms,
         frames: table.frames(),
         sites: Sites { table, sites },
         leaks: judged::leaks(profile),
@@ -319,27 +222,6 @@ fn resident(resident: Option<Resident>, totals: &Totals) -> Option<ReportResiden
         peak_bytes: resident.peak_bytes,
         explained_permille: resident.explained_permille(totals.peak_bytes),
     })
-}
-
-fn totals(totals: &Totals) -> ReportTotals {
-    let Totals { allocations, frees, reallocations, bytes_allocated, bytes_freed, .. } = *totals;
-    let Totals { live_blocks, live_bytes, peak_blocks, peak_bytes, peak_at_ns, .. } = *totals;
-    let Totals { temporary, failed, preexisting_frees, .. } = *totals;
-    ReportTotals {
-        allocations,
-        frees,
-        reallocations,
-        bytes_allocated,
-        bytes_freed,
-        live_blocks,
-        live_bytes,
-        peak_blocks,
-        peak_bytes,
-        peak_at_ns,
-        temporary,
-        failed,
-        preexisting_frees,
-    }
 }
 
 /// The standard error of the allocated bytes, in bytes; 0 for an exact profile. A block of size s that was caught with
@@ -381,20 +263,6 @@ fn modules<'a>(view: &View<'a>) -> Vec<Module<'a>> {
     modules.collect()
 }
 
-fn images<'a>(view: &View<'a>) -> Vec<Image<'a>> {
-    let images = view.profile.images.iter().map(|image| Image {
-        pid: image.pid,
-        program: &image.program,
-        totals: totals(&image.totals),
-        gone_with_exec: amount(image.gone_with_exec),
-    });
-    images.collect()
-}
-
-fn histograms(histograms: &Histograms) -> ReportHistograms<'_> {
-    ReportHistograms { size: &histograms.size, lifetime: &histograms.lifetime }
-}
-
 /// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
 fn sites(view: &View<'_>) -> Vec<StackTotals> {
     let mut sites = view.sites();
@@ -411,14 +279,10 @@ fn report_site<'a>(table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<
             Quality::Guessed => "guessed",
             Quality::Truncated => "truncated",
         },
-        allocated: amount(site.allocated),
-        freed: amount(site.freed),
-        live: amount(site.live),
-        at_peak: amount(site.at_peak),
+        allocated: site.allocated,
+        freed: site.freed,
+        live: site.live,
+        at_peak: site.at_peak,
         temporary: site.temporary,
     }
-}
-
-fn amount(amount: Amount) -> ReportAmount {
-    ReportAmount { objects: amount.objects, bytes: amount.bytes }
 }

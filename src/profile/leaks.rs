@@ -3,6 +3,7 @@
 use super::Amount;
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 pub use crate::leakclass::LeakClass;
 
@@ -10,7 +11,8 @@ pub use crate::leakclass::LeakClass;
 pub type ClassAmounts = [Amount; 4];
 
 /// When the memory was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ScanMoment {
     /// At libc's `_exit`: the exit handlers have run, all threads are still there.
     Exit,

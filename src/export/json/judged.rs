@@ -1,7 +1,6 @@
 //! What `check` concludes, in report.json: the verdict, leaks and errors as findings, suppressions, budgets.
 
 use super::frames::{FrameTable, ReportStack};
-use super::{ReportAmount, amount};
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite, PathStep, RetentionPath, ScanMoment, Verdict};
 use crate::profile::{Amount, Finding, Profile};
 use serde::Serialize;
@@ -20,7 +19,7 @@ pub(super) struct ReportLeaks {
     possible: Blocks,
     reachable: Blocks,
     suppressed: Blocks,
-    moment: &'static str,
+    moment: ScanMoment,
     stopped_ns: u64,
     scanned_bytes: u64,
 }
@@ -42,8 +41,8 @@ pub(super) struct ReportFinding<'a> {
     offset: Option<u64>,
     align: Option<u64>,
     given_align: Option<u64>,
-    direct: Option<ReportAmount>,
-    indirect: Option<ReportAmount>,
+    direct: Option<Amount>,
+    indirect: Option<Amount>,
     stack: ReportStack<'a>,
     alloc_stack: ReportStack<'a>,
     free_stack: ReportStack<'a>,
@@ -100,12 +99,7 @@ pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks> {
         possible,
         reachable,
         suppressed: blocks(leaks.suppressed()),
-        moment: match leaks.moment {
-            ScanMoment::Exit => "exit",
-            ScanMoment::LastThread => "last_thread",
-            ScanMoment::Request => "request",
-            ScanMoment::Program => "program",
-        },
+        moment: leaks.moment,
         stopped_ns: leaks.stopped_ns,
         scanned_bytes: leaks.scanned_bytes,
     })
@@ -181,8 +175,8 @@ fn leak<'a>(table: &'a FrameTable<'a>, site: &'a LeakSite, class: LeakClass) -> 
         offset: None,
         align: None,
         given_align: None,
-        direct: Some(amount(direct)),
-        indirect: Some(amount(indirect)),
+        direct: Some(direct),
+        indirect: Some(indirect),
         stack: ReportStack::new(table, Some(site.stack)),
         alloc_stack: ReportStack::new(table, None),
         free_stack: ReportStack::new(table, None),
