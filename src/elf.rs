@@ -21,7 +21,7 @@ mod symbols;
 mod unpacking;
 
 pub use minidebug::unpacked_object;
-pub use sections::{DebugLink, UnwindSections, hex};
+pub use sections::{DebugLink, hex};
 pub use symbols::{Binding, Symbol, SymbolKind, Table, base_name};
 pub use unpacking::mind_available_memory;
 

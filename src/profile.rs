@@ -40,41 +40,12 @@ pub enum Exit {
 
 /// A signal for people: `signal 11 (SIGSEGV)`; realtime signals have no name. The numbers are those of x86-64.
 pub fn signal_text(signal: i32) -> String {
-    const NAMES: [&str; 31] = [
-        "SIGHUP",
-        "SIGINT",
-        "SIGQUIT",
-        "SIGILL",
-        "SIGTRAP",
-        "SIGABRT",
-        "SIGBUS",
-        "SIGFPE",
-        "SIGKILL",
-        "SIGUSR1",
-        "SIGSEGV",
-        "SIGUSR2",
-        "SIGPIPE",
-        "SIGALRM",
-        "SIGTERM",
-        "SIGSTKFLT",
-        "SIGCHLD",
-        "SIGCONT",
-        "SIGSTOP",
-        "SIGTSTP",
-        "SIGTTIN",
-        "SIGTTOU",
-        "SIGURG",
-        "SIGXCPU",
-        "SIGXFSZ",
-        "SIGVTALRM",
-        "SIGPROF",
-        "SIGWINCH",
-        "SIGIO",
-        "SIGPWR",
-        "SIGSYS",
-    ];
+    const NAMES: &str = "\
+        SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM \
+        SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF \
+        SIGWINCH SIGIO SIGPWR SIGSYS";
     let index = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
-    match index.and_then(|index| NAMES.get(index)) {
+    match index.and_then(|index| NAMES.split(' ').nth(index)) {
         Some(name) => format!("signal {signal} ({name})"),
         None => format!("signal {signal}"),
     }

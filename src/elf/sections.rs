@@ -1,7 +1,7 @@
 //! Sections, notes and links to separate debug files.
 
 use super::{Elf, ElfError, Header, page_floor, slice, unpacking};
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::addr::{LoadBias, ModuleId, ObjAddr};
 use crate::unwinder::{Section, UnwindModule};
 use object::LittleEndian as LE;
 use object::elf;
@@ -33,26 +33,6 @@ pub struct AltLink<'d> {
     pub path: &'d [u8],
     /// The file's build id.
     pub build_id: &'d [u8],
-}
-
-/// The sections that unwinding needs, as [`UnwindModule`] wants them.
-#[derive(Clone, Debug, Default)]
-#[allow(missing_docs, reason = "see unwinder::UnwindModule")]
-pub struct UnwindSections {
-    pub eh_frame_hdr: Option<Section>,
-    pub eh_frame: Option<Section>,
-    pub debug_frame: Option<Section>,
-    pub text: Option<ObjAddr>,
-    pub got: Option<ObjAddr>,
-    pub entry: Option<ObjAddr>,
-}
-
-impl UnwindSections {
-    /// With what the process adds: where the module is.
-    pub fn into_module(self, id: ModuleId, code: Vec<Range<Addr>>, bias: LoadBias) -> UnwindModule {
-        let Self { eh_frame_hdr, eh_frame, debug_frame, text, got, entry } = self;
-        UnwindModule { id, code, bias, eh_frame_hdr, eh_frame, debug_frame, text, got, entry }
-    }
 }
 
 impl<'d> Elf<'d> {
@@ -200,10 +180,14 @@ impl<'d> Elf<'d> {
         Some(Section { addr: ObjAddr(0), bytes: data.into() })
     }
 
-    /// Everything that unwinding needs, as far as it is there and not compressed (see [`Elf::debug_frame`]).
-    pub fn unwind_sections(&self) -> UnwindSections {
+    /// Everything that unwinding needs, as far as it is there and not compressed (see [`Elf::debug_frame`]): the module without its
+    /// identity and its place in a process.
+    pub fn unwind_sections(&self) -> UnwindModule {
         let eh_frame_hdr = self.eh_frame_hdr();
-        UnwindSections {
+        UnwindModule {
+            id: ModuleId::NONE,
+            code: Vec::new(),
+            bias: LoadBias(0),
             eh_frame: self.section(".eh_frame").or_else(|| self.eh_frame_of(eh_frame_hdr.as_ref()?)),
             debug_frame: self.section(".debug_frame"),
             text: self.section_range(".text").map(|r| r.start),

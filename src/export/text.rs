@@ -3,6 +3,7 @@
 pub(crate) use super::escape::printable;
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::Anomalies;
+use crate::profile::identity::{is_unresolved, without_arguments};
 use std::path::Path;
 
 /// Colours for a terminal, or none.
@@ -320,7 +321,7 @@ pub(crate) fn place(frame: &NamedFrame<'_>, width: usize) -> String {
     match (frame.file, frame.line) {
         (Some(file), 0) => keep_end(&printable(file), width),
         (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
-        (None, _) if crate::profile::identity::is_unresolved(frame.name) => String::new(),
+        (None, _) if is_unresolved(frame.name) => String::new(),
         (None, _) => {
             let module = frame.module.map(|module| keep_end(&basename(&module.path), width.saturating_sub(2)));
             module.map(|module| format!("[{module}]")).unwrap_or_default()
@@ -365,26 +366,10 @@ pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
 
 /// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.
 fn is_wrapper(frame: &NamedFrame<'_>) -> bool {
-    const FUNCTIONS: [&str; 16] = [
-        "xmalloc",
-        "xcalloc",
-        "xrealloc",
-        "xstrdup",
-        "xstrndup",
-        "xmemdup",
-        "xzalloc",
-        "xmallocz",
-        "xmemdupz",
-        "xcharalloc",
-        "xreallocarray",
-        "g_malloc",
-        "g_malloc0",
-        "g_realloc",
-        "g_malloc_n",
-        "g_malloc0_n",
-    ];
-    let bare = frame.name.split_once('(').map_or(frame.name, |(bare, _)| bare);
-    FUNCTIONS.contains(&bare)
+    const FUNCTIONS: &str = "\
+        xmalloc xcalloc xrealloc xstrdup xstrndup xmemdup xzalloc xmallocz xmemdupz xcharalloc xreallocarray \
+        g_malloc g_malloc0 g_realloc g_malloc_n g_malloc0_n";
+    FUNCTIONS.split(' ').any(|function| function == without_arguments(frame.name))
 }
 
 /// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the program's. All, if none

@@ -36,7 +36,7 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::root::TargetRoot;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
-use crate::unwinder::{Section, StackTable, Unwinder};
+use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
 use facts::{Facts, in_process};
 use helper::Late;
 use libc_frames::LibcFrames;
@@ -365,7 +365,7 @@ impl AddressSpace {
         }
         let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
         let Some(Object { facts, bias, file, memory }) = self.object(tid, &mapped, is_program, table) else { return };
-        self.unwinder.add_module(facts.unwind.clone().into_module(id, code.clone(), bias));
+        self.unwinder.add_module(UnwindModule { id, code: code.clone(), bias, ..facts.unwind.clone() });
         for slack in &facts.slack {
             self.add_slack(bias.to_process(slack.addr), slack.size, id);
         }

@@ -8,7 +8,7 @@ use crate::support::allocations::peak_of;
 use crate::support::fixtures;
 use heaptrace::internal::{
     Addr, AllocatorTable, Elf, LoadBias, MemoryImage, ModuleId, ModuleSource, ModuleSymbols, ObjAddr, Regs, Search,
-    Section, Symbolize, Symbolizer, Unwinder, cli, ctl, maps, maps::MapIndex,
+    Section, Symbolize, Symbolizer, UnwindModule, Unwinder, cli, ctl, maps, maps::MapIndex,
 };
 use heaptrace::{Baseline, Suppressions};
 use object::{Object, ObjectSection};
@@ -395,7 +395,7 @@ proptest! {
         bounded(size, || {
             let mut unwinder = Unwinder::new();
             let code = Addr(BIAS + cfi.code.start)..Addr(BIAS + cfi.code.end);
-            unwinder.add_module(sections.into_module(ModuleId(0), vec![code], LoadBias(BIAS)));
+            unwinder.add_module(UnwindModule { id: ModuleId(0), code: vec![code], bias: LoadBias(BIAS), ..sections });
             for _ in 0..2 {
                 assert!(unwinder.unwind_from(&regs, &mut memory, 512).depth <= 512);
                 assert!(unwinder.unwind_at_entry(&regs, &mut memory, 512).depth <= 512);

@@ -6,9 +6,10 @@ use super::named::{Named, extent};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
-use crate::elf::{Elf, Segment, Slack, Symbol, UnwindSections};
+use crate::elf::{Elf, Segment, Slack, Symbol};
 use crate::leaks::roots::ModuleData;
 use crate::symbols::FileVersion;
+use crate::unwinder::UnwindModule;
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::fs::File;
@@ -34,7 +35,7 @@ pub(super) struct Facts {
     pub(super) soname: Option<String>,
     pub(super) segments: Vec<Segment>,
     pub(super) slack: Vec<Slack>,
-    pub(super) unwind: UnwindSections,
+    pub(super) unwind: UnwindModule,
     /// Where a program begins that no dynamic linker loads.
     pub(super) static_entry: Option<ObjAddr>,
     /// What its symbols tell, also those that are in a companion only.
@@ -98,7 +99,7 @@ impl Facts {
 
     /// Bytes of its unwind tables, which are most of it.
     fn size(&self) -> usize {
-        let UnwindSections { eh_frame_hdr, eh_frame, debug_frame, .. } = &self.unwind;
+        let UnwindModule { eh_frame_hdr, eh_frame, debug_frame, .. } = &self.unwind;
         [eh_frame_hdr, eh_frame, debug_frame].into_iter().flatten().map(|section| section.bytes.len()).sum()
     }
 }
