@@ -272,7 +272,7 @@ impl Session {
                 self.stops.held.push((tid, status));
                 Ok(())
             }
-            Action::Gone | Action::Instead(_) => Ok(()),
+            Action::Gone => Ok(()),
         };
         match done {
             Err(error) if !error.is_out_of_reach() => return Err(error),
@@ -291,9 +291,9 @@ impl Session {
             {
                 return Ok(action);
             }
-            match self.decide_in_process(stop)? {
-                Action::Instead(other) => stop.status = other,
-                action => return Ok(action),
+            match self.decide_in_process(stop) {
+                Err(TracerError::Overtaken { status, .. }) => stop.status = status,
+                decided => return decided,
             }
         }
     }

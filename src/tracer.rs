@@ -54,6 +54,14 @@ pub enum TracerError {
         /// The task.
         tid: i32,
     },
+    /// Something else was reported of the task while it was to do something for us: its end, mostly. That is to be handled now.
+    #[error("task {tid} did something else: {status:?}")]
+    Overtaken {
+        /// The task.
+        tid: i32,
+        /// What was reported. If it is a stop, the task is in that stop now.
+        status: status::WaitStatus,
+    },
     /// Any other failure of a system call on a task.
     #[error("could not {operation} task {tid}: {source}")]
     Task {
@@ -156,10 +164,10 @@ impl TracerError {
         }
     }
 
-    /// Whether the task is merely gone, or on its own for now: there is nothing left to be done at its stop, and the next wait
-    /// tells what has become of it.
+    /// Whether the task is merely gone, or on its own for now, or in another stop: there is nothing left to be done at the one
+    /// from before. What has become of it is told by the next wait, or by [`Self::Overtaken`].
     pub const fn is_out_of_reach(&self) -> bool {
-        matches!(self, Self::Died { .. } | Self::Unresponsive { .. })
+        matches!(self, Self::Died { .. } | Self::Unresponsive { .. } | Self::Overtaken { .. })
     }
 
     /// Whether a refusal may be of the moment: see [`seize::seize_all`].

@@ -433,9 +433,7 @@ impl Process {
     pub(super) fn detach_before_call(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
         let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore()?;
-        if let Some(status) = self.retire_sigtrap_fallback(thread)? {
-            return Ok(Action::Instead(status));
-        }
+        self.retire_sigtrap_fallback(thread)?;
         pass_trap_to(thread, raw, at)?;
         self.space.clear_own_code(None);
         self.children.untraced += 1;

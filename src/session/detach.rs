@@ -202,13 +202,9 @@ impl Session {
     /// Detaches from the task in whose stop the session broke off.
     fn detach_served(&mut self) {
         let Some(Serving { tid, status, answer }) = self.stops.serving else { return };
-        let mut stop = self.stops.stop(status, Stopped::regained(tid));
+        let stop = self.stops.stop(status, Stopped::regained(tid));
         match answer {
             None | Some(Action::Hold) => self.detach_task(stop),
-            Some(Action::Instead(status)) => {
-                stop.status = status;
-                self.detach_task(stop);
-            }
             Some(Action::Gone) => self.stops.serving = None,
             Some(Action::Resume(signal)) => self.finish_detach(stop, signal),
             Some(Action::Listen | Action::Detach) => self.finish_detach(stop, 0),

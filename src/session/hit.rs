@@ -3,7 +3,6 @@
 
 use super::observer::{EntryContext, Observed, Seen};
 use super::process::Process;
-use super::stop::Action;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::{Family, Kind};
@@ -12,7 +11,7 @@ use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Return, Returned};
 use crate::event::{EventKind, Missed};
 use crate::memory::ReadMemory;
-use crate::session::space::{ANNOTATION_TAG, AddressSpace, EXIT_TAG, Ensured, OriginalMemory, SIGACTION_TAG};
+use crate::session::space::{ANNOTATION_TAG, AddressSpace, EXIT_TAG, OriginalMemory, SIGACTION_TAG};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
@@ -36,39 +35,30 @@ pub(super) struct Hit<'a> {
 }
 
 impl Process {
-    /// Does what the breakpoint is there for, and notes when the hit has been `counted`. Some: that is all there is to do with the
-    /// thread.
-    pub(super) fn serve_hit(&mut self, hit: &Hit<'_>, stops: &mut Stops, counted: &mut bool) -> Result<Option<Action>> {
+    /// Does what the breakpoint is there for, and notes when the hit has been `counted`.
+    pub(super) fn serve_hit(&mut self, hit: &Hit<'_>, stops: &mut Stops, counted: &mut bool) -> Result<()> {
         let &Hit { tid, thread, raw, at, breakpoint } = hit;
-        if let Some(status) = self.repair_trap(tid, thread, raw, at)? {
-            return Ok(Some(Action::Instead(status)));
-        }
-        if let Some(status) = self.keep_sigtrap_fallback(tid, thread, stops)? {
-            return Ok(Some(Action::Instead(status)));
-        }
+        self.repair_trap(tid, thread, raw, at)?;
+        self.keep_sigtrap_fallback(tid, thread, stops)?;
         let regs = raw.regs();
         if self.was_counted_before_signal(tid, at, regs.sp()) {
             *counted = true;
-            return Ok(None);
+            return Ok(());
         }
         let purposes = breakpoint.purposes;
         if purposes.is_return() {
             self.on_return(tid, at, &regs)?;
         }
-        if let Some(Probe { function, engine: Engine::Trap }) = purposes.entry
-            && let Some(action) = self.on_entry(hit, &regs, function)?
-        {
-            return Ok(Some(action));
+        if let Some(Probe { function, engine: Engine::Trap }) = purposes.entry {
+            self.on_entry(hit, &regs, function)?;
         }
         *counted = true;
         if purposes.loader && self.space.loader_is_consistent() {
             self.settle();
             self.refresh_modules(tid);
         }
-        if purposes.tags & SIGACTION_TAG != 0
-            && let Some(status) = self.on_sigaction(thread, raw)?
-        {
-            return Ok(Some(Action::Instead(status)));
+        if purposes.tags & SIGACTION_TAG != 0 {
+            self.on_sigaction(thread, raw)?;
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
             self.on_annotation(tid, &regs, at, stops)?;
@@ -76,20 +66,18 @@ impl Process {
         if purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(tid, raw, stops)?;
         }
-        if self.space.has_deferred()
-            && let Some(status) = self.space.place_deferred(thread, raw)?
-        {
-            return Ok(Some(Action::Instead(status)));
+        if self.space.has_deferred() {
+            self.space.place_deferred(thread, raw)?;
         }
-        Ok(None)
+        Ok(())
     }
 
-    fn on_entry(&mut self, hit: &Hit<'_>, regs: &Regs, function: FunctionId) -> Result<Option<Action>> {
+    fn on_entry(&mut self, hit: &Hit<'_>, regs: &Regs, function: FunctionId) -> Result<()> {
         let &Hit { tid, thread, raw, at, .. } = hit;
-        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(None) };
+        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let Some(return_addr) = self.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.note_missed_call();
-            return Ok(None);
+            return Ok(());
         };
         if self.observer.events() == 0 && self.cost.known_cpu_ns == 0 {
             self.note_undisturbed_time();
@@ -102,18 +90,17 @@ impl Process {
         if let Some(error) = stack.failure {
             return Err(error);
         }
-        let Observed::WatchReturn(site) = answer else { return Ok(None) };
+        let Observed::WatchReturn(site) = answer else { return Ok(()) };
         match self.space.ensure_return_site(site, thread, raw) {
-            Ok(Ensured::Watched) => {
+            Ok(true) => {
                 self.stop_cost.enters(self.pid, tid);
-                Ok(None)
+                Ok(())
             }
-            Ok(Ensured::Impossible) => {
+            Ok(false) => {
                 self.warn_once(UNSEEN_RETURNS.to_owned());
                 self.observer.observe(Seen::ReturnUnwatchable(task));
-                Ok(None)
+                Ok(())
             }
-            Ok(Ensured::Interrupted(status)) => Ok(Some(Action::Instead(status))),
             Err(error @ TracerError::Unresponsive { .. }) => {
                 self.observer.observe(Seen::EntryComesAgain(task));
                 Err(error)

@@ -182,10 +182,8 @@ impl Process {
                 if was_interrupted {
                     stopped.restart_interrupted_call()?;
                 }
-                if std::mem::take(&mut self.signals.fallback_at_stop)
-                    && let Some(other) = self.install_sigtrap_fallback_first(stopped, stops)?
-                {
-                    return Ok(Action::Instead(other));
+                if std::mem::take(&mut self.signals.fallback_at_stop) {
+                    self.install_sigtrap_fallback_first(stopped, stops)?;
                 }
                 if std::mem::take(&mut self.place_at_stop) {
                     self.space.place_refused()?;

@@ -22,7 +22,7 @@ use crate::addr::Addr;
 use crate::patches::PcLocation;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, Stopped, Waited};
-use crate::tracer::remote::{Caller, KernelAction, RemoteCall};
+use crate::tracer::remote::{Caller, KernelAction};
 use crate::tracer::sigtrap_fallback::{self, Disturbance, SigtrapFallback};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control, insist, procfs};
@@ -72,15 +72,16 @@ impl Session {
                         self.stops.serving = Some(Serving { tid, status, answer: None });
                         process.space.memory.stands_still(Some(tid));
                         let called = match learns {
-                            true => {
-                                process.home_of(&stopped).and_then(|home| process.learn_trap_action(&stopped, home))
-                            }
+                            true => process
+                                .resume_registers(&stopped)
+                                .and_then(|resume| process.learn_trap_action(&stopped, resume)),
                             false => process.keep_sigtrap_fallback(tid, &stopped, &self.stops),
                         };
                         let status = match called {
-                            Ok(other) => other.unwrap_or(status),
+                            Err(TracerError::Overtaken { status, .. }) => status,
                             Err(error) if error.is_out_of_reach() => status,
                             Err(error) => return Err(error),
+                            Ok(()) => status,
                         };
                         let stop = self.stops.stop(status, stopped);
                         return self.on_stop(stop);
@@ -98,24 +99,18 @@ impl Session {
 }
 
 impl Process {
-    /// A thread stands at a breakpoint: installs the handler, or installs it again, or takes it out. Some: the thread's end was
-    /// reported instead.
-    pub(super) fn keep_sigtrap_fallback(
-        &mut self,
-        tid: i32,
-        thread: &Stopped,
-        stops: &Stops,
-    ) -> Result<Option<WaitStatus>> {
+    /// A thread stands at a breakpoint: installs the handler, or installs it again, or takes it out.
+    pub(super) fn keep_sigtrap_fallback(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let handler = match self.signals.fallback {
-            FallbackState::Never => return Ok(None),
+            FallbackState::Never => return Ok(()),
             FallbackState::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => {
-                return Ok(None);
+                return Ok(());
             }
             _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_sharer(tid, thread),
             FallbackState::Set(handler, _) => {
                 if procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0) {
                     self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
-                    return Ok(None);
+                    return Ok(());
                 }
                 handler
             }
@@ -123,13 +118,13 @@ impl Process {
                 // Back at a breakpoint, the thread is done with what the handler had to be taken out for.
                 self.signals.yielded.remove(&tid);
                 if !self.signals.yielded.is_empty() || !self.leaves_trap_alone() {
-                    return Ok(None);
+                    return Ok(());
                 }
                 match self.prepare_sigtrap_fallback()? {
                     Some(handler) => handler,
                     None => {
                         self.signals.fallback = FallbackState::Never;
-                        return Ok(None);
+                        return Ok(());
                     }
                 }
             }
@@ -137,16 +132,15 @@ impl Process {
         // A filter may kill the program for a system call that it would never make itself.
         if procfs::has_seccomp(tid) {
             self.signals.fallback = FallbackState::Never;
-            return Ok(None);
+            return Ok(());
         }
         // Not afterwards: it may be installed although the call is broken off.
         self.signals.fallback = FallbackState::Set(handler, None);
         self.space.code.tell_fallback(Some(handler));
-        let home = self.home_of(thread)?;
-        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
+        let resume = self.resume_registers(thread)?;
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
         match handler.install(&mut caller)? {
-            RemoteCall::Ended(status) => return Ok(Some(status)),
-            RemoteCall::Done(0) => {
+            0 => {
                 self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
                 self.note_handler_installed();
                 // From now on the program can do without us.
@@ -155,13 +149,13 @@ impl Process {
                     self.teardown.exit_kill = false;
                 }
             }
-            RemoteCall::Done(error) => {
+            error => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
                 self.signals.fallback = FallbackState::Never;
                 self.space.code.tell_fallback(None);
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// A new image gets no breakpoint before it has the handler.
@@ -181,14 +175,10 @@ impl Process {
         self.interrupt(tid)
     }
 
-    /// That stop: afterwards the breakpoints are placed. Some: the thread's end was reported instead.
-    pub(super) fn install_sigtrap_fallback_first(
-        &mut self,
-        thread: &Stopped,
-        stops: &Stops,
-    ) -> Result<Option<WaitStatus>> {
+    /// That stop: afterwards the breakpoints are placed.
+    pub(super) fn install_sigtrap_fallback_first(&mut self, thread: &Stopped, stops: &Stops) -> Result<()> {
         let kept = self.keep_sigtrap_fallback(thread.tid(), thread, stops);
-        if matches!(kept, Ok(Some(_))) {
+        if matches!(kept, Err(TracerError::Overtaken { .. })) {
             return kept;
         }
         self.space.place_held_back()?;
@@ -213,35 +203,31 @@ impl Process {
     }
 
     /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it has hit.
-    pub(super) fn home_of(&self, thread: &Stopped) -> Result<RawRegs> {
+    pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
         let location = self.space.locate(Addr(raw.0.rip));
         let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
         Ok(if has_hit { raw.before_trap() } else { raw })
     }
 
-    fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<Option<WaitStatus>> {
-        let home = self.home_of(thread)?;
-        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
-        match handler.remove(&mut caller)? {
-            RemoteCall::Ended(status) => Ok(Some(status)),
-            RemoteCall::Done(_) => {
-                self.signals.fallback = FallbackState::Unset;
-                self.space.code.tell_fallback(None);
-                Ok(None)
-            }
-        }
+    fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
+        let resume = self.resume_registers(thread)?;
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
+        handler.remove(&mut caller)?;
+        self.signals.fallback = FallbackState::Unset;
+        self.space.code.tell_fallback(None);
+        Ok(())
     }
 
-    /// Puts the program's own action back: takes the handler out, if it may be there. Some: the thread's end was reported instead.
-    pub(super) fn retire_sigtrap_fallback(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    /// Puts the program's own action back: takes the handler out, if it may be there.
+    pub(super) fn retire_sigtrap_fallback(&mut self, thread: &Stopped) -> Result<()> {
         match self.signals.fallback.handler() {
             Some(handler) => self.remove_sigtrap_fallback(thread, handler),
             None if self.has_lost_ignoring() => {
-                let home = self.home_of(thread)?;
-                self.set_trap_action(thread, home, IGNORING)
+                let resume = self.resume_registers(thread)?;
+                self.set_trap_action(thread, resume, IGNORING)
             }
-            None => Ok(None),
+            None => Ok(()),
         }
     }
 
@@ -253,7 +239,7 @@ impl Process {
     }
 
     /// The program asks for SIGTRAP's action, or sets it: it must find its own.
-    pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<()> {
         if !self.shares_trap_action(thread.tid()) {
             return self.retire_sigtrap_fallback_of_sharer(thread);
         }
@@ -265,7 +251,7 @@ impl Process {
     pub(super) fn deliver_trap(&mut self, tid: i32, thread: &Stopped) -> Result<Action> {
         self.before_signal(tid, thread)?;
         let shares = self.shares_trap_action(tid);
-        let ended = if shares && self.ignores_trap() {
+        if shares && self.ignores_trap() {
             // What somebody has sent (SI_USER and the like) is ignored.
             if thread.signal_code()? <= 0 {
                 return Ok(Action::Resume(0));
@@ -274,17 +260,14 @@ impl Process {
             self.signals.trap_mask.action = TrapAction::Default;
             self.signals.fallback = FallbackState::Unset;
             self.space.code.tell_fallback(None);
-            let home = self.home_of(thread)?;
-            self.set_trap_action(thread, home, DEFAULT)?
+            let resume = self.resume_registers(thread)?;
+            self.set_trap_action(thread, resume, DEFAULT)?;
         } else if shares && self.signals.fallback.handler().is_some()
             || !shares && self.has_sigtrap_fallback_of_sharer(tid)
         {
-            self.yield_trap_action(thread)?
+            self.yield_trap_action(thread)?;
         } else {
             return Ok(Action::Resume(SIGTRAP));
-        };
-        if let Some(status) = ended {
-            return Ok(Action::Instead(status));
         }
         // The remote call has used up the stop at which the signal could be delivered.
         control::send_to_thread(procfs::thread_group(tid)?.unwrap_or(self.pid), tid, SIGTRAP)?;
@@ -301,7 +284,7 @@ impl Process {
         if is_as_it_was || procfs::has_seccomp(child.tid()) {
             return Ok(());
         }
-        handler.remove(&mut Caller { thread: child, home: child.registers()?, code: handler.call, memory })?;
+        handler.remove(&mut Caller { thread: child, resume: child.registers()?, code: handler.call, memory })?;
         Ok(())
     }
 
@@ -353,7 +336,7 @@ impl Process {
             return true;
         }
         let retired = insist(|| match shares {
-            true if !self.has_handler_to_retire() => Ok(None),
+            true if !self.has_handler_to_retire() => Ok(()),
             true => self.retire_sigtrap_fallback(thread),
             false => self.retire_sigtrap_fallback_of_sharer(thread),
         });

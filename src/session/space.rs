@@ -34,7 +34,6 @@ use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::root::TargetRoot;
-use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, files, procfs};
 use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
 use facts::{Facts, in_process};
@@ -56,17 +55,6 @@ pub fn is_64_bit(tid: i32) -> bool {
     }
     // ELF header: class at 4 (2 = 64-bit), machine at 18 (62 = x86-64).
     header[4] == 2 && header[18] == 62
-}
-
-/// Result of [`AddressSpace::ensure_return_site`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ensured {
-    /// The return will be seen.
-    Watched,
-    /// No breakpoint can be set there.
-    Impossible,
-    /// The thread's end was reported meanwhile: this status is to be handled instead.
-    Interrupted(WaitStatus),
 }
 
 /// A module that is loaded now.
@@ -509,10 +497,10 @@ impl AddressSpace {
         Some((module.bias.to_process(probe.addr), module.id))
     }
 
-    fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<Option<WaitStatus>> {
+    fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<()> {
         if self.holds_back {
             self.deferred.push(probe);
-            return Ok(None);
+            return Ok(());
         }
         let purpose = match probe.to_place {
             ToPlace::Entry(entry) => Purpose::Entry(Probe::trap(entry.function)),
@@ -526,10 +514,14 @@ impl AddressSpace {
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
+            Err(error @ TracerError::Overtaken { .. }) => {
+                self.deferred.push(probe);
+                return Err(error);
+            }
             placed => placed?,
         };
         match placed {
-            Placed::Done => {
+            Placed::Done(()) => {
                 if let ToPlace::Entry(entry) = probe.to_place {
                     self.note_placed(probe.addr, entry);
                 }
@@ -540,22 +532,16 @@ impl AddressSpace {
                 let missed = format!("no probe could be placed at {place}: calls of that function are missed");
                 if probe.to_place.is_needed_to_see_all() { self.blind(missed) } else { self.warnings.push(missed) }
             }
-            Placed::Interrupted(status) => {
-                self.deferred.push(probe);
-                return Ok(Some(status));
-            }
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Places what had to wait for a thread at a breakpoint. Some: the thread's end was reported instead.
-    pub fn place_deferred(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<Option<WaitStatus>> {
+    /// Places what had to wait for a thread at a breakpoint.
+    pub fn place_deferred(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
         while let Some(probe) = self.deferred.pop() {
-            if let Some(status) = self.place_or_defer(probe, Some((thread, raw)))? {
-                return Ok(Some(status));
-            }
+            self.place_or_defer(probe, Some((thread, raw)))?;
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Places what had to wait for a thread that stands still, wherever it does.

@@ -7,7 +7,8 @@ use crate::tracer::status::WaitStatus;
 /// A task that has stopped and is to be answered.
 #[derive(Debug)]
 pub(super) struct Stop {
-    /// What was reported; while it is answered, another status may take its place ([`Action::Instead`]).
+    /// What was reported; while it is answered, another status may take its place
+    /// ([`TracerError::Overtaken`](crate::tracer::TracerError::Overtaken)).
     pub(super) status: WaitStatus,
     /// By which the task is asked for things, and goes on.
     pub(super) stopped: Stopped,
@@ -33,8 +34,6 @@ pub(super) enum Action {
     Detach,
     /// It is gone; there is nothing left to resume.
     Gone,
-    /// It is in another stop meanwhile: that is to be answered.
-    Instead(WaitStatus),
     /// It is a new process, whose parent has not told of it yet: it waits for that.
     Hold,
 }

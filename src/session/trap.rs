@@ -39,8 +39,7 @@ impl Process {
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         let mut counted = false;
         match self.serve_hit(hit, stops, &mut counted) {
-            Ok(None) => {}
-            Ok(Some(action)) => return Ok(action),
+            Ok(()) => {}
             Err(error) if error.is_out_of_reach() => {
                 self.expect_again(hit, &error, counted);
                 return Err(error);
@@ -101,19 +100,18 @@ impl Process {
             }
         }
         let pad = match breakpoint.pad {
-            Some(pad) => Ok(pad),
+            Some(pad) => Placed::Done(pad),
             None => self.space.write_pad(at, Some((thread, raw)))?,
         };
         match pad {
-            Ok(pad) => {
+            Placed::Done(pad) => {
                 if let Some(breakpoint) = self.space.breakpoints.get_mut(at) {
                     breakpoint.pad = Some(pad);
                 }
                 pass_trap_to(thread, raw, pad)?;
             }
-            Err(Placed::Interrupted(status)) => return Ok(Action::Instead(status)),
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own address.
-            Err(_) => {
+            Placed::Impossible | Placed::NoRoom => {
                 self.space.lift(at)?;
                 self.note_missed_call();
                 pass_trap_to(thread, raw, at)?;

@@ -11,22 +11,22 @@ use super::process::Process;
 use super::signalstate::{IGNORING, SIGTRAP_BIT, Seen, TrapAction, bit};
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
-use crate::session::space::Ensured;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::remote::{KernelAction, RemoteCall};
+use crate::tracer::remote::KernelAction;
 use crate::tracer::sigtrap_fallback::IGNORE;
-use crate::tracer::status::{SIGTRAP, WaitStatus};
-use crate::tracer::{Result, procfs};
+use crate::tracer::status::SIGTRAP;
+use crate::tracer::{Result, TracerError, procfs};
 
 /// Every this many hits of a breakpoint the mask is looked at again: it costs 0.7 µs.
 const SAMPLE: u32 = 64;
 
-/// SIGKILL and SIGSTOP can't be blocked; glibc keeps 32 and 33 for itself and leaves them open.
-const UNTOLD: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
+/// What a mask with "all signals" blocked may leave open: SIGKILL and SIGSTOP can't be blocked, glibc keeps 32 and 33 for itself, and a
+/// trap opens SIGTRAP.
+const MAY_BE_UNBLOCKED: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
 
 /// Whether SIGTRAP must have been blocked too: all else is.
 const fn looks_forced_open(mask: u64) -> bool {
-    mask & SIGTRAP_BIT == 0 && mask | UNTOLD == u64::MAX
+    mask & SIGTRAP_BIT == 0 && mask | MAY_BE_UNBLOCKED == u64::MAX
 }
 
 /// What a trap has left of the handler for SIGTRAP, the program's or ours.
@@ -49,22 +49,15 @@ const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel has reset t
                              it could not be put back: a SIGTRAP would end the program now";
 
 impl Process {
-    /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it. Some:
-    /// the thread's end was reported instead.
-    pub(super) fn repair_trap(
-        &mut self,
-        tid: i32,
-        thread: &Stopped,
-        raw: &RawRegs,
-        at: Addr,
-    ) -> Result<Option<WaitStatus>> {
+    /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it.
+    pub(super) fn repair_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
         let seen = self.signals.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
         let careful =
             self.signals.trap_mask.action != TrapAction::Default || self.signals.trap_mask.blocking.contains_key(&tid);
         let look = careful || seen.blocked || seen.hits.is_multiple_of(SAMPLE);
         seen.hits = seen.hits.wrapping_add(1);
         if !look {
-            return Ok(None);
+            return Ok(());
         }
         let handler = if careful { self.handler_at_trap(tid) } else { HandlerAtTrap::None };
         let mask = thread.signal_mask()?;
@@ -83,25 +76,24 @@ impl Process {
         } else if mask & SIGTRAP_BIT == 0 {
             self.signals.trap_mask.blocking.remove(&tid);
         }
-        let repaired = match self.signals.trap_mask.action {
-            TrapAction::Default => None,
+        match self.signals.trap_mask.action {
+            TrapAction::Default => {}
             // Our handler stands there meanwhile: see [`super::sigtrap_fallback`].
-            TrapAction::Known([IGNORE, ..]) if self.shares_trap_action(tid) => None,
+            TrapAction::Known([IGNORE, ..]) if self.shares_trap_action(tid) => {}
             TrapAction::Known(action) if action[0] == IGNORE || handler == HandlerAtTrap::Reset => {
-                self.set_trap_action(thread, raw.before_trap(), action)?
+                self.set_trap_action(thread, raw.before_trap(), action)?;
             }
-            TrapAction::Known(_) => None,
+            TrapAction::Known(_) => {}
             TrapAction::Unknown if handler == HandlerAtTrap::Reset => {
                 self.warn_once(HANDLER_LOST.to_owned());
                 self.signals.trap_mask.action = TrapAction::Default;
-                None
             }
             TrapAction::Unknown => self.learn_trap_action(thread, raw.before_trap())?,
-        };
+        }
         if careful {
             self.signals.trap_mask.resumed.insert(tid, self.signals.trap_mask.installed);
         }
-        Ok(repaired)
+        Ok(())
     }
 
     /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see [`super::sigtrap_fallback`].
@@ -176,7 +168,10 @@ impl Process {
     /// A thread that is about to be detached from has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
     /// should that come instead, is told by the requests that follow.
     pub(super) fn repair_trap_for_detach(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
-        self.repair_trap(thread.tid(), thread, raw, at).map(drop)
+        match self.repair_trap(thread.tid(), thread, raw, at) {
+            Err(TracerError::Overtaken { .. }) => Ok(()),
+            repaired => repaired,
+        }
     }
 
     /// After a detach: tells what could not be kept.
@@ -194,20 +189,18 @@ impl Process {
 
     /// A thread enters sigaction(2). If it is about SIGTRAP, the outcome is asked for at its return, which is made to stop;
     /// or taken from the arguments where a stop itself would undo it.
-    pub(super) fn on_sigaction(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<Option<WaitStatus>> {
+    pub(super) fn on_sigaction(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
         let (signal, action) = (raw.0.rdi, raw.0.rsi);
         if signal != SIGTRAP as u64 {
-            return Ok(None);
+            return Ok(());
         }
-        if let Some(status) = self.yield_trap_action(thread)? {
-            return Ok(Some(status));
-        }
+        self.yield_trap_action(thread)?;
         if !self.shares_trap_action(thread.tid()) {
             self.note_own_action_of_sharer(thread.tid(), action != 0);
-            return Ok(None);
+            return Ok(());
         }
         if action == 0 {
-            return Ok(None);
+            return Ok(());
         }
         let handler = self.space.memory.read_u64(Addr(action));
         self.signals.trap_mask.action = match handler {
@@ -215,11 +208,8 @@ impl Process {
             Some(IGNORE) => TrapAction::Known(IGNORING),
             _ => TrapAction::Unknown,
         };
-        let Some(return_addr) = self.space.memory.read_word_uncached(Addr(raw.0.rsp)) else { return Ok(None) };
-        match self.space.ensure_return_site(Addr(return_addr), thread, raw)? {
-            Ensured::Interrupted(status) => Ok(Some(status)),
-            Ensured::Watched | Ensured::Impossible => Ok(None),
-        }
+        let Some(return_addr) = self.space.memory.read_word_uncached(Addr(raw.0.rsp)) else { return Ok(()) };
+        self.space.ensure_return_site(Addr(return_addr), thread, raw).map(drop)
     }
 
     /// At attach, and in a new image: what the program does with SIGTRAP so far.
@@ -243,18 +233,17 @@ impl Process {
         self.signals.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.pid)
     }
 
-    /// Asks for SIGTRAP's action, by a thread that goes on with the registers `home`. Some: its end was reported instead.
-    pub(super) fn learn_trap_action(&mut self, thread: &Stopped, home: RawRegs) -> Result<Option<WaitStatus>> {
+    /// Asks for SIGTRAP's action, by a thread that goes on with the registers `resume`.
+    pub(super) fn learn_trap_action(&mut self, thread: &Stopped, resume: RawRegs) -> Result<()> {
         // A filter may kill the program for a system call that it would never make itself.
         if procfs::has_seccomp(thread.tid()) {
-            return Ok(None);
+            return Ok(());
         }
-        let Some(mut caller) = self.space.caller(thread, home)? else { return Ok(None) };
+        let Some(mut caller) = self.space.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         let called = caller.exchange_signal_action(SIGTRAP, Addr(0), scratch.at)?;
         match called {
-            RemoteCall::Ended(status) => return Ok(Some(status)),
-            RemoteCall::Done(0) => {
+            0 => {
                 let mut action = [0; 4];
                 for (at, word) in (0..).zip(&mut action) {
                     *word = caller.memory.read_word_uncached(scratch.at.add(8 * at)).unwrap_or(0);
@@ -262,36 +251,26 @@ impl Process {
                 self.signals.trap_mask.action =
                     if action[0] == 0 { TrapAction::Default } else { TrapAction::Known(action) };
             }
-            RemoteCall::Done(_) => self.signals.trap_mask.action = TrapAction::Default,
+            _ => self.signals.trap_mask.action = TrapAction::Default,
         }
-        caller.return_stack(&scratch)?;
-        Ok(None)
+        caller.return_stack(&scratch)
     }
 
-    /// Lets a thread that goes on with the registers `home` set SIGTRAP's action. Some: its end was reported instead.
-    pub(super) fn set_trap_action(
-        &mut self,
-        thread: &Stopped,
-        home: RawRegs,
-        action: KernelAction,
-    ) -> Result<Option<WaitStatus>> {
+    /// Lets a thread that goes on with the registers `resume` set SIGTRAP's action.
+    pub(super) fn set_trap_action(&mut self, thread: &Stopped, resume: RawRegs, action: KernelAction) -> Result<()> {
         // As above.
         if procfs::has_seccomp(thread.tid()) {
             let lost = if action[0] == IGNORE { IGNORING_LOST } else { HANDLER_LOST };
             self.warn_once(lost.to_owned());
-            return Ok(None);
+            return Ok(());
         }
-        let Some(mut caller) = self.space.caller(thread, home)? else { return Ok(None) };
+        let Some(mut caller) = self.space.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         caller.put_action(&scratch, action)?;
-        match caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))? {
-            RemoteCall::Ended(status) => Ok(Some(status)),
-            RemoteCall::Done(_) => {
-                caller.return_stack(&scratch)?;
-                self.note_handler_installed();
-                Ok(None)
-            }
-        }
+        caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;
+        caller.return_stack(&scratch)?;
+        self.note_handler_installed();
+        Ok(())
     }
 }
 
@@ -302,7 +281,7 @@ mod tests {
     #[test]
     fn t07_only_a_mask_with_all_others_blocked_is_repaired() {
         assert!(looks_forced_open(!(SIGTRAP_BIT | bit(9) | bit(19))));
-        assert!(looks_forced_open(!UNTOLD));
+        assert!(looks_forced_open(!MAY_BE_UNBLOCKED));
         assert!(!looks_forced_open(u64::MAX));
         assert!(!looks_forced_open(0));
         assert!(!looks_forced_open(!(SIGTRAP_BIT | bit(2))));

@@ -9,9 +9,8 @@ use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
 use super::tasks::Role;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
-use crate::tracer::remote::{Caller, RemoteCall};
+use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
-use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -43,40 +42,34 @@ impl Process {
         self.sigtrap_fallback_of_sharer(tid).is_some()
     }
 
-    /// A child that shares the memory stands at a breakpoint: installs the handler if it has none. Some: its end was reported
-    /// instead.
-    pub(super) fn keep_sigtrap_fallback_of_sharer(&mut self, tid: i32, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    /// A child that shares the memory stands at a breakpoint: installs the handler if it has none.
+    pub(super) fn keep_sigtrap_fallback_of_sharer(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         if self.signals.sharers.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
-            return Ok(None);
+            return Ok(());
         }
         self.signals.sharers.looked.insert(tid, Instant::now());
         let has = |key| procfs::status_signals(tid, key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         // Where it is blocked the handler would be of no use.
         if has("SigCgt") || has("SigIgn") || has("SigBlk") || procfs::has_seccomp(tid) {
-            return Ok(None);
+            return Ok(());
         }
-        let Some(handler) = self.prepare_sigtrap_fallback()? else { return Ok(None) };
+        let Some(handler) = self.prepare_sigtrap_fallback()? else { return Ok(()) };
         self.space.code.tell_fallback_of_others(handler);
-        let home = self.home_of(thread)?;
-        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
-        match handler.install(&mut caller)? {
-            RemoteCall::Ended(status) => return Ok(Some(status)),
-            RemoteCall::Done(_) => self.note_handler_installed(),
-        }
-        Ok(None)
+        let resume = self.resume_registers(thread)?;
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
+        handler.install(&mut caller)?;
+        self.note_handler_installed();
+        Ok(())
     }
 
-    /// Takes the handler out of a child that shares the memory, if it may be there. Some: its end was reported instead.
-    pub(super) fn retire_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped) -> Result<Option<WaitStatus>> {
+    /// Takes the handler out of a child that shares the memory, if it may be there.
+    pub(super) fn retire_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped) -> Result<()> {
         let tid = thread.tid();
-        let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(None) };
+        let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(()) };
         self.signals.sharers.looked.insert(tid, Instant::now());
-        let home = self.home_of(thread)?;
-        let mut caller = Caller { thread, home, code: handler.call, memory: &mut self.space.memory };
-        match handler.remove(&mut caller)? {
-            RemoteCall::Ended(status) => Ok(Some(status)),
-            RemoteCall::Done(_) => Ok(None),
-        }
+        let resume = self.resume_registers(thread)?;
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
+        handler.remove(&mut caller).map(drop)
     }
 
     /// The first stop of a child that shares the memory, of a program that ignores SIGTRAP: so does the child.

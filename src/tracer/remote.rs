@@ -12,16 +12,6 @@ use super::status::WaitStatus;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 
-/// How a remote call ended.
-#[derive(Debug)]
-pub enum RemoteCall {
-    /// The kernel's answer (−errno for failures). The thread stands where it stood, with its registers as before.
-    Done(i64),
-    /// The thread is ending: this status was reported instead, and must be handled like any other. If it is a stop, the
-    /// thread is in that stop now.
-    Ended(WaitStatus),
-}
-
 /// A stopped thread that can make a system call for us.
 #[derive(Debug)]
 pub struct Caller<'a> {
@@ -29,7 +19,7 @@ pub struct Caller<'a> {
     pub thread: &'a Stopped,
     /// The registers with which it goes on afterwards. An interrupted system call is made once more. If it has hit a breakpoint
     /// of ours: in front of that, see [`RawRegs::before_trap`].
-    pub home: RawRegs,
+    pub resume: RawRegs,
     /// Where [`code::SIZE`] bytes of executable memory hold the [`code::image`] of an earlier call, or of none.
     pub code: Addr,
     /// The thread's memory.
@@ -38,9 +28,9 @@ pub struct Caller<'a> {
 
 /// A thread that is busy for us. However that ends, by an error or a panic too, it gets its registers and mask back: dropping
 /// this sees to it.
-struct Errand<'a> {
+struct CallInProgress<'a> {
     thread: &'a Stopped,
-    home: RawRegs,
+    resume: RawRegs,
     mask: u64,
     /// It is not stopped for a signal any more, which would be delivered without us.
     clear: bool,
@@ -60,21 +50,23 @@ struct Errand<'a> {
 }
 
 impl Caller<'_> {
-    /// Lets the thread make system call `number`. Any signal that it has stopped for is used up.
+    /// Lets the thread make system call `number`, and returns the kernel's answer (−errno for failures). Then the thread stands where
+    /// it stood, with its registers as before. Any signal that it has stopped for is used up.
     ///
     /// All signals are blocked meanwhile, so none is delivered at an address that the program does not know. The thread is
     /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
     ///
     /// # Errors
-    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Died`] if the thread is gone without a status;
-    /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `home`.
-    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<RemoteCall> {
+    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Overtaken`] if it ends instead, or stops in
+    /// another way; [`TracerError::Died`] if the thread is gone without a status;
+    /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `resume`.
+    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64> {
         let thread = self.thread;
         self.require_code_unused()?;
-        let home = self.home.repeating_system_call().unwrap_or(self.home);
+        let resume = self.resume.repeating_system_call().unwrap_or(self.resume);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
-        if let Err(error) = super::code::write(self.memory, self.code, &code::image(&home.regs(), mask)) {
+        if let Err(error) = super::code::write(self.memory, self.code, &code::image(&resume.regs(), mask)) {
             // The call itself is always the same. Where nothing can be written any more it has to be made without a way back: what
             // is to be taken out stays behind otherwise.
             let mut present = [0; code::CALL.len()];
@@ -83,9 +75,9 @@ impl Caller<'_> {
             }
             tracing::debug!("{error}");
         }
-        let mut errand = Errand {
+        let mut call = CallInProgress {
             thread,
-            home,
+            resume,
             mask,
             clear,
             sent: false,
@@ -97,31 +89,23 @@ impl Caller<'_> {
             faulted: false,
             over: false,
         };
-        match errand.make(self.code, number, arguments) {
-            Ok(None) => {}
-            Ok(Some(status)) => {
-                errand.over = true;
-                return Ok(RemoteCall::Ended(status));
+        call.make(self.code, number, arguments).inspect_err(|error| {
+            // It is in another stop, or gone; or it goes on by itself, by the way back behind the call.
+            call.over = error.is_out_of_reach();
+            if matches!(error, TracerError::Unresponsive { .. }) {
+                self.memory.late_caller = Some(thread.tid());
             }
-            Err(error) => {
-                // Its end is to be reported to whoever waits next; or it goes on by itself, by the way back behind the call.
-                errand.over = error.is_out_of_reach();
-                if matches!(error, TracerError::Unresponsive { .. }) {
-                    self.memory.late_caller = Some(thread.tid());
-                }
-                return Err(error);
-            }
-        }
+        })?;
         let result = thread.registers()?.regs().result().cast_signed();
-        errand.give_back()?;
-        Ok(RemoteCall::Done(result))
+        call.give_back()?;
+        Ok(result)
     }
 
     /// Makes sure that no thread is still on its way through the code: it would go back to where this one belongs.
     fn require_code_unused(&mut self) -> Result<()> {
         let tid = self.thread.tid();
         let is_inside = |pc: u64| (self.code.0..self.code.0 + code::SIZE as u64).contains(&pc);
-        let is_used = is_inside(self.home.0.rip)
+        let is_used = is_inside(self.resume.0.rip)
             || self.memory.late_caller.is_some_and(|late| {
                 late != tid
                     && match procfs::whereabouts(late, late) {
@@ -142,7 +126,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// As for [`Self::call`].
-    pub fn map_code(&mut self, at: Addr, size: u64) -> Result<RemoteCall> {
+    pub fn map_code(&mut self, at: Addr, size: u64) -> Result<i64> {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         self.call(libc::SYS_mmap, [at.0, size, protection as u64, flags as u64, u64::MAX, 0])
@@ -153,14 +137,14 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// As for [`Self::call`].
-    pub fn exchange_signal_action(&mut self, signal: i32, new: Addr, old: Addr) -> Result<RemoteCall> {
+    pub fn exchange_signal_action(&mut self, signal: i32, new: Addr, old: Addr) -> Result<i64> {
         self.call(libc::SYS_rt_sigaction, [signal as u64, new.0, old.0, 8, 0, 0])
     }
 
     /// Borrows a little of the thread's stack, to pass an action of a signal there.
     pub fn borrow_stack(&self) -> Scratch {
         // Below the red zone.
-        let at = Addr(self.home.0.rsp.wrapping_sub(512));
+        let at = Addr(self.resume.0.rsp.wrapping_sub(512));
         let mut saved = [0; size_of::<KernelAction>()];
         // A small alternate stack may have the program's data there.
         let kept = self.memory.read_uncached(at, &mut saved) == saved.len();
@@ -194,19 +178,17 @@ pub struct Scratch {
     saved: Option<[u8; size_of::<KernelAction>()]>,
 }
 
-impl Errand<'_> {
-    /// Lets the thread make the call. Some: it is ending instead.
-    fn make(&mut self, code: Addr, number: i64, arguments: [u64; 6]) -> Result<Option<WaitStatus>> {
+impl CallInProgress<'_> {
+    /// Lets the thread make the call.
+    fn make(&mut self, code: Addr, number: i64, arguments: [u64; 6]) -> Result<()> {
         if !self.clear {
             // If we are killed now, the SIGTRAP fallback leaves the thread there: see `Stopped::pass_trap`.
-            let mut waiting = self.home;
+            let mut waiting = self.resume;
             waiting.0.eflags |= RESUME_FLAG;
             self.thread.set_registers(&waiting)?;
-            if let Some(status) = self.use_up_signal()? {
-                return Ok(Some(status));
-            }
+            self.use_up_signal()?;
         }
-        let mut changed = self.home;
+        let mut changed = self.resume;
         let r = &mut changed.0;
         r.rip = code.0;
         r.rax = number.cast_unsigned();
@@ -219,8 +201,8 @@ impl Errand<'_> {
         self.complete()
     }
 
-    /// Has the thread stop once more without having run, and so without its signal. Some: something else has come instead.
-    fn use_up_signal(&mut self) -> Result<Option<WaitStatus>> {
+    /// Has the thread stop once more without having run, and so without its signal.
+    fn use_up_signal(&mut self) -> Result<()> {
         while !self.clear {
             if !self.running {
                 ptrace::interrupt(self.thread.tid())?;
@@ -230,14 +212,14 @@ impl Errand<'_> {
             match self.wait()? {
                 (WaitStatus::EventStop, true) => self.clear = true,
                 (WaitStatus::GroupStop(_), true) => (self.clear, self.in_group_stop) = (true, true),
-                (status, _) => return Ok(Some(status)),
+                (status, _) => return Err(self.overtaken(status)),
             }
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Lets the thread run until it has left the system call. Some: it is ending instead. May be called again after an error.
-    fn complete(&mut self) -> Result<Option<WaitStatus>> {
+    /// Lets the thread run until it has left the system call. May be called again after an error.
+    fn complete(&mut self) -> Result<()> {
         let tid = self.thread.tid();
         while !self.left {
             if !self.running {
@@ -245,7 +227,7 @@ impl Errand<'_> {
                 self.running = true;
             }
             match self.wait()? {
-                (status, false) => return Ok(Some(status)),
+                (status, false) => return Err(self.overtaken(status)),
                 // The guardian traces without the option that tells them from a signal.
                 (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) if !self.entered => self.entered = true,
                 (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) => self.left = true,
@@ -259,10 +241,14 @@ impl Errand<'_> {
                 (WaitStatus::Signal(signal), _) => self.stop_again = signal,
                 (WaitStatus::GroupStop(_), _) => self.in_group_stop = true,
                 (WaitStatus::EventStop, _) => {}
-                (status, _) => return Ok(Some(status)),
+                (status, _) => return Err(self.overtaken(status)),
             }
         }
-        Ok(None)
+        Ok(())
+    }
+
+    fn overtaken(&self, status: WaitStatus) -> TracerError {
+        TracerError::Overtaken { tid: self.thread.tid(), status }
     }
 
     /// The next that is reported of the thread, and whether it is a stop.
@@ -280,7 +266,7 @@ impl Errand<'_> {
     /// The mask first: with its registers the thread loses its own way back to it.
     fn give_back(&mut self) -> Result<()> {
         self.thread.set_signal_mask(self.mask)?;
-        self.thread.set_registers(&self.home)?;
+        self.thread.set_registers(&self.resume)?;
         self.over = true;
         let tid = self.thread.tid();
         if self.stop_again != 0 {
@@ -295,18 +281,18 @@ impl Errand<'_> {
     }
 
     /// After a failure: has the thread stop where its registers can be given back.
-    fn break_off(&mut self) -> Result<Option<WaitStatus>> {
+    fn break_off(&mut self) -> Result<()> {
         match (self.sent, self.running) {
             (true, _) if !self.faulted => self.complete(),
             (false, true) => self.use_up_signal(),
-            _ => Ok(None),
+            _ => Ok(()),
         }
     }
 }
 
-impl Drop for Errand<'_> {
+impl Drop for CallInProgress<'_> {
     fn drop(&mut self) {
-        if self.over || !matches!(self.break_off(), Ok(None)) {
+        if self.over || self.break_off().is_err() {
             return;
         }
         if let Err(error) = self.give_back() {

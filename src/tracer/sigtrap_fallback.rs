@@ -12,7 +12,7 @@ use super::code;
 use super::memory::TargetMemory;
 use super::procfs;
 use super::ptrace;
-use super::remote::{Caller, RemoteCall};
+use super::remote::Caller;
 use super::{Result, status::SIGTRAP};
 use crate::addr::Addr;
 
@@ -77,7 +77,7 @@ impl SigtrapFallback {
     ///
     /// # Errors
     /// As for [`Caller::call`].
-    pub fn install(self, caller: &mut Caller<'_>) -> Result<RemoteCall> {
+    pub fn install(self, caller: &mut Caller<'_>) -> Result<i64> {
         caller.exchange_signal_action(SIGTRAP, self.at.add(INSTALLED), Addr(0))
     }
 
@@ -98,19 +98,15 @@ impl SigtrapFallback {
     ///
     /// # Errors
     /// As for [`Caller::call`].
-    pub fn remove(self, caller: &mut Caller<'_>) -> Result<RemoteCall> {
+    pub fn remove(self, caller: &mut Caller<'_>) -> Result<i64> {
         let scratch = caller.borrow_stack();
         let mut called = caller.exchange_signal_action(SIGTRAP, self.at.add(OWN), scratch.at)?;
-        if let RemoteCall::Done(result) = called {
-            // Without an answer there was no room on the stack, and nothing is known against it.
-            let handler = if result == 0 { caller.memory.read_word_uncached(scratch.at) } else { None };
-            if handler.is_some_and(|handler| handler != self.at.0 && handler != 0) {
-                called = caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;
-            }
+        // Without an answer there was no room on the stack, and nothing is known against it.
+        let handler = if called == 0 { caller.memory.read_word_uncached(scratch.at) } else { None };
+        if handler.is_some_and(|handler| handler != self.at.0 && handler != 0) {
+            called = caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;
         }
-        if matches!(called, RemoteCall::Done(_)) {
-            caller.return_stack(&scratch)?;
-        }
+        caller.return_stack(&scratch)?;
         Ok(called)
     }
 }

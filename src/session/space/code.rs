@@ -1,6 +1,6 @@
 //! What is written to the target's code: breakpoints, pads, and at the end the original bytes.
 
-use super::{AddressSpace, Ensured, PAD_MAPPING};
+use super::{AddressSpace, PAD_MAPPING};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::{MAX_INSTRUCTION_LEN, StepOver, plan};
@@ -10,32 +10,29 @@ use crate::patches::own::PadError;
 use crate::patches::{Patch, PcLocation};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::remote::{Caller, RemoteCall};
+use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::SigtrapFallback;
-use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, code, procfs};
 
 /// A thread at a breakpoint stop, which can make a system call for us.
 pub(in crate::session) type Helper<'a> = Option<(&'a Stopped, &'a RawRegs)>;
 
-/// What became of a breakpoint to be placed, or of a pad.
+/// What became of a breakpoint to be placed, of a pad (where that is), or of room for pads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::session) enum Placed {
+pub(in crate::session) enum Placed<T = ()> {
     /// It is there.
-    Done,
+    Done(T),
     /// The address can't hold one: no code, memory that others share or write, an instruction that can't be moved.
     Impossible,
     /// It needs a pad and there is no room; a thread at a breakpoint could make some.
     NoRoom,
-    /// The helping thread's end was reported meanwhile: this status is to be handled instead.
-    Interrupted(WaitStatus),
 }
 
 impl AddressSpace {
-    /// Makes the return to `site` stop the thread. `thread` stands at a breakpoint.
-    pub fn ensure_return_site(&mut self, site: Addr, thread: &Stopped, raw: &RawRegs) -> Result<Ensured> {
+    /// Makes the return to `site` stop the thread. `thread` stands at a breakpoint. False if no breakpoint can be there.
+    pub fn ensure_return_site(&mut self, site: Addr, thread: &Stopped, raw: &RawRegs) -> Result<bool> {
         if self.breakpoints.get(site).is_some_and(|b| b.purposes.returns) {
-            return Ok(Ensured::Watched);
+            return Ok(true);
         }
         // Code outside of modules is made at run time, and changes as it likes: nothing may stay there.
         let at_run_time = self.module_at(site) == ModuleId::NONE;
@@ -47,11 +44,7 @@ impl AddressSpace {
                 self.breakpoints.remove(site);
             }
         }
-        Ok(match self.place(site, purpose, Some((thread, raw)))? {
-            Placed::Done => Ensured::Watched,
-            Placed::Impossible | Placed::NoRoom => Ensured::Impossible,
-            Placed::Interrupted(status) => Ensured::Interrupted(status),
-        })
+        Ok(self.place(site, purpose, Some((thread, raw)))? == Placed::Done(()))
     }
 
     /// From now on the return site has a breakpoint only while a call is in progress.
@@ -85,7 +78,7 @@ impl AddressSpace {
     /// Places a breakpoint, or adds a purpose to the one that is there.
     pub(super) fn place(&mut self, addr: Addr, purpose: Purpose, helper: Helper<'_>) -> Result<Placed> {
         if self.breakpoints.add(addr, purpose) {
-            return Ok(Placed::Done);
+            return Ok(Placed::Done(()));
         }
         if !self.may_patch(addr, helper)? {
             return Ok(Placed::Impossible);
@@ -102,41 +95,39 @@ impl AddressSpace {
         let pad = match planned.step {
             StepOver::Emulate(_) => None,
             StepOver::Pad => match self.write_pad(addr, helper)? {
-                Ok(pad) => Some(pad),
-                Err(other) => return Ok(other),
+                Placed::Done(pad) => Some(pad),
+                Placed::Impossible => return Ok(Placed::Impossible),
+                Placed::NoRoom => return Ok(Placed::NoRoom),
             },
         };
         // Without it, nobody could tell later that the breakpoint is ours: see `guardian::orphan`.
         self.code.remote_call(&mut self.memory)?;
         self.code.place(&mut self.memory, addr, Patch::int3(original))?;
         self.breakpoints.insert(addr, Breakpoint::new(planned, pad, purpose));
-        Ok(Placed::Done)
+        Ok(Placed::Done(()))
     }
 
     /// Writes the pad of the instruction at `addr`.
-    pub(in crate::session) fn write_pad(
-        &mut self,
-        addr: Addr,
-        helper: Helper<'_>,
-    ) -> Result<std::result::Result<Addr, Placed>> {
+    pub(in crate::session) fn write_pad(&mut self, addr: Addr, helper: Helper<'_>) -> Result<Placed<Addr>> {
         let code = self.original_code(addr);
         let module = self.module_at(addr);
         let mut result = self.code.own().allocate(&code, addr, module);
         if matches!(result, Err(PadError::NoRoom { .. })) {
             match self.map_pads(addr, helper)? {
-                Placed::Done => {}
-                other => return Ok(Err(other)),
+                Placed::Done(()) => {}
+                Placed::Impossible => return Ok(Placed::Impossible),
+                Placed::NoRoom => return Ok(Placed::NoRoom),
             }
             result = self.code.own().allocate(&code, addr, module);
         }
         match result {
             Ok(pad) => {
                 self.code.write_own(&mut self.memory, pad.addr, &pad.bytes)?;
-                Ok(Ok(pad.addr))
+                Ok(Placed::Done(pad.addr))
             }
             Err(error) => {
                 tracing::debug!("{error}");
-                Ok(Err(Placed::Impossible))
+                Ok(Placed::Impossible)
             }
         }
     }
@@ -189,24 +180,23 @@ impl AddressSpace {
         // It stands at a breakpoint of ours.
         let Some(mut caller) = self.caller(thread, raw.before_trap())? else { return Ok(Placed::Impossible) };
         match caller.map_code(gap, PAD_MAPPING)? {
-            RemoteCall::Done(result) if result.cast_unsigned() == gap.0 => {
+            result if result.cast_unsigned() == gap.0 => {
                 self.code.own().add_region(gap, PAD_MAPPING, None);
                 self.mapped_pads += 1;
-                Ok(Placed::Done)
+                Ok(Placed::Done(()))
             }
-            RemoteCall::Done(result) => {
+            result => {
                 tracing::debug!("no memory for pads near {near}: {result}");
                 self.no_remote_calls = true;
                 Ok(Placed::Impossible)
             }
-            RemoteCall::Ended(status) => Ok(Placed::Interrupted(status)),
         }
     }
 
-    /// Prepares a thread for a remote call, after which it goes on with the registers `home`. None if there is no room.
-    pub fn caller<'a>(&'a mut self, thread: &'a Stopped, home: RawRegs) -> Result<Option<Caller<'a>>> {
+    /// Prepares a thread for a remote call, after which it goes on with the registers `resume`. None if there is no room.
+    pub fn caller<'a>(&'a mut self, thread: &'a Stopped, resume: RawRegs) -> Result<Option<Caller<'a>>> {
         let Some(code) = self.code.remote_call(&mut self.memory)? else { return Ok(None) };
-        Ok(Some(Caller { thread, home, code, memory: &mut self.memory }))
+        Ok(Some(Caller { thread, resume, code, memory: &mut self.memory }))
     }
 
     /// The SIGTRAP fallback, ready to be installed; written at first use, to a module's slack. None if there is no room.

@@ -10,7 +10,7 @@ use crate::tracer::code;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Whereabouts};
 use crate::tracer::ptrace::{self, Stopped, Waited};
-use crate::tracer::remote::{Caller, RemoteCall};
+use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control};
@@ -192,13 +192,13 @@ impl Space {
             return;
         }
         let mut copies = self.copies(known);
-        let is_settled = self.settle();
+        let all_outside = self.await_threads_outside();
         // A fork that was under way is over now, and those are all.
         copies.extend(self.copies(known));
         for mut copy in copies {
             copy.rescue(known);
         }
-        if is_settled && self.remove_fallback() & self.remove_fallback_of_sharers() {
+        if all_outside && self.remove_fallback() & self.remove_fallback_of_sharers() {
             // The memory may be gone.
             let _ = code::clear_own(&mut self.memory, &self.written.patches, None);
         }
@@ -248,7 +248,7 @@ impl Space {
     }
 
     /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be told.
-    fn settle(&self) -> bool {
+    fn await_threads_outside(&self) -> bool {
         let mut clear = BTreeSet::new();
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -423,13 +423,16 @@ impl Space {
         loop {
             match ptrace::poll_task(tid)? {
                 Waited::Task(_, WaitStatus::EventStop | WaitStatus::GroupStop(_), Some(thread)) => {
-                    let (home, code) = (thread.registers()?, fallback.call);
+                    let (resume, code) = (thread.registers()?, fallback.call);
                     self.memory.stands_still(Some(tid));
-                    let called = fallback.remove(&mut Caller { thread: &thread, home, code, memory: &mut self.memory });
+                    let called =
+                        fallback.remove(&mut Caller { thread: &thread, resume, code, memory: &mut self.memory });
                     self.memory.stands_still(None);
-                    let called = called?;
+                    if !matches!(called, Ok(_) | Err(TracerError::Overtaken { .. })) {
+                        return called.map(|_| false);
+                    }
                     thread.detach(0)?;
-                    return Ok(matches!(called, RemoteCall::Done(0)));
+                    return Ok(matches!(called, Ok(0)));
                 }
                 Waited::Task(_, status, Some(thread)) => {
                     self.look_at_stopped(status, thread)?;

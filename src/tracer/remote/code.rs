@@ -36,18 +36,18 @@ const CHANGED: [(usize, [u8; 2]); 9] = [
     (reg::R11, [0x49, 0xbb]),
 ];
 
-/// jmp *home(%rip): the word behind it.
+/// jmp *resume(%rip): the word behind it.
 const RETURN: [u8; 6] = [0xff, 0x25, 0x00, 0x00, 0x00, 0x00];
 
-/// The code for a thread that goes on with the registers `home` and the signal mask `mask`: [`SIZE`] bytes.
-pub fn image(home: &Regs, mask: u64) -> Vec<u8> {
+/// The code for a thread that goes on with the registers `resume` and the signal mask `mask`: [`SIZE`] bytes.
+pub fn image(resume: &Regs, mask: u64) -> Vec<u8> {
     let mut bytes = CALLS.to_vec();
     for (register, opcode) in CHANGED {
         bytes.extend(opcode);
-        bytes.extend(home.gpr.get(register).copied().unwrap_or(0).to_le_bytes());
+        bytes.extend(resume.gpr.get(register).copied().unwrap_or(0).to_le_bytes());
     }
     bytes.extend(RETURN);
-    bytes.extend(home.rip.to_le_bytes());
+    bytes.extend(resume.rip.to_le_bytes());
     bytes.extend(mask.to_le_bytes());
     bytes
 }
@@ -70,22 +70,22 @@ mod tests {
     use iced_x86::{Code, Decoder, DecoderOptions, Register};
 
     const MASK: usize = SIZE - 8;
-    const HOME: usize = SIZE - 16;
+    const RESUME: usize = SIZE - 16;
 
     /// As another decoder reads it: the constants go where they belong, the flags and the stack are left alone.
     #[test]
     fn the_way_back_loads_what_the_calls_change() {
-        let mut home = Regs { rip: 0x7fff_0000_1234, ..Regs::default() };
-        for (number, value) in home.gpr.iter_mut().enumerate() {
+        let mut resume = Regs { rip: 0x7fff_0000_1234, ..Regs::default() };
+        for (number, value) in resume.gpr.iter_mut().enumerate() {
             *value = 0xa000 + number as u64;
         }
-        let bytes = image(&home, 0x55);
+        let bytes = image(&resume, 0x55);
         assert_eq!(bytes.len(), SIZE);
         assert!(is_image(&bytes) && !is_image(&bytes[1..]) && !is_image(&bytes[..SIZE - 20]));
         assert_eq!(bytes[..CALL.len()], CALL);
-        assert_eq!(bytes[HOME..MASK], home.rip.to_le_bytes());
+        assert_eq!(bytes[RESUME..MASK], resume.rip.to_le_bytes());
         assert_eq!(bytes[MASK..], 0x55u64.to_le_bytes());
-        let mut decoder = Decoder::with_ip(64, &bytes[..HOME], 0x1000, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(64, &bytes[..RESUME], 0x1000, DecoderOptions::NONE);
         let (mut calls, mut loaded) = (0, Vec::new());
         for instruction in &mut decoder {
             // a system call returns with the flags from before, which the processor keeps in r11
@@ -96,7 +96,7 @@ mod tests {
                 Code::Syscall => calls += 1,
                 Code::Mov_r64_imm64 => loaded.push((instruction.op0_register(), instruction.immediate64())),
                 Code::Lea_r64_m => assert_eq!(instruction.memory_displacement64(), 0x1000 + MASK as u64),
-                Code::Jmp_rm64 => assert_eq!(instruction.memory_displacement64(), 0x1000 + HOME as u64),
+                Code::Jmp_rm64 => assert_eq!(instruction.memory_displacement64(), 0x1000 + RESUME as u64),
                 Code::Mov_r32_imm32 => assert_eq!(calls, 1, "{:?}", instruction.code()),
                 _ => panic!("{:?}", instruction.code()),
             }
