@@ -105,7 +105,6 @@ pub struct Anomalies {
     /// Frees by another family than the allocation's (`new` and `free`).
     pub mismatched_frees: u64,
     /// Calls whose return was never seen (longjmp, exception, dead thread).
-    #[serde(rename = "dropped_frames")]
     pub abandoned_calls: u64,
 }
 

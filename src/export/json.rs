@@ -1,4 +1,4 @@
-//! report.json, version 2: everything for scripts. `docs/report.schema.json` is its contract.
+//! report.json, version 3: everything for scripts. `docs/report.schema.json` is its contract.
 //!
 //! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports. Version 1
 //! had whole frames in each stack.
@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 /// The version of the format. `--baseline` reads this one and all before it.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Writes the report, on one line.
 pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {

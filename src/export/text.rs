@@ -498,7 +498,7 @@ pub(crate) fn anomalies(anomalies: &Anomalies) -> [Anomaly; 7] {
             "frees by another family than the allocation's, as delete of a malloc",
         ),
         anomaly(
-            "dropped_frames",
+            "abandoned_calls",
             anomalies.abandoned_calls,
             "unfinished calls",
             "allocator calls that never returned (longjmp, an exception, a thread that ended inside)",

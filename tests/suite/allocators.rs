@@ -24,7 +24,7 @@ fn assert_exact(program: &Program) -> Traced {
     for name in ["reallocations", "failed"] {
         assert_eq!(traced.report.total(name), ledger.total(name), "{name} of {}", program.exe().display());
     }
-    for anomaly in ["lost", "unknown_frees", "double_frees", "mismatched_frees", "dropped_frames"] {
+    for anomaly in ["lost", "unknown_frees", "double_frees", "mismatched_frees", "abandoned_calls"] {
         assert_eq!(traced.report.anomaly(anomaly), 0, "{anomaly} of {}", program.exe().display());
     }
     traced.report.assert_consistent();

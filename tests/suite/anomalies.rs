@@ -12,7 +12,7 @@ const COUNTERS: [&str; 7] = [
     "unknown_frees",
     "double_frees",
     "mismatched_frees",
-    "dropped_frames",
+    "abandoned_calls",
 ];
 
 /// Well-behaved fixtures that need nothing but arguments and end by themselves.
@@ -79,8 +79,8 @@ fn each_is_counted_where_it_is_provoked() {
         (Program::fixture("double_free"), &[("double_frees", 1)]),
         (Program::fixture("side_doors"), &[("lost", 10), ("double_frees", 10)]),
         (Program::fixture("mismatched"), &[("mismatched_frees", 3)]),
-        (with_bump("handler_in_malloc"), &[("dropped_frames", 20)]),
-        (with_bump("cancel"), &[("dropped_frames", 40)]),
+        (with_bump("handler_in_malloc"), &[("abandoned_calls", 20)]),
+        (with_bump("cancel"), &[("abandoned_calls", 40)]),
     ];
     let mut missing: Vec<&str> = COUNTERS.to_vec();
     for (program, expected) in provoked {

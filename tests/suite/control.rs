@@ -125,7 +125,7 @@ fn what_happens_in_a_pause_is_not_recorded() {
     assert_eq!(report.total("reallocations"), 1);
     assert_eq!(report.total("frees"), 2 + 1);
     assert_eq!(report.total("live_bytes"), 2 * 1000 + 1500 + 50);
-    for anomaly in ["lost", "unknown_frees", "double_frees", "dropped_frames"] {
+    for anomaly in ["lost", "unknown_frees", "double_frees", "abandoned_calls"] {
         assert_eq!(report.anomaly(anomaly), 0, "{anomaly}");
     }
     assert!(report.0["warnings"].to_string().contains("collecting paused for"), "{}", report.0["warnings"]);

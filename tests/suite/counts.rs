@@ -135,7 +135,7 @@ fn t22_t23_signal_handler_and_longjmp_in_malloc() {
     assert_eq!(traced.ended.text(), "done\n");
     assert_sites(&traced.report, &program.ledger());
     assert_eq!(traced.report.site_sum(&["abandoned_allocate"], "/allocated/objects"), 0);
-    assert_eq!(traced.report.anomaly("dropped_frames"), 20);
+    assert_eq!(traced.report.anomaly("abandoned_calls"), 20);
     assert_eq!(traced.report.anomaly("unknown_frees"), 0);
     traced.report.assert_consistent();
 }
@@ -150,7 +150,7 @@ fn t22_threads_cancelled_in_malloc() {
     assert_eq!(traced.ended.text(), "cancelled 40\n");
     assert_sites(&traced.report, &program.ledger());
     assert_eq!(traced.report.site_sum(&["cancelled_allocate"], "/allocated/objects"), 0);
-    assert_eq!(traced.report.anomaly("dropped_frames"), 40);
+    assert_eq!(traced.report.anomaly("abandoned_calls"), 40);
     assert_eq!(traced.report.anomaly("unknown_frees"), 0);
     traced.report.assert_consistent();
 }

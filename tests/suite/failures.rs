@@ -313,7 +313,7 @@ fn t11_killed_at_random_moments() {
         assert_eq!(traced.report.0["exit"]["signal"], 9);
         assert_eq!(traced.report.site_sum(&["main"], "/live/bytes"), 4321);
         // most threads were in the middle of a call, of which nothing is missing
-        assert_eq!(traced.report.anomaly("dropped_frames"), 0);
+        assert_eq!(traced.report.anomaly("abandoned_calls"), 0);
     }
 }
 
@@ -381,7 +381,7 @@ fn t38_a_filter_that_kills_for_executable_memory() {
     }
     let lost = traced.report.anomaly("lost");
     assert!(lost > 0 && lost < 1000, "{lost}");
-    for anomaly in ["double_frees", "unknown_frees", "dropped_frames"] {
+    for anomaly in ["double_frees", "unknown_frees", "abandoned_calls"] {
         assert_eq!(traced.report.anomaly(anomaly), 0, "{anomaly}");
     }
     traced.report.assert_consistent();

@@ -21,7 +21,7 @@ fn t25_musl_stacks_lead_to_the_start_code() {
         assert_eq!(traced.ended.code(), 0, "{flags:?}");
         assert_sites(report, &program.ledger());
         assert_eq!(report.anomaly("truncated_stacks"), 0, "{flags:?}: {:?}", report.sites());
-        for anomaly in ["lost", "unknown_frees", "dropped_frames"] {
+        for anomaly in ["lost", "unknown_frees", "abandoned_calls"] {
             assert_eq!(report.anomaly(anomaly), 0, "{flags:?} {anomaly}");
         }
         // before_main is called by start code itself; main by libc_start_main_stage2, which has no name in libc.so

@@ -121,6 +121,15 @@ fn reports_of_version_1_are_read() {
     assert_eq!(known, expected);
 }
 
+/// A file that heaptrace has written when abandoned calls were called dropped frames.
+#[test]
+fn reports_of_version_2_are_read() {
+    let old = Baseline::from_report(include_bytes!("version2.json"), "old.json").expect("a baseline");
+    let new = Baseline::from_report(&report(&check_profile()), "new.json").expect("a baseline");
+    assert!(!old.known.is_empty());
+    assert_eq!(old.known, new.known);
+}
+
 #[test]
 fn other_files_are_refused_with_the_way_out() {
     let error = |bytes: &[u8]| Baseline::from_report(bytes, "old.json").expect_err("no baseline").to_string();
@@ -133,8 +142,8 @@ fn other_files_are_refused_with_the_way_out() {
         (error(b""), "no report of heaptrace"),
         (error(b"{\"version\": 1}"), "`heaptrace_version`"),
         (error(b"[]"), "`heaptrace_version`"),
-        (changed("\"version\":2,", "\"version\":3,"), "a report of version 3, this heaptrace reads versions 1 to 2"),
-        (changed("\"version\":2,", ""), "no `version`"),
+        (changed("\"version\":3,", "\"version\":4,"), "a report of version 4, this heaptrace reads versions 1 to 3"),
+        (changed("\"version\":3,", ""), "no `version`"),
         (changed("\"findings\":", "\"foundlings\":"), "missing field `findings`"),
         (error(&report(&sample_profile())), "a report of `heaptrace run` without a leak check"),
     ] {

@@ -205,7 +205,7 @@ fn comments_tell_the_parts_of_a_session() {
     for comment in expected {
         assert!(comments.lines().any(|line| line == comment), "{comment} is not in {comments}");
     }
-    assert!(comments.contains("anomalies: truncated_stacks=100 guessed_stacks=1 dropped_frames=2"), "{comments}");
+    assert!(comments.contains("anomalies: truncated_stacks=100 guessed_stacks=1 abandoned_calls=2"), "{comments}");
 }
 
 #[test]
