@@ -15,10 +15,10 @@ mod named;
 mod object;
 mod original;
 
-pub use annotations::Annotation;
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
+pub use named::Annotation;
 pub use original::OriginalMemory;
 
 use super::modulerecord::ModuleRecord;
@@ -173,8 +173,8 @@ pub struct AddressSpace {
     libc_frames: LibcFrames,
     /// The entries of functions by which the program tells of its memory.
     annotations: FxHashMap<Addr, Annotation>,
-    /// The entries of [`exec::EXEC_CALLS`].
-    exec_calls: FxHashMap<Addr, exec::ExecCall>,
+    /// The entries of [`named::EXEC_CALLS`].
+    exec_calls: FxHashMap<Addr, named::ExecCall>,
     /// Children that share the memory and are not ours, for whom it has no breakpoints at this moment.
     aside_for: BTreeSet<i32>,
     /// The programs' own functions that return suppressions for leaks, and the names of their modules.

@@ -13,19 +13,6 @@ use crate::unwinder::{Section, Unwound};
 use std::path::Path;
 use std::time::Duration;
 
-/// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and those
-/// that the user has named. `known` are those of its own file.
-pub(super) fn wants_companion(
-    elf: &Elf<'_>,
-    known: &[AllocatorSymbol],
-    is_program: bool,
-    table: &AllocatorTable,
-) -> bool {
-    let is_known = |name: &str| known.iter().any(|symbol| symbol.name == name);
-    let is_wanted = (is_program && known.is_empty()) || table.declared_symbols().any(|name| !is_known(name));
-    is_wanted && !elf.has_symtab()
-}
-
 /// How long the target may be kept waiting for symbols of a debug file without which its allocator is not seen.
 const SYMBOLS_PATIENCE: Duration = Duration::from_secs(3);
 

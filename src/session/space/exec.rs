@@ -2,26 +2,12 @@
 //! a task can have one tracer only, and changes of signal actions.
 
 use super::facts::Facts;
+use super::named::ExecCall;
 use super::{AddressSpace, Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias};
 use crate::tracer::Result;
 use crate::tracer::files::Executed;
 use crate::tracer::ptrace::RawRegs;
-
-/// How the arguments of a function of the C library name the file that it executes.
-#[derive(Clone, Copy, Debug)]
-pub enum ExecCall {
-    /// By a path.
-    Path,
-    /// By a descriptor (AT_FDCWD, which is negative: the working folder) and a path.
-    PathFrom,
-    /// By a descriptor.
-    Open,
-}
-
-/// The functions through which programs become other programs, without those that call one of them.
-pub const EXEC_CALLS: [(&str, ExecCall); 3] =
-    [("execve", ExecCall::Path), ("execveat", ExecCall::PathFrom), ("fexecve", ExecCall::Open)];
 
 impl AddressSpace {
     /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
@@ -43,7 +29,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Which file a thread is about to execute that stands at the entry `at` of one of the [`EXEC_CALLS`].
+    /// Which file a thread is about to execute that stands at the entry `at` of one of the [`super::named::EXEC_CALLS`].
     pub fn executed(&mut self, raw: &RawRegs, at: Addr) -> Option<Executed> {
         let (first, second) = (raw.0.rdi, raw.0.rsi);
         // An int, in the lower half.

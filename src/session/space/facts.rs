@@ -1,6 +1,5 @@
 //! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
 
-use super::companion::wants_companion;
 use super::helper::{Patience, Soon};
 use super::named::{Named, extent};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
@@ -102,6 +101,14 @@ impl Facts {
         let UnwindModule { eh_frame_hdr, eh_frame, debug_frame, .. } = &self.unwind;
         [eh_frame_hdr, eh_frame, debug_frame].into_iter().flatten().map(|section| section.bytes.len()).sum()
     }
+}
+
+/// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and those
+/// that the user has named. `known` are those of its own file.
+fn wants_companion(elf: &Elf<'_>, known: &[AllocatorSymbol], is_program: bool, table: &AllocatorTable) -> bool {
+    let is_known = |name: &str| known.iter().any(|symbol| symbol.name == name);
+    let is_wanted = (is_program && known.is_empty()) || table.declared_symbols().any(|name| !is_known(name));
+    is_wanted && !elf.has_symtab()
 }
 
 /// A range of the object's addresses, where the process has it.

@@ -1,7 +1,5 @@
 //! What the symbols of an object tell that has probes: those of its own file, or of its companion if they were stripped.
 
-use super::annotations::{ANNOTATIONS, Annotation};
-use super::exec::{EXEC_CALLS, ExecCall};
 use crate::addr::ObjAddr;
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_exception_runtime_name, is_internal_name};
@@ -18,6 +16,48 @@ const NORMAL_EXITS: [&str; 2] = ["exit", "quick_exit"];
 /// musl's (csu/libc-start.c and sysdeps/nptl/libc_start_call_main.h; src/env/__libc_start_main.c and crt/crt1.c).
 const START_FUNCTIONS: [&str; 5] =
     ["__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main", "libc_start_main_stage2", "_start_c"];
+
+/// How the arguments of a function of the C library name the file that it executes.
+#[derive(Clone, Copy, Debug)]
+pub enum ExecCall {
+    /// By a path.
+    Path,
+    /// By a descriptor (AT_FDCWD, which is negative: the working folder) and a path.
+    PathFrom,
+    /// By a descriptor.
+    Open,
+}
+
+/// The functions through which programs become other programs, without those that call one of them.
+pub(super) const EXEC_CALLS: [(&str, ExecCall); 3] =
+    [("execve", ExecCall::Path), ("execveat", ExecCall::PathFrom), ("fexecve", ExecCall::Open)];
+
+/// What a program tells LeakSanitizer by calling one of its [`ANNOTATIONS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Annotation {
+    /// `__lsan_ignore_object(p)`: the block is not to count as leaked, nor what hangs on it.
+    IgnoreObject,
+    /// `__lsan_disable()`: nor what this thread allocates from now on. Calls nest.
+    Disable,
+    /// `__lsan_enable()`: ends that.
+    Enable,
+    /// `__lsan_register_root_region(p, size)`: pointers in this memory count.
+    RegisterRegion,
+    /// `__lsan_unregister_root_region(p, size)`: ends that.
+    UnregisterRegion,
+    /// `__lsan_do_leak_check()`: leaks are looked for now, and not at the end.
+    CheckNow,
+}
+
+/// The functions by which programs tell LeakSanitizer of their memory.
+const ANNOTATIONS: [(&str, Annotation); 6] = [
+    ("__lsan_ignore_object", Annotation::IgnoreObject),
+    ("__lsan_disable", Annotation::Disable),
+    ("__lsan_enable", Annotation::Enable),
+    ("__lsan_register_root_region", Annotation::RegisterRegion),
+    ("__lsan_unregister_root_region", Annotation::UnregisterRegion),
+    ("__lsan_do_leak_check", Annotation::CheckNow),
+];
 
 /// See the module's head.
 #[derive(Debug, Default)]
