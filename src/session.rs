@@ -9,8 +9,8 @@
 //! | a group stop (SIGSTOP and its kin) | `Process::leave_pad_for_signal` | `trap.rs` |
 //! | an interrupt of ours, or the end of a group stop | `Process::decide` | `process.rs` |
 //! | clone, fork, vfork | `Session::follow_child`, `Stops::announce` | `children.rs`, `stops.rs` |
-//! | the return from vfork | `Process::on_vfork_done` | `owntracer.rs` |
-//! | exec | `Session::on_exec` | `children.rs` |
+//! | the return from vfork | `Process::on_vfork_done` | `detach/early.rs` |
+//! | exec | `Session::on_exec` | `exec.rs` |
 //! | a task is about to end | `Process::on_thread_ending`, `Process::on_exit` | `leakscan.rs`, `process.rs` |
 //! | a task has ended | `Session::note_end` | `session.rs` |
 //! | any, of a process that is being detached from | `Session::on_stop_of_detaching` | `detach.rs` |
@@ -30,9 +30,11 @@ mod begin;
 mod breakoff;
 mod children;
 mod common;
+mod cost;
 mod detach;
 mod engine;
 mod error;
+mod exec;
 mod finish;
 mod heapcapture;
 mod hit;
@@ -42,7 +44,6 @@ mod leakscan;
 mod modulerecord;
 mod observer;
 mod orders;
-mod owntracer;
 mod pausing;
 mod pinning;
 mod process;

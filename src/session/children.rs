@@ -1,22 +1,15 @@
-//! New tasks, new images: threads, children that share the memory, children that got a copy of it, and exec.
+//! New tasks: threads, children that share the memory, and children that got a copy of it.
 
+use super::Session;
 use super::common::Common;
-use super::observer::Seen;
 use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
-use super::trap::pass_trap_to;
-use super::{Session, space};
-use crate::addr::Addr;
 use crate::event::Preexisting;
-use crate::profile::{Amount, Image};
-use crate::session::leakrecord::LeakWatch;
-use crate::session::signalstate::FallbackState;
-use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::{Result, code, files, insist, procfs};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::{Result, code, insist, procfs};
 
 impl Session {
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
@@ -179,81 +172,6 @@ impl Session {
             }
         }
     }
-
-    /// exec succeeded: the task is now the only one of its process, in a new address space without anything of ours.
-    pub(super) fn on_exec(&mut self, stop: &mut Stop) -> Result<Action> {
-        let tid = stop.tid();
-        let former = i32::try_from(stop.stopped.event_message()?).unwrap_or(tid);
-        tracing::debug!("exec by task {former} of process {tid}");
-        let Self { processes, stops, .. } = self;
-        let Some(slot) = stop.slot else { return Ok(Action::Gone) };
-        let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
-        if tid != process.pid {
-            // A child that had shared the memory. Its siblings' records stay.
-            if self.common.settings.follow {
-                return self.follow_sharer(slot, stop, former);
-            }
-            process.note_child_detached(tid);
-            return Ok(Action::Detach);
-        }
-        let gone = process.forget_threads();
-        gone.into_iter().for_each(|old| stops.forget(old));
-        stops.assign(tid, slot);
-        process.on_exec(tid, &self.common)
-    }
-
-    /// A child that had shared the memory has got its own, by exec.
-    fn follow_sharer(&mut self, owner: Slot, stop: &mut Stop, former: i32) -> Result<Action> {
-        let tid = stop.tid();
-        let opened = open_new_image(tid, tid, &self.common);
-        let Some(process) = self.processes.get_mut(owner) else { return Ok(Action::Gone) };
-        let space = match opened? {
-            Ok(space) => space,
-            Err(why) => {
-                let program = procfs::program_name(tid, tid);
-                process.warn_once(format!("{program}, process {tid}, runs untraced, as {why}"));
-                process.note_child_detached(tid);
-                return Ok(Action::Detach);
-            }
-        };
-        process.unpin();
-        process.restore_affinity(tid);
-        process.children.followed += 1;
-        process.space.memory.stands_still(None);
-        for old in [tid, former] {
-            if let Some(task) = process.tasks.remove(old) {
-                process.end_calls_of(task.id);
-            }
-            process.forget_trap_of_sharer(old);
-            self.stops.forget(old);
-        }
-        let parent = process.pid;
-        let mut child = Process::new(tid, self.common.new_observer(Preexisting::None), space, &self.common);
-        child.identity.parent = Some(parent);
-        child.hold_probes_back();
-        child.begin_image(tid);
-        let slot = self.processes.insert(tid, child);
-        self.add_task(slot, tid, Role::Thread);
-        stop.slot = Some(slot);
-        if let Some(child) = self.processes.get_mut(slot) {
-            child.ask_for_sigtrap_fallback(tid)?;
-        }
-        // The memory that it had shared may have been all that was left of that process.
-        self.finish_if_over(owner);
-        Ok(Action::Resume(0))
-    }
-}
-
-/// The memory of a process that exec has just given a new image, or in words why it can't be traced.
-fn open_new_image(pid: i32, tid: i32, common: &Common) -> Result<std::result::Result<AddressSpace, String>> {
-    if !space::is_64_bit(tid) {
-        return Ok(Err("it is a 32-bit program, and heaptrace traces 64-bit x86-64 programs only".to_owned()));
-    }
-    match AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects) {
-        Ok(space) => Ok(Ok(space)),
-        Err(error) if error.is_out_of_reach() => Err(error),
-        Err(error) => Ok(Err(format!("its memory can't be read: {error}"))),
-    }
 }
 
 impl Process {
@@ -327,175 +245,5 @@ impl Process {
             // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
             None => self.space.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true),
         })
-    }
-
-    /// Other threads vanish in an exec, some without any event. VM sharers live on, in the old address space. Returns who
-    /// has vanished.
-    pub(super) fn forget_threads(&mut self) -> Vec<i32> {
-        let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
-        for task in &threads {
-            self.tasks.remove(task.tid);
-            self.end_calls_of(*task);
-        }
-        threads.into_iter().map(|task| task.tid).collect()
-    }
-
-    /// A new image: another address space, with nothing of ours in it, unless the exec was under way when we attached.
-    fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
-        self.settle();
-        let is_shared = !self.tasks.is_empty();
-        // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
-        let is_first = self.identity.attached && self.identity.images.is_empty() && self.observer.events() == 0;
-        let too_early = is_first && !is_shared && !self.space.memory.is_gone();
-        // Whoever lives in the old memory does not stand still.
-        self.space.memory.stands_still(too_early.then_some(tid));
-        if (is_shared || too_early)
-            && let Err(error) = self.space.restore()
-        {
-            self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
-        }
-        if too_early {
-            self.space.clear_own_code(None);
-            self.warnings.clear();
-        }
-        let mut space = match open_new_image(self.pid, tid, common)? {
-            Ok(space) => space,
-            Err(why) => return Ok(self.detach_new_image(tid, &why)),
-        };
-        if !too_early {
-            self.end_image();
-        }
-        if self.settings.leak_scan.is_some() {
-            space.watch_exit();
-        }
-        std::mem::swap(&mut space, &mut self.space);
-        space.code.end_guard();
-        self.leave_sharers_behind();
-        self.tasks.begin_image();
-        self.tasks.add(tid, Role::Thread);
-        self.signals.trap_mask = self.signals.trap_mask.of_next_image();
-        self.signals.fallback = FallbackState::default();
-        self.signals.yielded.clear();
-        self.leaks = LeakWatch::default();
-        self.peak_resident = None;
-        self.observer.exec();
-        self.hold_probes_back();
-        self.begin_image(tid);
-        self.ask_for_sigtrap_fallback(tid)?;
-        Ok(Action::Resume(0))
-    }
-
-    /// The process has become a program that can't be traced, and runs on without us. What is told of it is the image before, as an
-    /// empty profile would be no use.
-    fn detach_new_image(&mut self, tid: i32, why: &str) -> Action {
-        let new = procfs::program_name(self.pid, tid);
-        let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
-        self.leaks.give_up(text.clone());
-        self.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
-        self.space.code.end_guard();
-        self.teardown.detached = true;
-        self.restore_affinity(tid);
-        self.note_trap_action_left();
-        Action::Detach
-    }
-
-    /// A child that has shared the memory is detached from, at its exec or just before it.
-    pub(super) fn note_child_detached(&mut self, tid: i32) {
-        if let Some(task) = self.tasks.get(tid).copied() {
-            self.end_calls_of(task.id);
-        }
-        self.forget_trap_of_sharer(tid);
-        self.children.untraced += 1;
-        let name = procfs::comm(tid);
-        if !name.is_empty() && !self.children.untraced_names.contains(&name) {
-            self.children.untraced_names.push(name);
-        }
-        self.restore_affinity(tid);
-    }
-
-    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the file would run with other rights:
-    /// those the kernel gives only to who is not traced (execve(2)). Such a child is detached from before its exec. If the exec fails
-    /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
-    pub(super) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
-        let may_leave = |role| match role {
-            Role::VmSharer => true,
-            // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
-            Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
-        };
-        if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
-            return false;
-        }
-        self.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
-    }
-
-    /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another tracer:
-    /// lets it go as if it had never been traced.
-    pub(super) fn detach_before_call(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<Action> {
-        let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
-        self.space.restore()?;
-        self.retire_sigtrap_fallback(thread)?;
-        pass_trap_to(thread, raw, at)?;
-        self.space.clear_own_code(None);
-        self.children.untraced += 1;
-        self.children.untraced_names.push(name);
-        (self.teardown.detached_early, self.teardown.detached) = (true, true);
-        self.restore_affinity(tid);
-        Ok(Action::Detach)
-    }
-
-    pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
-        self.observer.observe(Seen::End(task));
-    }
-
-    /// Keeps the totals of the image that exec has just replaced.
-    fn end_image(&mut self) {
-        let totals = self.observer.model().totals();
-        self.identity.images.push(Image {
-            pid: self.pid,
-            program: std::mem::take(&mut self.identity.program),
-            totals,
-            gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
-        });
-    }
-
-    /// At the first stop of a new image, before its first instruction.
-    pub(super) fn begin_image(&mut self, tid: i32) {
-        self.describe_image(tid);
-        self.note_trap_action(tid);
-        self.select_image(tid);
-        self.apply_probing();
-        self.refresh_modules(tid);
-    }
-
-    /// Whether the current image is one of those that are to be traced.
-    pub(super) fn select_image(&mut self, tid: i32) {
-        let executable = procfs::executable(tid).unwrap_or_default();
-        self.identity.selected = self.settings.selection.takes(&executable, &self.identity.program);
-    }
-
-    /// Notes name and command line of the current image.
-    pub(super) fn describe_image(&mut self, tid: i32) {
-        self.identity.command = procfs::command_line(self.pid);
-        self.identity.program = procfs::program_name(self.pid, tid);
-        self.identity.owner.note(tid);
-    }
-
-    /// Reads the maps again: probes for new modules, nothing left of vanished ones.
-    pub(super) fn refresh_modules(&mut self, tid: i32) {
-        match self.space.refresh(tid, &self.settings.table, &self.settings.search) {
-            Ok(warnings) => {
-                for warning in warnings {
-                    self.warn_once(warning);
-                }
-            }
-            Err(error) if error.is_out_of_reach() => {}
-            Err(error) => self.warn_once(error.to_string()),
-        }
-    }
-
-    pub(super) fn warn_once(&mut self, warning: String) {
-        if !self.warnings.contains(&warning) {
-            self.warnings.push(warning);
-        }
     }
 }

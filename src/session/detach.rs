@@ -13,9 +13,12 @@
 //! 7. The pads are emptied when every thread was seen outside of them. What could not be done is noted (`undo.rs`), for
 //!    [`super::aftermath`].
 //!
+//! A child that is about to do what only a task may that nobody traces is detached from before (`early.rs`).
+//!
 //! A request on which a task's life depends is repeated: [`insist`].
 
 mod ask;
+mod early;
 mod prepare;
 mod undo;
 

@@ -18,7 +18,7 @@ use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::procfs::{self, Whereabouts};
-use crate::tracer::ptrace::{self, RawRegs, Stopped};
+use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError, control};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -197,17 +197,6 @@ impl Process {
             std::thread::sleep(PAUSE);
         }
         Ok(self.thread_states(present, stops))
-    }
-
-    /// Tells a thread to stop.
-    pub(super) fn interrupt(&mut self, tid: i32) -> Result<()> {
-        if let Some(task) = self.tasks.get_mut(tid) {
-            task.interrupted = true;
-        }
-        match ptrace::interrupt(tid) {
-            Err(error) if !error.is_out_of_reach() => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's functions need

@@ -19,13 +19,13 @@ use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
-use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
+use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -57,9 +57,6 @@ pub struct Process {
     pub(super) unknown_stops: u64,
     pub(super) warnings: Vec<String>,
 }
-
-/// After so many stops the CPU time is asked for.
-const STOPS_PER_LOOK: u64 = 1024;
 
 impl Process {
     /// A process without tasks, whose memory is `space`.
@@ -112,48 +109,11 @@ impl Process {
         self.observer.observe(Seen::Told(kind));
     }
 
-    /// For how long it was traced, ns: what the times of its events and of its end are told in.
-    pub(super) fn lived_ns(&self) -> u64 {
-        u64::try_from(self.identity.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
     pub(super) fn end(&mut self) {
         self.space.code.end_guard();
         self.observer.end();
         self.progress.ends(self.pid);
-    }
-
-    /// A stop was answered, which took `time`.
-    pub(super) fn count_stop(&mut self, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.cost.stops += 1;
-        self.cost.stopped_ns += ns;
-        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(ns);
-        self.progress.stop();
-        // It may be killed, so that its end can't be asked.
-        if self.cost.stops.is_multiple_of(STOPS_PER_LOOK) {
-            self.note_cpu_time();
-        }
-    }
-
-    /// Notes the CPU time until now.
-    pub(super) fn note_cpu_time(&mut self) {
-        if let Some(now) = cputime::of_process(self.pid) {
-            self.cost.cpu_ns = now.all_ns.saturating_sub(self.cpu_before.all_ns);
-            self.cost.user_ns = now.user_ns.saturating_sub(self.cpu_before.user_ns);
-        }
-        if let Some(each) = self.stop_cost.mean_ns() {
-            self.cost.stops_cpu_ns = self.cost.stops.saturating_mul(each);
-            self.progress.stop_takes(each);
-        }
-    }
-
-    /// Before the first call of the allocator: until now, hardly any stop has been in the way.
-    pub(super) fn note_undisturbed_time(&mut self) {
-        self.note_cpu_time();
-        let cost = Cost { user_ns: 0, ..self.cost };
-        self.cost.known_cpu_ns = cost.own_cpu_ns();
     }
 
     /// What a stop of one of its tasks means; of all but exec.
@@ -245,11 +205,6 @@ impl Process {
         }
     }
 
-    /// Notes how much memory was resident at most until now, as far as task `tid` still has it.
-    pub(super) fn note_peak_resident(&mut self, tid: i32) {
-        self.peak_resident = self.peak_resident.max(procfs::peak_resident(tid));
-    }
-
     /// Whether it shares our CPU.
     pub(super) fn is_pinned(&self) -> bool {
         self.affinity.as_ref().is_some_and(Pinned::is_shared)
@@ -266,6 +221,40 @@ impl Process {
     pub(super) fn restore_affinity(&self, tid: i32) {
         if let Some(pinned) = &self.affinity {
             pinned.restore(tid);
+        }
+    }
+
+    /// Tells a thread to stop.
+    pub(super) fn interrupt(&mut self, tid: i32) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(tid) {
+            task.interrupted = true;
+        }
+        match ptrace::interrupt(tid) {
+            Err(error) if !error.is_out_of_reach() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
+        self.observer.observe(Seen::End(task));
+    }
+
+    /// Reads the maps again: probes for new modules, nothing left of vanished ones.
+    pub(super) fn refresh_modules(&mut self, tid: i32) {
+        match self.space.refresh(tid, &self.settings.table, &self.settings.search) {
+            Ok(warnings) => {
+                for warning in warnings {
+                    self.warn_once(warning);
+                }
+            }
+            Err(error) if error.is_out_of_reach() => {}
+            Err(error) => self.warn_once(error.to_string()),
+        }
+    }
+
+    pub(super) fn warn_once(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
         }
     }
 }

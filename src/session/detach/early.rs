@@ -1,0 +1,105 @@
+//! Tasks that are detached from before they do what only a task may that nobody traces: ask to be traced by their parents, as
+//! the children of debuggers do (a task can have one tracer only), or execute a file with other rights.
+
+use crate::addr::Addr;
+use crate::event::EventKind;
+use crate::session::observer::Seen;
+use crate::session::process::Process;
+use crate::session::stop::Action;
+use crate::session::stops::Stops;
+use crate::session::tasks::Role;
+use crate::session::trap::pass_trap_to;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::{Result, files, procfs};
+
+/// PTRACE_TRACEME of <sys/ptrace.h>.
+const TRACEME: u32 = 0;
+
+impl Process {
+    /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be detached from before it does: a followed
+    /// child with one thread, or a child in vfork(2), whose parent tells when it no longer shares the memory.
+    pub(in crate::session) fn is_about_to_be_traced(&self, tid: i32, raw: &RawRegs, stops: &Stops) -> bool {
+        raw.0.rdi as u32 == TRACEME
+            && self.tasks.get(tid).is_some_and(|task| match task.role {
+                Role::VmSharer => stops.is_in_vfork(tid),
+                Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
+            })
+    }
+
+    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the file would run with other rights:
+    /// those the kernel gives only to who is not traced (execve(2)). Such a child is detached from before its exec. If the exec fails
+    /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
+    pub(in crate::session) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
+        let may_leave = |role| match role {
+            Role::VmSharer => true,
+            // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
+            Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
+        };
+        if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
+            return false;
+        }
+        self.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
+    }
+
+    /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another tracer:
+    /// lets it go as if it had never been traced.
+    pub(in crate::session) fn detach_before_call(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &RawRegs,
+        at: Addr,
+    ) -> Result<Action> {
+        let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
+        self.space.restore()?;
+        self.retire_sigtrap_fallback(thread)?;
+        pass_trap_to(thread, raw, at)?;
+        self.space.clear_own_code(None);
+        self.children.untraced += 1;
+        self.children.untraced_names.push(name);
+        (self.teardown.detached_early, self.teardown.detached) = (true, true);
+        self.restore_affinity(tid);
+        Ok(Action::Detach)
+    }
+
+    /// A child that has shared the memory is detached from, at its exec or just before it.
+    pub(in crate::session) fn note_child_detached(&mut self, tid: i32) {
+        if let Some(task) = self.tasks.get(tid).copied() {
+            self.end_calls_of(task.id);
+        }
+        self.forget_trap_of_sharer(tid);
+        self.children.untraced += 1;
+        let name = procfs::comm(tid);
+        if !name.is_empty() && !self.children.untraced_names.contains(&name) {
+            self.children.untraced_names.push(name);
+        }
+        self.restore_affinity(tid);
+    }
+
+    /// Clears the way for a child in vfork(2) that is about to be detached from.
+    pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
+        self.space.set_aside_for(child)?;
+        if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
+            self.observer.observe(Seen::Told(EventKind::Unobserved));
+            self.space.blind(
+                "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
+                 executed its program was not seen"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// A thread comes back from vfork(2): its child no longer shares the memory.
+    pub(in crate::session) fn on_vfork_done(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<()> {
+        let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
+        stops.end_vfork(child);
+        if self.space.is_aside_for(child) {
+            self.space.memory.new_stop(tid);
+            self.refresh_modules(tid);
+            self.space.take_up_after(child)?;
+            self.observer.observe(Seen::Told(EventKind::Unobserved));
+        }
+        Ok(())
+    }
+}
