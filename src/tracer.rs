@@ -200,3 +200,25 @@ pub(crate) fn insist<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// Result of an operation on the target.
 pub type Result<T> = std::result::Result<T, TracerError>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_repeated_unless_its_task_is_out_of_reach() {
+        let refused = || TracerError::Task { operation: "resume", tid: 1, source: io::ErrorKind::Other.into() };
+        let attempts = |fails: u32, error: fn() -> TracerError| {
+            let mut made = 0;
+            let done = insist(|| {
+                made += 1;
+                if made > fails { Ok(()) } else { Err(error()) }
+            });
+            (made, done.is_ok())
+        };
+        assert_eq!(attempts(0, refused), (1, true));
+        assert_eq!(attempts(ATTEMPTS - 1, refused), (ATTEMPTS, true));
+        assert_eq!(attempts(ATTEMPTS, refused), (ATTEMPTS, false));
+        assert_eq!(attempts(1, || TracerError::Died { tid: 1 }), (1, false));
+    }
+}

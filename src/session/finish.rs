@@ -80,7 +80,7 @@ impl Process {
     }
 
     fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
-        let (root, pid_inside) = self.space.whereabouts();
+        let (root, pid_inside) = self.space.root_and_inner_pid();
         let mut blind_spots = self.space.blind_spots();
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);

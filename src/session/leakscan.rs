@@ -17,7 +17,7 @@ use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
 use crate::profile::leaks::ScanMoment;
-use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError, control};
 use rustc_hash::FxHashMap;
@@ -227,7 +227,7 @@ impl Process {
             if Some(tid) == except || states.iter().any(|state| state.tid == tid) {
                 continue;
             }
-            if let Whereabouts::Blocked { sp, .. } = procfs::whereabouts(self.pid, tid) {
+            if let Position::Blocked { sp, .. } = procfs::position(self.pid, tid) {
                 states.push(ThreadState::elsewhere(tid, Some(sp.0)));
             } else if procfs::state(self.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
                 states.push(ThreadState::elsewhere(tid, None));

@@ -314,7 +314,7 @@ impl AddressSpace {
                 }
                 self.maps = MapIndex::new(mappings);
             }
-            Err(error) => self.blind(format!("process {}: {error}", self.pid)),
+            Err(error) => self.note_blind_spot(format!("process {}: {error}", self.pid)),
         }
         Ok(())
     }
@@ -376,7 +376,7 @@ impl AddressSpace {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&facts, bias) {
-            self.blind(format!("libraries that are loaded later will not be seen: {error}"));
+            self.note_blind_spot(format!("libraries that are loaded later will not be seen: {error}"));
         }
         if self.exit_watched {
             self.note_leak_suppressions(&facts, bias, &mapped.path);
@@ -530,7 +530,11 @@ impl AddressSpace {
             Placed::Impossible => {
                 let place = self.place_in_module(probe.addr);
                 let missed = format!("no probe could be placed at {place}: calls of that function are missed");
-                if probe.to_place.is_needed_to_see_all() { self.blind(missed) } else { self.warnings.push(missed) }
+                if probe.to_place.is_needed_to_see_all() {
+                    self.note_blind_spot(missed)
+                } else {
+                    self.warnings.push(missed)
+                }
             }
         }
         Ok(())
@@ -621,7 +625,7 @@ impl AddressSpace {
     }
 
     /// The process's root folder, if it is not ours, and the id that it has in its own pid namespace, if it has one.
-    pub fn whereabouts(&self) -> (Option<Arc<TargetRoot>>, Option<i32>) {
+    pub fn root_and_inner_pid(&self) -> (Option<Arc<TargetRoot>>, Option<i32>) {
         (self.root.clone(), self.pid_inside)
     }
 

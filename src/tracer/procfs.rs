@@ -320,7 +320,7 @@ pub fn forked_from(pid: i32) -> Option<i32> {
 
 /// Where a task is, as far as can be told without stopping it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whereabouts {
+pub enum Position {
     /// It runs, or is about to.
     Running,
     /// It sleeps in the kernel; these are its user-space program counter and stack pointer.
@@ -335,19 +335,19 @@ pub enum Whereabouts {
 }
 
 /// Reads `/proc/PID/task/TID/syscall` (proc(5)): a blocked task's line ends in its stack pointer and program counter.
-pub fn whereabouts(pid: i32, tid: i32) -> Whereabouts {
+pub fn position(pid: i32, tid: i32) -> Position {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
     let Ok(text) = injection::point(Call::Other).and_then(|()| std::fs::read_to_string(path)) else {
-        return Whereabouts::Unknown;
+        return Position::Unknown;
     };
     if text.starts_with("running") {
-        return Whereabouts::Running;
+        return Position::Running;
     }
     let mut last_first =
         text.split_whitespace().rev().map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16));
     match (last_first.next(), last_first.next()) {
-        (Some(Ok(pc)), Some(Ok(sp))) => Whereabouts::Blocked { pc: Addr(pc), sp: Addr(sp) },
-        _ => Whereabouts::Unknown,
+        (Some(Ok(pc)), Some(Ok(sp))) => Position::Blocked { pc: Addr(pc), sp: Addr(sp) },
+        _ => Position::Unknown,
     }
 }
 
@@ -515,7 +515,7 @@ mod tests {
         assert_eq!(executable(pid), std::env::current_exe().ok());
         assert!(peak_resident(pid).is_some_and(|bytes| bytes > 0 && bytes % 1024 == 0));
         assert_eq!(peak_resident(-1), None);
-        assert_eq!(whereabouts(pid, -1), Whereabouts::Unknown);
+        assert_eq!(position(pid, -1), Position::Unknown);
         // the kernel puts the number of arguments there
         let argc = initial_stack(pid)
             .and_then(|at| super::super::memory::TargetMemory::open(pid, pid).ok()?.read_word_uncached(at));

@@ -6,7 +6,7 @@
 pub mod code;
 
 use super::memory::TargetMemory;
-use super::procfs::{self, Whereabouts};
+use super::procfs::{self, Position};
 use super::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::status::WaitStatus;
 use super::{Result, TracerError};
@@ -108,10 +108,10 @@ impl Caller<'_> {
         let is_used = is_inside(self.resume.0.rip)
             || self.memory.late_caller.is_some_and(|late| {
                 late != tid
-                    && match procfs::whereabouts(late, late) {
-                        Whereabouts::Blocked { pc, .. } => is_inside(pc.0),
-                        Whereabouts::Running => true,
-                        Whereabouts::Unknown => procfs::state(late, late).is_some(),
+                    && match procfs::position(late, late) {
+                        Position::Blocked { pc, .. } => is_inside(pc.0),
+                        Position::Running => true,
+                        Position::Unknown => procfs::state(late, late).is_some(),
                     }
             });
         if is_used {

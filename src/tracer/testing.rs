@@ -12,7 +12,7 @@ impl Sleeper {
     pub fn start() -> Self {
         let sleeper = Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
         let pid = sleeper.pid();
-        let asleep = || matches!(procfs::whereabouts(pid, pid), procfs::Whereabouts::Blocked { .. });
+        let asleep = || matches!(procfs::position(pid, pid), procfs::Position::Blocked { .. });
         let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");
         while !has_libc() || !asleep() {
             std::thread::yield_now();

@@ -4,7 +4,7 @@ use crate::patches::PcLocation;
 use crate::session::process::Process;
 use crate::session::signalstate::NobodyLeft;
 use crate::session::stops::Stops;
-use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::procfs::{self, Position};
 use crate::tracer::status::SIGTRAP;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,9 +121,9 @@ impl Process {
 
     /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
-        match procfs::whereabouts(group, tid) {
-            Whereabouts::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
-            Whereabouts::Running | Whereabouts::Unknown => false,
+        match procfs::position(group, tid) {
+            Position::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
+            Position::Running | Position::Unknown => false,
         }
     }
 }

@@ -81,7 +81,7 @@ impl Process {
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
             self.observer.observe(Seen::Told(EventKind::Unobserved));
-            self.space.blind(
+            self.space.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
                     .to_owned(),

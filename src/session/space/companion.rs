@@ -42,7 +42,7 @@ impl AddressSpace {
             // A program that is linked with its allocator's library has it there.
             Soon::Late(_) | Soon::Failed if !is_needed => None,
             Soon::Late(_) | Soon::Failed => {
-                self.blind(format!(
+                self.note_blind_spot(format!(
                     "the debug file of {} could not be looked through in time: allocator functions that only it names are not \
                      seen",
                     path.display()

@@ -90,7 +90,7 @@ impl AddressSpace {
     }
 
     /// Notes what is not seen: a warning, and a reason not to judge.
-    pub fn blind(&mut self, what: String) {
+    pub fn note_blind_spot(&mut self, what: String) {
         if !self.blind_spots.contains(&what) {
             self.blind_spots.push(what.clone());
         }

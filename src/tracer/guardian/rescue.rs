@@ -8,7 +8,7 @@ use crate::tracer::affinity::CpuSet;
 use crate::tracer::alarm::Alarm;
 use crate::tracer::code;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::procfs::{self, Whereabouts};
+use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
@@ -290,7 +290,7 @@ impl Space {
         if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0 && tracer != control::thread_id()) {
             return Look::Again;
         }
-        if let Whereabouts::Blocked { pc, .. } = procfs::whereabouts(process, tid)
+        if let Position::Blocked { pc, .. } = procfs::position(process, tid)
             && self.written.is_clear(pc)
             // One that sleeps elsewhere, as for a page of its stack, may be about to enter the handler.
             && procfs::system_call(process, tid).is_some()
