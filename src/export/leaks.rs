@@ -4,6 +4,7 @@ use super::names;
 use super::output::Outcome;
 use super::problems::{leak_sentence, leak_state};
 use super::processes;
+use super::rows::frame_lines;
 use super::sections::{self, Layout};
 use super::summary;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
@@ -225,12 +226,12 @@ fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent
     let room = layout.width.saturating_sub(indent);
     let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();
     let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    for (frame, name) in frames.iter().zip(names) {
+    let line = |(frame, name): (&NamedFrame<'_>, String)| {
         let inlined = if frame.inlined { " (inlined)" } else { "" };
-        let place = place(frame, room.saturating_sub(widest + 2 + inlined.len()));
-        let place = layout.paint.dim(&format!("{place}{inlined}"));
-        let _ = writeln!(out, "{}", format!("{:indent$}{}  {place}", "", left(&name, widest)).trim_end());
-    }
+        (name, format!("{}{inlined}", place(frame, room.saturating_sub(widest + 2 + inlined.len()))))
+    };
+    let lines: Vec<(String, String)> = frames.iter().zip(names).map(line).collect();
+    frame_lines(out, layout.paint, (&" ".repeat(indent), indent), &lines, widest, false);
     if all > frames.len() {
         let more = plural((all - frames.len()) as u64, "outer frame");
         let _ = writeln!(out, "{:indent$}{}", "", layout.paint.dim(&format!("and {more}")));
@@ -242,30 +243,15 @@ fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent
 
 /// The errors of the run, with all their stacks.
 pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
-    let findings = &view.profile.findings;
-    if findings.is_empty() {
-        return;
-    }
-    let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
-    let _ = writeln!(out, "\n{}", layout.paint.red(&title));
-    let shown = sections::shown_findings(findings, top);
-    for finding in &shown {
+    sections::findings_by(out, layout, view.profile, top, |out, finding| {
         let known = if finding.baseline == Some(BaselineStatus::Known) { "; known from the baseline" } else { "" };
         out.push('\n');
         sections::prose(out, layout, &format!("{}{known}", sections::finding_sentence(finding)));
-        let stacks = [
-            ("at", Some(finding.stack)),
-            ("freed first at", finding.free_stack),
-            ("allocated at", finding.alloc_stack),
-        ];
-        for (title, index) in stacks {
-            if let Some(index) = index {
-                let _ = writeln!(out, "    {}", layout.paint.dim(title));
-                stack(out, layout, view, index, 6);
-            }
+        for (title, index) in finding.stacks() {
+            let _ = writeln!(out, "    {}", layout.paint.dim(title));
+            stack(out, layout, view, index, 6);
         }
-    }
-    sections::more_findings(out, findings.len(), shown.len());
+    });
 }
 
 /// One line for each class.

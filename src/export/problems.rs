@@ -134,8 +134,6 @@ impl Problem {
 }
 
 fn error(view: &View<'_>, finding: &Finding, counts: bool) -> Problem {
-    let stacks =
-        [("at", Some(finding.stack)), ("freed first at", finding.free_stack), ("allocated at", finding.alloc_stack)];
     Problem {
         id: view.profile.finding_id(finding),
         rule: ProblemKind::Error(finding.kind),
@@ -145,7 +143,7 @@ fn error(view: &View<'_>, finding: &Finding, counts: bool) -> Problem {
         sentence: printable(&finding_sentence(finding)),
         similar: 0,
         function: function(view, finding.stack),
-        stacks: stacks.into_iter().filter_map(|(title, stack)| Some((title, stack?))).collect(),
+        stacks: finding.stacks().collect(),
         baseline: finding.baseline,
         suppressed_by: None,
     }

@@ -1,8 +1,9 @@
 //! The rows of a table of stacks: of each stack the few frames that tell it from the others.
 
-use super::text::{basename, is_plumbing, is_system_file, place, short_name, telling};
+use super::text::{Paint, basename, is_plumbing, is_system_file, left, place, short_name, telling};
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::identity::is_unresolved;
+use std::fmt::Write;
 
 /// How many frames a row shows, unless more are needed to tell it from another one.
 const FRAMES: usize = 3;
@@ -179,4 +180,23 @@ pub(crate) fn shared_text(shared: &[NamedFrame<'_>], width: usize) -> String {
         format!("{}{place}", short_name(frame.name, each.saturating_sub(place.chars().count())))
     };
     shared.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes frames below each other, names and places in columns: the first behind `first`, the others behind as many columns, `indent`.
+/// Names are as wide as `names`; all but the first are dim where `fading`.
+pub(crate) fn frame_lines(
+    out: &mut String,
+    paint: Paint,
+    (first, indent): (&str, usize),
+    frames: &[(String, String)],
+    names: usize,
+    fading: bool,
+) {
+    for (depth, (name, place)) in frames.iter().enumerate() {
+        let name = if place.is_empty() { name.clone() } else { left(name, names) };
+        let name = if fading && depth > 0 { paint.dim(&name) } else { name };
+        let line = format!("{name}  {}", paint.dim(place));
+        let line = if depth == 0 { format!("{first}{line}") } else { format!("{:indent$}{line}", "") };
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
 }

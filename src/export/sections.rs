@@ -1,8 +1,8 @@
 //! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
 
-use super::rows::{RowFrame, Rows, shared_text};
+use super::rows::{RowFrame, Rows, frame_lines, shared_text};
 use super::text::{
-    self, Paint, duration, grouped, human_bytes, left, percent, place, plural, printable, right, short_name, slowness,
+    self, Paint, duration, grouped, human_bytes, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
 };
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, exit_text};
@@ -270,14 +270,8 @@ fn stack_table(
     for (index, (site, look)) in shown.iter().zip(&looks).enumerate() {
         let bytes = human_bytes(amount(site).bytes);
         let share = percent(amount(site).bytes, whole);
-        let mut figures_text = format!("  {bytes:>10}  {share:>7}  {}  ", right(&count(site), counts));
-        for (depth, (name, place)) in look.iter().enumerate() {
-            let name = if place.is_empty() { name.clone() } else { left(name, names) };
-            let name = if depth == 0 { name } else { layout.paint.dim(&name) };
-            let line = format!("{figures_text}{name}  {}", layout.paint.dim(place));
-            let _ = writeln!(out, "{}", line.trim_end());
-            figures_text = " ".repeat(figures);
-        }
+        let first = format!("  {bytes:>10}  {share:>7}  {}  ", right(&count(site), counts));
+        frame_lines(out, layout.paint, (&first, figures), look, names, true);
         // names too long to show where they differ
         if looks.iter().enumerate().any(|(other, known)| other != index && known == look) {
             let id = format!("(in report.txt: [{:016x}])", site.id);
@@ -311,40 +305,45 @@ pub(crate) fn doubt(view: &View<'_>, stack: usize, quality: Quality) -> Option<&
     }
 }
 
-/// The program's errors in using the heap.
-pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
-    let findings = &view.profile.findings;
+/// The program's errors in using the heap; what `tell` says of each.
+pub(crate) fn findings_by(
+    out: &mut String,
+    layout: Layout,
+    profile: &Profile,
+    top: usize,
+    tell: impl Fn(&mut String, &Finding),
+) {
+    let findings = &profile.findings;
     if findings.is_empty() {
         return;
     }
     let title = format!("Errors in the use of the heap: {}", grouped(findings.len() as u64));
     let _ = writeln!(out, "\n{}", layout.paint.red(&title));
     let shown = shown_findings(findings, top);
-    for finding in &shown {
-        prose(out, layout, &finding_sentence(finding));
-        let stacks = [
-            ("at", Some(finding.stack)),
-            ("freed first at", finding.free_stack),
-            ("allocated at", finding.alloc_stack),
-        ];
-        for (title, stack) in stacks {
-            let frames: Vec<NamedFrame<'_>> =
-                stack.into_iter().flat_map(|stack| telling_frames(view, stack, FRAMES - 1)).collect();
-            let room = layout.width.saturating_sub(4 + 14 + 2 + 2);
-            let names: Vec<String> = frames.iter().map(|frame| short_name(frame.name, room * 3 / 5)).collect();
-            let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-            for (depth, (frame, name)) in frames.iter().zip(names).enumerate() {
-                let title = if depth == 0 { title } else { "" };
-                let place = layout.paint.dim(&place(frame, room * 2 / 5));
-                let _ = writeln!(out, "{}", format!("    {title:14}  {}  {place}", left(&name, widest)).trim_end());
-            }
-        }
+    shown.iter().for_each(|finding| tell(out, finding));
+    if findings.len() > shown.len() {
+        let more = grouped((findings.len() - shown.len()) as u64);
+        let _ = writeln!(out, "  and {more} more, all of them in report.json (-o NAME.json)");
     }
-    more_findings(out, findings.len(), shown.len());
+}
+
+/// The program's errors in using the heap, with the frames that tell most.
+pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    findings_by(out, layout, view.profile, top, |out, finding| {
+        prose(out, layout, &finding_sentence(finding));
+        let room = layout.width.saturating_sub(4 + 14 + 2 + 2);
+        for (title, stack) in finding.stacks() {
+            let frames = telling_frames(view, stack, FRAMES - 1);
+            let line = |frame: &NamedFrame<'_>| (short_name(frame.name, room * 3 / 5), place(frame, room * 2 / 5));
+            let lines: Vec<(String, String)> = frames.iter().map(line).collect();
+            let names = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+            frame_lines(out, layout.paint, (&format!("    {title:14}  "), 20), &lines, names, false);
+        }
+    });
 }
 
 /// At most `top` errors, in their order; of each kind at least one, as repeats of one kind would hide the others.
-pub(crate) fn shown_findings(findings: &[Finding], top: usize) -> Vec<&Finding> {
+fn shown_findings(findings: &[Finding], top: usize) -> Vec<&Finding> {
     let is_first = |index: usize, kind| findings.iter().position(|other| other.kind == kind) == Some(index);
     let kinds = findings.iter().enumerate().filter(|(index, finding)| is_first(*index, finding.kind)).count();
     let mut repeats = top.saturating_sub(kinds);
@@ -352,14 +351,6 @@ pub(crate) fn shown_findings(findings: &[Finding], top: usize) -> Vec<&Finding> 
         is_first(*index, finding.kind) || repeats.checked_sub(1).inspect(|left| repeats = *left).is_some()
     });
     shown.map(|(_, finding)| finding).collect()
-}
-
-/// How many errors were not shown.
-pub(crate) fn more_findings(out: &mut String, all: usize, shown: usize) {
-    if all > shown {
-        let more = grouped((all - shown) as u64);
-        let _ = writeln!(out, "  and {more} more, all of them in report.json (-o NAME.json)");
-    }
 }
 
 /// What a kind of error is, as a participle.

@@ -24,6 +24,15 @@ pub fn is_unresolved(name: &str) -> bool {
     name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
+impl Finding {
+    /// Its stacks, each with what happened there, the offending call first.
+    pub fn stacks(&self) -> impl Iterator<Item = (&'static str, usize)> + use<> {
+        let others = [("freed first at", self.free_stack), ("allocated at", self.alloc_stack)];
+        let others = others.into_iter().filter_map(|(title, stack)| Some((title, stack?)));
+        std::iter::once(("at", self.stack)).chain(others)
+    }
+}
+
 impl Profile {
     /// The locations of a stack, innermost (the allocator's caller) first.
     pub fn locations_of(&self, stack: usize) -> &[usize] {

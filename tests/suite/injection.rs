@@ -1,8 +1,8 @@
 //! T43: a panic, or an error, at each call of the edge to the kernel. Whatever breaks in heaptrace, the program lives on with
 //! its code restored, heaptrace waits for its own child and says what became of it.
 //!
-//! The failures are ordered by an environment variable that only builds with debug assertions know (`tracer/injection.rs`).
-#![cfg(debug_assertions)]
+//! The failures are ordered by an environment variable that only builds with debug assertions know (`tracer/injection.rs`): in
+//! others the tests are ignored, and say so.
 
 use super::attach::{assert_victim_well, start_victim};
 use crate::support::procfs;
@@ -83,11 +83,13 @@ fn is_true_so_far(program: &Program, ended: Ended, what: &str) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_panics_under_run() {
     run_with("panic");
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_errors_under_run() {
     run_with("error");
 }
@@ -117,11 +119,13 @@ fn run_tree_with(kind: &str) {
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_panics_under_run_of_a_tree() {
     run_tree_with("panic");
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_errors_under_run_of_a_tree() {
     run_tree_with("error");
 }
@@ -160,11 +164,13 @@ fn run_for_a_while_with(kind: &str) {
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_panics_under_run_for_a_while() {
     run_for_a_while_with("panic");
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_errors_under_run_for_a_while() {
     run_for_a_while_with("error");
 }
@@ -194,17 +200,20 @@ fn attach_with(kind: &str) {
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_panics_under_attach() {
     attach_with("panic");
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_errors_under_attach() {
     attach_with("error");
 }
 
 /// If the code can't be restored, by whatever means, that is what the message says, and it comes true.
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_what_can_not_be_restored_is_told() {
     let program = Program::fixture("victim").args(["2"]);
     // Where busy threads are slow to stop, the call comes before the allocator has its breakpoints, and the program, which runs
@@ -231,6 +240,7 @@ fn t43_what_can_not_be_restored_is_told() {
 /// Where the kernel refuses all writes to /proc/PID/mem (Linux 6.12 and later can), code is changed through stopped threads:
 /// nothing is missed, and nothing is left behind.
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn code_is_written_through_stopped_threads_where_proc_mem_is_refused() {
     let refused = |program: Program| program.env("HEAPTRACE_INJECT", "error:0:writes");
     let program = refused(Program::fixture("peak"));

@@ -1,11 +1,12 @@
 //! Builds the small programs of `tests/fixtures`, each once.
 //!
 //! A fixture is one source file, named by its path without the extension, which tells its language. Flags of its own stand
-//! in its first lines as `// flags: …`. The result goes to a folder named by the hash of all that went in, so that a second
-//! test run builds nothing and the file itself keeps the fixture's name.
+//! in its first lines as `// flags: …`. The result goes to a folder named by the hash of all that went in, the compiler's version
+//! included, so that a second test run builds nothing and the file itself keeps the fixture's name.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -103,6 +104,7 @@ fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> Pat
 
     let mut hasher = DefaultHasher::new();
     format!("{command:?}").hash(&mut hasher);
+    version(command.get_program()).hash(&mut hasher);
     text.hash(&mut hasher);
     for header in headers() {
         std::fs::read(header).unwrap().hash(&mut hasher);
@@ -127,6 +129,14 @@ fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> Pat
     );
     std::fs::rename(&temporary, &path).unwrap();
     path
+}
+
+/// What a compiler says of its version; empty if it is not there, which its use will tell.
+fn version(compiler: &OsStr) -> Vec<u8> {
+    static KNOWN: Mutex<BTreeMap<OsString, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let ask = || Command::new(compiler).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    known.entry(compiler.to_owned()).or_insert_with(ask).clone()
 }
 
 fn compiler(c_compiler: &str, source: &Path) -> Command {
