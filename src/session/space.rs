@@ -1,4 +1,19 @@
-//! One address space of the target: its memory, modules, breakpoints, pads, and the unwinder's view of it.
+//! One address space of the target: its memory, modules, breakpoints, and the unwinder's view of it.
+//!
+//! | what | where |
+//! |---|---|
+//! | opening it, reading the maps, loading modules | here |
+//! | what is known of each module; what goes when it is unloaded | `modules.rs` |
+//! | which functions have probes, which probes wait and for what | `probes.rs` |
+//! | whether a breakpoint can be placed, its pad, room for pads, lifting | `code.rs`; the writing itself: `tracer/code.rs` |
+//! | breakpoints out of the way of another tracer | `aside.rs` |
+//! | the copy in a forked child | `fork.rs` |
+//! | memory without what is ours in it | `original.rs` |
+//! | a module's file: found, verified, or read from memory | `object.rs` |
+//! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
+//! | debug files, and the threads that read them | `companion.rs`, `helper.rs` |
+//! | which function a call calls: operator new or malloc | `callsite.rs` |
+//! | what is watched in the C library: sigaction, exec, ptrace | `exec.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
 
 mod annotations;
 mod aside;
@@ -8,41 +23,43 @@ mod companion;
 mod data;
 mod exec;
 mod facts;
+mod findings;
 mod fork;
 mod helper;
 mod libc_frames;
+mod modules;
 mod named;
 mod object;
 mod original;
+mod probes;
 
 pub(super) use code::Placed;
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
 pub use named::Annotation;
 pub use original::OriginalMemory;
+pub use probes::{ANNOTATION_TAG, EXIT_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
 
 use super::modulerecord::ModuleRecord;
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
-use crate::allocators::select::{EntryPoint, ModuleSymbols};
-use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::breakpoints::{BreakpointTable, Probe, Purpose};
-use crate::leaks::roots::ModuleData;
+use crate::addr::{Addr, ModuleId, StackId};
+use crate::allocators::{AllocatorTable, Family};
+use crate::breakpoints::BreakpointTable;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{FileVersion, Search};
 use crate::tracer::code::TargetCode;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::root::TargetRoot;
-use crate::tracer::{Result, TracerError, files, procfs};
+use crate::tracer::{Result, files, procfs};
 use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
-use facts::{Facts, in_process};
+use code::PadMappings;
+use findings::Findings;
 use helper::Late;
-use libc_frames::LibcFrames;
+use modules::{Module, Modules};
 use object::Object;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
+use probes::Deferred;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -55,71 +72,6 @@ pub fn is_64_bit(tid: i32) -> bool {
     }
     // ELF header: class at 4 (2 = 64-bit), machine at 18 (62 = x86-64).
     header[4] == 2 && header[18] == 62
-}
-
-/// A module that is loaded now.
-#[derive(Clone, Debug)]
-struct Loaded {
-    id: ModuleId,
-    mapped: MappedModule,
-    bias: LoadBias,
-    symbols: ModuleSymbols,
-    /// Whether it is the main program.
-    is_program: bool,
-    /// Where the program begins, if no dynamic linker runs before it.
-    start: Option<Addr>,
-    /// Functions of an allocator's inside, where the program holds its own allocator.
-    internal_code: Vec<Range<Addr>>,
-    /// The machinery of exceptions, where a library holds it and an allocator.
-    exception_runtime: Vec<Range<Addr>>,
-    /// What the leak scan looks through.
-    data: ModuleData,
-}
-
-/// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for
-/// one near the module.
-#[derive(Clone, Copy, Debug)]
-struct Deferred {
-    addr: Addr,
-    to_place: ToPlace,
-}
-
-impl Deferred {
-    const fn is_entry_at(&self, addr: Addr) -> bool {
-        self.addr.0 == addr.0 && matches!(self.to_place, ToPlace::Entry(_))
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum ToPlace {
-    Entry(EntryProbe),
-    /// A wrapper's probe, which tells what it was told.
-    Told(FunctionId),
-    Loader,
-    SignalAction,
-    Exec,
-    /// libc's `_exit`.
-    Exit,
-    /// libc's `ptrace`.
-    OwnTracer,
-    /// A function by which the program tells of its memory.
-    Annotation,
-}
-
-impl ToPlace {
-    /// Whether allocator calls go unseen without it.
-    const fn is_needed_to_see_all(self) -> bool {
-        matches!(self, Self::Entry(_) | Self::Told(_) | Self::Loader)
-    }
-}
-
-/// The probe on an allocator function.
-#[derive(Clone, Copy, Debug)]
-struct EntryProbe {
-    function: FunctionId,
-    module: ModuleId,
-    size: u64,
-    family: Option<Family>,
 }
 
 /// See the module's head.
@@ -139,96 +91,27 @@ pub struct AddressSpace {
     /// Walks its stacks.
     pub unwinder: Unwinder,
     maps: MapIndex,
-    loaded: Vec<Loaded>,
-    records: Vec<ModuleRecord>,
-    /// Modules that are gone and whose files are still open, the last one at the end.
-    retired: VecDeque<ModuleId>,
-    allocator_code: Vec<Range<Addr>>,
-    loader_state: Option<Addr>,
+    modules: Modules,
+    /// What waits to be placed.
     deferred: Vec<Deferred>,
     /// Whether all breakpoints wait until [`AddressSpace::place_held_back`].
     holds_back: bool,
-    /// Return sites in modules that have a breakpoint only while a call is in progress.
-    demoted: FxHashSet<Addr>,
-    no_remote_calls: bool,
-    mapped_pads: u64,
-    /// Where the probed functions begin, and which family a call to them belongs to.
-    entry_families: FxHashMap<Addr, Option<Family>>,
-    /// Functions that only call a probed one: operator new and delete of libstdc++.
-    wrappers: Vec<(Range<Addr>, Family)>,
-    /// What the call in front of a return address was found to call.
-    call_families: FxHashMap<Addr, Option<Family>>,
-    /// Whether the call in front of a return address in the allocator leads out of it.
-    outward_calls: FxHashMap<Addr, bool>,
+    probing: Probing,
+    /// Whether libc's `_exit` is watched.
+    exit_watched: bool,
+    pad_mappings: PadMappings,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
-    probing: Probing,
-    warnings: Vec<String>,
+    findings: Findings,
     /// Where debug files are looked for.
     search: Option<Search>,
     /// What is known of files that other processes have loaded, too.
     objects: SharedObjects,
-    /// Whether libc's `_exit` is watched.
-    exit_watched: bool,
-    libc_frames: LibcFrames,
-    /// The entries of functions by which the program tells of its memory.
-    annotations: FxHashMap<Addr, Annotation>,
-    /// The entries of [`named::EXEC_CALLS`].
-    exec_calls: FxHashMap<Addr, named::ExecCall>,
-    /// Children that share the memory and are not ours, for whom it has no breakpoints at this moment.
-    aside_for: BTreeSet<i32>,
-    /// The programs' own functions that return suppressions for leaks, and the names of their modules.
-    leak_suppressions: Vec<(Addr, String)>,
-    /// Allocator functions, and other things of weight, that could not be watched: in words.
-    blind_spots: Vec<String>,
     /// Unwind tables of debug files that are still being looked for.
     awaited_frames: Vec<(ModuleId, Late<Option<Section>>)>,
+    /// Children that share the memory and are not ours, for whom it has no breakpoints at this moment.
+    aside_for: BTreeSet<i32>,
 }
-
-/// Which allocator functions have probes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Probing {
-    /// All.
-    #[default]
-    All,
-    /// Those that end the life of a block, or move it.
-    Ends,
-    /// None.
-    None,
-}
-
-impl Probing {
-    fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
-        match self {
-            Self::All => true,
-            Self::Ends => table.get(function).is_some_and(|f| {
-                matches!(f.kind, Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. })
-            }),
-            Self::None => false,
-        }
-    }
-}
-
-/// Marks the probe on sigaction(2).
-pub const SIGACTION_TAG: u8 = 1;
-
-/// Marks the probe on libc's `_exit`.
-pub const EXIT_TAG: u8 = 2;
-
-/// Marks the probe on a static program's first instruction.
-const START_TAG: u8 = 4;
-
-/// Marks the probe on ptrace(2).
-pub const OWN_TRACER_TAG: u8 = 8;
-
-/// Marks the probes on functions by which the program tells of its memory.
-pub const ANNOTATION_TAG: u8 = 16;
-
-/// Bytes of one remote mapping for pads: room for about 2000.
-const PAD_MAPPING: u64 = 64 * 1024;
-
-/// Offset of `r_state` in the dynamic linker's `struct r_debug` (<link.h>, 64-bit).
-const R_STATE: u64 = 24;
 
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
@@ -247,33 +130,18 @@ impl AddressSpace {
             breakpoints: BreakpointTable::default(),
             unwinder,
             maps: MapIndex::new(Vec::new()),
-            loaded: Vec::new(),
-            records: Vec::new(),
-            retired: VecDeque::new(),
-            allocator_code: Vec::new(),
-            loader_state: None,
+            modules: Modules::default(),
             deferred: Vec::new(),
             holds_back: false,
-            demoted: FxHashSet::default(),
-            no_remote_calls: false,
-            mapped_pads: 0,
-            entry_families: FxHashMap::default(),
-            wrappers: Vec::new(),
-            call_families: FxHashMap::default(),
-            outward_calls: FxHashMap::default(),
-            stack_families: FxHashMap::default(),
             probing: Probing::default(),
-            warnings: Vec::new(),
+            exit_watched: false,
+            pad_mappings: PadMappings::default(),
+            stack_families: FxHashMap::default(),
+            findings: Findings::default(),
             search: None,
             objects: objects.clone(),
-            exit_watched: false,
-            libc_frames: LibcFrames::default(),
-            annotations: FxHashMap::default(),
-            exec_calls: FxHashMap::default(),
-            aside_for: BTreeSet::new(),
-            leak_suppressions: Vec::new(),
-            blind_spots: Vec::new(),
             awaited_frames: Vec::new(),
+            aside_for: BTreeSet::new(),
         })
     }
 
@@ -288,18 +156,13 @@ impl AddressSpace {
         let current = maps::modules(self.maps.mappings());
         self.drop_vanished(&current);
         for mapped in current {
-            if !self.loaded.iter().any(|known| same_module(&known.mapped, &mapped)) {
+            if !self.modules.has(&mapped) {
                 self.load(tid, mapped, table);
             }
         }
         self.place_probes(table)?;
         self.watch_start()?;
-        Ok(std::mem::take(&mut self.warnings))
-    }
-
-    /// Warnings that have come up since the last [`AddressSpace::refresh`].
-    pub fn take_warnings(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.warnings)
+        Ok(self.take_warnings())
     }
 
     fn read_maps(&mut self, tid: i32) -> Result<()> {
@@ -320,33 +183,18 @@ impl AddressSpace {
     }
 
     fn drop_vanished(&mut self, current: &[MappedModule]) {
-        let (kept, vanished): (Vec<_>, Vec<_>) = std::mem::take(&mut self.loaded)
-            .into_iter()
-            .partition(|known| current.iter().any(|mapped| same_module(&known.mapped, mapped)));
-        self.loaded = kept;
-        for module in vanished {
-            self.retire_file(module.id);
+        for module in self.modules.take_vanished(current) {
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
             self.code.forget(&range);
             self.breakpoints.forget(&range);
             self.unwinder.remove_module(module.id);
-            self.call_families.retain(|addr, _| !range.contains(addr));
-            self.outward_calls.retain(|addr, _| !range.contains(addr));
-            self.entry_families.retain(|addr, _| !range.contains(addr));
-            self.wrappers.retain(|(wrapper, _)| !range.contains(&wrapper.start));
-            self.allocator_code.retain(|code| !range.contains(&code.start));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
-            self.demoted.retain(|site| !range.contains(site));
-            self.exec_calls.retain(|entry, _| !range.contains(entry));
-            self.leak_suppressions.retain(|(function, _)| !range.contains(function));
-            self.libc_frames.remove(&range);
-            self.annotations.retain(|function, _| !range.contains(function));
         }
     }
 
     fn load(&mut self, tid: i32, mapped: MappedModule, table: &AllocatorTable) {
-        let id = ModuleId(u32::try_from(self.records.len()).unwrap_or(u32::MAX));
+        let id = self.modules.next_id();
         let code = mapped.code();
         if code.is_empty() {
             return;
@@ -358,7 +206,7 @@ impl AddressSpace {
             self.add_slack(bias.to_process(slack.addr), slack.size, id);
         }
         let first = code.first().cloned().unwrap_or_default();
-        self.records.push(ModuleRecord {
+        let record = ModuleRecord {
             id,
             path: mapped.path.clone(),
             build_id: facts.build_id.clone(),
@@ -371,236 +219,45 @@ impl AddressSpace {
             memory,
             is_program,
             probed: Vec::new(),
-        });
+        };
+        self.modules.push(Module::new(id, mapped, is_program, &facts, bias, self.exit_watched), record);
         if let Err(error) = self.watch_libc(&facts, bias) {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_loader(&facts, bias) {
             self.note_blind_spot(format!("libraries that are loaded later will not be seen: {error}"));
         }
-        if self.exit_watched {
-            self.note_leak_suppressions(&facts, bias, &mapped.path);
-            if let Err(error) = self.watch_libc_exit(&facts, bias) {
-                tracing::debug!("{error}");
-            }
+        if self.exit_watched
+            && let Err(error) = self.watch_libc_exit(&facts, bias)
+        {
+            tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_annotations(&facts, bias) {
             tracing::debug!("{error}");
         }
-        let data = facts.module_data(id, bias);
-        let here = |ranges: &[Range<ObjAddr>]| ranges.iter().map(|range| in_process(range, bias)).collect();
-        let (internal_code, exception_runtime) =
-            (here(&facts.named.internal_code), here(&facts.named.exception_runtime));
-        let start = facts.static_entry.map(|entry| bias.to_process(entry));
-        let symbols = ModuleSymbols {
-            module: id,
-            file_name: mapped.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            soname: facts.soname.clone(),
-            symbols: facts.named.allocator.clone(),
-        };
-        self.loaded.push(Loaded {
-            id,
-            mapped,
-            bias,
-            symbols,
-            is_program,
-            start,
-            internal_code,
-            exception_runtime,
-            data,
-        });
     }
 }
 
 impl AddressSpace {
-    /// Which functions get probes from now on: places what is missing, takes away what is too much.
-    pub fn set_probing(&mut self, probing: Probing, table: &AllocatorTable) -> Result<()> {
-        self.probing = probing;
-        let unwanted: Vec<Addr> = self
-            .breakpoints
-            .iter()
-            .filter(|(_, breakpoint)| {
-                breakpoint.purposes.entry.is_some_and(|probe| !probing.wants(probe.function, table))
-            })
-            .map(|(addr, _)| addr)
-            .collect();
-        for addr in unwanted {
-            self.take_away(addr, |purposes| purposes.entry.map(Purpose::Entry))?;
-        }
-        self.place_probes(table)
-    }
-
-    /// Places the probes of all modules that have none yet.
-    fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
-        let symbols: Vec<_> = self.loaded.iter().map(|module| module.symbols.clone()).collect();
-        let providers = table.select_providers(&symbols);
-        for wrapper in providers.wrappers {
-            let Some((start, _)) = self.process_address(&wrapper) else { continue };
-            let range = start..start.add(wrapper.size.max(1));
-            if let Some(family) = wrapper.family
-                && !self.wrappers.iter().any(|(known, _)| *known == range)
-            {
-                self.wrappers.push((range, family));
-            }
-        }
-        for probe in providers.told {
-            let Some((addr, _)) = self.process_address(&probe) else { continue };
-            let is_waiting =
-                self.deferred.iter().any(|other| other.addr == addr && matches!(other.to_place, ToPlace::Told(_)));
-            let is_placed = self.breakpoints.get(addr).is_some_and(|breakpoint| breakpoint.purposes.entry.is_some());
-            if !is_waiting && !is_placed && self.probing.wants(probe.function, table) {
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::Told(probe.function) }, None)?;
-            }
-        }
-        for probe in providers.probes {
-            let Some((addr, id)) = self.process_address(&probe) else { continue };
-            let is_placed = self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some());
-            if is_placed {
-                self.entry_families.insert(addr, probe.family);
-                continue;
-            }
-            if self.deferred.iter().any(|other| other.is_entry_at(addr)) {
-                continue;
-            }
-            let entry = EntryProbe { function: probe.function, module: id, size: probe.size, family: probe.family };
-            if self.probing.wants(probe.function, table) {
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
-            } else {
-                // It can be placed when collecting goes on.
-                self.note_placed(addr, entry);
-            }
-        }
-        Ok(())
-    }
-
-    /// A probe stands: only now its function counts as probed.
-    fn note_placed(&mut self, addr: Addr, entry: EntryProbe) {
-        self.entry_families.insert(addr, entry.family);
-        self.note_allocator_code(entry.module, addr, entry.size);
-        if let Some(record) = self.records.get_mut(entry.module.0 as usize)
-            && !record.probed.contains(&entry.function)
-        {
-            record.probed.push(entry.function);
-        }
-    }
-
     /// An address as it is the same in each process: `module+0xoffset`.
     pub(super) fn place_in_module(&self, addr: Addr) -> String {
-        let is_here = |module: &&Loaded| module.mapped.code().iter().any(|code| code.contains(&addr));
-        let Some(module) = self.loaded.iter().find(is_here) else { return addr.to_string() };
-        let name = module.mapped.path.file_name().unwrap_or_default().to_string_lossy();
-        format!("{name}+{:#x}", module.bias.to_object(addr).0)
-    }
-
-    fn process_address(&self, probe: &EntryPoint) -> Option<(Addr, ModuleId)> {
-        let module = self.loaded.iter().find(|module| module.id == probe.module)?;
-        Some((module.bias.to_process(probe.addr), module.id))
-    }
-
-    fn place_or_defer(&mut self, probe: Deferred, helper: code::Helper<'_>) -> Result<()> {
-        if self.holds_back {
-            self.deferred.push(probe);
-            return Ok(());
-        }
-        let purpose = match probe.to_place {
-            ToPlace::Entry(entry) => Purpose::Entry(Probe::trap(entry.function)),
-            ToPlace::Told(function) => Purpose::Entry(Probe::trap(function)),
-            ToPlace::Loader => Purpose::Loader,
-            ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
-            ToPlace::Exec => Purpose::Exec,
-            ToPlace::Exit => Purpose::Tag(EXIT_TAG),
-            ToPlace::OwnTracer => Purpose::Tag(OWN_TRACER_TAG),
-            ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
-        };
-        let placed = match self.place(probe.addr, purpose, helper) {
-            Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
-            Err(error @ TracerError::Overtaken { .. }) => {
-                self.deferred.push(probe);
-                return Err(error);
-            }
-            placed => placed?,
-        };
-        match placed {
-            Placed::Done(()) => {
-                if let ToPlace::Entry(entry) = probe.to_place {
-                    self.note_placed(probe.addr, entry);
-                }
-            }
-            Placed::NoRoom => self.deferred.push(probe),
-            Placed::Impossible => {
-                let place = self.place_in_module(probe.addr);
-                let missed = format!("no probe could be placed at {place}: calls of that function are missed");
-                if probe.to_place.is_needed_to_see_all() {
-                    self.note_blind_spot(missed)
-                } else {
-                    self.warnings.push(missed)
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Places what had to wait for a thread at a breakpoint.
-    pub fn place_deferred(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
-        while let Some(probe) = self.deferred.pop() {
-            self.place_or_defer(probe, Some((thread, raw)))?;
-        }
-        Ok(())
-    }
-
-    /// Places what had to wait for a thread that stands still, wherever it does.
-    pub fn place_refused(&mut self) -> Result<()> {
-        for probe in std::mem::take(&mut self.deferred) {
-            self.place_or_defer(probe, None)?;
-        }
-        Ok(())
-    }
-
-    /// From now on breakpoints are only noted.
-    pub const fn hold_back(&mut self) {
-        self.holds_back = true;
-    }
-
-    /// Places what was held back, if anything was.
-    pub fn place_held_back(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.holds_back) {
-            return Ok(());
-        }
-        self.place_refused()?;
-        self.watch_start()
-    }
-
-    /// Whether probes wait for a thread at a breakpoint.
-    pub fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
-    }
-
-    /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction
-    /// is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
-    fn watch_start(&mut self) -> Result<()> {
-        let start =
-            self.loaded.iter().find_map(|module| module.start).filter(|_| self.has_deferred() && !self.holds_back);
-        if let Some(start) = start {
-            self.place(start, Purpose::Tag(START_TAG), None)?;
-        }
-        Ok(())
-    }
-
-    /// If the module is the dynamic linker: watches the function that it calls before and after each change of its list.
-    fn watch_loader(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        let Some((notify, state)) = facts.loader else { return Ok(()) };
-        self.loader_state = Some(bias.to_process(state).add(R_STATE));
-        self.place_or_defer(Deferred { addr: bias.to_process(notify), to_place: ToPlace::Loader }, None)?;
-        Ok(())
+        let Some(module) = self.module(addr) else { return addr.to_string() };
+        format!("{}+{:#x}", module.name(), module.bias.to_object(addr).0)
     }
 
     /// Whether the dynamic linker's list is complete (RT_CONSISTENT), rather than about to change.
     pub fn loader_is_consistent(&mut self) -> bool {
         let mut state = [0; 4];
-        self.loader_state.is_none_or(|at| self.memory.read_uncached(at, &mut state) < 4 || state == [0; 4])
+        let at = self.modules.iter().find_map(|module| module.loader_state);
+        at.is_none_or(|at| self.memory.read_uncached(at, &mut state) < 4 || state == [0; 4])
     }
 
-    /// The module whose code `addr` lies in.
+    /// The loaded module whose code `addr` lies in.
+    fn module(&self, addr: Addr) -> Option<&Module> {
+        self.modules.get(self.unwinder.module_of(addr)?)
+    }
+
+    /// The id of the module whose code `addr` lies in.
     pub fn module_at(&self, addr: Addr) -> ModuleId {
         self.unwinder.module_of(addr).unwrap_or(ModuleId::NONE)
     }
@@ -616,12 +273,12 @@ impl AddressSpace {
 
     /// Whether any allocator function has a probe.
     pub fn has_probes(&self) -> bool {
-        !self.entry_families.is_empty()
+        self.modules.iter().any(|module| !module.entry_families.is_empty())
     }
 
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
     pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
-        (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.records))
+        (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.modules.records))
     }
 
     /// The process's root folder, if it is not ours, and the id that it has in its own pid namespace, if it has one.
@@ -631,7 +288,7 @@ impl AddressSpace {
 
     /// The stacks so far, and all modules that they may refer to.
     pub fn records(&self) -> (&StackTable, &[ModuleRecord]) {
-        (self.unwinder.stacks(), &self.records)
+        (self.unwinder.stacks(), &self.modules.records)
     }
 }
 
@@ -644,10 +301,4 @@ impl Drop for AddressSpace {
             tracing::warn!("{error}");
         }
     }
-}
-
-/// Whether two snapshots of the maps show the same load of the same file.
-fn same_module(a: &MappedModule, b: &MappedModule) -> bool {
-    // Not by the path: a file that is renamed stays mapped.
-    a.start() == b.start() && a.inode == b.inode && a.dev == b.dev
 }

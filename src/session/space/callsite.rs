@@ -6,25 +6,12 @@
 //! address still names them.
 
 use super::AddressSpace;
-use crate::addr::{Addr, ModuleId, StackId};
+use super::modules::Module;
+use crate::addr::{Addr, StackId};
 use crate::allocators::Family;
 use std::ops::Range;
 
 impl AddressSpace {
-    /// Remembers which code is the allocator's: all of a library that provides one (but for the machinery of exceptions, if it
-    /// holds that, too), of the program itself only the allocator's own functions.
-    pub(super) fn note_allocator_code(&mut self, id: ModuleId, addr: Addr, size: u64) {
-        let Some(module) = self.loaded.iter().find(|module| module.id == id) else { return };
-        let code = if module.is_program {
-            vec![addr..addr.add(size.max(1))]
-        } else {
-            without(module.mapped.code(), &module.exception_runtime)
-        };
-        let new = code.into_iter().chain(module.internal_code.iter().cloned());
-        let new: Vec<_> = new.filter(|range| !self.allocator_code.contains(range)).collect();
-        self.allocator_code.extend(new);
-    }
-
     /// Whether a call that will return to `return_addr` was made by the allocator's own code. Where the function that it calls
     /// there belongs to another, it was that one that has come here by jumps: the frames of __cxa_end_catch, which frees an
     /// exception, are all replaced.
@@ -32,32 +19,33 @@ impl AddressSpace {
         if !self.is_allocator_code(return_addr) {
             return false;
         }
-        if let Some(&is_outward) = self.outward_calls.get(&return_addr) {
+        let caller = self.module_at(return_addr);
+        if let Some(&is_outward) = self.modules.calls(caller).outward.get(&return_addr) {
             return !is_outward;
         }
         let callee = self.callee(return_addr);
         let is_outward =
             callee.is_some_and(|callee| !self.is_allocator_code(callee) && self.is_foreign(callee, return_addr));
-        self.outward_calls.insert(return_addr, is_outward);
+        self.modules.calls_mut(caller).outward.insert(return_addr, is_outward);
         !is_outward
     }
 
     /// Whether a function called from the allocator's code is of another module, or of the machinery of exceptions in its own.
     fn is_foreign(&self, callee: Addr, return_addr: Addr) -> bool {
-        let runtime = || self.loaded.iter().flat_map(|module| &module.exception_runtime);
+        let runtime = || self.modules.iter().flat_map(|module| &module.exception_runtime);
         self.module_at(callee) != self.module_at(return_addr) || runtime().any(|code| code.contains(&callee))
     }
 
     fn is_allocator_code(&self, addr: Addr) -> bool {
-        self.allocator_code.iter().any(|code| code.contains(&addr))
+        self.module(addr).is_some_and(|module| module.allocator_code.iter().any(|code| code.contains(&addr)))
     }
 
     /// The family of a call that has arrived at the probe `entry` and will return to `return_addr`. `frees`: the function
     /// may have been reached by a jump out of another one. None if it can't be told.
     pub fn family_of_call(&mut self, entry: Addr, return_addr: Addr, frees: bool) -> Option<Family> {
-        let own = self.entry_families.get(&entry).copied().flatten();
+        let own = self.probed_family(entry);
         // Only malloc and free hide behind wrappers.
-        if !frees || own != Some(Family::Malloc) || self.wrappers.is_empty() {
+        if !frees || own != Some(Family::Malloc) || !self.modules.iter().any(|module| !module.wrappers.is_empty()) {
             return own;
         }
         self.family_of_callee(return_addr)
@@ -66,7 +54,8 @@ impl AddressSpace {
     /// Where the function begins that `addr` lies in, if that is operator new or one of its kin: whoever returns there was
     /// called by that, not by the program.
     pub fn wrapper_at(&self, addr: Addr) -> Option<Addr> {
-        self.wrappers.iter().find(|(range, _)| range.contains(&addr)).map(|(range, _)| range.start)
+        let wrappers = &self.module(addr)?.wrappers;
+        wrappers.iter().find(|(range, _)| range.contains(&addr)).map(|(range, _)| range.start)
     }
 
     /// The family of an allocation that came through operator new or one of its kin, whose stack is `stack`. operator
@@ -85,19 +74,26 @@ impl AddressSpace {
     }
 
     fn family_of_callee(&mut self, return_addr: Addr) -> Option<Family> {
-        if let Some(&known) = self.call_families.get(&return_addr) {
+        let caller = self.module_at(return_addr);
+        if let Some(&known) = self.modules.calls(caller).families.get(&return_addr) {
             return known;
         }
         let callee = self.callee(return_addr);
         let family = callee.and_then(|callee| {
-            let wrapper = self.wrappers.iter().find(|(range, _)| range.start == callee).map(|(_, family)| *family);
-            wrapper.or_else(|| self.entry_families.get(&callee).copied().flatten())
+            let wrappers = self.module(callee).into_iter().flat_map(|module| &module.wrappers);
+            let wrapper = wrappers.into_iter().find(|(range, _)| range.start == callee).map(|(_, family)| *family);
+            wrapper.or_else(|| self.probed_family(callee))
         });
         // A slot of the global offset table that is not resolved yet will tell next time.
         if family.is_some() || callee.is_none() {
-            self.call_families.insert(return_addr, family);
+            self.modules.calls_mut(caller).families.insert(return_addr, family);
         }
         family
+    }
+
+    /// The family of the probed function that begins at `entry`.
+    fn probed_family(&self, entry: Addr) -> Option<Family> {
+        self.module(entry)?.entry_families.get(&entry).copied().flatten()
     }
 
     /// What the call instruction in front of `return_addr` calls, through a PLT stub if there is one. None for calls through
@@ -145,6 +141,21 @@ impl AddressSpace {
     fn pointer(&self, at: Addr) -> Option<Addr> {
         let mut word = [0; 8];
         (self.memory.read_uncached(at, &mut word) == 8).then(|| Addr(u64::from_le_bytes(word)))
+    }
+}
+
+impl Module {
+    /// Remembers which code is the allocator's, of which a function of `size` bytes at `addr` is one: all of a library that provides
+    /// one (but for the machinery of exceptions, if it holds that, too), of the program itself only the allocator's own functions.
+    pub(super) fn note_allocator_code(&mut self, addr: Addr, size: u64) {
+        let code = if self.is_program {
+            vec![addr..addr.add(size.max(1))]
+        } else {
+            without(self.mapped.code(), &self.exception_runtime)
+        };
+        let new = code.into_iter().chain(self.internal_code.iter().cloned());
+        let new: Vec<_> = new.filter(|range| !self.allocator_code.contains(range)).collect();
+        self.allocator_code.extend(new);
     }
 }
 

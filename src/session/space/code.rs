@@ -1,6 +1,6 @@
 //! What is written to the target's code: breakpoints, pads, and at the end the original bytes.
 
-use super::{AddressSpace, PAD_MAPPING};
+use super::AddressSpace;
 use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::{MAX_INSTRUCTION_LEN, StepOver, plan};
@@ -13,6 +13,18 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::{Result, code, procfs};
+
+/// Bytes of one remote mapping for pads: room for about 2000.
+const PAD_MAPPING: u64 = 64 * 1024;
+
+/// The mappings that were made for pads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PadMappings {
+    /// How many there are.
+    count: u64,
+    /// Whether no more can be made.
+    are_refused: bool,
+}
 
 /// A thread at a breakpoint stop, which can make a system call for us.
 pub(in crate::session) type Helper<'a> = Option<(&'a Stopped, &'a RawRegs)>;
@@ -36,7 +48,8 @@ impl AddressSpace {
         }
         // Code outside of modules is made at run time, and changes as it likes: nothing may stay there.
         let at_run_time = self.module_at(site) == ModuleId::NONE;
-        let purpose = if at_run_time || self.demoted.contains(&site) { Purpose::ReturnOnce } else { Purpose::Return };
+        let is_demoted = self.module(site).is_some_and(|module| module.demoted.contains(&site));
+        let purpose = if at_run_time || is_demoted { Purpose::ReturnOnce } else { Purpose::Return };
         if at_run_time {
             self.read_maps(thread.tid())?;
             // Then what the table says of it is no longer true.
@@ -50,7 +63,10 @@ impl AddressSpace {
     /// From now on the return site has a breakpoint only while a call is in progress.
     pub fn demote_return_site(&mut self, site: Addr) {
         tracing::debug!("the return site {site} is mostly passed by others");
-        self.demoted.insert(site);
+        let module = self.module_at(site);
+        if let Some(module) = self.modules.get_mut(module) {
+            module.demoted.insert(site);
+        }
         if let Some(breakpoint) = self.breakpoints.get_mut(site) {
             breakpoint.purposes.returns = false;
             breakpoint.purposes.returns_once = true;
@@ -170,9 +186,9 @@ impl AddressSpace {
     /// Lets the helping thread map memory for pads within reach of `near`.
     fn map_pads(&mut self, near: Addr, helper: Helper<'_>) -> Result<Placed> {
         let Some((thread, raw)) = helper else { return Ok(Placed::NoRoom) };
-        if self.no_remote_calls || procfs::has_seccomp(thread.tid()) {
+        if self.pad_mappings.are_refused || procfs::has_seccomp(thread.tid()) {
             // A filter may kill the program for a system call that it would never make itself.
-            self.no_remote_calls = true;
+            self.pad_mappings.are_refused = true;
             return Ok(Placed::Impossible);
         }
         self.read_maps(thread.tid())?;
@@ -182,12 +198,12 @@ impl AddressSpace {
         match caller.map_code(gap, PAD_MAPPING)? {
             result if result.cast_unsigned() == gap.0 => {
                 self.code.own().add_region(gap, PAD_MAPPING, None);
-                self.mapped_pads += 1;
+                self.pad_mappings.count += 1;
                 Ok(Placed::Done(()))
             }
             result => {
                 tracing::debug!("no memory for pads near {near}: {result}");
-                self.no_remote_calls = true;
+                self.pad_mappings.are_refused = true;
                 Ok(Placed::Impossible)
             }
         }
@@ -269,7 +285,7 @@ impl AddressSpace {
 
     /// Bytes of the mappings that were made for pads. They stay behind, inert.
     pub const fn mapped_pad_bytes(&self) -> u64 {
-        self.mapped_pads * PAD_MAPPING
+        self.pad_mappings.count * PAD_MAPPING
     }
 
     /// Whether what is written to this address space shows in `other`: they are one. None if it can't be tried.

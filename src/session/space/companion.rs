@@ -77,8 +77,8 @@ impl AddressSpace {
     }
 
     fn await_frames(&mut self, module: ModuleId, late: Late<Option<Section>>) {
-        if let Some(record) = self.records.get(module.0 as usize) {
-            self.warnings.push(format!(
+        if let Some(record) = self.modules.record(module) {
+            self.findings.warnings.push(format!(
                 "the unwind tables of {} are in its debug file, or compressed, and take long to read: stacks through it are \
                  marked as guessed until they are there",
                 record.path.display()
@@ -100,7 +100,7 @@ impl AddressSpace {
 
     /// `.debug_frame` of a module's own file, where it is compressed, or else of its companion.
     fn debug_frame_elsewhere(&self, module: ModuleId) -> Soon<Option<Section>> {
-        let record = self.records.get(module.0 as usize);
+        let record = self.modules.record(module);
         let opened = record.and_then(|record| Some((record.path.clone(), record.file.clone()?)));
         let (Some((path, file)), Some(search)) = (opened, self.search.clone()) else { return Soon::Failed };
         self.objects.soon(FRAMES_PATIENCE, move || {

@@ -1,7 +1,9 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
+use super::AddressSpace;
 use super::facts::Facts;
-use super::{AddressSpace, Deferred, ToPlace};
+use super::modules::Module;
+use super::probes::{Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::{self, Returned};
@@ -9,10 +11,6 @@ use crate::leaks::MappedFiles;
 use crate::leaks::roots::{HeapLayout, ModuleData};
 use crate::maps::Mapping;
 use crate::tracer::Result;
-use std::path::Path;
-
-/// Libraries that have an empty one of their own.
-const SANITIZERS: [&str; 3] = ["libasan", "liblsan", "libclang_rt"];
 
 /// A program's suppressions are not believed to be longer, in bytes.
 const LONGEST_TEXT: usize = 1 << 20;
@@ -27,23 +25,13 @@ pub struct OwnSuppressions {
 }
 
 impl AddressSpace {
-    pub(super) fn note_leak_suppressions(&mut self, facts: &Facts, bias: LoadBias, path: &Path) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if SANITIZERS.iter().any(|library| name.starts_with(library)) {
-            return;
-        }
-        if let Some(function) = facts.leak_suppressions {
-            self.leak_suppressions.push((bias.to_process(function), name.into_owned()));
-        }
-    }
-
     /// The suppressions that the program's modules return.
     pub fn own_suppressions(&self) -> Vec<OwnSuppressions> {
-        let read = |(function, module): &(Addr, String)| OwnSuppressions {
-            module: module.clone(),
-            text: self.returned_text(*function),
+        let read = |module: &Module| {
+            let text = self.returned_text(module.leak_suppressions?);
+            Some(OwnSuppressions { module: module.name().to_owned(), text })
         };
-        self.leak_suppressions.iter().map(read).collect()
+        self.modules.iter().filter_map(read).collect()
     }
 
     /// The text that a function returns a pointer to, if its code tells.
@@ -82,31 +70,10 @@ impl AddressSpace {
     }
 
     pub(super) fn watch_libc_exit(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        self.libc_frames.add(&facts.named, bias);
         for &function in &facts.named.exits {
             self.place_or_defer(Deferred { addr: bias.to_process(function), to_place: ToPlace::Exit }, None)?;
         }
         Ok(())
-    }
-
-    /// Notes what is not seen: a warning, and a reason not to judge.
-    pub fn note_blind_spot(&mut self, what: String) {
-        if !self.blind_spots.contains(&what) {
-            self.blind_spots.push(what.clone());
-        }
-        self.warnings.push(what);
-    }
-
-    /// What could not be watched, in words.
-    pub fn blind_spots(&self) -> Vec<String> {
-        let waiting = self.deferred.iter().filter(|probe| probe.to_place.is_needed_to_see_all());
-        let waiting = waiting.map(|probe| {
-            format!(
-                "no probe was placed at {}, as there was no room near it: calls of that function were missed",
-                self.place_in_module(probe.addr)
-            )
-        });
-        self.blind_spots.iter().cloned().chain(waiting).collect()
     }
 
     /// Reads the maps again.
@@ -126,16 +93,17 @@ impl AddressSpace {
 
     /// The data of all modules that are loaded.
     pub fn module_data(&self) -> Vec<ModuleData> {
-        self.loaded.iter().map(|module| module.data.clone()).collect()
+        self.modules.iter().map(|module| module.data.clone()).collect()
     }
 
     /// How the heap is laid out: as glibc's, if no other allocator has taken its place.
     pub fn heap_layout(&self, table: &AllocatorTable) -> HeapLayout {
         let probed = |id: ModuleId| {
-            let record = self.records.get(id.0 as usize);
+            let record = self.modules.record(id);
             record.is_some_and(|record| record.probed.iter().any(|&function| !table.is_declared(function)))
         };
-        let mut providers = self.loaded.iter().filter(|module| probed(module.id)).map(|module| &module.data).peekable();
+        let mut providers =
+            self.modules.iter().filter(|module| probed(module.id)).map(|module| &module.data).peekable();
         let has_provider = providers.peek().is_some();
         if has_provider && providers.all(|data| data.glibc.is_some()) { HeapLayout::Glibc } else { HeapLayout::Other }
     }

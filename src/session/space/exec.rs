@@ -1,9 +1,10 @@
 //! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, ptrace, as
 //! a task can have one tracer only, and changes of signal actions.
 
+use super::AddressSpace;
 use super::facts::Facts;
 use super::named::ExecCall;
-use super::{AddressSpace, Deferred, ToPlace};
+use super::probes::{Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias};
 use crate::tracer::Result;
 use crate::tracer::files::Executed;
@@ -17,9 +18,8 @@ impl AddressSpace {
             let addr = bias.to_process(sigaction);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
         }
-        for &(function, call) in &facts.named.exec_calls {
+        for &(function, _) in &facts.named.exec_calls {
             let addr = bias.to_process(function);
-            self.exec_calls.insert(addr, call);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::Exec }, None)?;
         }
         if let Some(ptrace) = facts.named.ptrace {
@@ -34,7 +34,7 @@ impl AddressSpace {
         let (first, second) = (raw.0.rdi, raw.0.rsi);
         // An int, in the lower half.
         let descriptor = (first as u32).cast_signed();
-        Some(match self.exec_calls.get(&at)? {
+        Some(match self.module(at)?.exec_calls.get(&at)? {
             ExecCall::Path => Executed { start: None, path: self.memory.read_c_string(Addr(first))? },
             ExecCall::PathFrom => Executed {
                 start: Some(descriptor).filter(|descriptor| *descriptor >= 0),

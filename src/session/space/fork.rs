@@ -1,6 +1,7 @@
 //! The address space of a forked child: a copy, with everything of ours in it.
 
 use super::AddressSpace;
+use super::findings::Findings;
 use crate::tracer::code::TargetCode;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
@@ -24,37 +25,22 @@ impl AddressSpace {
             breakpoints: self.breakpoints.clone(),
             unwinder: self.unwinder.fork(),
             maps: self.maps.clone(),
-            loaded: self.loaded.clone(),
-            records: self.records.clone(),
-            allocator_code: self.allocator_code.clone(),
-            loader_state: self.loader_state,
+            modules: self.modules.clone(),
             deferred: self.deferred.clone(),
             holds_back: self.holds_back,
-            demoted: self.demoted.clone(),
-            no_remote_calls: self.no_remote_calls,
-            mapped_pads: self.mapped_pads,
-            entry_families: self.entry_families.clone(),
-            wrappers: self.wrappers.clone(),
-            call_families: self.call_families.clone(),
-            outward_calls: self.outward_calls.clone(),
-            stack_families: self.stack_families.clone(),
             probing: self.probing,
-            warnings: Vec::new(),
+            exit_watched: self.exit_watched,
+            pad_mappings: self.pad_mappings,
+            stack_families: self.stack_families.clone(),
+            findings: Findings { warnings: Vec::new(), blind_spots: self.findings.blind_spots.clone() },
             // The child may get another root, which is looked at with its modules.
             search: self.search.clone(),
             objects: self.objects.clone(),
-            pid_inside: procfs::pid_inside(child),
-            root: self.root.clone(),
-            retired: self.retired.clone(),
-            exit_watched: self.exit_watched,
-            libc_frames: self.libc_frames.clone(),
-            annotations: self.annotations.clone(),
-            exec_calls: self.exec_calls.clone(),
-            aside_for: BTreeSet::new(),
-            leak_suppressions: self.leak_suppressions.clone(),
-            blind_spots: self.blind_spots.clone(),
             // The child asks for those itself: it has not yet been told of them.
             awaited_frames: Vec::new(),
+            pid_inside: procfs::pid_inside(child),
+            root: self.root.clone(),
+            aside_for: BTreeSet::new(),
         };
         if let Err(error) = copy.code.catch_up_with(&mut copy.memory, &self.memory) {
             // Its caller lets the child go with its own code.

@@ -5,7 +5,7 @@
 use super::facts::in_process;
 use super::named::Named;
 use super::{AddressSpace, OriginalMemory};
-use crate::addr::{Addr, LoadBias, ModuleId};
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::arch::Regs;
 use crate::unwinder::FrameInfo;
 use std::collections::VecDeque;
@@ -25,39 +25,32 @@ pub(super) struct LibcFrames {
 }
 
 impl LibcFrames {
-    /// Adds the functions of a module.
-    pub(super) fn add(&mut self, named: &Named, bias: LoadBias) {
-        self.exits.extend(named.normal_exits.iter().map(|code| in_process(code, bias)));
-        self.start.extend(named.start_code.iter().map(|code| in_process(code, bias)));
+    /// Those of a module.
+    pub(super) fn of(named: &Named, bias: LoadBias) -> Self {
+        let here = |code: &[Range<ObjAddr>]| code.iter().map(|code| in_process(code, bias)).collect();
+        Self { exits: here(&named.normal_exits), start: here(&named.start_code) }
     }
+}
 
-    /// Forgets those of a module that is gone.
-    pub(super) fn remove(&mut self, module: &Range<Addr>) {
-        self.exits.retain(|code| !module.contains(&code.start));
-        self.start.retain(|code| !module.contains(&code.start));
-    }
-
-    /// Where the frames that lead to main lie, by the outermost frames of a stack, innermost first; the last one is the
-    /// entry point's.
-    ///
-    /// In a stripped libc only the outermost of its functions has a name. The others are those that follow in the same
-    /// module: main is not in libc, unless the program is static, and then symbols name them all or none.
-    fn start_frames(&self, outermost: &VecDeque<OuterFrame>) -> Option<Range<Addr>> {
-        let mut inwards = outermost.iter().rev();
-        let entry = inwards.next()?;
-        let is_named = |frame: &OuterFrame| self.start.iter().any(|code| code.contains(&frame.code));
-        let mut libc = ModuleId::NONE;
-        let mut start = None;
-        for frame in inwards {
-            let is_in_libc = libc != ModuleId::NONE && frame.module == libc && libc != entry.module;
-            if !is_named(frame) && !is_in_libc {
-                break;
-            }
-            libc = frame.module;
-            start = Some(frame.sp);
+/// Where the frames that lead to main lie, by the outermost frames of a stack, innermost first; the last one is the
+/// entry point's.
+///
+/// In a stripped libc only the outermost of its functions has a name. The others are those that follow in the same
+/// module: main is not in libc, unless the program is static, and then symbols name them all or none.
+fn start_frames(outermost: &VecDeque<OuterFrame>, is_start: impl Fn(Addr) -> bool) -> Option<Range<Addr>> {
+    let mut inwards = outermost.iter().rev();
+    let entry = inwards.next()?;
+    let mut libc = ModuleId::NONE;
+    let mut start = None;
+    for frame in inwards {
+        let is_in_libc = libc != ModuleId::NONE && frame.module == libc && libc != entry.module;
+        if !is_start(frame.code) && !is_in_libc {
+            break;
         }
-        start.map(|start| start..entry.sp).filter(|frames| frames.start < frames.end)
+        libc = frame.module;
+        start = Some(frame.sp);
     }
+    start.map(|start| start..entry.sp).filter(|frames| frames.start < frames.end)
 }
 
 /// What is looked at of a frame.
@@ -82,12 +75,14 @@ impl AddressSpace {
     /// library, in whose gaps words of main's old frame are left.
     pub fn caller_of_exit(&mut self, at_entry: &Regs) -> Option<Regs> {
         let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
-        let exits = &self.libc_frames.exits;
+        let modules = &self.modules;
+        let is_exit =
+            |addr: Addr| modules.iter().any(|module| module.libc_frames.exits.iter().any(|code| code.contains(&addr)));
         let mut frames = 0;
         let mut found = false;
         let caller = self.unwinder.walk(at_entry, &mut memory, true, &mut |frame| {
             frames += 1;
-            found = exits.iter().any(|code| code.contains(&frame.addr.lookup()));
+            found = is_exit(frame.addr.lookup());
             if found || frames == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         caller.filter(|_| found)
@@ -109,7 +104,10 @@ impl AddressSpace {
         });
         // Otherwise the walk was cut short.
         let is_entry = outermost.back().is_some_and(|frame| self.unwinder.is_initial_stack(frame.sp));
-        (!has_caller && is_entry).then(|| self.libc_frames.start_frames(&outermost)).flatten()
+        let is_start = |addr: Addr| {
+            self.modules.iter().any(|module| module.libc_frames.start.iter().any(|code| code.contains(&addr)))
+        };
+        (!has_caller && is_entry).then(|| start_frames(&outermost, is_start)).flatten()
     }
 }
 
@@ -125,7 +123,7 @@ mod tests {
         let start = Addr(0x100)..Addr(0x110);
         let frames =
             (1..).zip(frames).map(|(i, &(code, module))| OuterFrame { code: Addr(code), module, sp: Addr(i << 4) });
-        LibcFrames { start: vec![start], ..LibcFrames::default() }.start_frames(&frames.collect())
+        super::start_frames(&frames.collect(), |addr| start.contains(&addr))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::AddressSpace;
 use super::facts::Facts;
-use crate::addr::{Addr, LoadBias, ModuleId};
+use crate::addr::{Addr, LoadBias};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::arch::PAGE_SIZE;
@@ -56,10 +56,10 @@ impl AddressSpace {
             Contents::Known(facts) => facts,
             Contents::Read(bytes) => {
                 let elf = understood(Elf::parse(&bytes), mapped)?;
-                let blind_spots = self.blind_spots.len();
+                let blind_spots = self.findings.blind_spots.len();
                 let facts = Arc::new(self.facts(&elf, mapped, is_program, table));
                 // In another root, other debug files may be found; and what was not seen must be told each time.
-                if self.root.is_none() && self.blind_spots.len() == blind_spots {
+                if self.root.is_none() && self.findings.blind_spots.len() == blind_spots {
                     self.objects.remember(&file, &facts, is_program);
                 }
                 facts
@@ -101,7 +101,7 @@ impl AddressSpace {
             } else {
                 "was replaced or deleted after it had been mapped, or can't be read"
             };
-            self.warnings.push(format!(
+            self.findings.warnings.push(format!(
                 "{} {why}: it is read from the process's memory, which has fewer symbols",
                 mapped.path.display()
             ));
@@ -144,24 +144,6 @@ impl AddressSpace {
         bytes
     }
 
-    /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may come
-    /// and go, but they are seldom of so many files.
-    pub(super) fn retire_file(&mut self, id: ModuleId) {
-        const MOST_KEPT: usize = 64;
-        let opened = |id: ModuleId| self.records.get(id.0 as usize).filter(|record| record.file.is_some());
-        let Some(version) = opened(id).map(|record| record.version) else { return };
-        let mut others = self.retired.iter().copied().chain(self.loaded.iter().map(|module| module.id));
-        let closed = if version.is_some() && others.any(|other| opened(other).is_some_and(|o| o.version == version)) {
-            Some(id)
-        } else {
-            self.retired.push_back(id);
-            if self.retired.len() > MOST_KEPT { self.retired.pop_front() } else { None }
-        };
-        if let Some(record) = closed.and_then(|id| self.records.get_mut(id.0 as usize)) {
-            record.file = None;
-        }
-    }
-
     /// The module's memory from its first to its last byte, unreadable pages as zeros.
     pub(super) fn memory_image(&self, mapped: &MappedModule) -> Vec<u8> {
         let (start, end) = (mapped.start(), mapped.end());
@@ -191,9 +173,9 @@ fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Deferred, Loaded, ToPlace, same_module};
+    use super::super::modules::{Module, same_module};
+    use super::super::probes::{Deferred, ToPlace};
     use super::*;
-    use crate::allocators::Family;
     use crate::maps;
     use crate::session::space::SharedObjects;
     use crate::symbols::Search;
@@ -215,15 +197,8 @@ mod tests {
             ("removed", space.code.patches().removed().any(|(addr, _)| here(addr))),
             ("own code", space.code.patches().own.ranges(None).iter().any(|code| here(code.start))),
             ("unwinder", space.unwinder.module_of(range.start).is_some()),
-            ("allocator_code", space.allocator_code.iter().any(|code| here(code.start))),
             ("deferred", space.deferred.iter().any(|probe| here(probe.addr))),
-            ("demoted", space.demoted.iter().copied().any(here)),
-            ("entry_families", space.entry_families.keys().copied().any(here)),
-            ("wrappers", space.wrappers.iter().any(|(code, _)| here(code.start))),
-            ("call_families", space.call_families.keys().copied().any(here)),
-            ("outward_calls", space.outward_calls.keys().copied().any(here)),
-            ("exec_calls", space.exec_calls.keys().copied().any(here)),
-            ("leak_suppressions", space.leak_suppressions.iter().any(|(function, _)| here(*function))),
+            ("modules", space.modules.iter().any(|module| here(module.mapped.code()[0].start))),
         ]
         .into_iter()
         .filter_map(|(name, is_known)| is_known.then_some(name))
@@ -237,23 +212,18 @@ mod tests {
         let table = AllocatorTable::new();
         let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
         space.refresh(pid, &table, &Search::default()).unwrap();
-        let code = |space: &AddressSpace, wanted: &dyn Fn(&Loaded) -> bool| {
-            space.loaded.iter().find(|module| wanted(module)).unwrap().mapped.code()[0].clone()
+        let code = |space: &AddressSpace, wanted: &dyn Fn(&Module) -> bool| {
+            space.modules.iter().find(|module| wanted(module)).unwrap().mapped.code()[0].clone()
         };
         let libc = code(&space, &|module| is_libc(&module.mapped));
         let program = code(&space, &|module| module.is_program);
         // what takes threads at breakpoints, or another program, to come about
         for at in [libc.start, program.start] {
             space.deferred.push(Deferred { addr: at, to_place: ToPlace::Exit });
-            space.demoted.insert(at);
-            space.wrappers.push((at..at.add(1), Family::New));
-            space.call_families.insert(at, None);
-            space.outward_calls.insert(at, false);
-            space.leak_suppressions.push((at, "x".to_owned()));
         }
         let probe = space.breakpoints.iter().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
         space.lift(probe).unwrap();
-        assert_eq!(known(&space, &libc).len(), 14, "{:?}", known(&space, &libc));
+        assert_eq!(known(&space, &libc).len(), 7, "{:?}", known(&space, &libc));
         let before = known(&space, &program);
         assert!(before.contains(&"deferred") && before.contains(&"unwinder"), "{before:?}");
 
@@ -299,7 +269,7 @@ mod tests {
         let mut libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();
         let table = AllocatorTable::new();
         let object = space.object(pid, &libc, false, &table).unwrap();
-        assert!(object.file.is_some() && space.warnings.is_empty(), "{:?}", space.warnings);
+        assert!(object.file.is_some() && space.findings.warnings.is_empty(), "{:?}", space.findings.warnings);
         let from_file = object.facts.build_id.clone();
         assert!(from_file.is_some());
         // the second time its facts are known
@@ -314,10 +284,10 @@ mod tests {
         // no link of the kernel's leads to the right one
         libc.segments[0].end = libc.segments[0].start.add(2 * PAGE_SIZE);
         assert!(space.object(pid, &libc, false, &table).is_some_and(|object| object.file.is_none()));
-        assert!(space.warnings[0].contains("its contents differ"), "{:?}", space.warnings);
+        assert!(space.findings.warnings[0].contains("its contents differ"), "{:?}", space.findings.warnings);
         // what is read from memory instead
         space.load(pid, libc, &table);
-        let record = space.records.last().unwrap();
+        let record = space.modules.records.last().unwrap();
         assert!(record.file.is_none() && record.memory.is_some());
         assert_eq!(record.build_id, from_file);
     }

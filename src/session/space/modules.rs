@@ -1,0 +1,223 @@
+//! The modules that are loaded in an address space. Each owns all that is known of its code: when it is unloaded, that goes with it.
+//! Of all that ever were there is a record, which stacks refer to.
+
+use super::facts::{Facts, in_process};
+use super::libc_frames::LibcFrames;
+use super::named::{Annotation, ExecCall};
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::allocators::Family;
+use crate::allocators::select::ModuleSymbols;
+use crate::leaks::roots::ModuleData;
+use crate::maps::MappedModule;
+use crate::session::modulerecord::ModuleRecord;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Offset of `r_state` in the dynamic linker's `struct r_debug` (<link.h>, 64-bit).
+const R_STATE: u64 = 24;
+
+/// Libraries that have an empty function of their own by which programs tell of suppressions.
+const SANITIZERS: [&str; 3] = ["libasan", "liblsan", "libclang_rt"];
+
+/// A module that is loaded now.
+#[derive(Clone, Debug)]
+pub(super) struct Module {
+    pub(super) id: ModuleId,
+    pub(super) mapped: MappedModule,
+    pub(super) bias: LoadBias,
+    pub(super) symbols: ModuleSymbols,
+    /// Whether it is the main program.
+    pub(super) is_program: bool,
+    /// Where the program begins, if no dynamic linker runs before it.
+    pub(super) start: Option<Addr>,
+    /// Functions of an allocator's inside, where the program holds its own allocator.
+    pub(super) internal_code: Vec<Range<Addr>>,
+    /// The machinery of exceptions, where a library holds it and an allocator.
+    pub(super) exception_runtime: Vec<Range<Addr>>,
+    /// What the leak scan looks through.
+    pub(super) data: ModuleData,
+    /// What of its code is the allocator's.
+    pub(super) allocator_code: Vec<Range<Addr>>,
+    /// Where the probed functions begin, and which family a call to them belongs to.
+    pub(super) entry_families: FxHashMap<Addr, Option<Family>>,
+    /// Functions that only call a probed one: operator new and delete of libstdc++.
+    pub(super) wrappers: Vec<(Range<Addr>, Family)>,
+    /// What its code calls.
+    pub(super) calls: KnownCalls,
+    /// Return sites that have a breakpoint only while a call is in progress.
+    pub(super) demoted: FxHashSet<Addr>,
+    /// Where the dynamic linker, if it is that, says whether its list is complete.
+    pub(super) loader_state: Option<Addr>,
+    /// Where the C library leads to main, and ends the process.
+    pub(super) libc_frames: LibcFrames,
+    /// The entries of functions by which the program tells of its memory.
+    pub(super) annotations: FxHashMap<Addr, Annotation>,
+    /// The entries of [`super::named::EXEC_CALLS`].
+    pub(super) exec_calls: FxHashMap<Addr, ExecCall>,
+    /// The program's own function that returns suppressions for leaks.
+    pub(super) leak_suppressions: Option<Addr>,
+}
+
+/// What calls were found to call, by return address.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownCalls {
+    /// The family of the callee.
+    pub(super) families: FxHashMap<Addr, Option<Family>>,
+    /// Whether a call in the allocator leads out of it.
+    pub(super) outward: FxHashMap<Addr, bool>,
+}
+
+impl Module {
+    /// The module with the id `id`, of the object that `facts` are about. `until_exit`: the end of the process is of interest.
+    pub(super) fn new(
+        id: ModuleId,
+        mapped: MappedModule,
+        is_program: bool,
+        facts: &Facts,
+        bias: LoadBias,
+        until_exit: bool,
+    ) -> Self {
+        let here = |ranges: &[Range<ObjAddr>]| ranges.iter().map(|range| in_process(range, bias)).collect();
+        let entry = |addr: ObjAddr| bias.to_process(addr);
+        let named = &facts.named;
+        let name = mapped.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_sanitizer = SANITIZERS.iter().any(|library| name.starts_with(library));
+        Self {
+            id,
+            bias,
+            is_program,
+            start: facts.static_entry.map(entry),
+            internal_code: here(&named.internal_code),
+            exception_runtime: here(&named.exception_runtime),
+            data: facts.module_data(id, bias),
+            allocator_code: Vec::new(),
+            entry_families: FxHashMap::default(),
+            wrappers: Vec::new(),
+            calls: KnownCalls::default(),
+            demoted: FxHashSet::default(),
+            loader_state: facts.loader.map(|(_, state)| entry(state).add(R_STATE)),
+            libc_frames: if until_exit { LibcFrames::of(named, bias) } else { LibcFrames::default() },
+            annotations: named.annotations.iter().map(|&(at, told)| (entry(at), told)).collect(),
+            exec_calls: named.exec_calls.iter().map(|&(at, call)| (entry(at), call)).collect(),
+            leak_suppressions: facts.leak_suppressions.filter(|_| until_exit && !is_sanitizer).map(entry),
+            symbols: ModuleSymbols {
+                module: id,
+                file_name: name,
+                soname: facts.soname.clone(),
+                symbols: named.allocator.clone(),
+            },
+            mapped,
+        }
+    }
+
+    /// Its file's name.
+    pub(super) fn name(&self) -> &str {
+        &self.symbols.file_name
+    }
+}
+
+/// See the module's head.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Modules {
+    /// In the order of their ids.
+    loaded: Vec<Module>,
+    /// One for each id.
+    pub(super) records: Vec<ModuleRecord>,
+    /// Modules that are gone and whose files are still open, the last one at the end.
+    retired: VecDeque<ModuleId>,
+    /// What code outside of modules calls, which is made at run time.
+    outside: KnownCalls,
+}
+
+impl Modules {
+    /// The id of the next one.
+    pub(super) fn next_id(&self) -> ModuleId {
+        ModuleId(u32::try_from(self.records.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Adds a module, whose id must be [`Self::next_id`], as that of its record.
+    pub(super) fn push(&mut self, module: Module, record: ModuleRecord) {
+        self.loaded.push(module);
+        self.records.push(record);
+    }
+
+    /// All that are loaded.
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Module> {
+        self.loaded.iter()
+    }
+
+    /// The loaded module with this id.
+    pub(super) fn get(&self, id: ModuleId) -> Option<&Module> {
+        let index = self.loaded.binary_search_by_key(&id, |module| module.id).ok()?;
+        self.loaded.get(index)
+    }
+
+    /// The same, to note what was found out of it.
+    pub(super) fn get_mut(&mut self, id: ModuleId) -> Option<&mut Module> {
+        let index = self.loaded.binary_search_by_key(&id, |module| module.id).ok()?;
+        self.loaded.get_mut(index)
+    }
+
+    /// The record of a module that is or was loaded.
+    pub(super) fn record(&self, id: ModuleId) -> Option<&ModuleRecord> {
+        self.records.get(id.0 as usize)
+    }
+
+    /// The same, to be completed.
+    pub(super) fn record_mut(&mut self, id: ModuleId) -> Option<&mut ModuleRecord> {
+        self.records.get_mut(id.0 as usize)
+    }
+
+    /// What the code of module `id` calls; of [`ModuleId::NONE`]: what is outside of modules.
+    pub(super) fn calls(&self, id: ModuleId) -> &KnownCalls {
+        self.get(id).map_or(&self.outside, |module| &module.calls)
+    }
+
+    /// The same, to note what was found out.
+    pub(super) fn calls_mut(&mut self, id: ModuleId) -> &mut KnownCalls {
+        match self.loaded.binary_search_by_key(&id, |module| module.id) {
+            Ok(index) => &mut self.loaded[index].calls,
+            Err(_) => &mut self.outside,
+        }
+    }
+
+    /// Whether a snapshot of the maps shows a module that is known.
+    pub(super) fn has(&self, mapped: &MappedModule) -> bool {
+        self.loaded.iter().any(|known| same_module(&known.mapped, mapped))
+    }
+
+    /// Removes those that are not in `current`, a snapshot of the maps.
+    pub(super) fn take_vanished(&mut self, current: &[MappedModule]) -> Vec<Module> {
+        let stays = |module: &Module| current.iter().any(|mapped| same_module(&module.mapped, mapped));
+        let vanished: Vec<Module> = self.loaded.extract_if(.., |module| !stays(module)).collect();
+        for module in &vanished {
+            self.retire_file(module.id);
+        }
+        vanished
+    }
+
+    /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may come
+    /// and go, but they are seldom of so many files.
+    fn retire_file(&mut self, id: ModuleId) {
+        const MOST_KEPT: usize = 64;
+        let opened = |id: ModuleId| self.record(id).filter(|record| record.file.is_some());
+        let Some(version) = opened(id).map(|record| record.version) else { return };
+        let mut others = self.retired.iter().copied().chain(self.loaded.iter().map(|module| module.id));
+        let closed = if version.is_some() && others.any(|other| opened(other).is_some_and(|o| o.version == version)) {
+            Some(id)
+        } else {
+            self.retired.push_back(id);
+            if self.retired.len() > MOST_KEPT { self.retired.pop_front() } else { None }
+        };
+        if let Some(record) = closed.and_then(|id| self.record_mut(id)) {
+            record.file = None;
+        }
+    }
+}
+
+/// Whether two snapshots of the maps show the same load of the same file.
+pub(super) fn same_module(a: &MappedModule, b: &MappedModule) -> bool {
+    // Not by the path: a file that is renamed stays mapped.
+    a.start() == b.start() && a.inode == b.inode && a.dev == b.dev
+}

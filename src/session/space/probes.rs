@@ -1,0 +1,274 @@
+//! The probes of an address space: which functions have one, and what waits until it can be placed.
+
+use super::AddressSpace;
+use super::code::{Helper, Placed};
+use super::facts::Facts;
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
+use crate::allocators::select::EntryPoint;
+use crate::allocators::{AllocatorTable, Family, Kind};
+use crate::breakpoints::{Probe, Purpose};
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::{Result, TracerError};
+
+/// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for
+/// one near the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deferred {
+    pub(super) addr: Addr,
+    pub(super) to_place: ToPlace,
+}
+
+impl Deferred {
+    const fn is_entry_at(&self, addr: Addr) -> bool {
+        self.addr.0 == addr.0 && matches!(self.to_place, ToPlace::Entry(_))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ToPlace {
+    Entry(EntryProbe),
+    /// A wrapper's probe, which tells what it was told.
+    Told(FunctionId),
+    Loader,
+    SignalAction,
+    Exec,
+    /// libc's `_exit`.
+    Exit,
+    /// libc's `ptrace`.
+    OwnTracer,
+    /// A function by which the program tells of its memory.
+    Annotation,
+}
+
+impl ToPlace {
+    /// Whether allocator calls go unseen without it.
+    pub(super) const fn is_needed_to_see_all(self) -> bool {
+        matches!(self, Self::Entry(_) | Self::Told(_) | Self::Loader)
+    }
+}
+
+/// The probe on an allocator function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryProbe {
+    function: FunctionId,
+    module: ModuleId,
+    size: u64,
+    family: Option<Family>,
+}
+
+/// Which allocator functions have probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Probing {
+    /// All.
+    #[default]
+    All,
+    /// Those that end the life of a block, or move it.
+    Ends,
+    /// None.
+    None,
+}
+
+impl Probing {
+    fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ends => table.get(function).is_some_and(|f| {
+                matches!(f.kind, Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. })
+            }),
+            Self::None => false,
+        }
+    }
+}
+
+/// Marks the probe on sigaction(2).
+pub const SIGACTION_TAG: u8 = 1;
+
+/// Marks the probe on libc's `_exit`.
+pub const EXIT_TAG: u8 = 2;
+
+/// Marks the probe on a static program's first instruction.
+const START_TAG: u8 = 4;
+
+/// Marks the probe on ptrace(2).
+pub const OWN_TRACER_TAG: u8 = 8;
+
+/// Marks the probes on functions by which the program tells of its memory.
+pub const ANNOTATION_TAG: u8 = 16;
+
+impl AddressSpace {
+    /// Which functions get probes from now on: places what is missing, takes away what is too much.
+    pub fn set_probing(&mut self, probing: Probing, table: &AllocatorTable) -> Result<()> {
+        self.probing = probing;
+        let unwanted: Vec<Addr> = self
+            .breakpoints
+            .iter()
+            .filter(|(_, breakpoint)| {
+                breakpoint.purposes.entry.is_some_and(|probe| !probing.wants(probe.function, table))
+            })
+            .map(|(addr, _)| addr)
+            .collect();
+        for addr in unwanted {
+            self.take_away(addr, |purposes| purposes.entry.map(Purpose::Entry))?;
+        }
+        self.place_probes(table)
+    }
+
+    /// Places the probes of all modules that have none yet.
+    pub(super) fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
+        let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
+        let providers = table.select_providers(&symbols);
+        for wrapper in providers.wrappers {
+            let Some((start, id)) = self.process_address(&wrapper) else { continue };
+            let range = start..start.add(wrapper.size.max(1));
+            if let Some(family) = wrapper.family
+                && let Some(module) = self.modules.get_mut(id)
+                && !module.wrappers.iter().any(|(known, _)| *known == range)
+            {
+                module.wrappers.push((range, family));
+            }
+        }
+        for probe in providers.told {
+            let Some((addr, _)) = self.process_address(&probe) else { continue };
+            let is_waiting =
+                self.deferred.iter().any(|other| other.addr == addr && matches!(other.to_place, ToPlace::Told(_)));
+            let is_placed = self.breakpoints.get(addr).is_some_and(|breakpoint| breakpoint.purposes.entry.is_some());
+            if !is_waiting && !is_placed && self.probing.wants(probe.function, table) {
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Told(probe.function) }, None)?;
+            }
+        }
+        for probe in providers.probes {
+            let Some((addr, id)) = self.process_address(&probe) else { continue };
+            let is_placed = self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some());
+            if is_placed {
+                if let Some(module) = self.modules.get_mut(id) {
+                    module.entry_families.insert(addr, probe.family);
+                }
+                continue;
+            }
+            if self.deferred.iter().any(|other| other.is_entry_at(addr)) {
+                continue;
+            }
+            let entry = EntryProbe { function: probe.function, module: id, size: probe.size, family: probe.family };
+            if self.probing.wants(probe.function, table) {
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
+            } else {
+                // It can be placed when collecting goes on.
+                self.note_placed(addr, entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// A probe stands: only now its function counts as probed.
+    fn note_placed(&mut self, addr: Addr, entry: EntryProbe) {
+        if let Some(module) = self.modules.get_mut(entry.module) {
+            module.entry_families.insert(addr, entry.family);
+            module.note_allocator_code(addr, entry.size);
+        }
+        if let Some(record) = self.modules.record_mut(entry.module)
+            && !record.probed.contains(&entry.function)
+        {
+            record.probed.push(entry.function);
+        }
+    }
+
+    fn process_address(&self, probe: &EntryPoint) -> Option<(Addr, ModuleId)> {
+        let module = self.modules.get(probe.module)?;
+        Some((module.bias.to_process(probe.addr), module.id))
+    }
+
+    pub(super) fn place_or_defer(&mut self, probe: Deferred, helper: Helper<'_>) -> Result<()> {
+        if self.holds_back {
+            self.deferred.push(probe);
+            return Ok(());
+        }
+        let purpose = match probe.to_place {
+            ToPlace::Entry(entry) => Purpose::Entry(Probe::trap(entry.function)),
+            ToPlace::Told(function) => Purpose::Entry(Probe::trap(function)),
+            ToPlace::Loader => Purpose::Loader,
+            ToPlace::SignalAction => Purpose::Tag(SIGACTION_TAG),
+            ToPlace::Exec => Purpose::Exec,
+            ToPlace::Exit => Purpose::Tag(EXIT_TAG),
+            ToPlace::OwnTracer => Purpose::Tag(OWN_TRACER_TAG),
+            ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
+        };
+        let placed = match self.place(probe.addr, purpose, helper) {
+            Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
+            Err(error @ TracerError::Overtaken { .. }) => {
+                self.deferred.push(probe);
+                return Err(error);
+            }
+            placed => placed?,
+        };
+        match placed {
+            Placed::Done(()) => {
+                if let ToPlace::Entry(entry) = probe.to_place {
+                    self.note_placed(probe.addr, entry);
+                }
+            }
+            Placed::NoRoom => self.deferred.push(probe),
+            Placed::Impossible => {
+                let place = self.place_in_module(probe.addr);
+                let missed = format!("no probe could be placed at {place}: calls of that function are missed");
+                if probe.to_place.is_needed_to_see_all() {
+                    self.note_blind_spot(missed)
+                } else {
+                    self.findings.warnings.push(missed)
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Places what had to wait for a thread at a breakpoint.
+    pub fn place_deferred(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
+        while let Some(probe) = self.deferred.pop() {
+            self.place_or_defer(probe, Some((thread, raw)))?;
+        }
+        Ok(())
+    }
+
+    /// Places what had to wait for a thread that stands still, wherever it does.
+    pub fn place_refused(&mut self) -> Result<()> {
+        for probe in std::mem::take(&mut self.deferred) {
+            self.place_or_defer(probe, None)?;
+        }
+        Ok(())
+    }
+
+    /// From now on breakpoints are only noted.
+    pub const fn hold_back(&mut self) {
+        self.holds_back = true;
+    }
+
+    /// Places what was held back, if anything was.
+    pub fn place_held_back(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.holds_back) {
+            return Ok(());
+        }
+        self.place_refused()?;
+        self.watch_start()
+    }
+
+    /// Whether probes wait for a thread at a breakpoint.
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction
+    /// is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
+    pub(super) fn watch_start(&mut self) -> Result<()> {
+        let start =
+            self.modules.iter().find_map(|module| module.start).filter(|_| self.has_deferred() && !self.holds_back);
+        if let Some(start) = start {
+            self.place(start, Purpose::Tag(START_TAG), None)?;
+        }
+        Ok(())
+    }
+
+    /// If the module is the dynamic linker: watches the function that it calls before and after each change of its list.
+    pub(super) fn watch_loader(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
+        let Some((notify, _)) = facts.loader else { return Ok(()) };
+        self.place_or_defer(Deferred { addr: bias.to_process(notify), to_place: ToPlace::Loader }, None)
+    }
+}
