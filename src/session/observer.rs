@@ -377,3 +377,6 @@ impl Observer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+use super::*;
+use crate::addr::{FunctionId, ModuleId};
+use crate::calls::Returned;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const SITE: Addr = Addr(0x40_1234);
+const SP: u64 = 0x7fff_0000_1000;
+const TASK: TaskId = TaskId { tid: 7, serial: 1 };
+
+/// A reader that keeps what it is told, and its children's.
+#[derive(Clone, Debug, Default)]
+struct Reader {
+    events: Rc<RefCell<Vec<Event>>>,
+    child: Rc<RefCell<Vec<Event>>>,
+}
+
+impl EventSink for Reader {
+    fn take(&mut self, event: &Event) {
+        self.events.borrow_mut().push(*event);
+    }
+
+    fn fork(&self) -> Option<Box<dyn EventSink>> {
+        Some(Box::new(Self { events: Rc::clone(&self.child), child: Rc::default() }))
+    }
+}
+
+/// A stack of which nothing else is known.
+struct Stack(Option<Unwound>);
+
+impl CallContext for Stack {
+    fn same_stack(&mut self, _: u64, _: u64) -> bool {
+        true
+    }
+    fn signal_frame_between(&mut self, _: u64) -> bool {
+        false
+    }
+}
+
+impl EntryContext for Stack {
+    fn stack(&mut self) -> Option<Unwound> {
+        self.0
+    }
+    fn wrapper(&mut self, _: StackId) -> Option<(Addr, Option<Family>)> {
+        None
+    }
+}
+
+struct Thread {
+    observer: Observer,
+    reader: Reader,
+}
+
+impl Thread {
+    fn new(preexisting: Preexisting, paused: bool) -> Self {
+        let shared = Shared {
+            began: Instant::now(),
+            table: Arc::new(AllocatorTable::new()),
+            free_stacks: true,
+            max_depth: 64,
+            progress: Arc::default(),
+            next_image: Arc::default(),
+        };
+        let mut observer = Observer::new(&shared, preexisting, paused);
+        let reader = Reader::default();
+        observer.stream.readers.push(Box::new(reader.clone()));
+        Self { observer, reader }
+    }
+
+    fn enters(&mut self, symbol: &str, args: &[u64], quality: Quality) -> Observed {
+        let function = self.observer.shared.table.lookup(symbol).unwrap();
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        let module = ModuleId(0);
+        let entry = Entry {
+            task: TASK,
+            function,
+            args: all,
+            sp: SP,
+            return_addr: SITE,
+            module,
+            caller_module: ModuleId(1),
+            caller_is_allocator: false,
+            is_wrapper: false,
+            wrapper: None,
+            family: None,
+        };
+        let unwound = Unwound { stack: StackId(5), depth: 64, quality };
+        self.observer.observe(Seen::Entry(entry, &mut Stack(Some(unwound))))
+    }
+
+    fn returns(&mut self, result: u64) -> Observed {
+        let returned = Returned { result, out: None };
+        self.observer.observe(Seen::Return(Return { task: TASK, site: SITE, sp: SP + 8, returned }))
+    }
+
+    fn allocates(&mut self, block: u64) {
+        assert_eq!(self.enters("malloc", &[10], Quality::Complete), Observed::WatchReturn(SITE));
+        assert_eq!(self.returns(block), Observed::CallEnded);
+    }
+
+    fn told(&self) -> Vec<Event> {
+        std::mem::take(&mut self.reader.events.borrow_mut())
+    }
+}
+
+fn stamps_are_in_order(events: &[Event], first: u64) {
+    assert!(events.iter().zip(first..).all(|(event, seq)| event.seq == seq), "{events:?}");
+    assert!(events.is_sorted_by_key(|event| event.time_ns), "{events:?}");
+}
+
+#[test]
+fn every_reader_gets_what_the_model_gets_in_order_and_stamped() {
+    let mut thread = Thread::new(Preexisting::None, false);
+    thread.allocates(0x1000);
+    assert_eq!(thread.enters("realloc", &[0x1000, 20], Quality::Guessed), Observed::WatchReturn(SITE));
+    thread.returns(0x2000);
+    assert_eq!(thread.enters("free", &[0x2000], Quality::Truncated), Observed::Nothing);
+    assert_eq!(thread.returns(0), Observed::Nothing, "nothing is learnt from a free's return");
+    let events = thread.told();
+    stamps_are_in_order(&events, 1);
+    let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert!(
+        matches!(
+            kinds[..],
+            [
+                EventKind::Allocated { block: Addr(0x1000), size: 10, .. },
+                EventKind::Missed(Missed::UnwindRule),
+                EventKind::ReallocBegan { old: Addr(0x1000), .. },
+                EventKind::ReallocEnded { new: Addr(0x2000), size: 20, .. },
+                EventKind::Missed(Missed::OuterFrames { cut: true }),
+                EventKind::Freed { block: Addr(0x2000), .. },
+            ]
+        ),
+        "{kinds:?}"
+    );
+    assert_eq!((thread.observer.events(), thread.observer.model().totals().live_blocks), (3, 0));
+}
+
+#[test]
+fn a_call_whose_stack_cant_be_walked_counts_as_never_entered() {
+    let mut thread = Thread::new(Preexisting::None, false);
+    let function = FunctionId(0);
+    let module = ModuleId(0);
+    let entry = Entry {
+        task: TASK,
+        function,
+        args: [10; 6],
+        sp: SP,
+        return_addr: SITE,
+        module,
+        caller_module: module,
+        caller_is_allocator: false,
+        is_wrapper: false,
+        wrapper: None,
+        family: None,
+    };
+    assert_eq!(thread.observer.observe(Seen::Entry(entry, &mut Stack(None))), Observed::Nothing);
+    assert_eq!((thread.returns(0x1000), thread.told().len()), (Observed::Nothing, 0));
+}
+
+#[test]
+fn in_a_pause_only_known_blocks_are_of_interest() {
+    let mut thread = Thread::new(Preexisting::None, false);
+    thread.allocates(0x1000);
+    assert!(thread.observer.set_paused(true) && !thread.observer.set_paused(true));
+    assert_eq!(thread.enters("malloc", &[10], Quality::Complete), Observed::Nothing);
+    assert_eq!(thread.enters("realloc", &[0x9000, 10], Quality::Complete), Observed::Nothing);
+    assert_eq!(thread.enters("free", &[0x1000], Quality::Complete), Observed::Nothing);
+    assert!(thread.observer.set_paused(false));
+    let kinds: Vec<_> = thread.told().into_iter().map(|event| event.kind).collect();
+    let [EventKind::Allocated { .. }, EventKind::Paused(true), EventKind::Freed { .. }, EventKind::Paused(false)] =
+        kinds[..]
+    else {
+        panic!("{kinds:?}")
+    };
+    assert_eq!(thread.observer.model().totals().live_blocks, 0);
+}
+
+#[test]
+fn a_forked_childs_stream_begins_anew_and_its_ids_are_its_own() {
+    let mut thread = Thread::new(Preexisting::None, false);
+    thread.allocates(0x1000);
+    thread.enters("malloc", &[7], Quality::Complete);
+    let child = TaskId { tid: 8, serial: 2 };
+    let mut forked = thread.observer.fork(TASK, child, false);
+    // the child's copy of the thread returns from the malloc that the parent's is in, too
+    let returned = Returned { result: 0x3000, out: None };
+    assert_eq!(
+        forked.observe(Seen::Return(Return { task: child, site: SITE, sp: SP + 8, returned })),
+        Observed::CallEnded
+    );
+    forked.exec();
+    let events = std::mem::take(&mut *thread.reader.child.borrow_mut());
+    stamps_are_in_order(&events, 0);
+    let [first, second, third] = &events[..] else { panic!("{events:?}") };
+    let EventKind::Forked { image, parent: TASK, .. } = first.kind else { panic!("{first:?}") };
+    let EventKind::Allocated { by, .. } = second.kind else { panic!("{second:?}") };
+    let EventKind::Exec { image: next } = third.kind else { panic!("{third:?}") };
+    assert_eq!((image, next, by.task), (ImageId(1), ImageId(2), child));
+    assert_eq!((forked.model().totals().live_blocks, thread.observer.model().totals().live_blocks), (0, 1));
+    assert_eq!(
+        (thread.observer.inherited_bytes(), forked.inherited_bytes()),
+        (0, 0),
+        "exec has ended what it had inherited"
+    );
+    stamps_are_in_order(&thread.told(), 1);
+}
+
+#[test]
+fn released_returns_are_those_that_no_call_awaits() {
+    let mut thread = Thread::new(Preexisting::None, false);
+    thread.enters("malloc", &[10], Quality::Complete);
+    thread.observer.observe(Seen::End(TASK));
+    assert_eq!(thread.observer.take_released_returns(), [SITE]);
+    thread.enters("malloc", &[10], Quality::Complete);
+    assert_eq!((thread.observer.awaits(SITE), thread.observer.take_released_returns()), (true, vec![]));
+    thread.observer.observe(Seen::ReturnUnwatchable(TASK));
+    assert!(!thread.observer.awaits(SITE));
+    let last = thread.told().pop().unwrap();
+    assert!(matches!(last.kind, EventKind::AllocatedUnseen { size: 10, .. }), "{last:?}");
+}
