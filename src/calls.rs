@@ -1,7 +1,7 @@
 //! Pairs the entry of an allocator function with its return, thread by thread, and turns them into heap events.
 //!
 //! Pure: no process is touched. The session tells what it saw ([`Calls::classify`], [`Calls::enter`],
-//! [`Calls::leave`]) and carries out what the answers ask for. The rules are those of hazards.md section 3:
+//! [`Calls::leave`]) and carries out what the answers ask for. The rules:
 //!
 //! * a free counts at entry, an allocation at return;
 //! * the outermost allocator function names the call; calls of the allocator to itself and tail jumps are part of it;
@@ -10,15 +10,15 @@
 
 mod frames;
 mod outcome;
-mod told;
+mod passed_on;
 
 use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, EventKind, Missed};
 use frames::{Frames, PendingCall, Verdict};
 pub use outcome::{Operation, Returned, outcome};
+use passed_on::{DeleteArguments, LastFree, NewArguments};
 use rustc_hash::FxHashMap;
-use told::{LastFree, ToldDelete, ToldNew};
 
 /// A thread has arrived at the first instruction of a probed function.
 #[derive(Clone, Copy, Debug)]
@@ -85,13 +85,13 @@ pub enum Classified {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entered {
     /// The return address that must be watched, so that [`Calls::leave`] learns the result. None if nothing is to be
-    /// learnt there: a free.
+    /// learnt there: a free, but of a function that the user has declared.
     pub watch: Option<Addr>,
 }
 
 /// What [`Calls::leave`] made of a return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum ReturnMatch {
     /// No call in progress on this thread returns here at this stack depth: another function's return, or a jump.
     Spurious,
     /// It ended a call.
@@ -103,7 +103,7 @@ pub type Emit<'a> = dyn FnMut(EventKind) + 'a;
 
 /// The calls in progress of all threads.
 ///
-/// A free is known at its entry and leaves nothing pending. After [`Classified::Outermost`] the caller must `enter` the same
+/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared. After [`Classified::Outermost`] the caller must `enter` the same
 /// entry before anything else happens on that thread.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
@@ -139,12 +139,12 @@ impl Calls {
             match function.kind {
                 Kind::Free { ptr, size } => {
                     let (block, size) = (Addr(ptr.of(&entry.args)), size.map(|size| size.of(&entry.args)));
-                    let told = ToldDelete { block, size, align, sp: entry.sp };
-                    frames.told_delete = Some(told.after(frames.told_delete, entry));
+                    let given = DeleteArguments { block, size, align, sp: entry.sp };
+                    frames.delete_arguments = Some(given.after(frames.delete_arguments, entry));
                 }
                 Kind::Alloc { size, .. } => {
                     let size = size.of(&entry.args);
-                    frames.told_new = Some(ToldNew { size, align, sp: entry.sp, wrapper: entry.wrapper });
+                    frames.new_arguments = Some(NewArguments { size, align, sp: entry.sp, wrapper: entry.wrapper });
                 }
                 Kind::AllocOut { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } => {}
             }
@@ -154,10 +154,10 @@ impl Calls {
             return Classified::Nothing;
         }
         let Some(frames) = self.tasks.get_mut(&entry.task.serial) else { return Classified::Outermost };
-        if freed.is_some_and(|block| frames.last_free.is_some_and(|last| last.includes(entry, block))) {
+        if freed.is_some_and(|block| frames.last_free.is_some_and(|last| last.is_same_free(entry, block))) {
             return Classified::Nothing;
         }
-        match frames.judge(
+        match frames.relate_to_pending(
             entry,
             freed.is_some(),
             context,
@@ -175,20 +175,20 @@ impl Calls {
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
-        let told_delete = frames.told_delete.take();
-        let told_new = frames.told_new.filter(|told| told.is_passed_on(entry));
-        let operation = Operation::of(function.kind, &entry.args).as_told(told_new);
+        let delete_arguments = frames.delete_arguments.take();
+        let new_arguments = frames.new_arguments.filter(|asked| asked.is_passed_on(entry));
+        let operation = Operation::of(function.kind, &entry.args).as_asked(new_arguments);
         let align = match (operation, function.align) {
             (_, Some(align)) => Some(align.of(&entry.args)),
-            (Operation::Free { block }, None) => align_of_free(entry, function, table, block, told_delete),
-            _ => told_new.map(|told| told.align).or(entry.family.is_some_and(Family::is_operator).then_some(0)),
+            (Operation::Free { block }, None) => align_of_free(entry, function, table, block, delete_arguments),
+            _ => new_arguments.map(|asked| asked.align).or(entry.family.is_some_and(Family::is_operator).then_some(0)),
         };
         let by = Call { function: entry.function, task: entry.task, stack, family: entry.family, align };
         match operation {
             Operation::Free { block } => {
                 let given_size = match function.kind {
                     Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
-                    _ => told_delete.filter(|told| told.is_passed_on(entry, block)).and_then(|told| told.size),
+                    _ => delete_arguments.filter(|given| given.is_passed_on(entry, block)).and_then(|given| given.size),
                 };
                 emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
                 // A declared function may free other blocks by functions that have probes: those calls are parts of
@@ -220,13 +220,13 @@ impl Calls {
 
     /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on this
     /// thread and have not returned will not any more: they are dropped.
-    pub fn leave(&mut self, at: &Return, emit: &mut Emit<'_>) -> Left {
-        let Some(frames) = self.tasks.get_mut(&at.task.serial) else { return Left::Spurious };
+    pub fn leave(&mut self, at: &Return, emit: &mut Emit<'_>) -> ReturnMatch {
+        let Some(frames) = self.tasks.get_mut(&at.task.serial) else { return ReturnMatch::Spurious };
         let dropping = &mut Dropping { dropped_sites: &mut self.dropped_sites, emit };
-        let Some(call) = frames.pop(at, dropping) else { return Left::Spurious };
+        let Some(call) = frames.pop(at, dropping) else { return ReturnMatch::Spurious };
         frames.last_free = None;
         outcome(call.operation, at.returned, call.call()).into_iter().for_each(&mut *dropping.emit);
-        Left::Matched
+        ReturnMatch::Matched
     }
 
     /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
@@ -323,13 +323,13 @@ fn align_of_free(
     function: &Function,
     table: &AllocatorTable,
     block: Addr,
-    told: Option<ToldDelete>,
+    given: Option<DeleteArguments>,
 ) -> Option<u64> {
     if !entry.family.is_some_and(Family::is_operator) {
         return None;
     }
-    match told {
-        Some(told) => told.is_passed_on(entry, block).then_some(told.align),
+    match given {
+        Some(given) => given.is_passed_on(entry, block).then_some(given.align),
         // The operator itself has a probe, or would have told if it was told an alignment.
         None => (function.family.is_operator() || table.watches_deletes()).then_some(0),
     }

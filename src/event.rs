@@ -66,7 +66,8 @@ pub enum Missed {
 ///
 /// Order matters: a free is reported at the call's *entry*, before the allocator can hand the block out again;
 /// an allocation at its *return*. Since the reporting thread waits meanwhile, applying events in the order in
-/// which they are reported keeps every address unambiguous, whatever the number of threads.
+/// which they are reported keeps every address unambiguous, whatever the number of threads; but for the old address of a realloc
+/// in progress, see [`EventKind::ReallocBegan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
     /// Tracing begins: the first event of a process that is no traced process's fork.

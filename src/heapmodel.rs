@@ -17,7 +17,7 @@ use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::Blocks;
-use booking::{ErrorKey, Limbo};
+use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
@@ -129,7 +129,7 @@ pub struct HeapModel {
     timeline: Timeline,
     totals: Totals,
     /// Number of maxima of live bytes so far.
-    epoch: u64,
+    peak_epoch: u64,
     /// Number of allocations in the life of the process and its ancestors: the clock of lifetimes.
     births: u64,
     /// Blocks born up to here came with the fork.
@@ -138,7 +138,7 @@ pub struct HeapModel {
     lifetimes: [u64; 65],
     /// Each thread's latest allocation. It may be dead; what is live at this address then is another thread's.
     newest: FxHashMap<u32, Addr>,
-    limbo: Vec<Limbo>,
+    pending: Vec<PendingRealloc>,
     errors: FxHashMap<ErrorKey, HeapError>,
     anomalies: Anomalies,
     /// Whether blocks were freed by ways that are not seen, by this process or those that it is a copy of.
@@ -182,13 +182,13 @@ impl HeapModel {
             recent: RecentFrees::new(RECENT_FREES),
             timeline: Timeline::new(),
             totals: Totals::default(),
-            epoch: 0,
+            peak_epoch: 0,
             births: 0,
             inherited_births: 0,
             sizes: [0; 65],
             lifetimes: [0; 65],
             newest: FxHashMap::default(),
-            limbo: Vec::new(),
+            pending: Vec::new(),
             errors: FxHashMap::default(),
             paused: false,
             anomalies: Anomalies::default(),
@@ -214,7 +214,7 @@ impl HeapModel {
             peak_bytes: self.totals.live_bytes,
             ..Totals::default()
         };
-        self.epoch += 1;
+        self.peak_epoch += 1;
         self.inherited_births = self.births;
         self.sites.inherit();
         self.timeline = Timeline::new();
@@ -223,9 +223,9 @@ impl HeapModel {
         self.newest.clear();
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
-        self.limbo.retain_mut(|limbo| {
-            let forking = limbo.by.task.serial == parent;
-            limbo.by.task.serial = child;
+        self.pending.retain_mut(|pending| {
+            let forking = pending.by.task.serial == parent;
+            pending.by.task.serial = child;
             forking
         });
     }
@@ -249,21 +249,21 @@ impl HeapModel {
             EventKind::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
             EventKind::Freed { block, internal, given_size, by } => self.free(block, internal, given_size, &by),
             EventKind::ReallocBegan { old, by } => {
-                let limbo = self.begin_realloc(old, by);
-                self.limbo.push(limbo);
+                let pending = self.begin_realloc(old, by);
+                self.pending.push(pending);
             }
             EventKind::ReallocEnded { old, new, size, by } => {
-                let limbo = match self.take_limbo(old, by.task.serial) {
-                    Some(limbo) => limbo,
+                let pending = match self.take_pending_realloc(old, by.task.serial) {
+                    Some(pending) => pending,
                     None => self.begin_realloc(old, by),
                 };
-                self.end_realloc(&limbo, new, size, &by);
+                self.end_realloc(&pending, new, size, &by);
             }
             EventKind::ReallocAbandoned { old, task } => {
-                self.take_limbo(old, task.serial);
+                self.take_pending_realloc(old, task.serial);
             }
             EventKind::Failed { .. } => self.totals.failed += 1,
-            EventKind::Missed(missed) => self.miss(missed),
+            EventKind::Missed(missed) => self.count_missed(missed),
             EventKind::Began { preexisting, free_stacks, .. } => {
                 *self = Self { free_stacks, began_ns: event.time_ns, ..Self::new(preexisting) };
             }
@@ -283,7 +283,7 @@ impl HeapModel {
         }
     }
 
-    fn miss(&mut self, missed: Missed) {
+    fn count_missed(&mut self, missed: Missed) {
         let anomalies = &mut self.anomalies;
         match missed {
             Missed::Call => anomalies.lost += 1,
@@ -330,7 +330,7 @@ impl HeapModel {
 
     /// A view of everything but the single blocks. Sites and errors are sorted; equal event streams give equal views.
     pub fn snapshot(&self) -> Snapshot {
-        let mut sites: Vec<_> = self.sites.stats(self.epoch).collect();
+        let mut sites: Vec<_> = self.sites.stats(self.peak_epoch).collect();
         sites.sort_unstable_by_key(|site| {
             (site.key.stack, site.key.task, site.key.function, site.key.size, site.inherited)
         });
@@ -363,7 +363,7 @@ impl HeapModel {
 
     /// The figures of a site; None for an id of another model.
     pub fn site(&self, id: SiteId) -> Option<SiteStats> {
-        self.sites.stats_of(id.0, self.epoch)
+        self.sites.stats_of(id.0, self.peak_epoch)
     }
 
     /// All that the events have told, as text: equal streams give equal text.
@@ -373,7 +373,7 @@ impl HeapModel {
         blocks.sort_unstable_by_key(|block| block.addr);
         let mut ignored = self.ignored_blocks();
         ignored.sort_unstable();
-        format!("{:?}\n{blocks:?}\n{ignored:?}\n{:?}\n{:?}", self.snapshot(), self.limbo, self.preexisting)
+        format!("{:?}\n{blocks:?}\n{ignored:?}\n{:?}\n{:?}", self.snapshot(), self.pending, self.preexisting)
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.

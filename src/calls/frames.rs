@@ -1,7 +1,7 @@
 //! The calls in progress on one thread, and how an entry relates to them.
 
 use super::outcome::Operation;
-use super::told::{LastFree, ToldDelete, ToldNew};
+use super::passed_on::{DeleteArguments, LastFree, NewArguments};
 use super::{CallContext, Dropping, Entry, Return};
 use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::Family;
@@ -87,8 +87,8 @@ pub(super) enum Verdict {
 pub(super) struct Frames {
     frames: Vec<PendingCall>,
     pub(super) last_free: Option<LastFree>,
-    pub(super) told_delete: Option<ToldDelete>,
-    pub(super) told_new: Option<ToldNew>,
+    pub(super) delete_arguments: Option<DeleteArguments>,
+    pub(super) new_arguments: Option<NewArguments>,
 }
 
 impl Frames {
@@ -98,7 +98,7 @@ impl Frames {
 
     /// Judges an entry by the innermost call on the same stack. Calls on other stacks (of a signal handler, of fibers) can't
     /// be compared and are passed over; calls that the entry proves dead are dropped.
-    pub(super) fn judge(
+    pub(super) fn relate_to_pending(
         &mut self,
         entry: &Entry,
         is_free: bool,

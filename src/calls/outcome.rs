@@ -1,7 +1,7 @@
 //! What a call of an allocator function does to the heap: told from the function's kind, its arguments and its result alone, whoever
 //! has seen them.
 
-use super::told::ToldNew;
+use super::passed_on::NewArguments;
 use crate::addr::Addr;
 use crate::allocators::Kind;
 use crate::event::{Call, EventKind};
@@ -80,10 +80,10 @@ impl Operation {
     }
 
     /// The call with the size that the operator was asked for, if one makes it.
-    pub(super) fn as_told(self, told: Option<ToldNew>) -> Self {
-        match (self, told) {
-            (Self::Allocate { .. }, Some(told)) => Self::Allocate { size: told.size },
-            (Self::AllocateOut { out, .. }, Some(told)) => Self::AllocateOut { out, size: told.size },
+    pub(super) fn as_asked(self, asked: Option<NewArguments>) -> Self {
+        match (self, asked) {
+            (Self::Allocate { .. }, Some(asked)) => Self::Allocate { size: asked.size },
+            (Self::AllocateOut { out, .. }, Some(asked)) => Self::AllocateOut { out, size: asked.size },
             _ => self,
         }
     }

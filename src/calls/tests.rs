@@ -108,14 +108,14 @@ impl Thread {
         self.arrive(Entry { return_addr: Addr(0x7f00), caller_module: LIBC, caller_is_allocator: true, ..entry })
     }
 
-    fn back_at(&mut self, site: Addr, sp: u64, result: u64) -> Left {
+    fn back_at(&mut self, site: Addr, sp: u64, result: u64) -> ReturnMatch {
         let out = self.calls.out_argument(TASK, site, sp).and_then(|out| self.memory.read_u64(out)).map(Addr);
         let (events, missed) = (&mut self.events, &mut self.missed_returns);
         let emit = &mut |event| keep(event, events, missed);
         self.calls.leave(&Return { task: TASK, site, sp, returned: Returned { result, out } }, emit)
     }
 
-    fn back(&mut self, result: u64) -> Left {
+    fn back(&mut self, result: u64) -> ReturnMatch {
         self.back_at(SITE, SP + 8, result)
     }
 
@@ -144,7 +144,7 @@ fn an_allocation_counts_at_its_return_a_free_at_its_entry() {
     let mut thread = Thread::new();
     assert!(thread.call("malloc", &[24]));
     assert!(thread.told().is_empty() && thread.calls.pending(TASK));
-    assert_eq!(thread.back(0x1000), Left::Matched);
+    assert_eq!(thread.back(0x1000), ReturnMatch::Matched);
     let [EventKind::Allocated { by, .. }] = thread.events[..] else { panic!() };
     assert_eq!((by.stack, by.task), (StackId(9), TASK));
     assert_eq!(thread.told(), ["malloc 0x1000 24"]);
@@ -153,7 +153,7 @@ fn an_allocation_counts_at_its_return_a_free_at_its_entry() {
     assert_eq!(thread.told(), ["free 0x1000"]);
     assert!(!thread.calls.pending(TASK), "nothing to learn from its return");
     assert!(!thread.call("free", &[0]));
-    assert_eq!(thread.back(0), Left::Spurious);
+    assert_eq!(thread.back(0), ReturnMatch::Spurious);
     assert!(thread.told().is_empty());
 }
 
@@ -162,12 +162,12 @@ fn a_return_matches_by_site_and_depth() {
     let mut thread = Thread::new();
     thread.call("malloc", &[24]);
     for (site, sp) in [(SITE, SP), (SITE, SP + 16), (SITE, SP - 56), (Addr(1), SP + 8)] {
-        assert_eq!(thread.back_at(site, sp, 0x1000), Left::Spurious);
+        assert_eq!(thread.back_at(site, sp, 0x1000), ReturnMatch::Spurious);
     }
     let elsewhere = TaskId { tid: 77, serial: 2 };
     let at = Return { task: elsewhere, site: SITE, sp: SP + 8, returned: Returned { result: 1, out: None } };
-    assert_eq!(thread.calls.leave(&at, &mut |_| panic!()), Left::Spurious);
-    assert_eq!(thread.back(0x1000), Left::Matched);
+    assert_eq!(thread.calls.leave(&at, &mut |_| panic!()), ReturnMatch::Spurious);
+    assert_eq!(thread.back(0x1000), ReturnMatch::Matched);
     assert_eq!(thread.told(), ["malloc 0x1000 24"]);
 }
 
@@ -325,11 +325,11 @@ fn t22_a_longjmp_leaves_dead_frames() {
     assert!(thread.arrive(thread.entry("malloc", &[20], SP + 0x40)));
     assert_eq!(thread.told(), ["began 0x1000", "abandoned 0x1000"]);
     assert_eq!(thread.missed_returns, 2);
-    assert_eq!(thread.back_at(SITE, SP + 0x48, 0x2000), Left::Matched);
+    assert_eq!(thread.back_at(SITE, SP + 0x48, 0x2000), ReturnMatch::Matched);
     // A return proves dead what is above it.
     thread.call("malloc", &[7]);
     thread.arrive(thread.entry("realloc", &[0x2000, 1], SP - 0x100));
-    assert_eq!(thread.back(0x3000), Left::Matched);
+    assert_eq!(thread.back(0x3000), ReturnMatch::Matched);
     assert_eq!(thread.told(), ["malloc 0x2000 20", "began 0x2000", "abandoned 0x2000", "malloc 0x3000 7"]);
     assert_eq!(thread.missed_returns, 3);
 }
@@ -375,10 +375,10 @@ fn t23_a_signal_handlers_malloc_is_its_own() {
         thread.calls.signal_delivered(TASK);
         thread.signal_frame = true;
         assert!(thread.arrive(strdup(&thread)), "in the handler");
-        assert_eq!(thread.back_at(Addr(0x7f01), sp + 8, 0x2000), Left::Matched);
+        assert_eq!(thread.back_at(Addr(0x7f01), sp + 8, 0x2000), ReturnMatch::Matched);
         assert!(thread.arrive(thread.entry("free", &[0x2000], sp)));
         thread.signal_frame = false;
-        assert_eq!(thread.back(0x1000), Left::Matched);
+        assert_eq!(thread.back(0x1000), ReturnMatch::Matched);
         assert_eq!(thread.told(), ["malloc 0x2000 3", "free 0x2000", "malloc 0x1000 10"]);
         assert_eq!(thread.missed_returns, 0);
     }
@@ -395,7 +395,7 @@ fn t23_frames_of_another_stack_are_passed_over() {
     thread.signal_frame = false;
     assert!(thread.arrive(thread.entry("malloc", &[4], SP + 0x10)));
     assert_eq!(thread.told(), ["began 0x1000", "abandoned 0x1000"]);
-    assert_eq!(thread.back_at(SITE, SP + 0x18, 0x2000), Left::Matched);
+    assert_eq!(thread.back_at(SITE, SP + 0x18, 0x2000), ReturnMatch::Matched);
     assert_eq!(thread.told(), ["malloc 0x2000 4"]);
 }
 
@@ -421,7 +421,7 @@ fn an_interposer_and_what_it_calls_are_one_call() {
     let buffer = Entry { caller_module: LIBC, caller_is_allocator: true, ..outer(&thread, "malloc", 1024) };
     let buffer = Entry { sp: SP - 0x200, return_addr: Addr(0x7f05), ..buffer };
     assert!(thread.arrive(buffer));
-    assert_eq!(thread.back_at(Addr(0x7f05), SP - 0x200 + 8, 0x9000), Left::Matched);
+    assert_eq!(thread.back_at(Addr(0x7f05), SP - 0x200 + 8, 0x9000), ReturnMatch::Matched);
     thread.back(0x1000);
     assert!(thread.arrive(outer(&thread, "free", 0x1000)));
     assert!(!thread.arrive(passed_on(&thread, "free", 0x1000)));
@@ -444,7 +444,7 @@ fn what_a_declared_function_calls_is_part_of_it() {
     assert!(thread.arrive(pool(&thread, "pool_put", &[0x500, 0x1000])));
     assert!(thread.calls.pending(TASK));
     assert!(!thread.arrive(thread.entry("free", &[0x8000], SP - 0x50)));
-    assert_eq!(thread.back(0), Left::Matched);
+    assert_eq!(thread.back(0), ReturnMatch::Matched);
     assert!(thread.arrive(thread.entry("free", &[0x9000], SP - 0x50)));
     assert_eq!(thread.told(), ["pool_get 0x1000 12", "pool_put 0x1000", "free 0x9000"]);
 }
@@ -495,7 +495,7 @@ fn a_call_that_is_taken_back_has_not_begun() {
         assert!(!thread.calls.pending(TASK));
     }
     assert!(thread.call("realloc", &[0x1000, 30]));
-    assert_eq!(thread.back(0x1000), Left::Matched);
+    assert_eq!(thread.back(0x1000), ReturnMatch::Matched);
     let told = thread.told();
     assert_eq!(
         told[..5],
@@ -525,10 +525,10 @@ fn depth_is_bounded_and_the_oldest_goes() {
     }
     assert_eq!(thread.missed_returns, 36);
     for depth in (36..100).rev() {
-        assert_eq!(thread.back_at(SITE, SP - depth * 0x100 + 8, 0x1000 + depth), Left::Matched);
+        assert_eq!(thread.back_at(SITE, SP - depth * 0x100 + 8, 0x1000 + depth), ReturnMatch::Matched);
     }
     assert_eq!(thread.told().len(), 64);
-    assert_eq!(thread.back_at(SITE, SP - 35 * 0x100 + 8, 1), Left::Spurious);
+    assert_eq!(thread.back_at(SITE, SP - 35 * 0x100 + 8, 1), ReturnMatch::Spurious);
 }
 
 #[test]
@@ -540,7 +540,7 @@ fn a_forked_child_is_in_its_parents_calls() {
     assert!(calls.pending(child) && !calls.pending(TASK) && thread.calls.pending(TASK));
     let mut told = Vec::new();
     let at = Return { task: child, site: SITE, sp: SP + 8, returned: Returned { result: 0x1000, out: None } };
-    assert_eq!(calls.leave(&at, &mut |event| told.push(event)), Left::Matched);
+    assert_eq!(calls.leave(&at, &mut |event| told.push(event)), ReturnMatch::Matched);
     let [EventKind::Allocated { by, .. }] = told[..] else { panic!() };
     assert_eq!(by.task, child);
 }

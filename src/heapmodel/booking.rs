@@ -1,4 +1,4 @@
-//! What each event does to the books.
+//! What each event changes: the live blocks, the figures of sites, the totals, the peak, the program's errors.
 
 use super::blocks::{Block, MAX_SIZE};
 use super::recent::Freed;
@@ -9,10 +9,10 @@ use crate::figures::{Amount, FindingKind, TimelinePoint, Totals};
 
 /// A realloc between its entry and its return. The old block counts as live, but its address may be another's already.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limbo {
+pub(super) struct PendingRealloc {
     pub(super) old: Addr,
     pub(super) by: Call,
-    state: LimboState,
+    state: OldBlock,
 }
 
 /// How many addresses are remembered that were freed though no block was live there.
@@ -22,11 +22,11 @@ const MAX_FREED_DEAD: usize = 1 << 16;
 const MOST_LOOKED_UP: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum LimboState {
+enum OldBlock {
     /// The old block is live; it was born as this allocation.
     Held { birth: u64 },
     /// Its address was handed out to another thread: the block is freed, and counted so.
-    Retired,
+    AddressReused,
     /// It was not live at the beginning, and may be from before.
     Unknown { preexisting: bool },
 }
@@ -51,17 +51,17 @@ enum FreedBy {
 impl HeapModel {
     pub(super) fn allocate(&mut self, addr: Addr, size: u64, by: &Call) {
         let size = size.min(MAX_SIZE);
-        let id = self.sites.intern(site_key(by, size), self.epoch);
+        let id = self.sites.intern(site_key(by, size), self.peak_epoch);
         let birth = self.births + 1;
         if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth }) {
-            self.retire(addr, old);
+            self.displace(addr, old);
         }
         self.births = birth;
         self.ignored.born(addr, birth, by.task.serial);
         self.newest.insert(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(id) {
-            site.enter_epoch(self.epoch);
+            site.keep_peak_figures(self.peak_epoch);
             add(&mut site.allocated, size);
             add(&mut site.live, size);
             site.add_family(by.family);
@@ -72,13 +72,19 @@ impl HeapModel {
         totals.bytes_allocated = totals.bytes_allocated.wrapping_add(size);
         totals.live_blocks += 1;
         totals.live_bytes = totals.live_bytes.wrapping_add(size);
+        self.note_peak();
+        self.add_timeline_point();
+    }
+
+    /// More bytes than ever are live: this is the peak until there are more.
+    fn note_peak(&mut self) {
+        let totals = &mut self.totals;
         if totals.live_bytes > totals.peak_bytes {
             totals.peak_bytes = totals.live_bytes;
             totals.peak_blocks = totals.live_blocks;
             totals.peak_at_ns = self.now_ns;
-            self.epoch += 1;
+            self.peak_epoch += 1;
         }
-        self.record();
     }
 
     /// Books a block whose address is not known, and its end.
@@ -95,18 +101,18 @@ impl HeapModel {
         if let Some(block) = self.blocks.remove(NOWHERE) {
             self.anomalies.lost += 1;
             self.release(NOWHERE, block, FreedBy::Lost);
-            self.record();
+            self.add_timeline_point();
         }
     }
 
     /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has not
     /// returned yet, or by what we did not see.
-    fn retire(&mut self, addr: Addr, block: Block) {
-        let held = LimboState::Held { birth: block.birth };
-        let limbo = self.limbo.iter_mut().find(|limbo| limbo.old == addr && limbo.state == held);
-        if let Some(limbo) = limbo {
-            limbo.state = LimboState::Retired;
-            let by = limbo.by;
+    fn displace(&mut self, addr: Addr, block: Block) {
+        let held = OldBlock::Held { birth: block.birth };
+        let pending = self.pending.iter_mut().find(|pending| pending.old == addr && pending.state == held);
+        if let Some(pending) = pending {
+            pending.state = OldBlock::AddressReused;
+            let by = pending.by;
             self.release(addr, block, FreedBy::Call(by));
         } else {
             // Another thread may have freed it just before the fork, or while nobody looked.
@@ -129,45 +135,45 @@ impl HeapModel {
                 self.judge_align(addr, block, by);
             }
             self.release(addr, block, FreedBy::Call(*by));
-            self.record();
+            self.add_timeline_point();
         } else if !internal && !self.judge_dead(addr, by) {
             self.totals.preexisting_frees += 1;
         }
     }
 
-    pub(super) fn begin_realloc(&mut self, old: Addr, by: Call) -> Limbo {
+    pub(super) fn begin_realloc(&mut self, old: Addr, by: Call) -> PendingRealloc {
         let state = if let Some(block) = self.blocks.get(old) {
             let _ = self.judge_family(old, block, &by);
-            LimboState::Held { birth: block.birth }
+            OldBlock::Held { birth: block.birth }
         } else {
-            LimboState::Unknown { preexisting: !self.judge_dead(old, &by) }
+            OldBlock::Unknown { preexisting: !self.judge_dead(old, &by) }
         };
-        Limbo { old, by, state }
+        PendingRealloc { old, by, state }
     }
 
-    pub(super) fn end_realloc(&mut self, limbo: &Limbo, new: Addr, size: u64, by: &Call) {
+    pub(super) fn end_realloc(&mut self, pending: &PendingRealloc, new: Addr, size: u64, by: &Call) {
         if new.is_null() && size > 0 {
             self.totals.failed += 1;
             return;
         }
-        let known = match limbo.state {
+        let known = match pending.state {
             // Unless another thread has freed it meanwhile, and its address may be another block's.
-            LimboState::Held { birth } => match self.blocks.get(limbo.old) {
+            OldBlock::Held { birth } => match self.blocks.get(pending.old) {
                 Some(block) if block.birth == birth => {
-                    self.blocks.remove(limbo.old);
-                    self.release(limbo.old, block, FreedBy::Call(*by));
+                    self.blocks.remove(pending.old);
+                    self.release(pending.old, block, FreedBy::Call(*by));
                     true
                 }
                 _ => false,
             },
-            LimboState::Retired => true,
-            LimboState::Unknown { preexisting } => {
+            OldBlock::AddressReused => true,
+            OldBlock::Unknown { preexisting } => {
                 self.totals.preexisting_frees += u64::from(preexisting);
                 false
             }
         };
         if new.is_null() {
-            self.record();
+            self.add_timeline_point();
         } else {
             self.totals.reallocations += u64::from(known);
             self.allocate(new, size, by);
@@ -175,9 +181,9 @@ impl HeapModel {
     }
 
     /// The realloc of `old` that this thread has begun last.
-    pub(super) fn take_limbo(&mut self, old: Addr, task: u32) -> Option<Limbo> {
-        let at = self.limbo.iter().rposition(|limbo| limbo.old == old && limbo.by.task.serial == task)?;
-        Some(self.limbo.remove(at))
+    pub(super) fn take_pending_realloc(&mut self, old: Addr, task: u32) -> Option<PendingRealloc> {
+        let at = self.pending.iter().rposition(|pending| pending.old == old && pending.by.task.serial == task)?;
+        Some(self.pending.remove(at))
     }
 
     /// Books the end of a block that is out of the table already.
@@ -188,7 +194,7 @@ impl HeapModel {
         totals.live_bytes = totals.live_bytes.wrapping_sub(size);
         let inherited = block.birth <= self.inherited_births;
         let Some(site) = self.sites.get_mut(block.site) else { return };
-        site.enter_epoch(self.epoch);
+        site.keep_peak_figures(self.peak_epoch);
         subtract(&mut site.live, size);
         let alloc_stack = site.stack();
         if inherited {
@@ -204,7 +210,7 @@ impl HeapModel {
                 totals.temporary += 1;
             }
             let charged = match by {
-                FreedBy::Call(call) if self.free_stacks => self.sites.intern(site_key(&call, size), self.epoch),
+                FreedBy::Call(call) if self.free_stacks => self.sites.intern(site_key(&call, size), self.peak_epoch),
                 FreedBy::Call(_) | FreedBy::Lost => block.site,
             };
             if let Some(site) = self.sites.get_mut(charged) {
@@ -327,7 +333,7 @@ impl HeapModel {
         self.errors.entry(key).or_insert(error).count += 1;
     }
 
-    fn record(&mut self) {
+    fn add_timeline_point(&mut self) {
         let t_ns = self.now_ns;
         let Totals { live_bytes, allocations, .. } = self.totals;
         self.timeline.record(TimelinePoint { t_ns, live_bytes, allocations });

@@ -47,7 +47,7 @@ pub(super) struct Site {
     /// In the first site of a stack and thread: how many they have, up to [`EXACT_SIZES`].
     sizes: u8,
     /// The peak epoch that `at_peak` belongs to.
-    epoch: u64,
+    peak_epoch: u64,
     pub(super) allocated: Amount,
     pub(super) freed: Amount,
     pub(super) deallocated: Amount,
@@ -103,9 +103,9 @@ impl Site {
 
     /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since the
     /// last change, then what is live now was live then.
-    pub(super) fn enter_epoch(&mut self, epoch: u64) {
-        if self.epoch != epoch {
-            self.epoch = epoch;
+    pub(super) fn keep_peak_figures(&mut self, epoch: u64) {
+        if self.peak_epoch != epoch {
+            self.peak_epoch = epoch;
             self.at_peak = self.live;
         }
     }
@@ -119,7 +119,7 @@ impl Site {
             freed: self.freed,
             deallocated: self.deallocated,
             live: self.live,
-            at_peak: if self.epoch == epoch { self.at_peak } else { self.live },
+            at_peak: if self.peak_epoch == epoch { self.at_peak } else { self.live },
             temporary: self.temporary,
         }
     }
@@ -228,7 +228,7 @@ impl Sites {
             family: BlockFamily::None,
             align: BlockAlign::None,
             sizes: 1,
-            epoch,
+            peak_epoch: epoch,
             allocated: none,
             freed: none,
             deallocated: none,

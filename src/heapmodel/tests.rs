@@ -174,7 +174,7 @@ fn t22_an_abandoned_realloc_leaves_the_block_live() {
     let mut model = model(&[alloc(16, 100, 1, 5), began(16, 1, 6)]);
     tell(&mut model, EventKind::ReallocAbandoned { old: Addr(16), task });
     assert_eq!((model.totals().live_bytes, model.totals().frees), (100, 0));
-    // The address is not in limbo any more: another block there means that a free was lost.
+    // The address is not in pending any more: another block there means that a free was lost.
     tell(&mut model, alloc(16, 7, 2, 8));
     assert_eq!(model.snapshot().unseen_frees, 1);
 }

@@ -1,11 +1,45 @@
-//! What the rest of the session asks of the engines, whichever sees a probe's calls.
+//! What an engine tells the observer of one process, and what it is told in return. Which engine sees a function's calls is a property
+//! of its probe ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
-use super::process::Process;
+use crate::addr::{Addr, StackId, TaskId};
+use crate::allocators::Family;
+use crate::calls::{CallContext, Entry, Return};
+use crate::event::EventKind;
+use crate::unwinder::Unwound;
 
-impl Process {
-    /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told to the
-    /// observer, and what it can't tell any more is told as missed. It is asked before the process changes as a whole (fork, exec, the
-    /// end of a thread, modules that come and go) and before its heap is looked at (a capture, a leak scan, a pause, a detach, the
-    /// end). The trap engine tells all it sees at the stop itself: it has nothing to add.
-    pub(super) fn settle(&mut self) {}
+/// What an engine saw.
+pub(super) enum EngineReport<'a> {
+    /// A thread is at the entry of a probed function.
+    Entry(Entry, &'a mut dyn EntryContext),
+    /// A thread has arrived at a watched return address.
+    Return(Return),
+    /// No return of the thread's latest call can be watched: it counts as far as its entry tells.
+    ReturnUnwatchable(TaskId),
+    /// The thread's latest call has not begun: the thread will come to its entry once more.
+    EntryComesAgain(TaskId),
+    /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
+    Signal(TaskId),
+    /// The thread has ended.
+    End(TaskId),
+    /// Anything else that the readers are to know.
+    Event(EventKind),
+}
+
+/// What the engine is to do, or has learnt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum EngineReply {
+    /// Nothing: the entry is part of a call, or tells all of one; the return is no call's.
+    Nothing,
+    /// A call has begun whose return to this address is to be seen.
+    WatchReturn(Addr),
+    /// It was the return of a call.
+    CallEnded,
+}
+
+/// What the engine tells of an entry only if it is asked.
+pub(super) trait EntryContext: CallContext {
+    /// The stack at the entry. None if it can't be walked, as the thread is gone: the entry then counts as never seen.
+    fn stack(&mut self) -> Option<Unwound>;
+    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
+    fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
 }

@@ -1,7 +1,7 @@
 //! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go, the program tells of
 //! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
 
-use super::observer::{EntryContext, Observed, Seen};
+use super::engine::{EngineReply, EngineReport, EntryContext};
 use super::process::Process;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
@@ -86,11 +86,11 @@ impl Process {
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.settings.max_depth);
         let space = &mut self.space;
         let mut stack = EntryStack { space, regs, hit, return_addr, libunwind, max_depth, failure: None };
-        let answer = self.observer.observe(Seen::Entry(entry, &mut stack));
+        let answer = self.observer.observe(EngineReport::Entry(entry, &mut stack));
         if let Some(error) = stack.failure {
             return Err(error);
         }
-        let Observed::WatchReturn(site) = answer else { return Ok(()) };
+        let EngineReply::WatchReturn(site) = answer else { return Ok(()) };
         match self.space.ensure_return_site(site, thread, raw) {
             Ok(true) => {
                 self.stop_cost.enters(self.pid, tid);
@@ -98,11 +98,11 @@ impl Process {
             }
             Ok(false) => {
                 self.warn_once(UNSEEN_RETURNS.to_owned());
-                self.observer.observe(Seen::ReturnUnwatchable(task));
+                self.observer.observe(EngineReport::ReturnUnwatchable(task));
                 Ok(())
             }
             Err(error @ TracerError::Unresponsive { .. }) => {
-                self.observer.observe(Seen::EntryComesAgain(task));
+                self.observer.observe(EngineReport::EntryComesAgain(task));
                 Err(error)
             }
             Err(error) => Err(error),
@@ -137,8 +137,8 @@ impl Process {
         let out = self.observer.out_argument(task, site, regs.sp());
         let out = out.and_then(|out| self.space.original_memory().read_u64(out)).map(Addr);
         let returned = Returned { result: regs.result(), out };
-        let answer = self.observer.observe(Seen::Return(Return { task, site, sp: regs.sp(), returned }));
-        let matched = answer == Observed::CallEnded;
+        let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
+        let matched = answer == EngineReply::CallEnded;
         if !matched {
             self.end_watch_while_paused(site);
         }
@@ -154,7 +154,7 @@ impl Process {
         if is_once { self.space.end_return_site(site) } else { Ok(()) }
     }
 
-    /// Does so for calls that will not return.
+    /// Takes return breakpoints of one shot away whose calls will not return.
     pub(super) fn release_dropped_sites(&mut self) {
         for site in self.observer.take_released_returns() {
             if let Err(error) = self.release_return_site(site) {
@@ -165,7 +165,7 @@ impl Process {
 
     /// A call is known to have been missed.
     pub(super) fn note_missed_call(&mut self) {
-        self.observer.observe(Seen::Told(EventKind::Missed(Missed::Call)));
+        self.observer.observe(EngineReport::Event(EventKind::Missed(Missed::Call)));
     }
 }
 

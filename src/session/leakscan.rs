@@ -1,8 +1,8 @@
-//! The leak scan: while the program stands still for the last time, its memory is read and its blocks are classified.
+//! The leak scan: all threads are made to stop, the live blocks and the memory that may point to them are read, the blocks are classified.
 //!
-//! The best moment is libc's `_exit`: the exit handlers have run, all threads are still there. They are made to stop, read,
-//! and let go. A program that ends otherwise (exit_group of its own, a deadly signal) is read when the last of its threads
-//! reports its end; the registers of those that had reported before were kept, and their stacks are still mapped.
+//! The best moment is libc's `_exit`: the exit handlers have run, all threads are still there. A program that ends otherwise
+//! (exit_group of its own, a deadly signal) is read when the last of its threads reports its end; the registers of those that had
+//! reported before were kept, and their stacks are still mapped. A program that lives on is read on request, or when it says so itself.
 
 use super::heapcapture::{HeapCapture, HeapRead};
 use super::leakrecord::{LeakScan, ScanRecord};
@@ -65,8 +65,8 @@ impl Process {
         self.scan_from(tid, &at_entry, &outer, ScanMoment::Exit, stops)
     }
 
-    /// Reads and classifies the program, of which a thread stands at the entry of a function without arguments. What it still needs
-    /// is that of the function whose registers are `outer`: its caller, or one further out.
+    /// Stops the program and scans it, while thread `tid` stands at the entry of a function without arguments. `outer`: the registers of
+    /// the innermost frame whose values still count, the caller's or one further out.
     fn scan_from(
         &mut self,
         tid: i32,
@@ -85,7 +85,7 @@ impl Process {
         if tid == self.pid {
             own.start_frames = self.space.start_frames(at_entry, true);
         }
-        let mut threads = self.halt(Some(tid), stops)?;
+        let mut threads = self.stop_all_threads(Some(tid), stops)?;
         threads.push(own);
         self.scan(tid, &threads, moment, began);
         Ok(())
@@ -119,7 +119,7 @@ impl Process {
     pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
         if self.settings.leak_scan.is_some() && self.leaks.done.is_none() {
             let began = Instant::now();
-            let threads = self.halt(None, stops)?;
+            let threads = self.stop_all_threads(None, stops)?;
             match threads.iter().find(|thread| thread.regs.is_some()) {
                 Some(live) => self.scan(live.tid, &threads, ScanMoment::Request, began),
                 None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
@@ -134,7 +134,7 @@ impl Process {
     /// Lets the program stand still for a moment and reads its heap.
     pub(super) fn capture(&mut self, stops: &mut Stops) -> std::result::Result<HeapCapture, String> {
         let began = Instant::now();
-        let threads = self.halt(None, stops).map_err(|error| error.to_string())?;
+        let threads = self.stop_all_threads(None, stops).map_err(|error| error.to_string())?;
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
             return Err("no thread of the program could be stopped".to_owned());
         };
@@ -165,7 +165,7 @@ impl Process {
 
     /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
     /// turn with all others.
-    fn halt(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
+    fn stop_all_threads(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
         let mut asked = BTreeSet::new();
         let began = Instant::now();
         loop {

@@ -3,53 +3,17 @@
 //! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the process's stream, of
 //! which the heap model is the first. It knows neither ptrace nor breakpoints.
 
+use super::engine::{EngineReply, EngineReport, EntryContext};
 use crate::addr::{Addr, ImageId, StackId, TaskId};
-use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::calls::{CallContext, Calls, Classified, Entry, Left, Return};
+use crate::allocators::{AllocatorTable, Kind};
+use crate::calls::{Calls, Classified, Entry, ReturnMatch};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::heapmodel::HeapModel;
 use crate::progress::Progress;
-use crate::unwinder::{Quality, Unwound};
+use crate::unwinder::Quality;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// What an engine saw.
-pub(super) enum Seen<'a> {
-    /// A thread is at the entry of a probed function.
-    Entry(Entry, &'a mut dyn EntryContext),
-    /// A thread has arrived at a watched return address.
-    Return(Return),
-    /// No return of the thread's latest call can be watched: it counts as far as its entry tells.
-    ReturnUnwatchable(TaskId),
-    /// The thread's latest call has not begun: the thread will come to its entry once more.
-    EntryComesAgain(TaskId),
-    /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
-    Signal(TaskId),
-    /// The thread has ended.
-    End(TaskId),
-    /// Anything else that the readers are to know.
-    Told(EventKind),
-}
-
-/// What the engine is to do, or has learnt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Observed {
-    /// Nothing: the entry is part of a call, or tells all of one; the return is no call's.
-    Nothing,
-    /// A call has begun whose return to this address is to be seen.
-    WatchReturn(Addr),
-    /// It was the return of a call.
-    CallEnded,
-}
-
-/// What the engine tells of an entry only if it is asked.
-pub(super) trait EntryContext: CallContext {
-    /// The stack at the entry. None if it can't be walked, as the thread is gone: the entry then counts as never seen.
-    fn stack(&mut self) -> Option<Unwound>;
-    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
-    fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
-}
 
 /// What all observers of a session share.
 #[derive(Clone, Debug)]
@@ -172,62 +136,68 @@ impl Observer {
         self.tell(EventKind::Exec { image });
     }
 
+    /// Lets another reader follow the stream from here on.
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "the readers of release builds are yet to come"))]
+    fn add_reader(&mut self, reader: Box<dyn EventSink>) {
+        self.stream.readers.push(reader);
+    }
+
     /// Takes what an engine saw.
-    pub(super) fn observe(&mut self, seen: Seen<'_>) -> Observed {
-        match seen {
-            Seen::Entry(entry, context) => self.enter(entry, context),
-            Seen::Return(at) => {
+    pub(super) fn observe(&mut self, report: EngineReport<'_>) -> EngineReply {
+        match report {
+            EngineReport::Entry(entry, context) => self.enter(entry, context),
+            EngineReport::Return(at) => {
                 let time_ns = self.now_ns();
                 let stream = &mut self.stream;
                 match self.calls.leave(&at, &mut |kind| stream.tell(time_ns, kind)) {
-                    Left::Matched => {
+                    ReturnMatch::Matched => {
                         self.count_event();
-                        Observed::CallEnded
+                        EngineReply::CallEnded
                     }
-                    Left::Spurious => Observed::Nothing,
+                    ReturnMatch::Spurious => EngineReply::Nothing,
                 }
             }
-            Seen::ReturnUnwatchable(task) => {
+            EngineReport::ReturnUnwatchable(task) => {
                 // Its block will be freed some day: that is no error of the program.
                 self.tell(EventKind::UnknownFreesExpected);
                 self.with_calls(|calls, tell| calls.give_up_latest(task, tell));
                 self.count_event();
-                Observed::Nothing
+                EngineReply::Nothing
             }
-            Seen::EntryComesAgain(task) => {
+            EngineReport::EntryComesAgain(task) => {
                 self.with_calls(|calls, tell| calls.take_back_latest(task, tell));
-                Observed::Nothing
+                EngineReply::Nothing
             }
-            Seen::Signal(task) => {
+            EngineReport::Signal(task) => {
                 self.calls.signal_delivered(task);
-                Observed::Nothing
+                EngineReply::Nothing
             }
-            Seen::End(task) => {
+            EngineReport::End(task) => {
                 self.with_calls(|calls, tell| calls.task_ended(task, tell));
-                Observed::Nothing
+                EngineReply::Nothing
             }
-            Seen::Told(kind) => {
+            EngineReport::Event(kind) => {
                 self.tell(kind);
-                Observed::Nothing
+                EngineReply::Nothing
             }
         }
     }
 
-    fn enter(&mut self, mut entry: Entry, context: &mut dyn EntryContext) -> Observed {
+    fn enter(&mut self, mut entry: Entry, context: &mut dyn EntryContext) -> EngineReply {
         if self.is_paused() && !self.is_of_interest_while_paused(&entry) {
-            return Observed::Nothing;
+            return EngineReply::Nothing;
         }
         let time_ns = self.now_ns();
         let Self { shared, calls, stream, .. } = self;
         let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
         if classified == Classified::Nothing {
-            return Observed::Nothing;
+            return EngineReply::Nothing;
         }
         let stack = if frees && !shared.free_stacks {
             StackId::EMPTY
         } else {
-            let Some(unwound) = context.stack() else { return Observed::Nothing };
+            let Some(unwound) = context.stack() else { return EngineReply::Nothing };
             match unwound.quality {
                 Quality::Complete => {}
                 Quality::Guessed => stream.tell(time_ns, EventKind::Missed(Missed::UnwindRule)),
@@ -249,10 +219,10 @@ impl Observer {
         if frees {
             self.count_event();
         }
-        entered.watch.map_or(Observed::Nothing, Observed::WatchReturn)
+        entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn)
     }
 
-    /// Where the block's address is to be read before a [`Seen::Return`] of these is told.
+    /// Where the block's address is to be read before a [`EngineReport::Return`] of these is told.
     pub(super) fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
         self.calls.out_argument(task, site, sp)
     }
@@ -364,7 +334,7 @@ impl Observer {
     }
 
     fn record(&mut self, log: crate::event::EventLog) {
-        self.stream.readers.push(Box::new(log.clone()));
+        self.add_reader(Box::new(log.clone()));
         self.stream.log = Some(log);
     }
 

@@ -1,9 +1,10 @@
 //! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
 
 use super::common::Common;
+use super::engine::EngineReport;
 use super::identity::{Identity, Owner};
 use super::leakrecord::LeakWatch;
-use super::observer::{Observer, Seen};
+use super::observer::Observer;
 use super::pinning::Pinned;
 use super::settings::Settings;
 use super::signalstate::SignalState;
@@ -104,9 +105,15 @@ impl Process {
         }
     }
 
+    /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told to the
+    /// observer, and what it can't tell any more is told as missed. It is asked before the process changes as a whole (fork, exec, the
+    /// end of a thread, modules that come and go) and before its heap is looked at (a capture, a leak scan, a pause, a detach, the
+    /// end). The trap engine tells all it sees at the stop itself: it has nothing to add.
+    pub(super) fn settle(&mut self) {}
+
     /// Tells the readers of the process's stream what no engine saw.
     pub(super) fn tell(&mut self, kind: EventKind) {
-        self.observer.observe(Seen::Told(kind));
+        self.observer.observe(EngineReport::Event(kind));
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
@@ -236,7 +243,7 @@ impl Process {
     }
 
     pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
-        self.observer.observe(Seen::End(task));
+        self.observer.observe(EngineReport::End(task));
     }
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.

@@ -1,8 +1,8 @@
 //! The trap engine: an int3 at each probe and at each return address, one stop a hit, no single step. What the breakpoint replaced is
 //! emulated here, or runs from its pad.
 
+use super::engine::EngineReport;
 use super::hit::Hit;
-use super::observer::Seen;
 use super::process::Process;
 use super::stop::Action;
 use super::stops::Stops;
@@ -123,7 +123,7 @@ impl Process {
     /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is marked.
     pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         if let Some(task) = self.tasks.get(tid) {
-            self.observer.observe(Seen::Signal(task.id));
+            self.observer.observe(EngineReport::Signal(task.id));
         }
         self.leave_pad_for_signal(tid, thread)
     }

@@ -423,7 +423,7 @@ fn play(
             let out = calls.out_argument(at.task, at.site, at.sp).map(|out| memory.filter(|(start, _)| *start == out));
             let out = out.flatten().map(|(_, word)| Addr(word));
             let left = calls.leave(&Return { returned: Returned { out, ..at.returned }, ..*at }, emit);
-            prop_assert_eq!(left == Left::Matched, step.matches, "{:?}", step);
+            prop_assert_eq!(left == ReturnMatch::Matched, step.matches, "{:?}", step);
         }
         Input::Signal(task) => calls.signal_delivered(*task),
     }

@@ -3,7 +3,7 @@
 
 use crate::addr::Addr;
 use crate::event::EventKind;
-use crate::session::observer::Seen;
+use crate::session::engine::EngineReport;
 use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
@@ -80,7 +80,7 @@ impl Process {
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
-            self.observer.observe(Seen::Told(EventKind::Unobserved));
+            self.observer.observe(EngineReport::Event(EventKind::Unobserved));
             self.space.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
@@ -98,7 +98,7 @@ impl Process {
             self.space.memory.new_stop(tid);
             self.refresh_modules(tid);
             self.space.take_up_after(child)?;
-            self.observer.observe(Seen::Told(EventKind::Unobserved));
+            self.observer.observe(EngineReport::Event(EventKind::Unobserved));
         }
         Ok(())
     }

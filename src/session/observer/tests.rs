@@ -1,6 +1,8 @@
 use super::*;
 use crate::addr::{FunctionId, ModuleId};
-use crate::calls::Returned;
+use crate::allocators::Family;
+use crate::calls::{CallContext, Return, Returned};
+use crate::unwinder::Unwound;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -63,11 +65,11 @@ impl Thread {
         };
         let mut observer = Observer::new(&shared, preexisting, paused);
         let reader = Reader::default();
-        observer.stream.readers.push(Box::new(reader.clone()));
+        observer.add_reader(Box::new(reader.clone()));
         Self { observer, reader }
     }
 
-    fn enters(&mut self, symbol: &str, args: &[u64], quality: Quality) -> Observed {
+    fn enters(&mut self, symbol: &str, args: &[u64], quality: Quality) -> EngineReply {
         let function = self.observer.shared.table.lookup(symbol).unwrap();
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
@@ -86,17 +88,17 @@ impl Thread {
             family: None,
         };
         let unwound = Unwound { stack: StackId(5), depth: 64, quality };
-        self.observer.observe(Seen::Entry(entry, &mut Stack(Some(unwound))))
+        self.observer.observe(EngineReport::Entry(entry, &mut Stack(Some(unwound))))
     }
 
-    fn returns(&mut self, result: u64) -> Observed {
+    fn returns(&mut self, result: u64) -> EngineReply {
         let returned = Returned { result, out: None };
-        self.observer.observe(Seen::Return(Return { task: TASK, site: SITE, sp: SP + 8, returned }))
+        self.observer.observe(EngineReport::Return(Return { task: TASK, site: SITE, sp: SP + 8, returned }))
     }
 
     fn allocates(&mut self, block: u64) {
-        assert_eq!(self.enters("malloc", &[10], Quality::Complete), Observed::WatchReturn(SITE));
-        assert_eq!(self.returns(block), Observed::CallEnded);
+        assert_eq!(self.enters("malloc", &[10], Quality::Complete), EngineReply::WatchReturn(SITE));
+        assert_eq!(self.returns(block), EngineReply::CallEnded);
     }
 
     fn told(&self) -> Vec<Event> {
@@ -113,10 +115,10 @@ fn stamps_are_in_order(events: &[Event], first: u64) {
 fn every_reader_gets_what_the_model_gets_in_order_and_stamped() {
     let mut thread = Thread::new(Preexisting::None, false);
     thread.allocates(0x1000);
-    assert_eq!(thread.enters("realloc", &[0x1000, 20], Quality::Guessed), Observed::WatchReturn(SITE));
+    assert_eq!(thread.enters("realloc", &[0x1000, 20], Quality::Guessed), EngineReply::WatchReturn(SITE));
     thread.returns(0x2000);
-    assert_eq!(thread.enters("free", &[0x2000], Quality::Truncated), Observed::Nothing);
-    assert_eq!(thread.returns(0), Observed::Nothing, "nothing is learnt from a free's return");
+    assert_eq!(thread.enters("free", &[0x2000], Quality::Truncated), EngineReply::Nothing);
+    assert_eq!(thread.returns(0), EngineReply::Nothing, "nothing is learnt from a free's return");
     let events = thread.told();
     stamps_are_in_order(&events, 1);
     let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
@@ -155,8 +157,8 @@ fn a_call_whose_stack_cant_be_walked_counts_as_never_entered() {
         wrapper: None,
         family: None,
     };
-    assert_eq!(thread.observer.observe(Seen::Entry(entry, &mut Stack(None))), Observed::Nothing);
-    assert_eq!((thread.returns(0x1000), thread.told().len()), (Observed::Nothing, 0));
+    assert_eq!(thread.observer.observe(EngineReport::Entry(entry, &mut Stack(None))), EngineReply::Nothing);
+    assert_eq!((thread.returns(0x1000), thread.told().len()), (EngineReply::Nothing, 0));
 }
 
 #[test]
@@ -164,9 +166,9 @@ fn in_a_pause_only_known_blocks_are_of_interest() {
     let mut thread = Thread::new(Preexisting::None, false);
     thread.allocates(0x1000);
     assert!(thread.observer.set_paused(true) && !thread.observer.set_paused(true));
-    assert_eq!(thread.enters("malloc", &[10], Quality::Complete), Observed::Nothing);
-    assert_eq!(thread.enters("realloc", &[0x9000, 10], Quality::Complete), Observed::Nothing);
-    assert_eq!(thread.enters("free", &[0x1000], Quality::Complete), Observed::Nothing);
+    assert_eq!(thread.enters("malloc", &[10], Quality::Complete), EngineReply::Nothing);
+    assert_eq!(thread.enters("realloc", &[0x9000, 10], Quality::Complete), EngineReply::Nothing);
+    assert_eq!(thread.enters("free", &[0x1000], Quality::Complete), EngineReply::Nothing);
     assert!(thread.observer.set_paused(false));
     let kinds: Vec<_> = thread.told().into_iter().map(|event| event.kind).collect();
     let [EventKind::Allocated { .. }, EventKind::Paused(true), EventKind::Freed { .. }, EventKind::Paused(false)] =
@@ -187,8 +189,8 @@ fn a_forked_childs_stream_begins_anew_and_its_ids_are_its_own() {
     // the child's copy of the thread returns from the malloc that the parent's is in, too
     let returned = Returned { result: 0x3000, out: None };
     assert_eq!(
-        forked.observe(Seen::Return(Return { task: child, site: SITE, sp: SP + 8, returned })),
-        Observed::CallEnded
+        forked.observe(EngineReport::Return(Return { task: child, site: SITE, sp: SP + 8, returned })),
+        EngineReply::CallEnded
     );
     forked.exec();
     let events = std::mem::take(&mut *thread.reader.child.borrow_mut());
@@ -211,11 +213,11 @@ fn a_forked_childs_stream_begins_anew_and_its_ids_are_its_own() {
 fn released_returns_are_those_that_no_call_awaits() {
     let mut thread = Thread::new(Preexisting::None, false);
     thread.enters("malloc", &[10], Quality::Complete);
-    thread.observer.observe(Seen::End(TASK));
+    thread.observer.observe(EngineReport::End(TASK));
     assert_eq!(thread.observer.take_released_returns(), [SITE]);
     thread.enters("malloc", &[10], Quality::Complete);
     assert_eq!((thread.observer.awaits(SITE), thread.observer.take_released_returns()), (true, vec![]));
-    thread.observer.observe(Seen::ReturnUnwatchable(TASK));
+    thread.observer.observe(EngineReport::ReturnUnwatchable(TASK));
     assert!(!thread.observer.awaits(SITE));
     let last = thread.told().pop().unwrap();
     assert!(matches!(last.kind, EventKind::AllocatedUnseen { size: 10, .. }), "{last:?}");

@@ -1,5 +1,5 @@
-//! What a thread has told of the call that it makes next: the latest free, and what operators new and delete were asked for that only
-//! pass the call on.
+//! What entries say of the call that a thread makes next: operator new and delete that only pass the call on have seen size and
+//! alignment, and a free is passed on to another function.
 
 use super::Entry;
 use crate::addr::{Addr, FunctionId, ModuleId};
@@ -21,7 +21,7 @@ impl LastFree {
     }
 
     /// Whether the entry, which frees `block`, belongs to this free.
-    pub(super) fn includes(&self, entry: &Entry, block: Addr) -> bool {
+    pub(super) fn is_same_free(&self, entry: &Entry, block: Addr) -> bool {
         if self.block != block || (self.function, self.module) == (entry.function, entry.module) {
             return false;
         }
@@ -36,7 +36,7 @@ const WRAPPER_FRAMES: u64 = 512;
 
 /// What a sized or aligned operator delete that only passes the block on was told about it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToldDelete {
+pub(super) struct DeleteArguments {
     pub(super) block: Addr,
     pub(super) size: Option<u64>,
     /// 0 for an operator without alignment.
@@ -44,7 +44,7 @@ pub(super) struct ToldDelete {
     pub(super) sp: u64,
 }
 
-impl ToldDelete {
+impl DeleteArguments {
     /// With the size that the operator before it was told, if that has passed the call on to this one: sized ones call those
     /// without.
     pub(super) fn after(self, before: Option<Self>, entry: &Entry) -> Self {
@@ -60,14 +60,14 @@ impl ToldDelete {
 
 /// What an aligned operator new that calls another allocator function was asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToldNew {
+pub(super) struct NewArguments {
     pub(super) size: u64,
     pub(super) align: u64,
     pub(super) sp: u64,
     pub(super) wrapper: Option<Addr>,
 }
 
-impl ToldNew {
+impl NewArguments {
     /// Whether the operator makes the call. It may do so several times, with new-handlers in between, which call others.
     pub(super) fn is_passed_on(&self, entry: &Entry) -> bool {
         let is_below = self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= WRAPPER_FRAMES);
