@@ -21,6 +21,7 @@ mod sarif;
 mod sections;
 pub mod summary;
 mod svg;
+mod table;
 pub(crate) mod text;
 mod txt;
 mod view;

@@ -7,7 +7,8 @@ use super::processes;
 use super::rows::frame_lines;
 use super::sections::{self, Layout};
 use super::summary;
-use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, right, short_name};
+use super::table;
+use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, short_name};
 use super::view::{NamedFrame, View};
 use crate::addr::Addr;
 use crate::check::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
@@ -269,21 +270,20 @@ fn totals(out: &mut String, layout: Layout, leaks: &Leaks, suppressions: &[Suppr
     if !suppressions.is_empty() {
         rows.push(("suppressed", suppressed, &rules));
     }
-    let counts = rows.iter().map(|row| grouped(row.1.objects).len()).max().unwrap_or(0).max("blocks".len());
-    let sizes = rows.iter().map(|row| grouped(row.1.bytes).len()).max().unwrap_or(0).max("bytes".len());
+    let amounts: Vec<_> = rows.iter().map(|(_, amount, _)| (Some(amount.objects), Some(amount.bytes))).collect();
+    let columns = table::amounts(&amounts, table::rounded);
     let title = match leaks.moment {
         ScanMoment::Exit | ScanMoment::LastThread => "Live at exit",
         ScanMoment::Request | ScanMoment::Program => "Live",
     };
-    let title = format!("{title:12}  {}  {:>10}  {}", right("blocks", counts), "", right("bytes", sizes));
+    let title = format!("{title:12}  {}", table::line(&columns, None));
     let _ = writeln!(out, "\n{}", layout.paint.bold(title.trim_end()));
-    for (name, Amount { objects, bytes }, meaning) in rows {
-        let (count, exact) = (right(&grouped(objects), counts), right(&grouped(bytes), sizes));
-        let human = if bytes < 1024 { String::new() } else { human_bytes(bytes) };
+    for (index, (name, Amount { objects, .. }, meaning)) in rows.into_iter().enumerate() {
+        let is_bad = objects > 0 && matches!(name, "definite" | "indirect");
         let name = left(name, 10);
-        let bad = objects > 0 && matches!(name.trim_end(), "definite" | "indirect");
-        let name = if bad { layout.paint.red(&name) } else { name };
-        let _ = writeln!(out, "  {name}  {count}  {human:>10}  {exact}  {}", layout.paint.dim(meaning));
+        let name = if is_bad { layout.paint.red(&name) } else { name };
+        let figures = table::line(&columns, Some(index));
+        let _ = writeln!(out, "  {name}  {figures}  {}", layout.paint.dim(meaning));
     }
 }
 

@@ -1,7 +1,8 @@
 //! The table of processes, where a profile has several.
 
 use super::sections::{Layout, heading, prose};
-use super::text::{grouped, human_bytes, left, plural, printable, right, short_name, wrap};
+use super::table::{self, Column};
+use super::text::{grouped, human_bytes, plural, printable, short_name, wrap};
 use super::view::exit_text;
 use crate::profile::leaks::VerdictKind;
 use crate::profile::{ProcessRow, Profile, Seen};
@@ -50,23 +51,10 @@ pub(super) fn table(out: &mut String, layout: Layout, profile: &Profile, top: us
     }
 }
 
-/// A column of the table.
-struct Column {
-    title: &'static str,
-    cells: Vec<String>,
-    is_text: bool,
-}
-
-impl Column {
-    fn width(&self) -> usize {
-        self.cells.iter().map(|cell| cell.chars().count()).chain([self.title.len()]).max().unwrap_or(0)
-    }
-}
-
 fn lines(out: &mut String, layout: Layout, rows: &[&ProcessRow]) {
     let column = |title, is_text, cell: &dyn Fn(&ProcessRow) -> String| {
         let cells = rows.iter().map(|row| cell(row)).collect();
-        Column { title, cells, is_text }
+        Column { title, cells, is_text, least: 0 }
     };
     let verdict = |row: &ProcessRow| match &row.verdict {
         Some(verdict) if verdict.kind == VerdictKind::Clean => "clean".to_owned(),
@@ -96,16 +84,10 @@ fn lines(out: &mut String, layout: Layout, rows: &[&ProcessRow]) {
             columns.retain(|column| column.title != dispensable);
         }
     }
-    let line = |cell: &dyn Fn(&Column) -> String| {
-        let cells = columns.iter().map(|column| match column.is_text {
-            true => left(&cell(column), column.width()),
-            false => right(&cell(column), column.width()),
-        });
-        format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
-    };
-    let _ = writeln!(out, "{}", layout.paint.dim(&line(&|column| column.title.to_owned())));
+    let line = |row| format!("  {}", table::line(&columns, row)).trim_end().to_owned();
+    let _ = writeln!(out, "{}", layout.paint.dim(&line(None)));
     for (index, row) in rows.iter().enumerate() {
-        let text = line(&|column| column.cells.get(index).cloned().unwrap_or_default());
+        let text = line(Some(index));
         let text = match verdict(row) {
             verdict if verdict.is_empty() => text,
             verdict => {

@@ -1,6 +1,7 @@
 //! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
 
 use super::rows::{RowFrame, Rows, frame_lines, shared_text};
+use super::table::{self, Column};
 use super::text::{
     self, Paint, duration, grouped, human_bytes, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
@@ -115,32 +116,34 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         ("failed", totals.failed, "the allocator returned null".to_owned()),
         ("freed, older", totals.preexisting_frees, format!("{older}, not counted above")),
     ];
-    let all = amounts.iter().map(|row| row.1).chain(counts.iter().map(|row| row.1));
-    let blocks = all.map(|count| grouped(count).len()).max().unwrap_or(0).max("blocks".len());
-    let sizes =
-        amounts.iter().map(|row| row.2).chain(profile.meta.process.resident.map(|resident| resident.peak_bytes));
-    let bytes = sizes.map(|size| grouped(size).len()).max().unwrap_or(0).max("bytes".len());
-    let title = format!("  {:12}  {}  {:>10}  {}", "", right("blocks", blocks), "", right("bytes", bytes));
-    let _ = writeln!(out, "\n{}", layout.paint.dim(title.trim_end()));
-    for (name, count, size, note) in amounts {
-        let (count, human, exact) = (right(&grouped(count), blocks), human_bytes(size), right(&grouped(size), bytes));
-        let row = format!("  {name:12}  {count}  {human:>10}  {exact}");
+    let resident = profile.meta.process.resident;
+    let figures: Vec<(Option<u64>, Option<u64>)> = amounts
+        .iter()
+        .map(|row| (Some(row.1), Some(row.2)))
+        .chain([(None, resident.map(|resident| resident.peak_bytes))])
+        .chain(counts.iter().map(|row| (Some(row.1), None)))
+        .collect();
+    let columns = table::amounts(&figures, human_bytes);
+    let row = |name: &str, index| format!("  {name:12}  {}", table::line(&columns, index));
+    let _ = writeln!(out, "\n{}", layout.paint.dim(&row("", None)));
+    for (index, (name, _, _, note)) in amounts.iter().enumerate() {
+        let row = row(name, Some(index));
         // Where there is no room, the figures say enough.
         let fits = row.chars().count() + 2 + note.len() <= layout.width;
         let note = if fits && !note.is_empty() { format!("  {}", layout.paint.dim(note)) } else { String::new() };
         let _ = writeln!(out, "{row}{note}");
     }
-    if let Some(resident) = &profile.meta.process.resident {
-        let (human, exact) = (human_bytes(resident.peak_bytes), right(&grouped(resident.peak_bytes), bytes));
-        let indent = 2 + 12 + 2 + blocks + 2 + 10 + 2 + bytes + 2;
+    if let Some(resident) = &resident {
+        let row = row("resident", Some(amounts.len()));
+        let indent = row.chars().count() + 2;
         let note = resident_note(resident, profile);
         let (begin, note) = match layout.width.checked_sub(indent) {
             Some(24..) => ("  ", wrap(&note, indent, layout.width)),
             _ => ("\n      ", wrap(&note, 6, layout.width)),
         };
-        let note = layout.paint.dim(&note);
-        let _ = writeln!(out, "  {:12}  {}  {human:>10}  {exact}{begin}{note}", "resident", right("", blocks));
+        let _ = writeln!(out, "{row}{begin}{}", layout.paint.dim(&note));
     }
+    let blocks = columns.first().map_or(0, Column::width);
     for (name, count, note) in counts.iter().filter(|row| row.1 > 0) {
         let note = wrap(note, 2 + 12 + 2 + blocks + 2, layout.width);
         let _ = writeln!(out, "  {name:12}  {}  {}", right(&grouped(*count), blocks), layout.paint.dim(&note));
