@@ -59,7 +59,7 @@ fn head_of_the_report() {
     let program = Program::fixture("ends").args(["return"]);
     let traced = program.traced();
     let report = &traced.report;
-    assert_eq!(report.number("/version"), 2);
+    assert_eq!(report.number("/version"), 3);
     assert_eq!(report.text("/heaptrace_version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(report.text("/mode"), "run");
     assert_eq!(report.text("/program"), "ends");
