@@ -1,7 +1,7 @@
 //! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
 
 use super::rows::{RowFrame, Rows, frame_lines, shared_text};
-use super::table::{self, Column};
+use super::table::{self, Column, Figures};
 use super::text::{
     self, Paint, duration, grouped, human_bytes, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
@@ -117,7 +117,7 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         ("freed, older", totals.preexisting_frees, format!("{older}, not counted above")),
     ];
     let resident = profile.meta.process.resident;
-    let figures: Vec<(Option<u64>, Option<u64>)> = amounts
+    let figures: Vec<Figures> = amounts
         .iter()
         .map(|row| (Some(row.1), Some(row.2)))
         .chain([(None, resident.map(|resident| resident.peak_bytes))])

@@ -32,9 +32,12 @@ pub(crate) fn line(columns: &[Column], row: Option<usize>) -> String {
     cells.collect::<Vec<_>>().join("  ")
 }
 
-/// Columns of blocks, of their bytes in short, and of all their bytes. What is None is left out.
-pub(crate) fn amounts(rows: &[(Option<u64>, Option<u64>)], short: fn(u64) -> String) -> [Column; 3] {
-    let column = |title, least, cell: &dyn Fn(&(Option<u64>, Option<u64>)) -> Option<String>| Column {
+/// Blocks and bytes of a row; what is None is left out.
+pub(crate) type Figures = (Option<u64>, Option<u64>);
+
+/// Columns of blocks, of their bytes in short, and of all their bytes.
+pub(crate) fn amounts(rows: &[Figures], short: fn(u64) -> String) -> [Column; 3] {
+    let column = |title, least, cell: &dyn Fn(&Figures) -> Option<String>| Column {
         title,
         cells: rows.iter().map(|row| cell(row).unwrap_or_default()).collect(),
         is_text: false,
