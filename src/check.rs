@@ -22,7 +22,26 @@ pub struct CheckRules {
     pub baseline: Option<Baseline>,
 }
 
+/// The function by which a program gives suppressions of its own.
+const OWN: &str = "__lsan_default_suppressions";
+
 impl CheckRules {
+    /// Adds the suppressions that `module` of the program has in itself; None as `text`: it has some that can't be read without
+    /// running its code. Returns a warning if they could not be used.
+    pub(crate) fn add_own_suppressions(&mut self, module: &str, text: Option<&[u8]>) -> Option<String> {
+        let file = format!("{OWN} of {module}");
+        match text.map(|text| Suppressions::read(text, &file)) {
+            Some(Ok(own)) => {
+                self.suppressions.extend(own);
+                None
+            }
+            Some(Err(error)) => Some(format!("{error}; these suppressions were not used")),
+            None => Some(format!(
+                "{file} could not be read without running it, and was not used: give its rules with --suppressions"
+            )),
+        }
+    }
+
     /// Marks in the profile what is suppressed and what was known before, then sets [`Profile::verdict`] and [`Profile::budgets`].
     pub(crate) fn judge(&self, profile: &mut Profile, circumstances: &Circumstances) {
         if !self.suppressions.is_empty() {

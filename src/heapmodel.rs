@@ -234,7 +234,13 @@ impl HeapModel {
     fn begin_image(&mut self) {
         let Self { free_stacks, began_ns, now_ns, paused, anomalies, .. } = *self;
         // The errors are of one program; what was not seen, of the process.
-        let anomalies = Anomalies { unknown_frees: 0, double_frees: 0, mismatched_frees: 0, ..anomalies };
+        let anomalies = Anomalies {
+            lost: anomalies.lost + self.unseen_frees,
+            unknown_frees: 0,
+            double_frees: 0,
+            mismatched_frees: 0,
+            ..anomalies
+        };
         *self = Self { free_stacks, began_ns, now_ns, anomalies, ..Self::new(Preexisting::None) };
         if paused {
             self.set_paused(true);

@@ -1,7 +1,8 @@
 //! Tracing as a library: a [`Profiler`] runs a program under trace and returns its [`Profile`].
 //!
 //! It writes nothing, and leaves the calling process's signals alone but for SIGURG, whose default is to be ignored. It starts no
-//! guardian: if the calling process dies, the kernel kills the program.
+//! guardian: if the calling process dies, the kernel kills the program. Files of more than 32 MB are mapped while names are looked up:
+//! where somebody shortens one just then, the calling process gets SIGBUS, for which it installs no handler.
 
 use crate::allocators::AllocatorTable;
 use crate::check::CheckRules;
@@ -9,7 +10,7 @@ use crate::glob::Selection;
 use crate::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
-use crate::session::{self, Recording, SessionError, Settings, Target};
+use crate::session::{self, LeakScan, OwnSuppressions, Recording, SessionError, Settings, Target};
 use crate::symbols::Search;
 use crate::tracer::TracerError;
 use crate::tracer::control::{Control, SignalMask};
@@ -103,7 +104,13 @@ impl Profiler {
         arguments: &[OsString],
         rules: &CheckRules,
     ) -> Result<Profile, ProfilerError> {
-        let recording = self.trace(program.as_ref(), arguments, Some(ScanOptions::default()))?;
+        let mut recording = self.trace(program.as_ref(), arguments, Some(ScanOptions::default()))?;
+        let mut rules = rules.clone();
+        if let LeakScan::Done(scan) = &recording.leaks {
+            for OwnSuppressions { module, text } in &scan.own_suppressions {
+                recording.warnings.extend(rules.add_own_suppressions(module, text.as_deref()));
+            }
+        }
         let circumstances = naming::circumstances(&recording);
         let wanted = Wanted { check: true, ..self.wanted() };
         let mut profile = naming::profile(recording, wanted, &mut KnownNames::default());

@@ -402,3 +402,12 @@ fn live_blocks_lead_to_their_sites() {
         model.live_blocks().map(|b| (b.addr.0, (b.size, model.site(b.site).unwrap().key.stack.0))).collect();
     assert_eq!(found, HashMap::from([(16, (100, 5)), (32, (50, 6))]));
 }
+
+#[test]
+fn exec_empties_the_heap_and_keeps_what_was_missed() {
+    let twice = [alloc(16, 9, 1, 5), alloc(16, 9, 1, 5), EventKind::Missed(Missed::Call), free(64, 1, 6)];
+    let model = run(model(&twice), &[EventKind::Exec { image: ImageId(1) }, alloc(16, 7, 1, 5)]);
+    let (snapshot, totals) = (model.snapshot(), model.totals());
+    assert_eq!((totals.allocations, totals.live_bytes, snapshot.unseen_frees, snapshot.frees_unseen), (1, 7, 0, false));
+    assert_eq!((snapshot.anomalies.lost, snapshot.anomalies.unknown_frees), (2, 0));
+}

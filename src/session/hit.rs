@@ -145,18 +145,19 @@ impl Process {
         if self.space.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched)) {
             self.space.demote_return_site(site);
         }
-        if self.observer.awaits(site) { Ok(()) } else { self.release_return_site(site) }
+        self.release_return_site(site)
     }
 
-    /// Takes a return site of one shot away: no call returns there any more.
+    /// Takes a return site of one shot away once no call returns there any more.
     fn release_return_site(&mut self, site: Addr) -> Result<()> {
         let is_once = self.space.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
-        if is_once { self.space.end_return_site(site) } else { Ok(()) }
+        // Who awaits a return is told by a look at all threads: it is asked last.
+        if is_once && !self.observer.awaits(site) { self.space.end_return_site(site) } else { Ok(()) }
     }
 
     /// Takes return breakpoints of one shot away whose calls will not return.
     pub(super) fn release_dropped_sites(&mut self) {
-        for site in self.observer.take_released_returns() {
+        for site in self.observer.take_dropped_returns() {
             if let Err(error) = self.release_return_site(site) {
                 tracing::warn!("{error}");
             }

@@ -227,11 +227,9 @@ impl Observer {
         self.calls.out_argument(task, site, sp)
     }
 
-    /// Return addresses of calls that were dropped since the last question, to which no other call returns.
-    pub(super) fn take_released_returns(&mut self) -> Vec<Addr> {
-        let mut sites = self.calls.take_dropped_sites();
-        sites.retain(|site| !self.calls.awaits(*site));
-        sites
+    /// Return addresses of calls that were dropped since the last question.
+    pub(super) fn take_dropped_returns(&mut self) -> Vec<Addr> {
+        self.calls.take_dropped_sites()
     }
 
     /// Whether any thread is in a call that returns to `site`.

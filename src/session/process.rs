@@ -22,7 +22,7 @@ use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
-use crate::tracer::{Result, procfs};
+use crate::tracer::{Result, TracerError, procfs};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -149,8 +149,11 @@ impl Process {
                 if was_interrupted {
                     stopped.restart_interrupted_call()?;
                 }
-                if std::mem::take(&mut self.signals.fallback_at_stop) {
-                    self.install_sigtrap_fallback_first(stopped, stops)?;
+                if std::mem::take(&mut self.signals.fallback_at_stop)
+                    && let Err(error) = self.install_sigtrap_fallback_first(stopped, stops)
+                {
+                    self.signals.fallback_at_stop = matches!(error, TracerError::Overtaken { .. });
+                    return Err(error);
                 }
                 if std::mem::take(&mut self.place_at_stop) {
                     self.space.place_refused()?;
@@ -243,6 +246,7 @@ impl Process {
     }
 
     pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
+        self.settle();
         self.observer.observe(EngineReport::End(task));
     }
 

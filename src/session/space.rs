@@ -130,7 +130,7 @@ impl AddressSpace {
             breakpoints: BreakpointTable::default(),
             unwinder,
             maps: MapIndex::new(Vec::new()),
-            modules: Modules::default(),
+            modules: Modules::new(objects.next_module()),
             deferred: Vec::new(),
             holds_back: false,
             probing: Probing::default(),
@@ -194,11 +194,11 @@ impl AddressSpace {
     }
 
     fn load(&mut self, tid: i32, mapped: MappedModule, table: &AllocatorTable) {
-        let id = self.modules.next_id();
         let code = mapped.code();
         if code.is_empty() {
             return;
         }
+        let id = self.modules.new_id();
         let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
         let Some(Object { facts, bias, file, memory }) = self.object(tid, &mapped, is_program, table) else { return };
         self.unwinder.add_module(UnwindModule { id, code: code.clone(), bias, ..facts.unwind.clone() });

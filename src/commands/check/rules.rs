@@ -14,9 +14,6 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Where the program's own suppressions come from.
-const OWN: &str = "__lsan_default_suppressions";
-
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
@@ -68,16 +65,8 @@ impl Rules {
         let mut warnings = Vec::new();
         for OwnSuppressions { module, text } in own {
             // Of several processes, many have the same.
-            if !self.own.insert((module.clone(), text.clone())) {
-                continue;
-            }
-            let file = format!("{OWN} of {module}");
-            match text.as_deref().map(|text| Suppressions::read(text, &file)) {
-                Some(Ok(rules)) => self.rules.suppressions.extend(rules),
-                Some(Err(error)) => warnings.push(format!("{error}; these suppressions were not used")),
-                None => warnings.push(format!(
-                    "{file} could not be read without running it, and was not used: give its rules with --suppressions"
-                )),
+            if self.own.insert((module.clone(), text.clone())) {
+                warnings.extend(self.rules.add_own_suppressions(module, text.as_deref()));
             }
         }
         warnings

@@ -50,6 +50,7 @@ impl Process {
         raw: &RawRegs,
         at: Addr,
     ) -> Result<Action> {
+        self.settle();
         let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore()?;
         self.retire_sigtrap_fallback(thread)?;
@@ -78,6 +79,7 @@ impl Process {
 
     /// Clears the way for a child in vfork(2) that is about to be detached from.
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
+        self.settle();
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
             self.observer.observe(EngineReport::Event(EventKind::Unobserved));
@@ -95,6 +97,7 @@ impl Process {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);
         if self.space.is_aside_for(child) {
+            self.settle();
             self.space.memory.new_stop(tid);
             self.refresh_modules(tid);
             self.space.take_up_after(child)?;

@@ -210,13 +210,13 @@ fn a_forked_childs_stream_begins_anew_and_its_ids_are_its_own() {
 }
 
 #[test]
-fn released_returns_are_those_that_no_call_awaits() {
+fn what_awaits_a_return_is_known_and_what_never_will() {
     let mut thread = Thread::new(Preexisting::None, false);
     thread.enters("malloc", &[10], Quality::Complete);
     thread.observer.observe(EngineReport::End(TASK));
-    assert_eq!(thread.observer.take_released_returns(), [SITE]);
+    assert_eq!((thread.observer.awaits(SITE), thread.observer.take_dropped_returns()), (false, vec![SITE]));
     thread.enters("malloc", &[10], Quality::Complete);
-    assert_eq!((thread.observer.awaits(SITE), thread.observer.take_released_returns()), (true, vec![]));
+    assert_eq!((thread.observer.awaits(SITE), thread.observer.take_dropped_returns()), (true, vec![]));
     thread.observer.observe(EngineReport::ReturnUnwatchable(TASK));
     assert!(!thread.observer.awaits(SITE));
     let last = thread.told().pop().unwrap();

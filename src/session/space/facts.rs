@@ -10,7 +10,7 @@ use crate::leaks::roots::ModuleData;
 use crate::symbols::FileVersion;
 use crate::unwinder::UnwindModule;
 use rustc_hash::FxHashMap;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::ops::Range;
 use std::rc::Rc;
@@ -144,9 +144,16 @@ struct Objects {
     patience: Patience,
     /// Files that are open, by device and inode.
     files: FxHashMap<(u64, u64), Weak<File>>,
+    /// The id of the next module, in whichever process.
+    next_module: Rc<Cell<u32>>,
 }
 
 impl SharedObjects {
+    /// The counter of module ids of the session.
+    pub(super) fn next_module(&self) -> Rc<Cell<u32>> {
+        Rc::clone(&self.0.borrow().next_module)
+    }
+
     /// Does `work` on a thread of its own and waits for it up to `most`, less if the session has waited for long already.
     pub(super) fn soon<T: Send + 'static>(&self, most: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
         self.0.borrow_mut().patience.wait(most, work)

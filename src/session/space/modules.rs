@@ -11,8 +11,10 @@ use crate::leaks::roots::ModuleData;
 use crate::maps::MappedModule;
 use crate::session::modulerecord::ModuleRecord;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Offset of `r_state` in the dynamic linker's `struct r_debug` (<link.h>, 64-bit).
 const R_STATE: u64 = 24;
@@ -118,11 +120,13 @@ impl Module {
 }
 
 /// See the module's head.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Modules {
+    /// The id that a module gets next, in whichever process of the session.
+    next_id: Rc<Cell<u32>>,
     /// In the order of their ids.
     loaded: Vec<Module>,
-    /// One for each id.
+    /// Of all that ever were there, in the order of their ids.
     pub(super) records: Vec<ModuleRecord>,
     /// Modules that are gone and whose files are still open, the last one at the end.
     retired: VecDeque<ModuleId>,
@@ -131,12 +135,25 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    /// The id of the next one.
-    pub(super) fn next_id(&self) -> ModuleId {
-        ModuleId(u32::try_from(self.records.len()).unwrap_or(u32::MAX))
+    /// None yet. `next_id` counts those of all processes of the session.
+    pub(super) fn new(next_id: Rc<Cell<u32>>) -> Self {
+        Self {
+            next_id,
+            loaded: Vec::new(),
+            records: Vec::new(),
+            retired: VecDeque::new(),
+            outside: KnownCalls::default(),
+        }
     }
 
-    /// Adds a module, whose id must be [`Self::next_id`], as that of its record.
+    /// An id for a module, which no other of the session has.
+    pub(super) fn new_id(&self) -> ModuleId {
+        let id = self.next_id.get();
+        self.next_id.set(id.saturating_add(1));
+        ModuleId(id)
+    }
+
+    /// Adds a module, which has its id and its record's of [`Self::new_id`].
     pub(super) fn push(&mut self, module: Module, record: ModuleRecord) {
         self.loaded.push(module);
         self.records.push(record);
@@ -161,12 +178,14 @@ impl Modules {
 
     /// The record of a module that is or was loaded.
     pub(super) fn record(&self, id: ModuleId) -> Option<&ModuleRecord> {
-        self.records.get(id.0 as usize)
+        let index = self.records.binary_search_by_key(&id, |record| record.id).ok()?;
+        self.records.get(index)
     }
 
     /// The same, to be completed.
     pub(super) fn record_mut(&mut self, id: ModuleId) -> Option<&mut ModuleRecord> {
-        self.records.get_mut(id.0 as usize)
+        let index = self.records.binary_search_by_key(&id, |record| record.id).ok()?;
+        self.records.get_mut(index)
     }
 
     /// What the code of module `id` calls; of [`ModuleId::NONE`]: what is outside of modules.

@@ -194,7 +194,7 @@ impl AddressSpace {
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
-            Err(error @ TracerError::Overtaken { .. }) => {
+            Err(error @ (TracerError::Overtaken { .. } | TracerError::Unresponsive { .. })) => {
                 self.deferred.push(probe);
                 return Err(error);
             }
@@ -230,10 +230,15 @@ impl AddressSpace {
 
     /// Places what had to wait for a thread that stands still, wherever it does.
     pub fn place_refused(&mut self) -> Result<()> {
-        for probe in std::mem::take(&mut self.deferred) {
-            self.place_or_defer(probe, None)?;
+        let mut probes = std::mem::take(&mut self.deferred).into_iter();
+        let mut placed = Ok(());
+        while placed.is_ok()
+            && let Some(probe) = probes.next()
+        {
+            placed = self.place_or_defer(probe, None);
         }
-        Ok(())
+        self.deferred.extend(probes);
+        placed
     }
 
     /// From now on breakpoints are only noted.
