@@ -7,6 +7,7 @@ mod args;
 mod ask;
 mod check;
 mod errors;
+mod subcommands;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -17,13 +18,14 @@ use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 
-use args::{Arguments, AttachArguments, ProfileArguments, RunArguments, Subcommand};
+use args::{AttachArguments, ProfileArguments, RunArguments};
 pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use subcommands::{Arguments, Subcommand};
 
 /// The exit status of heaptrace's own failures, wrong usage included: one that few programs use themselves, so that a
 /// script can tell it from the profiled program's own status (as env(1), timeout(1) and xargs(1) have it).

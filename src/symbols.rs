@@ -16,6 +16,7 @@ use std::sync::Arc;
 mod companions;
 mod demangle;
 mod dwarf;
+mod dwarfsections;
 mod files;
 mod generics;
 mod itanium;

@@ -3,51 +3,10 @@
 use super::{Engine, Unwinder, When, values};
 use crate::export::{Format, PprofColumns};
 use crate::tracer::control::UserSignal;
-use crate::tracer::guardian;
-use clap::{Args, Parser};
+use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Heap profiler for native Linux x86-64 programs. It works from outside, as a debugger does: no rebuild, no relink, no
-/// LD_PRELOAD.
-#[derive(Parser, Debug)]
-#[command(
-    name = "heaptrace",
-    version,
-    subcommand_required = true,
-    arg_required_else_help = true,
-    after_help = "\
-Examples:
-  heaptrace run ./app                       profile a program from start to end
-  heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
-  heaptrace attach 1234 --duration 30s      profile a running process for half a minute
-  heaptrace check ./app_test                fail if the program leaks or frees wrongly
-  heaptrace doctor                          if one of these is refused
-
-`heaptrace help COMMAND` explains the options of a command."
-)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    pub(super) command: Subcommand,
-}
-
-#[derive(clap::Subcommand, Debug)]
-pub(super) enum Subcommand {
-    Run(RunArguments),
-    Attach(AttachArguments),
-    Check(super::check::CheckArguments),
-    Leaks(super::ask::LeaksArguments),
-    Ctl(super::ask::CtlArguments),
-    Doctor(DoctorArguments),
-    /// Started by heaptrace itself
-    #[command(name = guardian::COMMAND, hide = true)]
-    StandGuard {
-        /// The program shares a CPU with heaptrace
-        #[arg(long = guardian::PINNED)]
-        pinned: bool,
-    },
-}
 
 /// Profile a program from its first instruction to its end
 ///

@@ -7,9 +7,10 @@ use super::slots::Slot;
 use super::stop::{Action, Stop};
 use crate::event::Preexisting;
 use crate::session::tasks::Role;
+use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
-use crate::tracer::{Result, code, insist, procfs};
+use crate::tracer::{Result, insist, procfs};
 
 impl Session {
     /// The first stop of a task that is not known yet. Some: that is all there is to do with it.
@@ -223,7 +224,7 @@ impl Process {
         memory.stands_still(Some(child.tid()));
         let patches = self.space.code.patches();
         // The child's life hangs on it.
-        insist(|| code::restore_copy(&mut memory, patches))?;
+        insist(|| write::restore_copy(&mut memory, patches))?;
         match self.free_child_of_sigtrap_fallback(child, &mut memory) {
             Err(error) if error.is_out_of_reach() => return Err(error),
             // Its code is still there, then.
@@ -233,7 +234,7 @@ impl Process {
             }
             Ok(()) => {}
         }
-        insist(|| code::clear_own(&mut memory, patches, None))
+        insist(|| write::clear_own(&mut memory, patches, None))
     }
 
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:

@@ -1,21 +1,16 @@
 //! Functions, lines and inlined calls from DWARF.
 
 use super::demangle::{LONGEST_NAME, function_name};
+use super::dwarfsections::{SectionBytes, Slice, is_wanted};
 use super::generics::{is_legacy_rust, with_arguments};
 use super::split::SplitLoader;
 use crate::addr::ObjAddr;
 use crate::elf::{Elf, ElfError};
 use crate::profile::symbolize::{FunctionName, SymFrame};
 use addr2line::{Context, Frame};
-use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian, SectionId};
+use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-
-/// A reader of DWARF.
-pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
-
-/// A section of a file, uncompressed.
-pub(super) type SectionBytes<'d> = Cow<'d, [u8]>;
 
 /// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
 const LONGEST_CHAIN: usize = 8;
@@ -26,19 +21,6 @@ const MOST_PARAMS: usize = 256;
 /// The DWARF sections of a file, uncompressed.
 #[derive(Debug)]
 pub struct DwarfData<'d>(DwarfSections<SectionBytes<'d>>);
-
-/// Whether names and lines need the section. Variables and macros are of no use here, and large.
-pub(super) fn is_wanted(id: SectionId) -> bool {
-    !matches!(
-        id,
-        SectionId::DebugLoc
-            | SectionId::DebugLocLists
-            | SectionId::DebugMacinfo
-            | SectionId::DebugMacro
-            | SectionId::DebugNames
-            | SectionId::DebugTypes
-    )
-}
 
 impl<'d> DwarfData<'d> {
     /// Loads the sections that names and lines need.

@@ -4,7 +4,7 @@
 //! DWARF 5, section 7.3.2 and appendix F; for DWARF 4 GCC's DebugFission. A file is taken only if it has the id that the
 //! program asks for.
 
-use super::dwarf::{SectionBytes, Slice, is_wanted};
+use super::dwarfsections::{SectionBytes, Slice, is_wanted};
 use super::files::{Bytes, Search, open_if_there};
 use crate::elf::{Elf, ElfError};
 use addr2line::{LookupContinuation, LookupResult, SplitDwarfLoad};

@@ -66,7 +66,7 @@ impl Caller<'_> {
         let resume = self.resume.repeating_system_call().unwrap_or(self.resume);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
-        if let Err(error) = super::code::write(self.memory, self.code, &code::image(&resume.regs(), mask)) {
+        if let Err(error) = super::code::write::write(self.memory, self.code, &code::image(&resume.regs(), mask)) {
             // The call itself is always the same. Where nothing can be written any more it has to be made without a way back: what
             // is to be taken out stays behind otherwise.
             let mut present = [0; code::CALL.len()];

@@ -8,7 +8,7 @@
 //! breakpoint. Such a thread is told by its resume flag, which [`ptrace::Stopped::pass_trap`] sets: a processor clears that flag
 //! with the first instruction, and it is never set behind an int3.
 
-use super::code;
+use super::code::write::write;
 use super::memory::TargetMemory;
 use super::procfs;
 use super::ptrace;
@@ -88,7 +88,7 @@ impl SigtrapFallback {
     pub fn puts_back(self, ignoring: bool, memory: &mut TargetMemory) -> Result<()> {
         let own = if ignoring { IGNORE } else { 0 };
         let at = self.at.add(OWN);
-        if memory.read_word_uncached(at) == Some(own) { Ok(()) } else { code::write(memory, at, &own.to_le_bytes()) }
+        if memory.read_word_uncached(at) == Some(own) { Ok(()) } else { write(memory, at, &own.to_le_bytes()) }
     }
 
     /// Lets a thread put the program's own action back, unless it has set another one, past the C library.

@@ -380,7 +380,7 @@ fn unsafe_stays_in_few_files() {
 fn one_file_writes_the_target_s_code() {
     // What leads to the target's memory, and who may call it.
     let writers: [(&str, &[&str]); 4] = [
-        (".write_code(", &["src/tracer/code.rs", "src/tracer/memory.rs"]),
+        (".write_code(", &["src/tracer/code/write.rs", "src/tracer/memory.rs"]),
         (".write_data(", &["src/tracer/remote.rs"]),
         ("ptrace::poke(", &["src/tracer/memory.rs"]),
         (".write_all_at(", &["src/tracer/memory.rs"]),

@@ -8,11 +8,12 @@ use crate::breakpoints::{Breakpoint, Purpose, Purposes};
 use crate::maps::Kind;
 use crate::patches::own::PadError;
 use crate::patches::{Patch, PcLocation};
+use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::SigtrapFallback;
-use crate::tracer::{Result, code, procfs};
+use crate::tracer::{Result, procfs};
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;
@@ -278,7 +279,7 @@ impl AddressSpace {
 
     /// Zeroes what pads have used. Only when no thread can be in one. `kept` stays.
     pub fn clear_own_code(&mut self, kept: Option<SigtrapFallback>) {
-        if let Err(error) = code::clear_own(&mut self.memory, self.code.patches(), kept.map(|kept| kept.at)) {
+        if let Err(error) = write::clear_own(&mut self.memory, self.code.patches(), kept.map(|kept| kept.at)) {
             tracing::debug!("{error}");
         }
     }
@@ -296,6 +297,6 @@ impl AddressSpace {
     /// Whether the memory of process `pid` is a copy of this one, by the patches in it.
     pub fn is_copied_in(&self, pid: i32) -> bool {
         let Ok(memory) = TargetMemory::open(pid, pid) else { return false };
-        self.code.patches().iter().any(|(addr, patch)| code::stands(&memory, addr, patch))
+        self.code.patches().iter().any(|(addr, patch)| write::stands(&memory, addr, patch))
     }
 }

@@ -57,7 +57,7 @@ mod tests {
         let jump = Patch::new(&before[8..13], &[0xe9, 1, 2, 3, 4]).unwrap();
         space.code.place(&mut space.memory, stack.add(1), Patch::int3(before[1])).unwrap();
         space.code.place(&mut space.memory, stack.add(8), jump).unwrap();
-        crate::tracer::code::write(&mut space.memory, stack.add(2), &[INT3]).unwrap();
+        crate::tracer::code::write::write(&mut space.memory, stack.add(2), &[INT3]).unwrap();
         space.memory.new_stop(pid);
         let mut after = [0; 32];
         assert_eq!(space.memory.read(stack, &mut after), 32);
@@ -67,7 +67,7 @@ mod tests {
         expected[2] = INT3;
         assert_eq!(after, expected);
         // what the program writes over a patch is the program's
-        crate::tracer::code::write(&mut space.memory, stack.add(1), &[0x77]).unwrap();
+        crate::tracer::code::write::write(&mut space.memory, stack.add(1), &[0x77]).unwrap();
         space.original_memory().read(stack, &mut after);
         assert_eq!(after[1], 0x77);
     }

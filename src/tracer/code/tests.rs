@@ -1,3 +1,4 @@
+use super::write::{clear_own, restore_copy};
 use super::*;
 use crate::tracer::procfs;
 use crate::tracer::testing::Sleeper;

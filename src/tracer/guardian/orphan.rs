@@ -15,7 +15,7 @@ use crate::elf::Elf;
 use crate::maps::{self, Kind, MappedModule, Mapping};
 use crate::memory::ReadMemory;
 use crate::patches::Patch;
-use crate::tracer::code;
+use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::remote::code as remote_code;
 use crate::tracer::root::TargetRoot;
@@ -114,7 +114,7 @@ impl Orphan {
         let mut known = BTreeSet::from([self.space.pid]);
         self.space.rescue(&mut known);
         let Space { memory, written, .. } = &self.space;
-        let left = written.patches.iter().filter(|(addr, patch)| code::stands(memory, *addr, patch)).count();
+        let left = written.patches.iter().filter(|(addr, patch)| write::stands(memory, *addr, patch)).count();
         Repaired { breakpoints: written.patches.iter().len() - left, left, unproved: self.unproved }
     }
 }

@@ -6,7 +6,7 @@ use crate::addr::Addr;
 use crate::patches::{LONGEST, Patches, PcLocation};
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::alarm::Alarm;
-use crate::tracer::code;
+use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -170,7 +170,7 @@ impl Space {
     /// Writes the original bytes back, while threads run.
     pub(super) fn restore(&mut self) {
         for _ in 0..2 {
-            if code::write_originals(&mut self.memory, self.written.patches.iter()).is_ok() {
+            if write::write_originals(&mut self.memory, self.written.patches.iter()).is_ok() {
                 return;
             }
             // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.
@@ -200,7 +200,7 @@ impl Space {
         }
         if all_outside && self.remove_fallback() & self.remove_fallback_of_sharers() {
             // The memory may be gone.
-            let _ = code::clear_own(&mut self.memory, &self.written.patches, None);
+            let _ = write::clear_own(&mut self.memory, &self.written.patches, None);
         }
     }
 
@@ -507,8 +507,8 @@ mod tests {
             code.place(&mut memory, at.add(3), patch).unwrap();
             assert_eq!(read(&memory)[3..8], *patch.replacement());
             // as if we had not come further than that
-            code::write(&mut memory, at.add(3), patch.original()).unwrap();
-            code::write(&mut memory, at.add(3), written).unwrap();
+            write::write(&mut memory, at.add(3), patch.original()).unwrap();
+            write::write(&mut memory, at.add(3), written).unwrap();
             drop(code);
             let mut spaces = heard(theirs.as_fd());
             let space = spaces.get_mut(&0).unwrap();
@@ -520,7 +520,7 @@ mod tests {
         let (ours, theirs) = testing::socket_pair();
         let mut code = TargetCode::new(Some(Guardian::new(ours).guard(pid, &memory)));
         code.place(&mut memory, at.add(3), patch).unwrap();
-        code::write(&mut memory, at.add(4), &[0x77]).unwrap();
+        write::write(&mut memory, at.add(4), &[0x77]).unwrap();
         drop(code);
         heard(theirs.as_fd()).get_mut(&0).unwrap().restore();
         assert_eq!(read(&memory)[3..8], [0xe9, 0x77, 0xa2, 0xa3, 0xa4]);

@@ -1,0 +1,47 @@
+//! The command line as a whole: one of the subcommands.
+
+use super::args::{AttachArguments, DoctorArguments, RunArguments};
+use super::ask::{CtlArguments, LeaksArguments};
+use super::check::CheckArguments;
+use crate::tracer::guardian;
+use clap::Parser;
+
+/// Heap profiler for native Linux x86-64 programs. It works from outside, as a debugger does: no rebuild, no relink, no
+/// LD_PRELOAD.
+#[derive(Parser, Debug)]
+#[command(
+    name = "heaptrace",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  heaptrace run ./app                       profile a program from start to end
+  heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
+  heaptrace attach 1234 --duration 30s      profile a running process for half a minute
+  heaptrace check ./app_test                fail if the program leaks or frees wrongly
+  heaptrace doctor                          if one of these is refused
+
+`heaptrace help COMMAND` explains the options of a command."
+)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Subcommand,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum Subcommand {
+    Run(RunArguments),
+    Attach(AttachArguments),
+    Check(CheckArguments),
+    Leaks(LeaksArguments),
+    Ctl(CtlArguments),
+    Doctor(DoctorArguments),
+    /// Started by heaptrace itself
+    #[command(name = guardian::COMMAND, hide = true)]
+    StandGuard {
+        /// The program shares a CPU with heaptrace
+        #[arg(long = guardian::PINNED)]
+        pinned: bool,
+    },
+}
