@@ -120,7 +120,7 @@ pub struct Wanted<'a> {
 }
 
 /// Gives a recording its names.
-pub fn profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames) -> Profile {
+pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames) -> Profile {
     let process = recording.process;
     let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));

@@ -91,7 +91,7 @@ impl Profiler {
     /// If it can't be executed or traced, or if tracing broke off and left nothing.
     pub fn run(&self, program: impl AsRef<OsStr>, arguments: &[OsString]) -> Result<Profile, ProfilerError> {
         let recording = self.trace(program.as_ref(), arguments, None)?;
-        Ok(naming::profile(recording, self.wanted(), &mut KnownNames::default()))
+        Ok(naming::build_profile(recording, self.wanted(), &mut KnownNames::default()))
     }
 
     /// The same, and judges it: [`Profile::verdict`] is set, and [`Profile::leaks`] if memory could be read.
@@ -113,7 +113,7 @@ impl Profiler {
         }
         let circumstances = naming::circumstances(&recording);
         let wanted = Wanted { check: true, ..self.wanted() };
-        let mut profile = naming::profile(recording, wanted, &mut KnownNames::default());
+        let mut profile = naming::build_profile(recording, wanted, &mut KnownNames::default());
         rules.judge(&mut profile, &circumstances);
         Ok(profile)
     }

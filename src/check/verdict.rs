@@ -89,7 +89,7 @@ pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstanc
     profile.budgets = budgets(profile, &policy.limits, leaked);
     let found = Found {
         unreliable: unreliable(profile),
-        blind: blind(profile, policy, circumstances),
+        unobserved: unobserved(profile, policy, circumstances),
         errors: if policy.errors { errors(profile) } else { None },
         leaks: if policy.limits.max_leaked_bytes.is_some() { None } else { leaks(profile, policy, leaked) },
         unreadable: unreadable(profile),
@@ -129,7 +129,7 @@ pub fn of_all(profile: &mut Profile) {
 /// All that speaks against the program or against the judgement, as sentences without a full stop.
 struct Found {
     unreliable: Vec<String>,
-    blind: Vec<String>,
+    unobserved: Vec<String>,
     errors: Option<String>,
     leaks: Option<String>,
     /// What of memory was not read. It can make leaks of blocks that are none, and hides none.
@@ -152,7 +152,7 @@ impl Found {
             None if self.leaks.is_some() && self.unreadable.is_some() => (VerdictKind::Inconclusive, INCONCLUSIVE),
             None if self.leaks.is_some() => (VerdictKind::Leaks, policy.leak_exit_code),
             None if !self.budgets.is_empty() => (VerdictKind::OverBudget, policy.leak_exit_code),
-            None if !self.blind.is_empty() => (VerdictKind::Inconclusive, INCONCLUSIVE),
+            None if !self.unobserved.is_empty() => (VerdictKind::Inconclusive, INCONCLUSIVE),
             None => (VerdictKind::Clean, 0),
         };
         let mut reasons = Vec::new();
@@ -168,7 +168,7 @@ impl Found {
         }
         reasons.extend(self.leaks);
         reasons.extend(self.budgets);
-        reasons.extend(self.blind);
+        reasons.extend(self.unobserved);
         let within = profile.budgets.iter().any(|budget| budget.name == MAX_LEAKED_BYTES && budget.ok());
         let leak_kinds = if within { [false; 4] } else { policy.leak_kinds };
         Verdict { kind, reasons, exit_status, leak_kinds, errors: policy.errors }
@@ -206,7 +206,7 @@ fn unreliable(profile: &Profile) -> Vec<String> {
 }
 
 /// Why more may be wrong than was found.
-fn blind(profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Vec<String> {
+fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Vec<String> {
     let mut reasons = Vec::new();
     if profile.allocators.iter().all(|allocator| allocator.functions.is_empty()) {
         reasons.push("no allocator function was found in the program: nothing that it allocated was seen".to_owned());

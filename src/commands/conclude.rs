@@ -237,7 +237,7 @@ impl Work<'_> {
         let explain = check.and_then(|check| check.explain.as_deref());
         let wanted = Wanted { check: check.is_some(), explain, servers: self.servers, ..wanted(self.options) };
         let mut circumstances = naming::circumstances(&recording);
-        let mut profile = naming::profile(recording, wanted, &mut self.known);
+        let mut profile = naming::build_profile(recording, wanted, &mut self.known);
         profile.meta.part = self.number;
         if let Some(signal) = self.known.ended_by() {
             let cause = format!("{} ended the looking up of names, which suppressions need", signal_name(signal));

@@ -121,7 +121,7 @@ impl Answerer {
     /// Classifies and names, while the process runs on.
     fn leaks(&mut self, capture: HeapCapture, question: &Question, look: Look) -> Result<String, String> {
         let wanted = Wanted { block: question.block, ..wanted(&self.options) };
-        let mut profile = naming::profile(capture.classify(), wanted, &mut KnownNames::default());
+        let mut profile = naming::build_profile(capture.classify(), wanted, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
             Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),
             None => FxHashMap::default(),

@@ -72,8 +72,8 @@ impl Session {
             // Everybody sleeps: one of each process that still has our handler has to be woken.
             if !waiting {
                 for process in self.processes.iter_mut() {
-                    waiting |= process.ask_to_retire(&mut asked);
-                    waiting |= process.ask_sharers_to_retire(&mut asked);
+                    waiting |= process.ask_to_uninstall(&mut asked);
+                    waiting |= process.ask_sharers_to_uninstall(&mut asked);
                 }
             }
             if !waiting {
@@ -249,7 +249,7 @@ impl Session {
             // Such a thread is detached from last, or at its next stop.
             if signal == 0
                 && (process.stays_until_last(tid, stop.status)
-                    || !process.retire_sigtrap_fallback_by(stop.status, &stop.stopped))
+                    || !process.uninstall_sigtrap_fallback_by(stop.status, &stop.stopped))
             {
                 self.stops.serving = None;
                 return;

@@ -54,7 +54,7 @@ pub struct Settings {
     pub leak_scan: Option<ScanOptions>,
     /// Whether every process of the tree is traced, rather than the first one only.
     pub follow: bool,
-    /// Which executables are.
+    /// Which executables are traced.
     pub selection: Selection,
     /// Whether a profile of each process is wanted, rather than only one of all.
     pub profile_each: bool,

@@ -81,7 +81,7 @@ pub(super) struct TrapMask {
     pub(super) blocking: FxHashMap<i32, u64>,
     /// How often a handler, the program's or ours, was installed by us.
     pub(super) installed: u64,
-    /// How often it had been when a thread was let go on from a breakpoint.
+    /// What `installed` was when a thread was last resumed at a breakpoint, by thread.
     pub(super) resumed: FxHashMap<i32, u64>,
     /// The same for threads that have not been at one yet.
     pub(super) installed_at_first: u64,

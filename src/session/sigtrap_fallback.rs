@@ -220,7 +220,7 @@ impl Process {
     }
 
     /// Puts the program's own action back: takes the handler out, if it may be there.
-    pub(super) fn retire_sigtrap_fallback(&mut self, thread: &Stopped) -> Result<()> {
+    pub(super) fn uninstall_sigtrap_fallback(&mut self, thread: &Stopped) -> Result<()> {
         match self.signals.fallback.handler() {
             Some(handler) => self.remove_sigtrap_fallback(thread, handler),
             None if self.has_lost_ignoring() => {
@@ -241,10 +241,10 @@ impl Process {
     /// The program asks for SIGTRAP's action, or sets it: it must find its own.
     pub(super) fn yield_trap_action(&mut self, thread: &Stopped) -> Result<()> {
         if !self.shares_trap_action(thread.tid()) {
-            return self.retire_sigtrap_fallback_of_sharer(thread);
+            return self.uninstall_sigtrap_fallback_of_sharer(thread);
         }
         self.signals.yielded.insert(thread.tid());
-        self.retire_sigtrap_fallback(thread)
+        self.uninstall_sigtrap_fallback(thread)
     }
 
     /// Lets the program have a SIGTRAP that is none of ours.
@@ -309,7 +309,7 @@ impl Process {
     }
 
     /// Whether a detach has to take the handler out.
-    pub(super) fn has_handler_to_retire(&self) -> bool {
+    pub(super) fn has_handler_to_uninstall(&self) -> bool {
         // A filter may kill the program for a system call that it would never make itself.
         (self.signals.fallback.handler().is_some() || self.has_lost_ignoring())
             && self.teardown.exit.is_none()
@@ -317,18 +317,18 @@ impl Process {
     }
 
     /// Whether a detach has to take the handler out, and this thread can do it. It may have been seen for the first time just now.
-    pub(super) fn is_to_retire_handler(&self, tid: i32) -> Result<bool> {
+    pub(super) fn is_to_uninstall_handler(&self, tid: i32) -> Result<bool> {
         if procfs::thread_group(tid)? == Some(self.pid) {
-            return Ok(self.has_handler_to_retire());
+            return Ok(self.has_handler_to_uninstall());
         }
         Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_sharer(tid))
     }
 
     /// A thread is about to be detached from at this stop, where all original bytes are back: if it is one at which it can make a
     /// system call, it takes the handler out. False if it is still about to: it will stop once more.
-    pub(super) fn retire_sigtrap_fallback_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
+    pub(super) fn uninstall_sigtrap_fallback_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
-        if !fits || !self.is_to_retire_handler(thread.tid()).unwrap_or(false) {
+        if !fits || !self.is_to_uninstall_handler(thread.tid()).unwrap_or(false) {
             return true;
         }
         let shares = self.shares_trap_action(thread.tid());
@@ -336,9 +336,9 @@ impl Process {
             return true;
         }
         let retired = insist(|| match shares {
-            true if !self.has_handler_to_retire() => Ok(()),
-            true => self.retire_sigtrap_fallback(thread),
-            false => self.retire_sigtrap_fallback_of_sharer(thread),
+            true if !self.has_handler_to_uninstall() => Ok(()),
+            true => self.uninstall_sigtrap_fallback(thread),
+            false => self.uninstall_sigtrap_fallback_of_sharer(thread),
         });
         match retired {
             Err(TracerError::Unresponsive { .. }) => return false,
@@ -350,7 +350,7 @@ impl Process {
 
     /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An error if
     /// there is none that could; None if there is none at this moment.
-    pub(super) fn choose_who_retires(&self, tried: &BTreeSet<i32>) -> std::result::Result<Option<i32>, NobodyLeft> {
+    pub(super) fn choose_who_uninstalls(&self, tried: &BTreeSet<i32>) -> std::result::Result<Option<i32>, NobodyLeft> {
         let is_candidate = |task: &&Task| task.role == Role::Thread && !tried.contains(&task.id.tid);
         let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
         let rank = |task: &Task| match task.listening {

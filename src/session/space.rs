@@ -5,7 +5,7 @@
 //! | opening it, reading the maps, loading modules | here |
 //! | what is known of each module; what goes when it is unloaded | `modules.rs` |
 //! | which functions have probes, which probes wait and for what | `probes.rs` |
-//! | whether a breakpoint can be placed, its pad, room for pads, lifting | `code.rs`; the writing itself: `tracer/code.rs` |
+//! | whether a breakpoint can be placed, its pad, room for pads, lifting | `breakpoints.rs`; the writing itself: `tracer/code.rs` |
 //! | breakpoints out of the way of another tracer | `aside.rs` |
 //! | the copy in a forked child | `fork.rs` |
 //! | memory without what is ours in it | `original.rs` |
@@ -13,15 +13,14 @@
 //! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
 //! | debug files, and the threads that read them | `companion.rs`, `helper.rs` |
 //! | which function a call calls: operator new or malloc | `callsite.rs` |
-//! | what is watched in the C library: sigaction, exec, ptrace | `exec.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
+//! | what is watched in the C library: sigaction, exec, ptrace | `watched_libc.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
 
 mod annotations;
 mod aside;
+mod breakpoints;
 mod callsite;
-mod code;
 mod companion;
 mod data;
-mod exec;
 mod facts;
 mod findings;
 mod fork;
@@ -32,8 +31,9 @@ mod named;
 mod object;
 mod original;
 mod probes;
+mod watched_libc;
 
-pub(super) use code::Placed;
+pub(super) use breakpoints::Placed;
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
 pub use named::Annotation;
@@ -52,7 +52,7 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
 use crate::tracer::{Result, files, procfs};
 use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
-use code::PadMappings;
+use breakpoints::PadMappings;
 use findings::Findings;
 use helper::Late;
 use modules::{Module, Modules};

@@ -11,7 +11,8 @@ pub enum Role {
     /// A thread of the traced process.
     Thread,
     /// A process of its own that shares the traced one's memory (vfork, posix_spawn, clone with CLONE_VM): its
-    /// allocations are made on the traced heap. Let go when it calls exec.
+    /// allocations are made on the traced heap. At its exec it becomes a process of its own
+    /// if children are followed; else it is detached from.
     VmSharer,
 }
 

@@ -63,7 +63,7 @@ impl Process {
     }
 
     /// Takes the handler out of a child that shares the memory, if it may be there.
-    pub(super) fn retire_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped) -> Result<()> {
+    pub(super) fn uninstall_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped) -> Result<()> {
         let tid = thread.tid();
         let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(()) };
         self.signals.sharers.looked.insert(tid, Instant::now());
@@ -123,7 +123,7 @@ impl Process {
     }
 
     /// At a detach in which all sleep: the tasks to wake that have to take the handler out of the children, one of each.
-    pub(super) fn sharers_to_retire(
+    pub(super) fn sharers_to_uninstall(
         &self,
         tried: &BTreeSet<i32>,
     ) -> Vec<(i32, std::result::Result<Option<i32>, NobodyLeft>)> {

@@ -104,8 +104,8 @@ impl TargetCode {
         Ok(())
     }
 
-    /// The patch at `addr` is the program's code no longer, which has written over it.
-    pub fn is_overwritten(&mut self, memory: &TargetMemory, addr: Addr) -> bool {
+    /// Forgets the patch at `addr` if the program has written over it since. Whether it has.
+    pub fn forget_if_overwritten(&mut self, memory: &TargetMemory, addr: Addr) -> bool {
         let is_gone = self.patches.get(addr).is_some_and(|patch| !stands(memory, addr, patch));
         if is_gone {
             self.patches.remove(addr);

@@ -18,7 +18,7 @@ pub(super) struct Asked {
     /// Threads that were asked to take the handler for SIGTRAP out.
     tried: BTreeSet<i32>,
     /// The last of them, by process.
-    retiring: BTreeMap<i32, i32>,
+    uninstalling: BTreeMap<i32, i32>,
     /// Whether sleeping threads have to be stopped, too.
     everyone: bool,
 }
@@ -75,20 +75,20 @@ impl Process {
     }
 
     /// If our handler for SIGTRAP is still there: wakes a thread that can take it out. Whether one is on its way to.
-    pub(super) fn ask_to_retire(&mut self, asked: &mut Asked) -> bool {
-        if !self.has_handler_to_retire() {
+    pub(super) fn ask_to_uninstall(&mut self, asked: &mut Asked) -> bool {
+        if !self.has_handler_to_uninstall() {
             return false;
         }
-        if asked.retiring.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+        if asked.uninstalling.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
             return true;
         }
-        let tid = match self.choose_who_retires(&asked.tried) {
+        let tid = match self.choose_who_uninstalls(&asked.tried) {
             Ok(Some(tid)) => tid,
             Ok(None) => return true,
             Err(NobodyLeft) => return false,
         };
         asked.tried.insert(tid);
-        asked.retiring.insert(self.pid, tid);
+        asked.uninstalling.insert(self.pid, tid);
         if let Err(error) = self.interrupt(tid) {
             tracing::warn!("{error}");
         }
@@ -96,10 +96,10 @@ impl Process {
     }
 
     /// The same for children that share the memory, which have the handler on their own.
-    pub(super) fn ask_sharers_to_retire(&mut self, asked: &mut Asked) -> bool {
+    pub(super) fn ask_sharers_to_uninstall(&mut self, asked: &mut Asked) -> bool {
         let mut waiting = false;
-        for (pid, chosen) in self.sharers_to_retire(&asked.tried) {
-            if asked.retiring.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+        for (pid, chosen) in self.sharers_to_uninstall(&asked.tried) {
+            if asked.uninstalling.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
                 waiting = true;
                 continue;
             }
@@ -109,7 +109,7 @@ impl Process {
                 Ok(Some(tid)) => {
                     waiting = true;
                     asked.tried.insert(tid);
-                    asked.retiring.insert(pid, tid);
+                    asked.uninstalling.insert(pid, tid);
                     if let Err(error) = self.interrupt(tid) {
                         tracing::warn!("{error}");
                     }

@@ -53,7 +53,7 @@ impl Process {
         self.settle();
         let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore()?;
-        self.retire_sigtrap_fallback(thread)?;
+        self.uninstall_sigtrap_fallback(thread)?;
         pass_trap_to(thread, raw, at)?;
         self.space.clear_own_code(None);
         self.children.untraced += 1;

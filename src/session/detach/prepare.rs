@@ -26,22 +26,22 @@ impl Session {
         let Stop { status, stopped: thread, slot: known } = stop;
         match *status {
             WaitStatus::Event(event @ (Event::Fork | Event::Vfork | Event::VforkDone | Event::Clone)) => {
-                let mut retires = false;
+                let mut uninstalls = false;
                 if known.is_some()
                     && let Some(process) = self.processes.get_mut(slot)
-                    && process.is_to_retire_handler(stop.tid())?
+                    && process.is_to_uninstall_handler(stop.tid())?
                 {
                     // A parent in vfork can't stop before its child lets it. That is told of, too.
                     if event != Event::Vfork {
                         process.interrupt(stop.tid())?;
                     }
-                    retires = true;
+                    uninstalls = true;
                 }
                 if event != Event::VforkDone {
                     // The new task stops by itself, and is waited for.
                     self.stops.announce(event, thread)?;
                 }
-                return Ok(if retires { Prepared::RunOn(0) } else { Prepared::Detach(0) });
+                return Ok(if uninstalls { Prepared::RunOn(0) } else { Prepared::Detach(0) });
             }
             // A new image, with nothing of ours in it, or the end. A new task may be killed before its first stop.
             WaitStatus::Event(_) => {
@@ -93,7 +93,7 @@ impl Process {
                     0
                 } else {
                     self.leave_pad(thread)?;
-                    if self.is_to_retire_handler(tid)? {
+                    if self.is_to_uninstall_handler(tid)? {
                         self.interrupt(tid)?;
                         return Ok(Prepared::RunOn(signal));
                     }

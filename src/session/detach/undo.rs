@@ -28,7 +28,7 @@ impl Process {
             && self.teardown.last_to_detach.is_none()
             && self.ignores_trap()
             && self.is_own_thread(tid)
-            && self.has_handler_to_retire()
+            && self.has_handler_to_uninstall()
             && self.tasks.len() > 1;
         if goes_last {
             self.teardown.last_to_detach = Some((tid, status));
@@ -59,7 +59,7 @@ impl Process {
             self.clear_pads();
         }
         let is_caught = procfs::status_signals(self.pid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if is_caught && self.has_handler_to_retire() {
+        if is_caught && self.has_handler_to_uninstall() {
             self.warn_once(format!(
                 "the handler for SIGTRAP stays behind in process {}, as none of its threads could be stopped to take it out: a \
                  SIGTRAP of its own would not end it",

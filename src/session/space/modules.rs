@@ -129,7 +129,7 @@ pub(super) struct Modules {
     /// Of all that ever were there, in the order of their ids.
     pub(super) records: Vec<ModuleRecord>,
     /// Modules that are gone and whose files are still open, the last one at the end.
-    retired: VecDeque<ModuleId>,
+    unloaded: VecDeque<ModuleId>,
     /// What code outside of modules calls, which is made at run time.
     outside: KnownCalls,
 }
@@ -141,7 +141,7 @@ impl Modules {
             next_id,
             loaded: Vec::new(),
             records: Vec::new(),
-            retired: VecDeque::new(),
+            unloaded: VecDeque::new(),
             outside: KnownCalls::default(),
         }
     }
@@ -211,23 +211,23 @@ impl Modules {
         let stays = |module: &Module| current.iter().any(|mapped| same_module(&module.mapped, mapped));
         let vanished: Vec<Module> = self.loaded.extract_if(.., |module| !stays(module)).collect();
         for module in &vanished {
-            self.retire_file(module.id);
+            self.close_file_in_time(module.id);
         }
         vanished
     }
 
     /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may come
     /// and go, but they are seldom of so many files.
-    fn retire_file(&mut self, id: ModuleId) {
+    fn close_file_in_time(&mut self, id: ModuleId) {
         const MOST_KEPT: usize = 64;
         let opened = |id: ModuleId| self.record(id).filter(|record| record.file.is_some());
         let Some(version) = opened(id).map(|record| record.version) else { return };
-        let mut others = self.retired.iter().copied().chain(self.loaded.iter().map(|module| module.id));
+        let mut others = self.unloaded.iter().copied().chain(self.loaded.iter().map(|module| module.id));
         let closed = if version.is_some() && others.any(|other| opened(other).is_some_and(|o| o.version == version)) {
             Some(id)
         } else {
-            self.retired.push_back(id);
-            if self.retired.len() > MOST_KEPT { self.retired.pop_front() } else { None }
+            self.unloaded.push_back(id);
+            if self.unloaded.len() > MOST_KEPT { self.unloaded.pop_front() } else { None }
         };
         if let Some(record) = closed.and_then(|id| self.record_mut(id)) {
             record.file = None;

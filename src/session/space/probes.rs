@@ -1,7 +1,7 @@
 //! The probes of an address space: which functions have one, and what waits until it can be placed.
 
 use super::AddressSpace;
-use super::code::{Helper, Placed};
+use super::breakpoints::{Helper, Placed};
 use super::facts::Facts;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::select::EntryPoint;

@@ -81,8 +81,8 @@ fn patches_are_set_aside_and_taken_up_again() {
     expected[8..13].copy_from_slice(&target.original[8..13]);
     expected[10] = 0x77;
     assert_eq!(target.bytes(), expected);
-    assert!(code.is_overwritten(&target.memory, target.at.add(8)));
-    assert!(!code.is_overwritten(&target.memory, target.at.add(16)));
+    assert!(code.forget_if_overwritten(&target.memory, target.at.add(8)));
+    assert!(!code.forget_if_overwritten(&target.memory, target.at.add(16)));
 }
 
 /// A child forked in between has what was written then.

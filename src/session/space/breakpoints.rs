@@ -1,4 +1,5 @@
-//! What is written to the target's code: breakpoints, pads, and at the end the original bytes.
+//! The breakpoints of an address space: set, at return sites or elsewhere, lifted, with pads behind them, and all taken out at the end.
+//! The bytes are written by [`TargetCode`](crate::tracer::code::TargetCode).
 
 use super::AddressSpace;
 use crate::addr::{Addr, ModuleId};
@@ -54,7 +55,7 @@ impl AddressSpace {
         if at_run_time {
             self.read_maps(thread.tid())?;
             // Then what the table says of it is no longer true.
-            if self.code.is_overwritten(&self.memory, site) {
+            if self.code.forget_if_overwritten(&self.memory, site) {
                 self.breakpoints.remove(site);
             }
         }
