@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn print(profile: &Profile) {
     println!("{} bytes at the peak", profile.totals.peak_bytes);
     if let Some(verdict) = &profile.verdict {
-        println!("{}: {}", verdict.kind.name(), verdict.reasons.join("; "));
+        println!("{}", verdict.kind.name());
+        verdict.reasons.iter().for_each(|reason| println!("    {reason}"));
     }
     if let Some(most) = profile.samples.iter().max_by_key(|sample| sample.allocated.bytes) {
         println!("{} bytes allocated in", most.allocated.bytes);
