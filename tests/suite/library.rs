@@ -28,7 +28,7 @@ fn the_library_runs_checks_reads_and_writes() {
         let told = Command::new(&embed).arg(&file).arg(fixtures::program("leaks/trees")).output().unwrap();
         assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
         let text = String::from_utf8(told.stdout).unwrap();
-        assert!(text.contains("leaks: ") && text.contains("bytes at the peak"), "{text}");
+        assert!(text.contains("\nleaks\n") && text.contains("bytes at the peak"), "{text}");
         assert!(text.lines().any(|line| line == "    main"), "{text}");
     }
     let report = std::fs::read(dir.path().join("report.json")).unwrap();
