@@ -3,10 +3,12 @@
 //! Everything that changes a reader's state is an event, also what could not be seen: a recorded stream, read again from its
 //! beginning, gives the same heap model, byte for byte.
 
+#[cfg(any(test, debug_assertions))]
 mod log;
 
 use crate::addr::{Addr, FunctionId, ImageId, StackId, TaskId};
 use crate::allocators::Family;
+#[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
 
 /// One entry of a process's stream.

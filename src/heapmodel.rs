@@ -373,7 +373,7 @@ impl HeapModel {
     }
 
     /// All that the events have told, as text: equal streams give equal text.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub fn contents(&self) -> String {
         let mut blocks: Vec<LiveBlock> = self.live_blocks().collect();
         blocks.sort_unstable_by_key(|block| block.addr);

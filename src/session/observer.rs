@@ -137,7 +137,10 @@ impl Observer {
     }
 
     /// Lets another reader follow the stream from here on.
-    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "the readers of release builds are yet to come"))]
+    #[cfg_attr(
+        not(any(test, debug_assertions)),
+        expect(dead_code, reason = "the readers of release builds are yet to come")
+    )]
     fn add_reader(&mut self, reader: Box<dyn EventSink>) {
         self.stream.readers.push(reader);
     }
