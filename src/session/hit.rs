@@ -166,7 +166,7 @@ impl Process {
 
     /// A call is known to have been missed.
     pub(super) fn note_missed_call(&mut self) {
-        self.observer.observe(EngineReport::Event(EventKind::Missed(Missed::Call)));
+        self.tell(EventKind::Missed(Missed::Call));
     }
 }
 

@@ -3,7 +3,6 @@
 
 use crate::addr::Addr;
 use crate::event::EventKind;
-use crate::session::engine::EngineReport;
 use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
@@ -82,7 +81,7 @@ impl Process {
         self.settle();
         self.space.set_aside_for(child)?;
         if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
-            self.observer.observe(EngineReport::Event(EventKind::Unobserved));
+            self.tell(EventKind::Unobserved);
             self.space.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
@@ -101,7 +100,7 @@ impl Process {
             self.space.memory.new_stop(tid);
             self.refresh_modules(tid);
             self.space.take_up_after(child)?;
-            self.observer.observe(EngineReport::Event(EventKind::Unobserved));
+            self.tell(EventKind::Unobserved);
         }
         Ok(())
     }
