@@ -16,7 +16,7 @@ use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, EventKind, Missed};
 use frames::{Frames, PendingCall, Verdict};
-pub use outcome::{Operation, Returned, outcome};
+pub use outcome::{Operation, Recorded, Returned, outcome};
 use passed_on::{DeleteArguments, LastFree, NewArguments};
 use rustc_hash::FxHashMap;
 
@@ -168,8 +168,23 @@ impl Calls {
         }
     }
 
-    /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry.
-    pub fn enter(&mut self, entry: &Entry, stack: StackId, table: &AllocatorTable, emit: &mut Emit<'_>) -> Entered {
+    /// What the call is about that [`Calls::classify`] found to be one of its own, before its stack is known.
+    pub fn operation_at(&self, entry: &Entry, table: &AllocatorTable) -> Option<Operation> {
+        let asked = self.tasks.get(&entry.task.serial).and_then(|frames| frames.new_arguments);
+        let asked = asked.filter(|asked| asked.is_near(entry));
+        table.get(entry.function).map(|function| Operation::of(function.kind, &entry.args).as_asked(asked))
+    }
+
+    /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry, or the empty one if
+    /// nothing is `recorded` of it.
+    pub fn enter(
+        &mut self,
+        entry: &Entry,
+        stack: StackId,
+        recorded: Recorded,
+        table: &AllocatorTable,
+        emit: &mut Emit<'_>,
+    ) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
         self.count_calls_of_ended(emit);
         let declared = table.is_declared(entry.function);
@@ -190,7 +205,9 @@ impl Calls {
                     Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
                     _ => delete_arguments.filter(|given| given.is_passed_on(entry, block)).and_then(|given| given.size),
                 };
-                emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
+                if recorded == Recorded::All {
+                    emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
+                }
                 // A declared function may free other blocks by functions that have probes: those calls are parts of
                 // it, which only its return bounds.
                 if !declared {
@@ -198,18 +215,27 @@ impl Calls {
                     return Entered { watch: None };
                 }
             }
-            Operation::Reallocate { old, .. } => emit(EventKind::ReallocBegan { old, by }),
+            Operation::Reallocate { old, .. } => {
+                recorded.of(EventKind::ReallocBegan { old, by }).into_iter().for_each(&mut *emit);
+            }
             _ => {}
         }
-        self.adopt(entry, operation, &by, declared, emit);
+        self.adopt(entry, operation, &by, (recorded, declared), emit);
         Entered { watch: Some(entry.return_addr) }
     }
 
     /// Takes a call over in the middle: its entry has been told, by whatever engine, its return has not. `declared`: by the user,
     /// see [`AllocatorTable::is_declared`].
-    pub fn adopt(&mut self, entry: &Entry, operation: Operation, by: &Call, declared: bool, emit: &mut Emit<'_>) {
+    pub fn adopt(
+        &mut self,
+        entry: &Entry,
+        operation: Operation,
+        by: &Call,
+        (recorded, declared): (Recorded, bool),
+        emit: &mut Emit<'_>,
+    ) {
         let frames = self.tasks.entry(entry.task.serial).or_default();
-        let call = PendingCall::of(entry, operation, by, declared);
+        let call = PendingCall::of(entry, operation, by, recorded, declared);
         frames.push(call, &mut Dropping { dropped_sites: &mut self.dropped_sites, emit });
     }
 
@@ -225,7 +251,8 @@ impl Calls {
         let dropping = &mut Dropping { dropped_sites: &mut self.dropped_sites, emit };
         let Some(call) = frames.pop(at, dropping) else { return ReturnMatch::Spurious };
         frames.last_free = None;
-        outcome(call.operation, at.returned, call.call()).into_iter().for_each(&mut *dropping.emit);
+        let outcome = outcome(call.operation, at.returned, call.call()).into_iter();
+        outcome.filter_map(|event| call.recorded.of(event)).for_each(&mut *dropping.emit);
         ReturnMatch::Matched
     }
 
@@ -240,7 +267,8 @@ impl Calls {
     /// taken to succeed, as nearly all calls do.
     pub fn give_up_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) {
-            outcome::unseen_outcome(call.operation, call.call()).into_iter().for_each(emit);
+            let outcome = outcome::unseen_outcome(call.operation, call.call()).into_iter();
+            outcome.filter_map(|event| call.recorded.of(event)).for_each(emit);
         }
     }
 
@@ -249,7 +277,7 @@ impl Calls {
         if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest)
             && let Operation::Reallocate { old, .. } = call.operation
         {
-            emit(EventKind::ReallocAbandoned { old, task });
+            call.recorded.of(EventKind::ReallocAbandoned { old, task }).into_iter().for_each(emit);
         }
     }
 
@@ -312,7 +340,7 @@ impl Dropping<'_, '_> {
         (self.emit)(EventKind::Missed(Missed::Return));
         self.dropped_sites.push(call.site);
         if let Operation::Reallocate { old, .. } = call.operation {
-            (self.emit)(EventKind::ReallocAbandoned { old, task });
+            call.recorded.of(EventKind::ReallocAbandoned { old, task }).into_iter().for_each(&mut *self.emit);
         }
     }
 }

@@ -132,6 +132,8 @@ pub struct ProfileOptions {
     pub selection: Selection,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
+    /// One byte in so many is sampled on average; 0: every block is recorded.
+    pub sample_interval: u64,
     /// Frames after which a stack is cut off; at least 1.
     pub max_depth: usize,
     /// The user's own allocating functions, as typed.
@@ -329,6 +331,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         follow: arguments.follow_forks,
         selection: Selection { only: arguments.only, skip: arguments.skip },
         free_stacks: !arguments.no_free_stacks,
+        sample_interval: arguments.sample_interval,
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,
         free_fns: arguments.free_fn,

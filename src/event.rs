@@ -80,6 +80,9 @@ pub enum EventKind {
         preexisting: Preexisting,
         /// Whether frees come with their stacks. Else what they give back is charged to the allocating stack.
         free_stacks: bool,
+        /// One byte in so many is sampled on average, and the blocks that hold such a byte are told ([`crate::sampling`]); 0: all
+        /// blocks.
+        sample_interval: u64,
     },
     /// The process came to be by a fork: the first event of its stream. All that has happened in its parent so far counts as its
     /// own past.

@@ -17,6 +17,17 @@ impl Amount {
     pub const fn plus(self, other: Self) -> Self {
         Self { objects: self.objects.saturating_add(other.objects), bytes: self.bytes.saturating_add(other.bytes) }
     }
+
+    /// What sampled blocks stand for that count `weight` times each.
+    #[must_use]
+    pub fn times(self, weight: f64) -> Self {
+        // Not every whole number is a double.
+        if weight == 1.0 {
+            return self;
+        }
+        let times = |n: u64| (n as f64 * weight).round() as u64;
+        Self { objects: times(self.objects), bytes: times(self.bytes) }
+    }
 }
 
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).

@@ -8,6 +8,7 @@
 
 mod blocks;
 mod booking;
+mod estimate;
 mod ignored;
 mod recent;
 mod sites;
@@ -16,6 +17,7 @@ mod timeline;
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
+use crate::sampling;
 use blocks::Blocks;
 use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
@@ -94,6 +96,8 @@ pub struct Snapshot {
     /// Addresses that were handed out while the model still held a block there, which no error of the program explains: frees that
     /// were not seen.
     pub unseen_frees: u64,
+    /// See [`EventKind::Began`]. If it is not 0 the sites hold the blocks that were recorded, and all else what they stand for.
+    pub sample_interval: u64,
 }
 
 /// A live block.
@@ -119,6 +123,9 @@ pub struct HeapModel {
     preexisting: Preexisting,
     paused: bool,
     free_stacks: bool,
+    sample_interval: u64,
+    /// Reallocs, as far as the recorded ones tell, where blocks are sampled.
+    sampled_reallocations: f64,
     /// When the stream began, in nanoseconds since the session did.
     began_ns: u64,
     /// The time of the latest event, counted from there.
@@ -175,6 +182,8 @@ impl HeapModel {
         Self {
             preexisting,
             free_stacks: true,
+            sample_interval: 0,
+            sampled_reallocations: 0.0,
             began_ns: 0,
             now_ns: 0,
             blocks: Blocks::new(),
@@ -200,6 +209,12 @@ impl HeapModel {
         }
     }
 
+    /// The same, of which one byte in `interval` is sampled, if it is not 0.
+    fn sampled(preexisting: Preexisting, interval: u64) -> Self {
+        let sites = Sites::of_exact_sizes_below(sampling::certain_from(interval));
+        Self { sample_interval: interval, sites, ..Self::new(preexisting) }
+    }
+
     /// The process came to be by a fork, as a copy of the one whose past this is: it has all its blocks, and has allocated none
     /// of them. Its frees of inherited blocks count as `preexisting_frees`. `child` is the serial number of its thread, the copy
     /// of `parent`.
@@ -214,6 +229,7 @@ impl HeapModel {
             peak_bytes: self.totals.live_bytes,
             ..Totals::default()
         };
+        self.sampled_reallocations = 0.0;
         self.peak_epoch += 1;
         self.inherited_births = self.births;
         self.sites.inherit();
@@ -232,7 +248,7 @@ impl HeapModel {
 
     /// The heap of another program, in the same process.
     fn begin_image(&mut self) {
-        let Self { free_stacks, began_ns, now_ns, paused, anomalies, .. } = *self;
+        let Self { free_stacks, sample_interval, began_ns, now_ns, paused, anomalies, .. } = *self;
         // The errors are of one program; what was not seen, of the process.
         let anomalies = Anomalies {
             lost: anomalies.lost + self.unseen_frees,
@@ -241,7 +257,7 @@ impl HeapModel {
             mismatched_frees: 0,
             ..anomalies
         };
-        *self = Self { free_stacks, began_ns, now_ns, anomalies, ..Self::new(Preexisting::None) };
+        *self = Self { free_stacks, began_ns, now_ns, anomalies, ..Self::sampled(Preexisting::None, sample_interval) };
         if paused {
             self.set_paused(true);
         }
@@ -270,8 +286,9 @@ impl HeapModel {
             }
             EventKind::Failed { .. } => self.totals.failed += 1,
             EventKind::Missed(missed) => self.count_missed(missed),
-            EventKind::Began { preexisting, free_stacks, .. } => {
-                *self = Self { free_stacks, began_ns: event.time_ns, ..Self::new(preexisting) };
+            EventKind::Began { preexisting, free_stacks, sample_interval, .. } => {
+                let began_ns = event.time_ns;
+                *self = Self { free_stacks, began_ns, ..Self::sampled(preexisting, sample_interval) };
             }
             EventKind::Forked { parent, child, among_threads, .. } => {
                 (self.began_ns, self.now_ns) = (event.time_ns, 0);
@@ -307,9 +324,17 @@ impl HeapModel {
         Anomalies { lost: self.anomalies.lost + self.unseen_frees, ..self.anomalies }
     }
 
-    /// The sums so far. Cheap.
+    /// The bytes that are live. Cheap.
+    pub fn live_bytes(&self) -> u64 {
+        self.totals.live_bytes
+    }
+
+    /// The sums so far. Cheap, unless blocks are sampled: then all sites are looked at.
     pub fn totals(&self) -> Totals {
-        self.totals
+        match self.sample_interval {
+            0 => self.totals,
+            _ => self.totals_of(&self.sites.stats(self.peak_epoch).collect::<Vec<_>>()),
+        }
     }
 
     /// Whether there can be blocks whose allocation was not seen.
@@ -346,14 +371,15 @@ impl HeapModel {
         let mut errors: Vec<_> = self.errors.values().filter(is_certain).copied().collect();
         errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
         Snapshot {
-            totals: self.totals,
-            sites,
+            totals: self.totals_of(&sites),
             timeline: self.timeline.points(),
-            histograms: Histograms { size: histogram(&self.sizes), lifetime: histogram(&self.lifetimes) },
+            histograms: self.histograms_of(&sites),
+            sites,
             errors,
             anomalies: self.anomalies(),
             frees_unseen: self.frees_unseen,
             unseen_frees: self.unseen_frees,
+            sample_interval: self.sample_interval,
         }
     }
 
@@ -387,12 +413,6 @@ impl HeapModel {
     pub fn memory(&self) -> usize {
         self.blocks.memory() + self.sites.memory()
     }
-}
-
-/// The buckets up to the last one that is not empty.
-fn histogram(buckets: &[u64; 65]) -> Vec<u64> {
-    let end = buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
-    buckets.iter().take(end).copied().collect()
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ mod paths;
 pub mod profile;
 mod profiler;
 mod progress;
+mod sampling;
 mod session;
 mod symbols;
 mod tracer;

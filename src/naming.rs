@@ -141,7 +141,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         complete: recording.broken_off.is_none()
             && (!recording.detached || recording.attached || recording.detached_early),
         session: session_id(&process),
-        sample_interval: 0,
+        sample_interval: recording.snapshot.sample_interval,
         process,
     };
     let mut modules = recording.modules;

@@ -4,6 +4,7 @@
 //! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
 
 use crate::addr::{Addr, ModuleId};
+use crate::sampling;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -334,6 +335,15 @@ impl Sample {
         self.live = self.live.plus(other.live);
         self.at_peak = self.at_peak.plus(other.at_peak);
         self.temporary = self.temporary.saturating_add(other.temporary);
+    }
+}
+
+impl Profile {
+    /// The standard error of the allocated bytes in a sampled profile, in bytes; 0 in an exact one.
+    pub(crate) fn standard_error(&self) -> u64 {
+        let interval = self.meta.sample_interval;
+        let variance = |sample: &Sample| sample.allocated.objects as f64 * sampling::variance(sample.size, interval);
+        self.samples.iter().map(variance).sum::<f64>().sqrt().round() as u64
     }
 }
 

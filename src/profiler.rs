@@ -139,6 +139,7 @@ impl Profiler {
             search: Search::new(&self.debug_dirs, None, None, PathBuf::from("/")),
             max_depth: self.max_depth,
             free_stacks: self.free_stacks,
+            sample_interval: 0,
             libunwind: false,
             pin: false,
             exit_kill: true,

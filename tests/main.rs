@@ -68,6 +68,7 @@ mod suite {
     mod realprograms;
     mod redis;
     mod resident;
+    mod sampling;
     mod signals;
     mod stacks;
     mod summaries;

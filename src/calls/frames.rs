@@ -1,6 +1,6 @@
 //! The calls in progress on one thread, and how an entry relates to them.
 
-use super::outcome::Operation;
+use super::outcome::{Operation, Recorded};
 use super::passed_on::{DeleteArguments, LastFree, NewArguments};
 use super::{CallContext, Dropping, Entry, Return};
 use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
@@ -15,6 +15,7 @@ const MAX_DEPTH: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingCall {
     pub(super) operation: Operation,
+    pub(super) recorded: Recorded,
     pub(super) entry_sp: u64,
     pub(super) site: Addr,
     stack: StackId,
@@ -32,9 +33,10 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCall {
-    pub(super) fn of(entry: &Entry, operation: Operation, by: &Call, declared: bool) -> Self {
+    pub(super) fn of(entry: &Entry, operation: Operation, by: &Call, recorded: Recorded, declared: bool) -> Self {
         Self {
             operation,
+            recorded,
             entry_sp: entry.sp,
             site: entry.return_addr,
             stack: by.stack,

@@ -102,6 +102,42 @@ impl Operation {
     }
 }
 
+/// What of a call is recorded. With sampling not all blocks are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recorded {
+    /// Everything.
+    All,
+    /// Nothing but that it failed: neither the block that it ends nor the one that it hands out is recorded.
+    Failure,
+    /// A realloc of a block that is recorded, into one that is not: it is a free.
+    OldBlock,
+    /// A realloc of a block that is not recorded, into one that is: it is an allocation.
+    NewBlock,
+}
+
+impl Recorded {
+    /// What is to be told of `event`, which belongs to such a call.
+    pub(super) fn of(self, event: EventKind) -> Option<EventKind> {
+        match (self, event) {
+            (Self::All, event) => Some(event),
+            (_, EventKind::Failed { .. } | EventKind::Missed(_)) => Some(event),
+            (Self::Failure | Self::NewBlock, EventKind::ReallocEnded { new: Addr::NULL, size, by, .. }) => {
+                (size > 0).then_some(EventKind::Failed { size, by })
+            }
+            (Self::NewBlock, EventKind::ReallocEnded { new, size, by, .. }) => {
+                Some(EventKind::Allocated { block: new, size, by })
+            }
+            (Self::NewBlock, EventKind::Allocated { .. } | EventKind::AllocatedUnseen { .. }) => Some(event),
+            (Self::OldBlock, EventKind::ReallocEnded { old, new, size, by }) => {
+                let size = if new.is_null() { size } else { 0 };
+                Some(EventKind::ReallocEnded { old, new: Addr::NULL, size, by })
+            }
+            (Self::OldBlock, EventKind::ReallocBegan { .. } | EventKind::ReallocAbandoned { .. }) => Some(event),
+            _ => None,
+        }
+    }
+}
+
 /// What happened by a call: two events at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome([Option<EventKind>; 2]);

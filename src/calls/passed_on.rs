@@ -70,7 +70,11 @@ pub(super) struct NewArguments {
 impl NewArguments {
     /// Whether the operator makes the call. It may do so several times, with new-handlers in between, which call others.
     pub(super) fn is_passed_on(&self, entry: &Entry) -> bool {
-        let is_below = self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= WRAPPER_FRAMES);
-        is_below && entry.wrapper.is_some() && entry.wrapper == self.wrapper
+        self.is_near(entry) && entry.wrapper.is_some() && entry.wrapper == self.wrapper
+    }
+
+    /// The same, as far as the stack pointers tell.
+    pub(super) fn is_near(&self, entry: &Entry) -> bool {
+        self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= WRAPPER_FRAMES)
     }
 }

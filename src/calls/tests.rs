@@ -91,7 +91,7 @@ impl Thread {
         match self.calls.classify(&entry, &self.table, &mut context, emit) {
             Classified::Nothing => false,
             Classified::Outermost => {
-                let entered = self.calls.enter(&entry, StackId(9), &self.table, emit);
+                let entered = self.calls.enter(&entry, StackId(9), Recorded::All, &self.table, emit);
                 assert!(entered.watch.is_none_or(|site| site == entry.return_addr));
                 true
             }

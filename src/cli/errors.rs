@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 const PLANNED_COMMANDS: [&str; 8] = ["heap", "snapshot", "top", "report", "view", "diff", "merge", "convert"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 1] = ["--sample-interval"];
+const PLANNED_OPTIONS: [&str; 2] = ["--max-overhead", "--mmap"];
 
 /// Turns clap's error into ours.
 pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {

@@ -26,6 +26,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
     }
+    if options.leaks_at_end && profile.sample_interval > 0 {
+        bail!("--leaks-at-end needs every block: without --sample-interval");
+    }
     // A declaration that can't be understood is refused before anything is waited for.
     settings(profile, false)?;
     match (&options.target, options.wait) {

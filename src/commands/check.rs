@@ -26,6 +26,9 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     if profile.start_paused || profile.delay.is_some() || profile.toggle_signal.is_some() {
         bail!("check needs to see the program from start to end: without --start-paused, --delay and --toggle-signal");
     }
+    if profile.sample_interval > 0 {
+        bail!("check needs every block: without --sample-interval");
+    }
     if profile.duration.is_some() {
         bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");
     }

@@ -29,6 +29,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         search: Search::new(&options.debug_dirs, None, options.sysroot.clone(), PathBuf::from("/")),
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
+        sample_interval: options.sample_interval,
         libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,
         exit_kill,

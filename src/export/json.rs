@@ -7,7 +7,7 @@ mod frames;
 mod judged;
 
 use super::escape::Json;
-use super::view::{StackTotals, View, weight};
+use super::view::{StackTotals, View};
 use crate::profile::{
     Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, Resident, Seen, TimelinePoint, Totals,
 };
@@ -199,7 +199,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
             stops: cost.stops,
         },
         anomalies: &profile.anomalies,
-        sampling: Sampling { interval: meta.sample_interval, standard_error: standard_error(view) },
+        sampling: Sampling { interval: meta.sample_interval, standard_error: profile.standard_error() },
         allocators: allocators(view),
         modules: modules(view),
         images: &profile.images,
@@ -222,23 +222,6 @@ fn resident(resident: Option<Resident>, totals: &Totals) -> Option<ReportResiden
         peak_bytes: resident.peak_bytes,
         explained_permille: resident.explained_permille(totals.peak_bytes),
     })
-}
-
-/// The standard error of the allocated bytes, in bytes; 0 for an exact profile. A block of size s that was caught with
-/// probability p adds s²(1−p)/p² to the variance (Horvitz–Thompson).
-fn standard_error(view: &View<'_>) -> u64 {
-    let interval = view.profile.meta.sample_interval;
-    let variance: f64 = view
-        .profile
-        .samples
-        .iter()
-        .map(|sample| {
-            let weight = weight(sample.size, interval);
-            let size = sample.size as f64;
-            sample.allocated.objects as f64 * size * size * (weight - 1.0) * weight
-        })
-        .sum();
-    variance.sqrt().round() as u64
 }
 
 fn allocators<'a>(view: &View<'a>) -> Vec<Allocator<'a>> {

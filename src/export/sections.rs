@@ -85,7 +85,10 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
     }
     if meta.sample_interval > 0 {
         let interval = human_bytes(meta.sample_interval);
-        let text = format!("Sampled, one block in {interval} on average; the amounts of stacks are estimates.");
+        let error = percent(profile.standard_error(), profile.totals.bytes_allocated);
+        let text = format!(
+            "Sampled, one byte in {interval} on average: all amounts are estimates. The standard error of the allocated bytes is {error}."
+        );
         let _ = writeln!(out, "{}", wrap(&text, 0, layout.width));
     }
 }

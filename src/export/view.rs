@@ -5,6 +5,7 @@ pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
 use crate::profile::{Amount, Exit, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
+use crate::sampling::weight;
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -206,28 +207,15 @@ fn add(sum: &mut Amount, amount: Amount) {
     sum.bytes = sum.bytes.saturating_add(amount.bytes);
 }
 
-/// How many blocks a sampled one of `size` bytes stands for. Poisson sampling with a mean of `interval` bytes
-/// catches a block with probability 1 − e^(−size/interval).
-pub(crate) fn weight(size: u64, interval: u64) -> f64 {
-    // a block of no bytes can't be caught by a sampler of bytes; if one is there, it stands for itself
-    if size == 0 || interval == 0 {
-        return 1.0;
-    }
-    // exp_m1 keeps the precision of small ratios, where 1 - exp(-x) would lose it
-    1.0 / -(-(size as f64) / interval as f64).exp_m1()
-}
-
 fn unsample(sample: &Sample, interval: u64) -> Sample {
     let weight = weight(sample.size, interval);
-    let count = |n: u64| (n as f64 * weight).round() as u64;
-    let amount = |a: Amount| Amount { objects: count(a.objects), bytes: count(a.bytes) };
     Sample {
-        allocated: amount(sample.allocated),
-        freed: amount(sample.freed),
-        deallocated: amount(sample.deallocated),
-        live: amount(sample.live),
-        at_peak: amount(sample.at_peak),
-        temporary: count(sample.temporary),
+        allocated: sample.allocated.times(weight),
+        freed: sample.freed.times(weight),
+        deallocated: sample.deallocated.times(weight),
+        live: sample.live.times(weight),
+        at_peak: sample.at_peak.times(weight),
+        temporary: (sample.temporary as f64 * weight).round() as u64,
         ..*sample
     }
 }

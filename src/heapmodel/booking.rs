@@ -51,6 +51,7 @@ enum FreedBy {
 impl HeapModel {
     pub(super) fn allocate(&mut self, addr: Addr, size: u64, by: &Call) {
         let size = size.min(MAX_SIZE);
+        let bytes = self.weighted(size);
         let id = self.sites.intern(site_key(by, size), self.peak_epoch);
         let birth = self.births + 1;
         if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth }) {
@@ -69,9 +70,9 @@ impl HeapModel {
         }
         let totals = &mut self.totals;
         totals.allocations += 1;
-        totals.bytes_allocated = totals.bytes_allocated.wrapping_add(size);
+        totals.bytes_allocated = totals.bytes_allocated.wrapping_add(bytes);
         totals.live_blocks += 1;
-        totals.live_bytes = totals.live_bytes.wrapping_add(size);
+        totals.live_bytes = totals.live_bytes.wrapping_add(bytes);
         self.note_peak();
         self.add_timeline_point();
     }
@@ -175,7 +176,9 @@ impl HeapModel {
         if new.is_null() {
             self.add_timeline_point();
         } else {
-            self.totals.reallocations += u64::from(known);
+            if known {
+                self.note_realloc(size);
+            }
             self.allocate(new, size, by);
         }
     }
@@ -189,9 +192,10 @@ impl HeapModel {
     /// Books the end of a block that is out of the table already.
     fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
         let size = block.size;
+        let bytes = self.weighted(size);
         let totals = &mut self.totals;
         totals.live_blocks = totals.live_blocks.wrapping_sub(1);
-        totals.live_bytes = totals.live_bytes.wrapping_sub(size);
+        totals.live_bytes = totals.live_bytes.wrapping_sub(bytes);
         let inherited = block.birth <= self.inherited_births;
         let Some(site) = self.sites.get_mut(block.site) else { return };
         site.keep_peak_figures(self.peak_epoch);
@@ -201,7 +205,7 @@ impl HeapModel {
             totals.preexisting_frees += 1;
         } else {
             totals.frees += 1;
-            totals.bytes_freed = totals.bytes_freed.wrapping_add(size);
+            totals.bytes_freed = totals.bytes_freed.wrapping_add(bytes);
             add(&mut site.freed, size);
             count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
             let task = site.task();
@@ -357,6 +361,10 @@ fn subtract(amount: &mut Amount, bytes: u64) {
 
 /// Counts a value in its log2 bucket, as [`crate::figures::Histograms`] defines them.
 fn count(buckets: &mut [u64; 65], value: u64) {
-    let bucket = value.checked_ilog2().map_or(0, |log| log as usize + 1);
-    buckets[bucket] += 1;
+    buckets[bucket_of(value)] += 1;
+}
+
+/// Always less than 65.
+pub(super) fn bucket_of(value: u64) -> usize {
+    value.checked_ilog2().map_or(0, |log| log as usize + 1)
 }

@@ -150,9 +150,16 @@ pub(super) struct Sites {
     first: HashTable<u32>,
     /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
     inherited: u32,
+    /// Sizes below are kept exactly, however many they are.
+    exact_below: u64,
 }
 
 impl Sites {
+    /// None yet. Sizes below `limit` are kept exactly, however many a stack has.
+    pub(super) fn of_exact_sizes_below(limit: u64) -> Self {
+        Self { exact_below: limit, ..Self::default() }
+    }
+
     pub(super) fn get(&self, id: u32) -> Option<&Site> {
         site(&self.chunks, id)
     }
@@ -193,14 +200,15 @@ impl Sites {
         let chunks = &self.chunks;
         let is_first = |id: &u32| site(chunks, *id).is_some_and(|s| s.stack == key.stack && s.task == key.task);
         let first = self.first.find(first_hash, is_first).copied();
+        let exact_below = self.exact_below;
         if let Some(first) = first.and_then(|id| self.get_mut(id)) {
-            if first.sizes >= EXACT_SIZES {
+            if first.sizes >= EXACT_SIZES && key.size >= exact_below {
                 key.size = round_down(key.size);
                 if let Some(id) = self.find(&key) {
                     return id;
                 }
             } else {
-                first.sizes += 1;
+                first.sizes = first.sizes.saturating_add(1);
             }
         }
         let id = self.push(&key, epoch);

@@ -122,7 +122,8 @@ fn a_gap_makes_older_blocks_doubtful() {
 
 #[test]
 fn without_free_stacks_the_allocating_site_bears_the_free() {
-    let began = EventKind::Began { image: ImageId(0), preexisting: Preexisting::None, free_stacks: false };
+    let began =
+        EventKind::Began { image: ImageId(0), preexisting: Preexisting::None, free_stacks: false, sample_interval: 0 };
     let snapshot = model(&[began, alloc(16, 9, 1, 5), free(16, 2, 0)]).snapshot();
     assert_eq!(snapshot.sites.len(), 1);
     assert_eq!(snapshot.sites[0].deallocated, amount(1, 9));

@@ -44,6 +44,7 @@ impl Session {
             began,
             table: Arc::clone(&settings.table),
             free_stacks: settings.free_stacks,
+            sample_interval: settings.sample_interval,
             max_depth: settings.max_depth,
             progress: Arc::clone(&progress),
             next_image: Arc::default(),

@@ -10,6 +10,7 @@ use crate::elf::{Elf, SymbolKind};
 use crate::heapmodel::{SiteStats, Snapshot};
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
+use crate::sampling::weight;
 use crate::symbols::{Bytes, Similar};
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
@@ -84,7 +85,8 @@ impl Process {
         let mut blind_spots = self.space.blind_spots();
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            sites.map(amount).fold(Amount::default(), Amount::plus)
+            let weighted = |site| amount(site).times(weight(site.key.size, snapshot.sample_interval));
+            sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         let origin = Origin {
             start_ns: u64::try_from(self.identity.born.duration_since(self.identity.began).as_nanos())

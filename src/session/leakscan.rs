@@ -133,6 +133,12 @@ impl Process {
 
     /// Lets the program stand still for a moment and reads its heap.
     pub(super) fn capture(&mut self, stops: &mut Stops) -> std::result::Result<HeapCapture, String> {
+        if self.settings.sample_interval > 0 {
+            return Err(
+                "only a sample of its blocks is recorded (--sample-interval): which of them are lost can't be told"
+                    .to_owned(),
+            );
+        }
         let began = Instant::now();
         let threads = self.stop_all_threads(None, stops).map_err(|error| error.to_string())?;
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {

@@ -6,10 +6,11 @@
 use super::engine::{EngineReply, EngineReport, EntryContext};
 use crate::addr::{Addr, ImageId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Kind};
-use crate::calls::{Calls, Classified, Entry, ReturnMatch};
+use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::heapmodel::HeapModel;
 use crate::progress::Progress;
+use crate::sampling::Sampler;
 use crate::unwinder::Quality;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) began: Instant,
     pub(super) table: Arc<AllocatorTable>,
     pub(super) free_stacks: bool,
+    /// See [`EventKind::Began`].
+    pub(super) sample_interval: u64,
     pub(super) max_depth: u32,
     pub(super) progress: Arc<Progress>,
     pub(super) next_image: Arc<AtomicU32>,
@@ -31,6 +34,10 @@ impl Shared {
     fn next_image(&self) -> ImageId {
         ImageId(self.next_image.fetch_add(1, Ordering::Relaxed))
     }
+
+    fn sampler(&self) -> Option<Sampler> {
+        (self.sample_interval > 0).then(|| Sampler::seeded(self.sample_interval))
+    }
 }
 
 /// See the module's head.
@@ -38,6 +45,8 @@ impl Shared {
 pub(super) struct Observer {
     shared: Shared,
     calls: Calls,
+    /// Chooses which blocks are recorded; None: all.
+    sampler: Option<Sampler>,
     stream: Stream,
     /// Calls that ended, and frees.
     events: u64,
@@ -82,6 +91,7 @@ impl Observer {
         let mut observer = Self {
             shared: shared.clone(),
             calls: Calls::new(),
+            sampler: shared.sampler(),
             stream: Stream {
                 model: HeapModel::default(),
                 readers: Vec::new(),
@@ -96,8 +106,9 @@ impl Observer {
         };
         #[cfg(debug_assertions)]
         observer.record_if_told();
-        let (image, free_stacks) = (shared.next_image(), shared.free_stacks);
-        observer.tell(EventKind::Began { image, preexisting, free_stacks });
+        let Shared { free_stacks, sample_interval, .. } = *shared;
+        let image = shared.next_image();
+        observer.tell(EventKind::Began { image, preexisting, free_stacks, sample_interval });
         observer.set_paused(paused);
         observer
     }
@@ -107,6 +118,7 @@ impl Observer {
         let mut observer = Self {
             shared: self.shared.clone(),
             calls: self.calls.fork(parent, child),
+            sampler: self.shared.sampler(),
             stream: Stream {
                 model: self.model().clone(),
                 readers: self.stream.readers.iter().filter_map(|reader| reader.fork()).collect(),
@@ -115,7 +127,7 @@ impl Observer {
                 log: None,
             },
             events: 0,
-            inherited_bytes: self.model().totals().live_bytes,
+            inherited_bytes: self.model().live_bytes(),
             shown_bytes: 0,
             pause: Pause { since: self.pause.since.map(|_| Instant::now()), before: Duration::ZERO },
         };
@@ -191,11 +203,26 @@ impl Observer {
             return EngineReply::Nothing;
         }
         let time_ns = self.now_ns();
-        let Self { shared, calls, stream, .. } = self;
+        let Self { shared, calls, sampler, stream, .. } = self;
         let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
         if classified == Classified::Nothing {
             return EngineReply::Nothing;
+        }
+        let recorded = match sampler {
+            None => Recorded::All,
+            Some(sampler) => {
+                let operation = calls.operation_at(&entry, &shared.table);
+                operation.map_or(Recorded::All, |operation| recorded(operation, sampler, &stream.model))
+            }
+        };
+        if recorded == Recorded::Failure {
+            let entered =
+                calls.enter(&entry, StackId::EMPTY, recorded, &shared.table, &mut |kind| stream.tell(time_ns, kind));
+            if frees {
+                self.count_event();
+            }
+            return entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn);
         }
         let stack = if frees && !shared.free_stacks {
             StackId::EMPTY
@@ -218,7 +245,7 @@ impl Observer {
         }
         let time_ns = self.now_ns();
         let Self { shared, calls, stream, .. } = self;
-        let entered = calls.enter(&entry, stack, &shared.table, &mut |kind| stream.tell(time_ns, kind));
+        let entered = calls.enter(&entry, stack, recorded, &shared.table, &mut |kind| stream.tell(time_ns, kind));
         if frees {
             self.count_event();
         }
@@ -316,9 +343,29 @@ impl Observer {
 
     fn count_event(&mut self) {
         self.events += 1;
-        let own = self.model().totals().live_bytes.saturating_sub(self.inherited_bytes);
+        let own = self.model().live_bytes().saturating_sub(self.inherited_bytes);
         self.shared.progress.event();
         self.shared.progress.live(&mut self.shown_bytes, own);
+    }
+}
+
+/// What of a call is recorded where blocks are sampled.
+fn recorded(operation: Operation, sampler: &mut Sampler, model: &HeapModel) -> Recorded {
+    let (old, picks_new) = match operation {
+        Operation::Allocate { size } | Operation::AllocateOut { size, .. } | Operation::Overflow { size } => {
+            return if sampler.picks(size) { Recorded::All } else { Recorded::Failure };
+        }
+        Operation::Free { block } => (block, false),
+        Operation::Reallocate { old, size } | Operation::ResizeInPlace { old, size } => {
+            // Of no bytes it is a free.
+            (old, size > 0 && sampler.picks(size))
+        }
+    };
+    match (model.is_live(old), picks_new, operation) {
+        (true, _, Operation::Free { .. }) | (true, true, _) => Recorded::All,
+        (true, false, _) => Recorded::OldBlock,
+        (false, true, _) => Recorded::NewBlock,
+        (false, false, _) => Recorded::Failure,
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Settings {
     pub max_depth: u32,
     /// Whether to unwind at frees too.
     pub free_stacks: bool,
+    /// One byte in so many is sampled on average, and the blocks that hold such a byte are recorded; 0: all blocks.
+    pub sample_interval: u64,
     /// Walk stacks with libunwind, where it is built in.
     pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.

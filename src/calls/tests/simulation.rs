@@ -416,7 +416,7 @@ fn play(
             let classified = calls.classify(entry, table, &mut Stack(&step.stack), emit);
             prop_assert_eq!(classified == Classified::Outermost, step.matches, "{:?}", step);
             if classified == Classified::Outermost {
-                calls.enter(entry, StackId(1), table, emit);
+                calls.enter(entry, StackId(1), Recorded::All, table, emit);
             }
         }
         Input::Return(at, memory) => {

@@ -375,7 +375,7 @@ proptest! {
             kinds.insert(at.index(kinds.len() + 1), fork);
         }
         let image = ImageId(0);
-        kinds.insert(0, EventKind::Began { image, preexisting: Preexisting::None, free_stacks });
+        kinds.insert(0, EventKind::Began { image, preexisting: Preexisting::None, free_stacks, sample_interval: 0 });
         let mut models = vec![(HeapModel::default(), EventLog::default())];
         for (n, kind) in kinds.into_iter().enumerate() {
             if matches!(kind, EventKind::Forked { .. }) {

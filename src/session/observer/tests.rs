@@ -55,10 +55,15 @@ struct Thread {
 
 impl Thread {
     fn new(preexisting: Preexisting, paused: bool) -> Self {
+        Self::sampled(preexisting, paused, 0)
+    }
+
+    fn sampled(preexisting: Preexisting, paused: bool, sample_interval: u64) -> Self {
         let shared = Shared {
             began: Instant::now(),
             table: Arc::new(AllocatorTable::new()),
             free_stacks: true,
+            sample_interval,
             max_depth: 64,
             progress: Arc::default(),
             next_image: Arc::default(),
@@ -221,4 +226,56 @@ fn what_awaits_a_return_is_known_and_what_never_will() {
     assert!(!thread.observer.awaits(SITE));
     let last = thread.told().pop().unwrap();
     assert!(matches!(last.kind, EventKind::AllocatedUnseen { size: 10, .. }), "{last:?}");
+}
+
+/// Which blocks are recorded is set from outside: all with an interval of a byte, none with the largest.
+fn picks(thread: &mut Thread, all: bool) {
+    thread.observer.sampler = Some(Sampler::new(if all { 1 } else { u64::MAX }, 1));
+}
+
+#[test]
+fn of_a_block_that_is_not_picked_nothing_is_told_and_no_stack_is_walked() {
+    let mut thread = Thread::sampled(Preexisting::None, false, 4096);
+    thread.told();
+    picks(&mut thread, false);
+    assert_eq!(thread.enters("malloc", &[10], Quality::Truncated), EngineReply::WatchReturn(SITE));
+    assert_eq!(thread.returns(0x1000), EngineReply::CallEnded);
+    assert_eq!(thread.enters("realloc", &[0x1000, 20], Quality::Guessed), EngineReply::WatchReturn(SITE));
+    thread.returns(0x2000);
+    assert_eq!(thread.enters("free", &[0x2000], Quality::Truncated), EngineReply::Nothing);
+    assert_eq!(thread.told(), []);
+    thread.enters("malloc", &[10], Quality::Complete);
+    thread.returns(0);
+    let failed: Vec<_> = thread.told().iter().map(|event| event.kind).collect();
+    assert!(matches!(failed[..], [EventKind::Failed { size: 10, .. }]), "failures are told in any case: {failed:?}");
+}
+
+#[test]
+fn a_realloc_is_a_free_or_an_allocation_where_only_one_of_its_blocks_is_picked() {
+    let mut thread = Thread::sampled(Preexisting::None, false, 1);
+    thread.told();
+    picks(&mut thread, true);
+    thread.allocates(0x1000);
+    picks(&mut thread, false);
+    thread.enters("realloc", &[0x1000, 20], Quality::Complete);
+    thread.returns(0x1000);
+    assert!(!thread.observer.model().is_live(Addr(0x1000)), "it has shrunk out of the sample");
+    let totals = thread.observer.model().totals();
+    assert_eq!((totals.allocations, totals.frees, totals.reallocations), (1, 1, 0));
+    picks(&mut thread, true);
+    thread.enters("realloc", &[0x1000, 30], Quality::Complete);
+    thread.returns(0x3000);
+    assert!(thread.observer.model().is_live(Addr(0x3000)));
+    thread.enters("realloc", &[0x3000, 40], Quality::Complete);
+    thread.returns(0);
+    assert!(thread.observer.model().is_live(Addr(0x3000)), "a realloc that fails leaves the block");
+    picks(&mut thread, false);
+    thread.enters("realloc", &[0x3000, 40], Quality::Complete);
+    thread.returns(0);
+    assert!(thread.observer.model().is_live(Addr(0x3000)), "also where the new block would not be picked");
+    assert_eq!(thread.enters("free", &[0x3000], Quality::Complete), EngineReply::Nothing);
+    let totals = thread.observer.model().totals();
+    assert_eq!((totals.allocations, totals.frees, totals.live_blocks, totals.failed), (2, 2, 0, 2));
+    assert_eq!(thread.observer.model().anomalies(), crate::figures::Anomalies::default());
+    assert_eq!(totals.preexisting_frees, 0);
 }
