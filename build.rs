@@ -1,11 +1,15 @@
-//! Compiles the pprof schema to Rust. protox parses it, so no `protoc` has to be installed.
+//! Compiles the schemas of the formats to Rust. protox parses them, so no `protoc` has to be installed.
 
 use std::error::Error;
 
+/// The schemas, in `proto/`: one package each.
+const SCHEMAS: [&str; 2] = ["profile.proto", "perfetto_trace.proto"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=proto/profile.proto");
-    let schema = protox::compile(["proto/profile.proto"], ["proto"])?;
-    prost_build::Config::new().compile_fds(schema)?;
+    for schema in SCHEMAS {
+        println!("cargo::rerun-if-changed=proto/{schema}");
+        prost_build::Config::new().compile_fds(protox::compile([schema], ["proto"])?)?;
+    }
     Ok(())
 }

@@ -12,6 +12,7 @@ pub mod leaks;
 mod markdown;
 mod names;
 pub mod output;
+mod pftrace;
 mod pprof;
 mod problems;
 mod processes;
@@ -57,11 +58,13 @@ pub enum Format {
     JUnit,
     /// What `check` found, as SARIF 2.1.0.
     Sarif,
+    /// A trace for Perfetto: heap profiles and the live bytes over time.
+    Perfetto,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
@@ -72,6 +75,7 @@ impl Format {
         Self::Markdown,
         Self::JUnit,
         Self::Sarif,
+        Self::Perfetto,
     ];
 
     /// The name that `--format` takes: the end of the file name, without the leading dot.
@@ -87,6 +91,7 @@ impl Format {
             Self::Markdown => "md",
             Self::JUnit => "junit.xml",
             Self::Sarif => "sarif",
+            Self::Perfetto => "pftrace",
         }
     }
 
@@ -227,5 +232,6 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Markdown => markdown::write(&view, options.top, out),
         Format::JUnit => junit::write(&view, out),
         Format::Sarif => sarif::write(&view, out),
+        Format::Perfetto => pftrace::write(&view, out),
     }
 }

@@ -24,6 +24,7 @@ mod support {
     pub mod memcheck;
     pub mod procfs;
     pub mod program;
+    pub mod python;
     pub mod report;
     pub mod running;
     pub mod stopped;
@@ -49,6 +50,7 @@ mod suite {
     mod findshlibs;
     mod fleet;
     mod follow;
+    mod formats;
     mod fuzz;
     mod guardian;
     mod harness;

@@ -3,6 +3,7 @@
 mod check;
 mod ci;
 mod escapes;
+mod foreign;
 mod go_pprof;
 mod many;
 mod numbers;

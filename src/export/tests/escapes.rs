@@ -88,6 +88,9 @@ fn no_file_has_an_active_character() {
                         assert_eq!(first_active(&text).or(text.contains('\n').then_some(text)), None, "{format:?}");
                     }
                 }
+                Format::Perfetto => foreign::texts_of_pftrace(&profile, |text| {
+                    assert_eq!(first_active(text).or(text.contains('\n').then(|| text.to_owned())), None, "{format:?}");
+                }),
                 _ => assert_eq!(first_active(&exported_text(format, &profile)), None, "{format:?}"),
             }
         }

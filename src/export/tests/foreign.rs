@@ -1,0 +1,63 @@
+//! The formats of other tools, as far as that can be said without the tools.
+
+use super::*;
+use crate::export::proto::perfetto;
+use prost::Message;
+
+fn pftrace(profile: &Profile) -> perfetto::Trace {
+    perfetto::Trace::decode(exported(Format::Perfetto, profile).as_slice()).expect("a trace")
+}
+
+/// Calls `each` with all texts of a trace.
+pub(super) fn texts_of_pftrace(profile: &Profile, mut each: impl FnMut(&str)) {
+    for packet in pftrace(profile).packet {
+        let interned = packet.interned_data.unwrap_or_default();
+        for text in [interned.function_names, interned.mapping_paths, interned.source_paths].concat() {
+            each(std::str::from_utf8(&text.str).expect("UTF-8"));
+        }
+        let track = packet.track_descriptor.unwrap_or_default();
+        each(&track.name);
+        let process = track.process.unwrap_or_default();
+        process.cmdline.iter().for_each(|word| each(word));
+        each(&process.process_name);
+    }
+}
+
+/// 100,000 stacks of different depths, and a location of an inlined call in each.
+pub(super) fn many_stacks() -> Profile {
+    let mut profile = sample_profile();
+    let sample = profile.samples[0];
+    profile.stacks = (0..100_000)
+        .map(|i: usize| Stack {
+            locations: (0..17).map(|bit| if i >> bit & 1 == 1 { 0 } else { 1 }).chain([5]).collect(),
+            quality: Quality::Complete,
+        })
+        .collect();
+    profile.samples = (0..profile.stacks.len()).map(|stack| Sample { stack, ..sample }).collect();
+    profile
+}
+
+#[test]
+fn a_large_dump_is_told_in_parts() {
+    let trace = pftrace(&many_stacks());
+    let (mut samples, mut open) = (0, 0);
+    for packet in &trace.packet {
+        if let Some(profile) = packet.profile_packet.as_ref().filter(|_| packet.trusted_packet_sequence_id == 2) {
+            samples += profile.process_dumps.iter().map(|dump| dump.samples.len()).sum::<usize>();
+            open += usize::from(profile.continued);
+        }
+        assert!(packet.encoded_len() < 1 << 20, "{}", packet.encoded_len());
+    }
+    assert_eq!((samples, open), (100_000, 99));
+}
+
+#[test]
+fn blocks_from_before_are_live_in_pftrace() {
+    let mut profile = sample_profile();
+    (profile.samples[0].allocated, profile.samples[0].freed) = (amount(1, 24), amount(0, 0));
+    let dumps = pftrace(&profile).packet.into_iter().filter_map(|packet| packet.profile_packet);
+    let end =
+        dumps.flat_map(|packet| packet.process_dumps).find(|dump| dump.heap_name == "libc.malloc").expect("a dump");
+    let sample = end.samples.first().expect("a sample");
+    assert_eq!([sample.self_allocated, sample.self_freed, sample.alloc_count, sample.free_count], [4096, 0, 4, 0]);
+}

@@ -1,0 +1,115 @@
+"""Reads what heaptrace has written with the published message definitions, and prints figures as JSON.
+
+usage: python formats.py pftrace FILE
+
+The answer is {"functions": {NAME: {FIGURE: NUMBER}}, ...}: sums by innermost function.
+"""
+
+import collections
+import json
+import sys
+
+from google.protobuf import unknown_fields
+
+
+def assert_known(message):
+    """Fails if the message has a field that its definition lacks, at any depth."""
+    assert not len(unknown_fields.UnknownFieldSet(message)), message.DESCRIPTOR.full_name
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else [value]:
+                assert_known(inner)
+
+
+def pftrace(path):
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
+
+    trace = Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    functions = collections.defaultdict(collections.Counter)
+    tables = collections.defaultdict(lambda: collections.defaultdict(dict))
+    begun, indices, heaps, tracks, counters = set(), {}, {}, {}, collections.defaultdict(list)
+    clocks, mappings, sources, open_dumps = {}, {}, {}, set()
+
+    for packet in trace.packet:
+        assert_known(packet)
+        sequence = packet.trusted_packet_sequence_id
+        assert sequence != 0
+        if packet.sequence_flags & TracePacket.SEQ_INCREMENTAL_STATE_CLEARED:
+            assert sequence not in begun
+            begun.add(sequence)
+        assert sequence in begun, "state that was never begun"
+        table = tables[sequence]
+        for kind, messages in (
+            ("function", packet.interned_data.function_names),
+            ("path", packet.interned_data.mapping_paths),
+            ("build", packet.interned_data.build_ids),
+            ("source", packet.interned_data.source_paths),
+            ("mapping", packet.interned_data.mappings),
+            ("frame", packet.interned_data.frames),
+            ("stack", packet.interned_data.callstacks),
+        ):
+            for message in messages:
+                assert message.iid > 0 and message.iid not in table[kind], (kind, message.iid)
+                table[kind][message.iid] = message
+        if packet.HasField("clock_snapshot"):
+            clocks = {clock.clock_id: clock.timestamp for clock in packet.clock_snapshot.clocks}
+        if packet.HasField("track_descriptor"):
+            tracks[packet.track_descriptor.uuid] = packet.track_descriptor
+        if packet.HasField("track_event"):
+            event = packet.track_event
+            assert event.type == event.TYPE_COUNTER and event.HasField("counter_value")
+            name = tracks[event.track_uuid].name
+            assert tracks[event.track_uuid].counter.unit == 3
+            assert tracks[tracks[event.track_uuid].parent_uuid].HasField("process")
+            counters[name].append([packet.timestamp, event.counter_value])
+        if packet.HasField("profile_packet"):
+            profile = packet.profile_packet
+            assert profile.index == indices.get(sequence, -1) + 1
+            indices[sequence] = profile.index
+            (open_dumps.add if profile.continued else open_dumps.discard)(sequence)
+            for dump in profile.process_dumps:
+                assert 4 in clocks, "no clock to place the dump by"
+                assert dump.orig_sampling_interval_bytes == dump.sampling_interval_bytes
+                heap = heaps.setdefault(dump.heap_name, {"pid": dump.pid, "timestamp": dump.timestamp})
+                heap["from_startup"], heap["interval"] = dump.from_startup, dump.sampling_interval_bytes
+                heap["packets"] = heap.get("packets", 0) + 1
+                for sample in dump.samples:
+                    frames = [table["frame"][iid] for iid in table["stack"][sample.callstack_id].frame_ids]
+                    for frame in frames:
+                        if frame.mapping_id:
+                            mapping = table["mapping"][frame.mapping_id]
+                            path = "".join("/" + table["path"][iid].str.decode() for iid in mapping.path_string_ids)
+                            build_id = table["build"][mapping.build_id].str.hex() if mapping.build_id else None
+                            mappings[path] = build_id
+                            assert mapping.start < mapping.end and frame.rel_pc
+                        if frame.source_path_iid:
+                            name = table["function"][frame.function_name_id].str.decode()
+                            sources[name] = table["source"][frame.source_path_iid].str.decode()
+                    # the outermost comes first
+                    leaf = functions[table["function"][frames[-1].function_name_id].str.decode()]
+                    if sample.HasField("self_max"):
+                        leaf["peak_bytes"] += sample.self_max
+                        leaf["peak_objects"] += sample.self_max_count
+                    else:
+                        leaf["allocated_bytes"] += sample.self_allocated
+                        leaf["allocated_objects"] += sample.alloc_count
+                        leaf["live_bytes"] += sample.self_allocated - sample.self_freed
+                        leaf["live_objects"] += sample.alloc_count - sample.free_count
+    assert not open_dumps, "a dump without an end"
+    process = next(track.process for track in tracks.values() if track.HasField("process"))
+    return {
+        "functions": functions,
+        "heaps": heaps,
+        "counters": counters,
+        "mappings": mappings,
+        "sources": sources,
+        "process": {"pid": process.pid, "name": process.process_name, "command": list(process.cmdline)},
+    }
+
+
+READERS = {"pftrace": pftrace}
+
+if __name__ == "__main__":
+    json.dump(READERS[sys.argv[1]](sys.argv[2]), sys.stdout)
