@@ -5,11 +5,13 @@
 
 #[cfg(any(test, debug_assertions))]
 mod log;
+mod mark;
 
 use crate::addr::{Addr, FunctionId, ImageId, StackId, TaskId};
 use crate::allocators::Family;
 #[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
+pub use mark::MarkName;
 
 /// One entry of a process's stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -180,6 +182,8 @@ pub enum EventKind {
         /// Whether they are ignored.
         ignore: bool,
     },
+    /// Somebody has set a mark here: what is allocated from now on belongs to a new generation.
+    Mark(MarkName),
 }
 
 /// A reader of a process's stream.

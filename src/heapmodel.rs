@@ -10,6 +10,7 @@ mod blocks;
 mod booking;
 mod estimate;
 mod ignored;
+mod marks;
 mod recent;
 mod sites;
 mod timeline;
@@ -21,6 +22,8 @@ use crate::sampling;
 use blocks::Blocks;
 use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
+pub use marks::Mark;
+use marks::Marks;
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -157,6 +160,7 @@ pub struct HeapModel {
     /// Blocks born up to here may have been freed while nobody looked.
     gap_births: u64,
     ignored: Ignored,
+    marks: Marks,
 }
 
 impl Default for HeapModel {
@@ -206,6 +210,7 @@ impl HeapModel {
             freed_dead: BTreeSet::new(),
             gap_births: 0,
             ignored: Ignored::default(),
+            marks: Marks::default(),
         }
     }
 
@@ -303,6 +308,7 @@ impl HeapModel {
             EventKind::Paused(paused) => self.set_paused(paused),
             EventKind::BlockIgnored(inside) => self.ignore_block(inside),
             EventKind::NewBlocksIgnored { task, ignore } => self.ignore_new_blocks(task.serial, ignore),
+            EventKind::Mark(name) => self.marks.set(name, self.now_ns, self.births),
         }
     }
 
@@ -398,6 +404,11 @@ impl HeapModel {
         self.sites.stats_of(id.0, self.peak_epoch)
     }
 
+    /// The marks so far, the oldest first.
+    pub fn marks(&self) -> &[Mark] {
+        self.marks.list()
+    }
+
     /// All that the events have told, as text: equal streams give equal text.
     #[cfg(any(test, debug_assertions))]
     pub fn contents(&self) -> String {
@@ -405,7 +416,8 @@ impl HeapModel {
         blocks.sort_unstable_by_key(|block| block.addr);
         let mut ignored = self.ignored_blocks();
         ignored.sort_unstable();
-        format!("{:?}\n{blocks:?}\n{ignored:?}\n{:?}\n{:?}", self.snapshot(), self.pending, self.preexisting)
+        let (snapshot, pending, marks) = (self.snapshot(), &self.pending, self.marks());
+        format!("{snapshot:?}\n{blocks:?}\n{ignored:?}\n{pending:?}\n{:?}\n{marks:?}", self.preexisting)
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.

@@ -107,6 +107,13 @@ pub mod internal {
         pub use crate::ctl::{Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, send};
     }
 
+    pub mod heap {
+        pub use crate::addr::{FunctionId, StackId, TaskId};
+        pub use crate::event::{Call, Event, EventKind, MarkName, Preexisting};
+        pub use crate::heapmodel::HeapModel;
+        pub use crate::unwinder::{Frame, StackTable};
+    }
+
     pub mod maps {
         pub use crate::maps::{MapIndex, modules, parse};
     }

@@ -214,7 +214,7 @@ impl StackTable {
 
     /// The number of nodes, the root included: every id is below.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn node_count(&self) -> usize {
         self.nodes.len.max(1)
     }
 
@@ -332,7 +332,11 @@ mod tests {
         let some: Vec<StackId> = all.iter().copied().step_by(10).collect();
         let mut kept = StackTable::new();
         let ids = table.copy_into(&mut kept, some.iter().copied(), |frame| frame);
-        assert!(kept.len() <= 20 * 21 + 1 && kept.len() < table.len() / 4, "{} nodes", kept.len());
+        assert!(
+            kept.node_count() <= 20 * 21 + 1 && kept.node_count() < table.node_count() / 4,
+            "{} nodes",
+            kept.node_count()
+        );
         for old in some {
             let new = ids[&old];
             assert_eq!((kept.frames(new), kept.quality(new)), (table.frames(old), table.quality(old)));
@@ -410,11 +414,11 @@ mod tests {
             let addr = 0x5555_0000_0000 + (state >> 20) % 64 * 16;
             let id = table.child(parent, frame(addr), false);
             assert_eq!(*map.entry((parent, addr)).or_insert(id), id);
-            if table.len() > ids.len() {
+            if table.node_count() > ids.len() {
                 ids.push(id);
             }
         }
-        assert_eq!(table.len(), map.len() + 1);
+        assert_eq!(table.node_count(), map.len() + 1);
         for (&(parent, addr), &id) in &map {
             assert_eq!(table.child(parent, frame(addr), false), id);
             assert_eq!((table.parent(id), table.frames(id).last().copied()), (Some(parent), Some(frame(addr))));
@@ -428,7 +432,12 @@ mod tests {
         for i in 0..400_000u64 {
             stack = table.child(if i % 40 == 0 { StackId::EMPTY } else { stack }, frame(0x40_0000 + i), false);
             if i > 100_000 {
-                assert!(table.memory() <= 24 * table.len(), "{} bytes for {} nodes", table.memory(), table.len());
+                assert!(
+                    table.memory() <= 24 * table.node_count(),
+                    "{} bytes for {} nodes",
+                    table.memory(),
+                    table.node_count()
+                );
             }
         }
         let longest = (0..table.buckets.len)

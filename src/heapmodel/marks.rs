@@ -1,0 +1,35 @@
+//! Marks divide the blocks into generations, by their birth.
+
+use crate::event::MarkName;
+
+/// So many marks are kept; the oldest ones are forgotten. A signal can set them without end.
+const MOST: usize = 10_000;
+
+/// A mark that was set in the stream of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Its name. The latest of several with one name is meant by it.
+    pub name: MarkName,
+    /// When it was set, in nanoseconds since the stream began.
+    pub time_ns: u64,
+    /// How many blocks had been born by then: later ones have higher numbers.
+    pub births: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks {
+    list: Vec<Mark>,
+}
+
+impl Marks {
+    pub(super) fn set(&mut self, name: MarkName, time_ns: u64, births: u64) {
+        if self.list.len() >= MOST {
+            self.list.remove(0);
+        }
+        self.list.push(Mark { name, time_ns, births });
+    }
+
+    pub(super) fn list(&self) -> &[Mark] {
+        &self.list
+    }
+}
