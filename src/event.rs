@@ -158,6 +158,12 @@ pub enum EventKind {
         /// The thread that began it.
         task: TaskId,
     },
+    /// Where blocks are sampled: the thread allocates one that is not recorded, and its allocation before that was. (What it frees
+    /// from now on is not temporary.)
+    NotRecorded {
+        /// The thread.
+        task: TaskId,
+    },
     /// An allocation returned null.
     Failed {
         /// The requested size in bytes.

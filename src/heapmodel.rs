@@ -15,7 +15,7 @@ mod recent;
 mod sites;
 mod timeline;
 
-use crate::addr::{Addr, FunctionId, StackId};
+use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 use crate::sampling;
@@ -289,6 +289,9 @@ impl HeapModel {
             EventKind::ReallocAbandoned { old, task } => {
                 self.take_pending_realloc(old, task.serial);
             }
+            EventKind::NotRecorded { task } => {
+                self.newest.remove(&task.serial);
+            }
             EventKind::Failed { .. } => self.totals.failed += 1,
             EventKind::Missed(missed) => self.count_missed(missed),
             EventKind::Began { preexisting, free_stacks, sample_interval, .. } => {
@@ -346,6 +349,11 @@ impl HeapModel {
     /// Whether there can be blocks whose allocation was not seen.
     pub fn may_have_unknown_blocks(&self) -> bool {
         self.preexisting == Preexisting::Unknown
+    }
+
+    /// Whether the thread's latest allocation is known to be a recorded one: [`EventKind::NotRecorded`] would change something.
+    pub fn is_latest_recorded(&self, task: TaskId) -> bool {
+        self.newest.contains_key(&task.serial)
     }
 
     /// Whether a block is known to live at `addr`.

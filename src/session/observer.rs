@@ -216,6 +216,10 @@ impl Observer {
                 operation.map_or(Recorded::All, |operation| recorded(operation, sampler, &stream.model))
             }
         };
+        let hides_allocation = !frees && matches!(recorded, Recorded::Failure | Recorded::OldBlock);
+        if hides_allocation && stream.model.is_latest_recorded(entry.task) {
+            stream.tell(time_ns, EventKind::NotRecorded { task: entry.task });
+        }
         if recorded == Recorded::Failure {
             let entered =
                 calls.enter(&entry, StackId::EMPTY, recorded, &shared.table, &mut |kind| stream.tell(time_ns, kind));

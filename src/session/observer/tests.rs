@@ -251,6 +251,24 @@ fn of_a_block_that_is_not_picked_nothing_is_told_and_no_stack_is_walked() {
 }
 
 #[test]
+fn a_picked_block_is_not_temporary_if_another_was_allocated_before_its_end() {
+    let mut thread = Thread::sampled(Preexisting::None, false, 1);
+    for (between, temporary) in [(false, 1), (true, 1), (true, 1), (false, 2)] {
+        picks(&mut thread, true);
+        thread.allocates(0x1000);
+        if between {
+            picks(&mut thread, false);
+            thread.allocates(0x2000);
+            thread.allocates(0x3000);
+        }
+        thread.enters("free", &[0x1000], Quality::Complete);
+        assert_eq!(thread.observer.model().totals().temporary, temporary);
+    }
+    let told = thread.told().iter().filter(|event| matches!(event.kind, EventKind::NotRecorded { .. })).count();
+    assert_eq!(told, 2, "once for each picked block at most");
+}
+
+#[test]
 fn a_realloc_is_a_free_or_an_allocation_where_only_one_of_its_blocks_is_picked() {
     let mut thread = Thread::sampled(Preexisting::None, false, 1);
     thread.told();
