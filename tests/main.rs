@@ -43,6 +43,7 @@ mod suite {
     mod containers;
     mod control;
     mod counts;
+    mod death;
     mod debuginfod;
     mod detach;
     mod emulator;
