@@ -6,6 +6,7 @@
 pub mod escape;
 mod folded;
 pub mod github;
+mod heaptrack;
 mod json;
 mod junit;
 pub mod leaks;
@@ -60,11 +61,13 @@ pub enum Format {
     Sarif,
     /// A trace for Perfetto: heap profiles and the live bytes over time.
     Perfetto,
+    /// heaptrack's format, compressed with zstd: what its GUI and `heaptrack_print` read.
+    Heaptrack,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
@@ -76,6 +79,7 @@ impl Format {
         Self::JUnit,
         Self::Sarif,
         Self::Perfetto,
+        Self::Heaptrack,
     ];
 
     /// The name that `--format` takes: the end of the file name, without the leading dot.
@@ -92,6 +96,7 @@ impl Format {
             Self::JUnit => "junit.xml",
             Self::Sarif => "sarif",
             Self::Perfetto => "pftrace",
+            Self::Heaptrack => "heaptrack.zst",
         }
     }
 
@@ -233,5 +238,6 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::JUnit => junit::write(&view, out),
         Format::Sarif => sarif::write(&view, out),
         Format::Perfetto => pftrace::write(&view, out),
+        Format::Heaptrack => heaptrack::write(&view, out),
     }
 }

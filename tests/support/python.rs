@@ -1,5 +1,6 @@
 //! Python's readers of the formats that heaptrace writes.
 
+use super::report::Report;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,10 +38,20 @@ pub fn by_function(read: &Value) -> ByFunction {
 }
 
 /// The same figures from report.json.
-pub fn of_report(report: &super::report::Report) -> ByFunction {
+pub fn of_report(report: &Report) -> ByFunction {
+    sums(report, |_| true)
+}
+
+/// The same by the innermost function that was not inlined.
+pub fn by_outer_function(report: &Report) -> ByFunction {
+    sums(report, |frame| frame["inlined"] != true)
+}
+
+/// Sums by the innermost function that `counts`.
+fn sums(report: &Report, counts: impl Fn(&Value) -> bool) -> ByFunction {
     let mut all = ByFunction::new();
     for site in report.sites() {
-        let name = match site["stack"].get(0) {
+        let name = match site["stack"].as_array().unwrap().iter().find(|frame| counts(frame)) {
             Some(frame) => frame["function"].as_str().unwrap().to_owned(),
             None => "[unknown stack]".to_owned(),
         };
@@ -50,10 +61,18 @@ pub fn of_report(report: &super::report::Report) -> ByFunction {
                 *figures.entry(format!("{figure}_{unit}")).or_default() += site[key][unit].as_u64().unwrap();
             }
         }
+        *figures.entry("temporary".to_owned()).or_default() += site["temporary"].as_u64().unwrap();
     }
     all.values_mut().for_each(|figures| figures.retain(|_, value| *value != 0));
     all.retain(|_, figures| !figures.is_empty());
     all
+}
+
+/// The figures with one of these names only.
+pub fn only(mut functions: ByFunction, names: &[&str]) -> ByFunction {
+    functions.values_mut().for_each(|figures| figures.retain(|name, _| names.contains(&&**name)));
+    functions.retain(|_, figures| !figures.is_empty());
+    functions
 }
 
 /// The sum of a figure over all functions.

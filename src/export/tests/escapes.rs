@@ -91,6 +91,7 @@ fn no_file_has_an_active_character() {
                 Format::Perfetto => foreign::texts_of_pftrace(&profile, |text| {
                     assert_eq!(first_active(text).or(text.contains('\n').then(|| text.to_owned())), None, "{format:?}");
                 }),
+                Format::Heaptrack => assert_eq!(first_active(&foreign::heaptrack(&profile)), None, "{format:?}"),
                 _ => assert_eq!(first_active(&exported_text(format, &profile)), None, "{format:?}"),
             }
         }

@@ -23,6 +23,12 @@ pub(super) fn texts_of_pftrace(profile: &Profile, mut each: impl FnMut(&str)) {
     }
 }
 
+/// The text of heaptrack's format.
+pub(super) fn heaptrack(profile: &Profile) -> String {
+    let bytes = zstd::decode_all(exported(Format::Heaptrack, profile).as_slice()).expect("zstd");
+    String::from_utf8(bytes).expect("UTF-8").replace(env!("CARGO_PKG_VERSION"), "[version]")
+}
+
 /// 100,000 stacks of different depths, and a location of an inlined call in each.
 pub(super) fn many_stacks() -> Profile {
     let mut profile = sample_profile();
@@ -60,4 +66,36 @@ fn blocks_from_before_are_live_in_pftrace() {
         dumps.flat_map(|packet| packet.process_dumps).find(|dump| dump.heap_name == "libc.malloc").expect("a dump");
     let sample = end.samples.first().expect("a sample");
     assert_eq!([sample.self_allocated, sample.self_freed, sample.alloc_count, sample.free_count], [4096, 0, 4, 0]);
+}
+
+#[test]
+fn heaptrack_of_the_sample_profile() {
+    let mut profile = sample_profile();
+    profile.samples[2].allocated = amount(3, 193);
+    profile.samples[2].freed = amount(3, 193);
+    profile.samples[2].at_peak = amount(2, 128);
+    profile.samples[2].temporary = 1;
+    insta::assert_snapshot!(heaptrack(&profile));
+}
+
+#[test]
+fn heaptrack_takes_many_stacks() {
+    let text = heaptrack(&many_stacks());
+    assert_eq!(text.lines().filter(|line| line.starts_with("+ ")).count(), 1_000_000);
+}
+
+/// In builds for tests; a release build is about ten times as fast.
+#[test]
+fn more_blocks_than_can_be_told_singly_keep_their_bytes() {
+    let mut profile = sample_profile();
+    profile.samples.truncate(1);
+    profile.samples[0].allocated = amount(1 << 40, 1 << 50);
+    profile.samples[0].freed = amount((1 << 40) - 4, (1 << 50) - 4096);
+    let text = heaptrack(&profile);
+    let events = text.lines().filter(|line| line.starts_with("+ ")).count();
+    assert!((1 << 20..=(1 << 20) + 4).contains(&events), "{events}");
+    assert!(
+        text.contains("# there are too many blocks for single events: up to 1048576 are told as one"),
+        "{text:.300}"
+    );
 }
