@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// The schemas, in `proto/`: one package each.
-const SCHEMAS: [&str; 2] = ["profile.proto", "perfetto_trace.proto"];
+const SCHEMAS: [&str; 3] = ["profile.proto", "perfetto_trace.proto", "otlp_profiles.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");

@@ -12,6 +12,7 @@ mod junit;
 pub mod leaks;
 mod markdown;
 mod names;
+mod otlp;
 pub mod output;
 mod pftrace;
 mod pprof;
@@ -63,11 +64,13 @@ pub enum Format {
     Perfetto,
     /// heaptrack's format, compressed with zstd: what its GUI and `heaptrack_print` read.
     Heaptrack,
+    /// OpenTelemetry's profiles, which are alpha.
+    Otlp,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
@@ -80,6 +83,7 @@ impl Format {
         Self::Sarif,
         Self::Perfetto,
         Self::Heaptrack,
+        Self::Otlp,
     ];
 
     /// The name that `--format` takes: the end of the file name, without the leading dot.
@@ -97,6 +101,7 @@ impl Format {
             Self::Sarif => "sarif",
             Self::Perfetto => "pftrace",
             Self::Heaptrack => "heaptrack.zst",
+            Self::Otlp => "otlp.pb",
         }
     }
 
@@ -239,5 +244,6 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Sarif => sarif::write(&view, out),
         Format::Perfetto => pftrace::write(&view, out),
         Format::Heaptrack => heaptrack::write(&view, out),
+        Format::Otlp => otlp::write(&view, options, out),
     }
 }

@@ -1,6 +1,6 @@
 """Reads what heaptrace has written with the published message definitions, and prints figures as JSON.
 
-usage: python formats.py pftrace FILE
+usage: python formats.py pftrace|otlp FILE
 
 The answer is {"functions": {NAME: {FIGURE: NUMBER}}, ...}: sums by innermost function.
 """
@@ -109,7 +109,74 @@ def pftrace(path):
     }
 
 
-READERS = {"pftrace": pftrace}
+def otlp(path):
+    from opentelemetry.proto.profiles.v1development.profiles_pb2 import ProfilesData
+
+    data = ProfilesData()
+    with open(path, "rb") as file:
+        data.ParseFromString(file.read())
+    assert_known(data)
+    tables = data.dictionary
+    for field in tables.DESCRIPTOR.fields:
+        table = getattr(tables, field.name)
+        empty = table[0] if field.name == "string_table" else table[0].SerializeToString()
+        assert not empty, f"{field.name} must begin with an empty entry"
+        entries = [entry if isinstance(entry, str) else entry.SerializeToString() for entry in table]
+        assert len(entries) == len(set(entries)), f"{field.name} has the same entry twice"
+    strings = tables.string_table
+
+    def value_of(value):
+        kind = value.WhichOneof("value")
+        return [value_of(item) for item in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+
+    def attributes(message):
+        entries = [tables.attribute_table[index] for index in message.attribute_indices]
+        assert len({entry.key_strindex for entry in entries}) == len(entries), "a key twice"
+        return {strings[entry.key_strindex]: value_of(entry.value) for entry in entries}
+
+    def unpacked(location):
+        assert location.lines and all(0 < line.function_index for line in location.lines)
+        return [strings[tables.function_table[line.function_index].name_strindex] for line in location.lines]
+
+    names = {"alloc": "allocated", "inuse": "live", "peak": "peak", "space": "bytes", "objects": "objects"}
+    functions, threads, order = collections.defaultdict(collections.Counter), set(), []
+    (resource,) = data.resource_profiles
+    (scope,) = resource.scope_profiles
+    ids = set()
+    for profile in scope.profiles:
+        kind, unit = strings[profile.sample_type.type_strindex], strings[profile.sample_type.unit_strindex]
+        assert unit == {"space": "bytes", "objects": "count"}[kind.split("_")[1]]
+        order.append(kind)
+        assert strings[profile.period_type.type_strindex] == "space" and profile.period == 1
+        assert len(profile.profile_id) == 16 and profile.profile_id not in ids
+        ids.add(profile.profile_id)
+        identities = set()
+        for sample in profile.samples:
+            identity = (sample.stack_index, tuple(sorted(sample.attribute_indices)))
+            assert identity not in identities and sample.stack_index > 0
+            identities.add(identity)
+            threads.update(filter(None, [attributes(sample).get("thread.name")]))
+            stack = tables.stack_table[sample.stack_index]
+            leaf = unpacked(tables.location_table[stack.location_indices[0]])[0]
+            (value,) = sample.values
+            functions[leaf]["_".join(names[part] for part in kind.split("_"))] += value
+    mappings = {
+        strings[mapping.filename_strindex]: attributes(mapping).get("process.executable.build_id.gnu")
+        for mapping in tables.mapping_table[1:]
+    }
+    return {
+        "functions": functions,
+        "order": order,
+        "threads": sorted(threads),
+        "mappings": mappings,
+        "time": scope.profiles[0].time_unix_nano,
+        "duration": scope.profiles[0].duration_nano,
+        "comments": attributes(scope.profiles[0])["pprof.profile.comment"],
+        "resource": {entry.key: value_of(entry.value) for entry in resource.resource.attributes},
+    }
+
+
+READERS = {"pftrace": pftrace, "otlp": otlp}
 
 if __name__ == "__main__":
     json.dump(READERS[sys.argv[1]](sys.argv[2]), sys.stdout)

@@ -307,7 +307,7 @@ fn escape(name: &str) -> String {
 }
 
 /// What was done, and what `heaptrace merge` has to know: `session`, `part`, `last`.
-fn comments(profile: &Profile, last: bool) -> Vec<String> {
+pub(super) fn comments(profile: &Profile, last: bool) -> Vec<String> {
     let meta = &profile.meta;
     let mut comments = vec![
         format!("heaptrace {}", env!("CARGO_PKG_VERSION")),

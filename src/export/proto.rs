@@ -11,3 +11,8 @@ pub mod perfetto {
 
     include!(concat!(env!("OUT_DIR"), "/perfetto.protos.rs"));
 }
+
+/// OpenTelemetry's format of profiles, from `proto/otlp_profiles.proto`.
+pub mod otlp {
+    include!(concat!(env!("OUT_DIR"), "/opentelemetry.proto.profiles.v1development.rs"));
+}

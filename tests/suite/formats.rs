@@ -141,17 +141,46 @@ fn heaptrack_print_has_the_figures_of_the_report() {
     }
 }
 
+#[test]
+fn otlp_has_the_figures_of_the_report() {
+    for fixture in ["peak", "sites", "threads"] {
+        let (traced, path) = traced(fixture, "otlp.pb");
+        let report = &traced.report;
+        let read = read_format("otlp", &path);
+        let functions = by_function(&read);
+        assert_eq!(functions, only(of_report(report), &BLOCKS), "{fixture}");
+        assert_eq!(sum(&functions, "allocated_objects"), report.total("allocations"));
+        assert_eq!(sum(&functions, "peak_bytes"), report.total("peak_bytes"));
+        assert_eq!(read["order"][0], "peak_space");
+        assert_eq!(read["duration"], report.0["duration_ns"]);
+        let resource = &read["resource"];
+        assert_eq!(resource["service.name"], fixture);
+        assert_eq!(resource["process.pid"], report.0["pid"]);
+        assert_eq!(resource["process.command_args"], report.0["command"]);
+        let program = report.list("/modules").first().unwrap();
+        assert_eq!(read["mappings"][program["path"].as_str().unwrap()], program["build_id"], "{}", read["mappings"]);
+        assert!(read["comments"].as_array().unwrap().contains(&"last=true".into()), "{}", read["comments"]);
+        assert!(!read["threads"].as_array().unwrap().is_empty());
+    }
+}
+
 /// A process that is attached to, and lives on.
 #[test]
 fn formats_of_an_attach() {
     let victim = Program::fixture("victim").args(["2"]);
     let (victim, pid) = start_victim(&victim);
     let tracer = Program::new("/bin/true");
-    let path = tracer.outside("other.pftrace");
-    let options = ["--duration", "300ms", "-o", path.to_str().unwrap()];
+    let paths = ["pftrace", "otlp.pb", "heaptrack.zst"].map(|suffix| tracer.outside(&format!("other.{suffix}")));
+    let mut options = vec!["--duration", "300ms"];
+    options.extend(paths.iter().flat_map(|path| ["-o", path.to_str().unwrap()]));
     let traced = tracer.collect(tracer.start_attached(&options, pid).wait().success());
-    let read = read_format("pftrace", &path);
-    assert_eq!(by_function(&read), only(of_report(&traced.report), &BLOCKS));
-    assert_eq!(read["heaps"]["libc.malloc"]["from_startup"], false);
+    let report = only(of_report(&traced.report), &BLOCKS);
+    let perfetto = read_format("pftrace", &paths[0]);
+    assert_eq!(by_function(&perfetto), report);
+    assert_eq!(perfetto["heaps"]["libc.malloc"]["from_startup"], false);
+    let otlp = read_format("otlp", &paths[1]);
+    assert_eq!(by_function(&otlp), report);
+    assert_eq!(otlp["order"][0], "inuse_space", "it lives on");
+    assert_eq!(heaptrack_totals(&paths[2])[0], traced.report.total("allocations").to_string());
     assert_victim_well(victim, pid);
 }

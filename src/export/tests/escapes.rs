@@ -88,7 +88,7 @@ fn no_file_has_an_active_character() {
                         assert_eq!(first_active(&text).or(text.contains('\n').then_some(text)), None, "{format:?}");
                     }
                 }
-                Format::Perfetto => foreign::texts_of_pftrace(&profile, |text| {
+                Format::Perfetto | Format::Otlp => foreign::texts(format, &profile, |text| {
                     assert_eq!(first_active(text).or(text.contains('\n').then(|| text.to_owned())), None, "{format:?}");
                 }),
                 Format::Heaptrack => assert_eq!(first_active(&foreign::heaptrack(&profile)), None, "{format:?}"),

@@ -1,15 +1,24 @@
 //! The formats of other tools, as far as that can be said without the tools.
 
 use super::*;
-use crate::export::proto::perfetto;
+use crate::export::proto::{otlp, perfetto};
 use prost::Message;
 
 fn pftrace(profile: &Profile) -> perfetto::Trace {
     perfetto::Trace::decode(exported(Format::Perfetto, profile).as_slice()).expect("a trace")
 }
 
-/// Calls `each` with all texts of a trace.
-pub(super) fn texts_of_pftrace(profile: &Profile, mut each: impl FnMut(&str)) {
+/// Calls `each` with all texts of a trace, or of OpenTelemetry's profiles.
+pub(super) fn texts(format: Format, profile: &Profile, mut each: impl FnMut(&str)) {
+    if format == Format::Otlp {
+        let data = otlp::ProfilesData::decode(exported(format, profile).as_slice()).expect("profiles");
+        let dictionary = data.dictionary.expect("a dictionary");
+        dictionary.string_table.iter().for_each(|text| each(text));
+        let resources = data.resource_profiles.into_iter().filter_map(|profiles| profiles.resource);
+        let of_resources = resources.flat_map(|resource| resource.attributes).filter_map(|attribute| attribute.value);
+        let values = dictionary.attribute_table.into_iter().filter_map(|attribute| attribute.value).chain(of_resources);
+        return values.for_each(|value| texts_of_value(value, &mut each));
+    }
     for packet in pftrace(profile).packet {
         let interned = packet.interned_data.unwrap_or_default();
         for text in [interned.function_names, interned.mapping_paths, interned.source_paths].concat() {
@@ -20,6 +29,16 @@ pub(super) fn texts_of_pftrace(profile: &Profile, mut each: impl FnMut(&str)) {
         let process = track.process.unwrap_or_default();
         process.cmdline.iter().for_each(|word| each(word));
         each(&process.process_name);
+    }
+}
+
+fn texts_of_value(value: otlp::AnyValue, each: &mut dyn FnMut(&str)) {
+    match value.value {
+        Some(otlp::any_value::Value::StringValue(text)) => each(&text),
+        Some(otlp::any_value::Value::ArrayValue(array)) => {
+            array.values.into_iter().for_each(|value| texts_of_value(value, each));
+        }
+        _ => {}
     }
 }
 
@@ -98,4 +117,12 @@ fn more_blocks_than_can_be_told_singly_keep_their_bytes() {
         text.contains("# there are too many blocks for single events: up to 1048576 are told as one"),
         "{text:.300}"
     );
+}
+
+#[test]
+fn otlp_takes_many_stacks() {
+    let data = otlp::ProfilesData::decode(exported(Format::Otlp, &many_stacks()).as_slice()).expect("profiles");
+    assert_eq!(data.dictionary.expect("a dictionary").stack_table.len(), 100_001);
+    let profiles = &data.resource_profiles[0].scope_profiles[0].profiles;
+    assert!(profiles.iter().all(|profile| profile.samples.len() == 100_000));
 }
