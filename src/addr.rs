@@ -96,6 +96,16 @@ pub struct TaskId {
     pub serial: u32,
 }
 
+/// A process of the session. The kernel reuses process ids; the number, given by us in the order in which processes came to be, is never
+/// reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProcessId {
+    /// Process id in heaptrace's pid namespace.
+    pub pid: i32,
+    /// Unique in a session; from 0 on.
+    pub number: u32,
+}
+
 /// A program image of a process: what it is from its start, a fork or an exec to the next exec or its end. Unique in a session,
 /// from 0 on. A [`StackId`] means something in its image only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

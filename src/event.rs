@@ -3,22 +3,29 @@
 //! Everything that changes a reader's state is an event, also what could not be seen: a recorded stream, read again from its
 //! beginning, gives the same heap model, byte for byte.
 
+mod definition;
 #[cfg(any(test, debug_assertions))]
 mod log;
 mod mark;
 
-use crate::addr::{Addr, FunctionId, ImageId, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::Family;
+pub use definition::{Definition, ModuleDefinition, ProcessDefinition};
 #[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
 pub use mark::MarkName;
+
+/// Events' times are multiples of so many nanoseconds: finer ones would say nothing, as a stop alone takes ten times as long, and fill a
+/// trace with noise.
+pub const TICK_NS: u64 = 1000;
 
 /// One entry of a process's stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     /// Its place in the stream of its process: 0, 1, 2, … without gaps. A forked child has a stream of its own.
     pub seq: u64,
-    /// Nanoseconds since the session began: one clock for all processes. Never less than that of the event before.
+    /// Nanoseconds since the session began, in steps of [`TICK_NS`]: one clock for all processes. Never less than that of the event
+    /// before.
     pub time_ns: u64,
     /// What happened.
     pub kind: EventKind,
@@ -197,7 +204,13 @@ pub trait EventSink: std::fmt::Debug {
     /// Takes the next event.
     fn take(&mut self, event: &Event);
 
-    /// The reader of a child that is forked at this place of the stream; the child's first event, [`EventKind::Forked`], comes to that
-    /// one. None if children are not read.
-    fn fork(&self) -> Option<Box<dyn EventSink>>;
+    /// Takes what the events that follow refer to.
+    fn define(&mut self, _: &Definition<'_>) {}
+
+    /// Takes the bytes that are live, after each event.
+    fn note_live(&mut self, _time_ns: u64, _bytes: u64) {}
+
+    /// The reader of a `child` that is forked at this place of the stream; the child's first event, [`EventKind::Forked`], comes to
+    /// that one. None if children are not read.
+    fn fork(&self, child: ProcessId) -> Option<Box<dyn EventSink>>;
 }

@@ -31,7 +31,7 @@ impl Amount {
 }
 
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names of report.json, explained in cli.md")]
 pub struct Totals {
     pub allocations: u64,

@@ -15,7 +15,7 @@ mod recent;
 mod sites;
 mod timeline;
 
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 use crate::sampling;
@@ -174,7 +174,7 @@ impl EventSink for HeapModel {
         self.apply(event);
     }
 
-    fn fork(&self) -> Option<Box<dyn EventSink>> {
+    fn fork(&self, _: ProcessId) -> Option<Box<dyn EventSink>> {
         Some(Box::new(self.clone()))
     }
 }

@@ -67,6 +67,7 @@ mod progress;
 mod sampling;
 mod session;
 mod symbols;
+mod trace;
 mod tracer;
 mod unwinder;
 
@@ -112,6 +113,17 @@ pub mod internal {
         pub use crate::event::{Call, Event, EventKind, MarkName, Preexisting};
         pub use crate::heapmodel::HeapModel;
         pub use crate::unwinder::{Frame, StackTable};
+    }
+
+    pub mod trace {
+        pub use crate::addr::{FunctionId, ImageId, ProcessId, StackId, TaskId};
+        pub use crate::allocators::Family;
+        pub use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting, TICK_NS};
+        pub use crate::trace::{
+            FORMAT, TraceMode, fxt, metadata, process_koid, process_of, recorder, task_of, thread_koid, vocabulary,
+            writer,
+        };
+        pub use crate::unwinder::StackNode;
     }
 
     pub mod maps {

@@ -5,7 +5,7 @@
 
 use crate::addr::{Addr, ModuleId};
 use crate::sampling;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -30,7 +30,7 @@ pub enum Mode {
 }
 
 /// How the program ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// By exit, with this status (0–255).
@@ -98,7 +98,7 @@ pub struct Meta {
 
 /// How much memory a process had resident at most, as the kernel tells it (`VmHWM` of proc(5)): from the start of its last image
 /// on, also before an attach.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resident {
     /// In bytes.
     pub peak_bytes: u64,
@@ -119,7 +119,7 @@ impl Resident {
 }
 
 /// What the tracing cost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Wall time of the traced span, ns.
     pub wall_ns: u64,
@@ -147,7 +147,7 @@ pub struct Cost {
 }
 
 /// What the cost of tracing depends on; it decides which advice helps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Conditions {
     /// Whether stacks were walked at frees, too.
     pub free_stacks: bool,
@@ -227,7 +227,7 @@ pub struct ModuleInfo {
 }
 
 /// What kinds of debug information resolved a module's frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SymbolStatus {
     /// At least one function name was resolved.
     pub functions: bool,
@@ -348,7 +348,7 @@ impl Profile {
 }
 
 /// An earlier image of the process, replaced by exec.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Image {
     /// The process, as one profile may be of several.
     pub pid: i32,
@@ -368,7 +368,7 @@ impl Image {
 }
 
 /// Children of the process.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Children {
     /// Traced to their end.
     pub followed: u64,

@@ -150,6 +150,7 @@ impl Profiler {
             follow: false,
             selection: Selection::default(),
             profile_each: true,
+            trace: None,
         };
         let trace = move || session::trace(target, settings, &Arc::new(Control::new(false)), Arc::default());
         let tracer = std::thread::Builder::new().name("tracer".to_owned()).spawn(trace).map_err(Failure::Thread)?;

@@ -40,5 +40,6 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         follow: options.follow,
         selection: options.selection.clone(),
         profile_each: true,
+        trace: None,
     })
 }

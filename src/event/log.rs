@@ -1,6 +1,7 @@
 //! A stream kept in memory, to be read again.
 
 use super::{Event, EventSink};
+use crate::addr::ProcessId;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -42,7 +43,7 @@ impl EventSink for EventLog {
     }
 
     /// None: whoever wants to read a child's log asks for it by [`Self::of_child`].
-    fn fork(&self) -> Option<Box<dyn EventSink>> {
+    fn fork(&self, _: ProcessId) -> Option<Box<dyn EventSink>> {
         None
     }
 }

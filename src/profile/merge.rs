@@ -11,6 +11,7 @@ use super::{
 };
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use std::hash::Hash;
 use std::path::PathBuf;
 
@@ -66,7 +67,7 @@ struct OwnTimeline {
 }
 
 /// What a process's profile does not say of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Origin {
     /// When it began, in nanoseconds since tracing did. The times in its profile count from then.
     pub start_ns: u64,

@@ -33,7 +33,7 @@ impl Session {
     /// If the program can't be executed or the process can't be traced. A program has run no instruction of its own then.
     pub(super) fn start(
         target: Target,
-        settings: Settings,
+        mut settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
     ) -> Result<Self, SessionError> {
@@ -48,6 +48,8 @@ impl Session {
             max_depth: settings.max_depth,
             progress: Arc::clone(&progress),
             next_image: Arc::default(),
+            next_process: Arc::default(),
+            trace: settings.trace.take(),
         };
         let common = Common {
             settings: Arc::new(settings),
@@ -58,7 +60,6 @@ impl Session {
             observers,
             serials: Arc::default(),
             attached: matches!(target, Target::Attach { .. }),
-            numbers: Arc::default(),
             objects: SharedObjects::default(),
         };
         match target {
@@ -122,7 +123,7 @@ impl Session {
             return Err(SessionError::Not64Bit { what: program.name().to_owned() });
         }
         let space = AddressSpace::open(child.pid, child.pid, settings.guardian.as_ref(), &common.objects)?;
-        let mut process = Process::new(child.pid, common.new_observer(Preexisting::None), space, &common);
+        let mut process = Process::new(child.pid, common.new_observer(child.pid, Preexisting::None), space, &common);
         process.affinity = affinity;
         let mut session = Self::new(process, common);
         session.add_task(session.first, child.pid, Role::Thread);
@@ -150,7 +151,7 @@ impl Session {
             None => (pid, open(pid)?),
         };
         let sharers = seize::seize_sharers(pid, live)?;
-        let mut process = Process::new(pid, common.new_observer(Preexisting::Unknown), space, &common);
+        let mut process = Process::new(pid, common.new_observer(pid, Preexisting::Unknown), space, &common);
         process.warnings.extend(repaired.map(describe_repair));
         let mut session = Self::new(process, common);
         for (seized, role) in [(threads, Role::Thread), (sharers, Role::VmSharer)] {
@@ -216,6 +217,7 @@ impl Process {
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
         self.describe_image(self.pid);
         self.select_image(live);
+        self.define_image();
         self.note_trap_action(live);
         self.space.set_probing(Probing::None, &self.settings.table)?;
         self.refresh_modules(live);

@@ -189,7 +189,7 @@ impl Process {
         let among_threads = self.tasks.len() > 1;
         let observer = match (serial(&self.tasks, parent), serial(&tasks, tid)) {
             (Some(parent), Some(child)) => self.observer.fork(parent, child, among_threads),
-            _ => common.new_observer(Preexisting::Unknown),
+            _ => common.new_observer(tid, Preexisting::Unknown),
         };
         let mut copy = Self::new(tid, observer, space, common);
         copy.tasks = tasks;
@@ -202,6 +202,7 @@ impl Process {
         copy.identity.command.clone_from(&self.identity.command);
         copy.identity.thread_names.clone_from(&self.identity.thread_names);
         copy.signals.trap_mask = self.signals.trap_mask.of_forked(parent, tid);
+        copy.define_image();
         copy.inherit_sigtrap_fallback(self, child)?;
         self.children.followed += 1;
         Ok(copy)

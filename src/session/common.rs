@@ -9,7 +9,7 @@ use crate::tracer::control::Control;
 use crate::tracer::libunwind::Libunwind;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 /// See the module's head.
@@ -21,7 +21,6 @@ pub(super) struct Common {
     pub(super) libunwind: Option<Rc<Libunwind>>,
     pub(super) began: Instant,
     pub(super) attached: bool,
-    pub(super) numbers: Arc<AtomicU64>,
     pub(super) objects: SharedObjects,
     pub(super) observers: Shared,
     /// The latest serial number that a task of any process has been given.
@@ -29,13 +28,8 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// The observer of a process that tracing begins with, or that begins with an image of its own.
-    pub(super) fn new_observer(&self, preexisting: Preexisting) -> Observer {
-        Observer::new(&self.observers, preexisting, self.control.is_paused())
-    }
-
-    /// The place of the next process in the order of all.
-    pub(super) fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    /// The observer of the process `pid`, which tracing begins with, or which begins with an image of its own.
+    pub(super) fn new_observer(&self, pid: i32, preexisting: Preexisting) -> Observer {
+        Observer::new(&self.observers, pid, preexisting, self.control.is_paused())
     }
 }

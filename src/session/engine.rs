@@ -5,7 +5,7 @@ use crate::addr::{Addr, StackId, TaskId};
 use crate::allocators::Family;
 use crate::calls::{CallContext, Entry, Return};
 use crate::event::EventKind;
-use crate::unwinder::Unwound;
+use crate::unwinder::{StackTable, Unwound};
 
 /// What an engine saw.
 pub(super) enum EngineReport<'a> {
@@ -40,6 +40,10 @@ pub(super) enum EngineReply {
 pub(super) trait EntryContext: CallContext {
     /// The stack at the entry. None if it can't be walked, as the thread is gone: the entry then counts as never seen.
     fn stack(&mut self) -> Option<Unwound>;
+    /// All stacks of the image, for those who keep a copy.
+    fn stacks(&self) -> Option<&StackTable> {
+        None
+    }
     /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
 }

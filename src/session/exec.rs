@@ -5,7 +5,7 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
-use crate::event::Preexisting;
+use crate::event::{Definition, Preexisting, ProcessDefinition};
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
 use crate::session::signalstate::FallbackState;
@@ -62,7 +62,7 @@ impl Session {
             self.stops.forget(old);
         }
         let parent = process.pid;
-        let mut child = Process::new(tid, self.common.new_observer(Preexisting::None), space, &self.common);
+        let mut child = Process::new(tid, self.common.new_observer(tid, Preexisting::None), space, &self.common);
         child.identity.parent = Some(parent);
         child.hold_probes_back();
         child.begin_image(tid);
@@ -177,6 +177,7 @@ impl Process {
         self.describe_image(tid);
         self.note_trap_action(tid);
         self.select_image(tid);
+        self.define_image();
         self.apply_probing();
         self.refresh_modules(tid);
     }
@@ -185,6 +186,16 @@ impl Process {
     pub(super) fn select_image(&mut self, tid: i32) {
         let executable = procfs::executable(tid).unwrap_or_default();
         self.identity.selected = self.settings.selection.takes(&executable, &self.identity.program);
+    }
+
+    /// Tells the readers of the process's events what it is now.
+    pub(super) fn define_image(&mut self) {
+        self.observer.define(&Definition::Process(ProcessDefinition {
+            parent: self.identity.parent,
+            program: &self.identity.program,
+            command: &self.identity.command,
+            cwd: &self.identity.cwd,
+        }));
     }
 
     /// Notes name and command line of the current image.

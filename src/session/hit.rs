@@ -15,7 +15,7 @@ use crate::session::space::{ANNOTATION_TAG, AddressSpace, EXIT_TAG, OriginalMemo
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
-use crate::unwinder::Unwound;
+use crate::unwinder::{StackTable, Unwound};
 use std::ops::ControlFlow;
 
 const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as others share it or it is \
@@ -215,6 +215,10 @@ impl EntryContext for EntryStack<'_> {
                 None
             }
         }
+    }
+
+    fn stacks(&self) -> Option<&StackTable> {
+        Some(self.space.unwinder.stacks())
     }
 
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)> {

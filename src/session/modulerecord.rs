@@ -1,6 +1,7 @@
 //! A module of a program, as it is remembered after the program has ended.
 
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
+use crate::event::ModuleDefinition;
 use crate::symbols::{FileVersion, ModuleMemory};
 use std::fs::File;
 use std::path::PathBuf;
@@ -33,4 +34,21 @@ pub struct ModuleRecord {
     pub is_program: bool,
     /// The allocator functions probed in it.
     pub probed: Vec<FunctionId>,
+}
+
+impl ModuleRecord {
+    /// What readers of events are told of it.
+    pub(super) fn definition(&self) -> ModuleDefinition<'_> {
+        ModuleDefinition {
+            id: self.id,
+            path: &self.path,
+            build_id: self.build_id.as_deref(),
+            start: self.start,
+            end: self.end,
+            file_offset: self.file_offset,
+            bias: self.bias,
+            is_program: self.is_program,
+            probed: &self.probed,
+        }
+    }
 }

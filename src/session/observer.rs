@@ -4,14 +4,16 @@
 //! which the heap model is the first. It knows neither ptrace nor breakpoints.
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
-use crate::addr::{Addr, ImageId, StackId, TaskId};
+use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Kind};
 use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
-use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
+use crate::event::{Definition, Event, EventKind, EventSink, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::HeapModel;
 use crate::progress::Progress;
 use crate::sampling::Sampler;
-use crate::unwinder::Quality;
+use crate::session::modulerecord::ModuleRecord;
+use crate::trace::recorder::Recorder;
+use crate::unwinder::{Quality, StackTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -28,9 +30,17 @@ pub(super) struct Shared {
     pub(super) max_depth: u32,
     pub(super) progress: Arc<Progress>,
     pub(super) next_image: Arc<AtomicU32>,
+    pub(super) next_process: Arc<AtomicU32>,
+    /// Where all streams are written to, if they are.
+    pub(super) trace: Option<Recorder>,
 }
 
 impl Shared {
+    /// The process `pid`, as the next in the order of all.
+    fn next_process(&self, pid: i32) -> ProcessId {
+        ProcessId { pid, number: self.next_process.fetch_add(1, Ordering::Relaxed) }
+    }
+
     fn next_image(&self) -> ImageId {
         ImageId(self.next_image.fetch_add(1, Ordering::Relaxed))
     }
@@ -44,6 +54,7 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct Observer {
     shared: Shared,
+    process: ProcessId,
     calls: Calls,
     /// Chooses which blocks are recorded; None: all.
     sampler: Option<Sampler>,
@@ -63,6 +74,9 @@ struct Stream {
     model: HeapModel,
     readers: Vec<Box<dyn EventSink>>,
     next_seq: u64,
+    /// So many nodes of stacks, and modules, of this image were told to the readers.
+    told_nodes: u32,
+    told_modules: usize,
     #[cfg(debug_assertions)]
     log: Option<crate::event::EventLog>,
 }
@@ -74,6 +88,21 @@ impl Stream {
         self.model.apply(&event);
         for reader in &mut self.readers {
             reader.take(&event);
+            reader.note_live(time_ns, self.model.live_bytes());
+        }
+    }
+
+    fn define(&mut self, definition: &Definition<'_>) {
+        for reader in &mut self.readers {
+            reader.define(definition);
+        }
+    }
+
+    /// Tells the readers of stacks that are new.
+    fn define_stacks(&mut self, stacks: &StackTable) {
+        for (id, node) in stacks.nodes_from(self.told_nodes) {
+            self.define(&Definition::Stack { id, node });
+            self.told_nodes = id.0 + 1;
         }
     }
 }
@@ -86,16 +115,20 @@ struct Pause {
 }
 
 impl Observer {
-    /// Of a process that tracing begins with, or that begins with an image of its own. `paused`: it begins in a pause.
-    pub(super) fn new(shared: &Shared, preexisting: Preexisting, paused: bool) -> Self {
+    /// Of the process `pid`, which tracing begins with, or which begins with an image of its own. `paused`: it begins in a pause.
+    pub(super) fn new(shared: &Shared, pid: i32, preexisting: Preexisting, paused: bool) -> Self {
+        let process = shared.next_process(pid);
         let mut observer = Self {
             shared: shared.clone(),
+            process,
             calls: Calls::new(),
             sampler: shared.sampler(),
             stream: Stream {
                 model: HeapModel::default(),
-                readers: Vec::new(),
+                readers: shared.trace.iter().map(|trace| trace.reader(process)).collect(),
                 next_seq: 0,
+                told_nodes: 0,
+                told_modules: 0,
                 #[cfg(debug_assertions)]
                 log: None,
             },
@@ -115,14 +148,18 @@ impl Observer {
 
     /// Of a forked child, whose only thread `child` is a copy of `parent`. `among_threads`: the parent had others.
     pub(super) fn fork(&self, parent: TaskId, child: TaskId, among_threads: bool) -> Self {
+        let process = self.shared.next_process(child.tid);
         let mut observer = Self {
             shared: self.shared.clone(),
+            process,
             calls: self.calls.fork(parent, child),
             sampler: self.shared.sampler(),
             stream: Stream {
                 model: self.model().clone(),
-                readers: self.stream.readers.iter().filter_map(|reader| reader.fork()).collect(),
+                readers: self.stream.readers.iter().filter_map(|reader| reader.fork(process)).collect(),
                 next_seq: 0,
+                told_nodes: self.stream.told_nodes,
+                told_modules: self.stream.told_modules,
                 #[cfg(debug_assertions)]
                 log: None,
             },
@@ -144,6 +181,7 @@ impl Observer {
     pub(super) fn exec(&mut self) {
         self.calls = Calls::new();
         self.inherited_bytes = 0;
+        (self.stream.told_nodes, self.stream.told_modules) = (0, 0);
         let image = self.shared.next_image();
         self.tell(EventKind::Exec { image });
     }
@@ -155,6 +193,27 @@ impl Observer {
     )]
     fn add_reader(&mut self, reader: Box<dyn EventSink>) {
         self.stream.readers.push(reader);
+    }
+
+    /// Tells the readers what the process is, or what belongs to it.
+    pub(super) fn define(&mut self, definition: &Definition<'_>) {
+        self.stream.define(definition);
+    }
+
+    /// Tells the readers of the modules that are new among all of the image.
+    pub(super) fn define_modules(&mut self, modules: &[ModuleRecord]) {
+        if self.stream.readers.is_empty() {
+            return;
+        }
+        for module in modules.iter().skip(self.stream.told_modules) {
+            self.stream.define(&Definition::Module(module.definition()));
+        }
+        self.stream.told_modules = modules.len();
+    }
+
+    /// Which process of the session it is.
+    pub(super) const fn process(&self) -> ProcessId {
+        self.process
     }
 
     /// Takes what an engine saw.
@@ -239,6 +298,11 @@ impl Observer {
                     let cut = unwound.depth >= shared.max_depth;
                     stream.tell(time_ns, EventKind::Missed(Missed::OuterFrames { cut }));
                 }
+            }
+            if !stream.readers.is_empty()
+                && let Some(stacks) = context.stacks()
+            {
+                stream.define_stacks(stacks);
             }
             unwound.stack
         };
@@ -342,7 +406,9 @@ impl Observer {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let elapsed = self.shared.began.elapsed();
+        let part = u64::from(elapsed.subsec_nanos()) / TICK_NS * TICK_NS;
+        elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(part)
     }
 
     fn count_event(&mut self) {

@@ -74,7 +74,7 @@ impl Process {
             pid,
             identity: Identity {
                 parent: None,
-                number: common.next_number(),
+                number: u64::from(observer.process().number),
                 attached: common.attached,
                 began: common.began,
                 started_at: SystemTime::now(),
@@ -261,6 +261,7 @@ impl Process {
             Err(error) if error.is_out_of_reach() => {}
             Err(error) => self.warn_once(error.to_string()),
         }
+        self.observer.define_modules(self.space.records().1);
     }
 
     pub(super) fn warn_once(&mut self, warning: String) {

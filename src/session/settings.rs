@@ -5,6 +5,7 @@ use crate::allocators::AllocatorTable;
 use crate::glob::Selection;
 use crate::leaks::ScanOptions;
 use crate::symbols::Search;
+use crate::trace::recorder::Recorder;
 use crate::tracer::control::SignalMask;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::launch::Program;
@@ -60,4 +61,6 @@ pub struct Settings {
     pub selection: Selection,
     /// Whether a profile of each process is wanted, rather than only one of all.
     pub profile_each: bool,
+    /// Where all events are written to, if they are.
+    pub trace: Option<Recorder>,
 }

@@ -105,6 +105,18 @@ impl<T: Copy + Default> Chunked<T> {
     }
 }
 
+/// A node of a [`StackTable`] as it is kept: one frame, or what stands for the end of a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StackNode {
+    /// The stack without it.
+    pub parent: StackId,
+    /// The address in bits 0 to 56 (sign-extended), and flags: 57 it is a return address, 58 it or one further in was guessed, 59 it is no
+    /// frame but the end of the walk, 60 with 59: the walk was cut off.
+    pub word: u64,
+    /// The module that the address lies in.
+    pub module: ModuleId,
+}
+
 /// All stacks seen in one process.
 ///
 /// A stack is identified by addresses, their modules and how its frames were found; two walks of the same call chain
@@ -199,6 +211,23 @@ impl StackTable {
             }
         }
         ids
+    }
+
+    /// The nodes from the id `first` on, each with its own, in the order in which they came: parents first. (The empty stack has none.)
+    pub fn nodes_from(&self, first: u32) -> impl Iterator<Item = (StackId, StackNode)> {
+        let end = u32::try_from(self.nodes.len).unwrap_or(u32::MAX);
+        (first.max(1)..end).map(|id| {
+            let node = self.node(StackId(id));
+            let (word, module) = (node.word(), ModuleId(node.module));
+            (StackId(id), StackNode { parent: StackId(node.parent), word, module })
+        })
+    }
+
+    /// The stack that `node` makes of its parent. A table that gets the nodes of another one in their order ([`Self::nodes_from`])
+    /// has them under the same ids. A parent that is not there counts as the empty stack.
+    pub fn insert(&mut self, node: StackNode) -> StackId {
+        let parent = if (node.parent.0 as usize) < self.nodes.len { node.parent } else { StackId::EMPTY };
+        self.intern(parent, node.word, node.module)
     }
 
     /// The number of frames of `stack`.
@@ -343,6 +372,28 @@ mod tests {
             let grown = kept.child(new, frame(0x1234), false);
             assert_eq!(kept.parent(grown), Some(new));
         }
+    }
+
+    #[test]
+    fn a_table_of_another_one_s_nodes_has_the_same_ids() {
+        let mut table = StackTable::new();
+        for n in 0..20_000u64 {
+            let inner = table.child(StackId::EMPTY, frame(0x1000 + n % 300), n % 7 == 0);
+            let stack = table.child(inner, frame(n * n % 977), false);
+            if n % 11 == 0 {
+                table.truncated(stack);
+            }
+        }
+        assert_eq!(StackTable::new().nodes_from(0).count(), 0);
+        let mut copy = StackTable::new();
+        for (id, node) in table.nodes_from(0) {
+            assert_eq!(copy.insert(node), id);
+        }
+        assert_eq!(copy.nodes.len, table.nodes.len);
+        assert!(copy.nodes_from(0).eq(table.nodes_from(0)));
+        let last = u32::try_from(table.nodes.len).unwrap() - 1;
+        assert_eq!(table.nodes_from(last).map(|(id, _)| id).collect::<Vec<_>>(), [StackId(last)]);
+        assert_eq!(copy.frames(StackId(last)), table.frames(StackId(last)));
     }
 
     #[test]

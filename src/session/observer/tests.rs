@@ -1,5 +1,5 @@
 use super::*;
-use crate::addr::{FunctionId, ModuleId};
+use crate::addr::{FunctionId, ModuleId, ProcessId};
 use crate::allocators::Family;
 use crate::calls::{CallContext, Return, Returned};
 use crate::unwinder::Unwound;
@@ -22,7 +22,7 @@ impl EventSink for Reader {
         self.events.borrow_mut().push(*event);
     }
 
-    fn fork(&self) -> Option<Box<dyn EventSink>> {
+    fn fork(&self, _: ProcessId) -> Option<Box<dyn EventSink>> {
         Some(Box::new(Self { events: Rc::clone(&self.child), child: Rc::default() }))
     }
 }
@@ -67,8 +67,10 @@ impl Thread {
             max_depth: 64,
             progress: Arc::default(),
             next_image: Arc::default(),
+            next_process: Arc::default(),
+            trace: None,
         };
-        let mut observer = Observer::new(&shared, preexisting, paused);
+        let mut observer = Observer::new(&shared, 7, preexisting, paused);
         let reader = Reader::default();
         observer.add_reader(Box::new(reader.clone()));
         Self { observer, reader }

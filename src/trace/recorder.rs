@@ -1,0 +1,472 @@
+//! The writer as a reader of each process's stream: what processes have in common lies in one [`TraceWriter`].
+
+use super::fxt::{argument, event_type};
+use super::metadata::{End, FilePath, Module, Names, Process};
+use super::process_koid;
+use super::vocabulary::Word;
+use super::writer::{EventRecord, TraceWriter, Written, pack};
+use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
+use crate::event::{Call, Definition, Event, EventKind, EventSink, Missed, ModuleDefinition, Preexisting};
+use crate::unwinder::StackNode;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Live bytes are told so often at most, in nanoseconds.
+const LIVE_EVERY_NS: u64 = 1_000_000;
+
+/// The trace of a session: hands out the readers of its processes. A clone is the same trace.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    writer: Arc<Mutex<TraceWriter>>,
+    circular: bool,
+    free_stacks: bool,
+}
+
+impl Recorder {
+    /// Records with this writer. `circular`: segments are overwritten, so that each has to tell all that it needs. `free_stacks`: frees
+    /// come with their stacks.
+    pub fn new(writer: TraceWriter, circular: bool, free_stacks: bool) -> Self {
+        Self { writer: Arc::new(Mutex::new(writer)), circular, free_stacks }
+    }
+
+    /// The reader of a process's stream, from its beginning on.
+    pub fn reader(&self, process: ProcessId) -> Box<dyn EventSink> {
+        Box::new(ProcessTrace {
+            writer: Arc::clone(&self.writer),
+            stream: Stream {
+                process,
+                koid: process_koid(process),
+                free_stacks: self.free_stacks,
+                image: ImageId::default(),
+                former_image: ImageId::default(),
+                former_koid: process_koid(process),
+                next_seq: 0,
+                definition: None,
+                stacks: if self.circular { Stacks::Kept(Kept::default()) } else { Stacks::Passing(Vec::new()) },
+                modules: Vec::new(),
+                reallocs: FxHashMap::default(),
+                segment: None,
+                live_told_ns: None,
+            },
+        })
+    }
+
+    /// Writes the end of a process.
+    pub fn end(&self, end: &End) {
+        lock(&self.writer).end(end);
+    }
+
+    /// Writes the names of addresses.
+    pub fn names(&self, names: &Names) {
+        lock(&self.writer).names(names);
+    }
+
+    /// Hands over what has not been yet. What was written until now.
+    pub fn flush(&self) -> Written {
+        lock(&self.writer).flush()
+    }
+}
+
+/// After a panic of the tracer thread the rest is still worth being written.
+fn lock(writer: &Mutex<TraceWriter>) -> MutexGuard<'_, TraceWriter> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The reader of one process's stream.
+#[derive(Debug)]
+struct ProcessTrace {
+    writer: Arc<Mutex<TraceWriter>>,
+    stream: Stream,
+}
+
+impl EventSink for ProcessTrace {
+    fn take(&mut self, event: &Event) {
+        let mut writer = lock(&self.writer);
+        self.stream.next_seq = event.seq + 1;
+        self.stream.follow(event.kind);
+        if !writer.takes_events() {
+            return;
+        }
+        self.stream.enter_segment(&mut writer, event.seq);
+        writer.make_room_for_strings();
+        self.stream.write(event, &mut writer);
+        writer.end_event(event.time_ns);
+    }
+
+    fn define(&mut self, definition: &Definition<'_>) {
+        self.stream.define(definition, &mut lock(&self.writer));
+    }
+
+    fn note_live(&mut self, time_ns: u64, bytes: u64) {
+        if self.stream.live_told_ns.is_some_and(|told| time_ns < told.saturating_add(LIVE_EVERY_NS)) {
+            return;
+        }
+        self.stream.live_told_ns = Some(time_ns);
+        let mut writer = lock(&self.writer);
+        if writer.has_room() {
+            self.stream.write_live(time_ns, bytes, &mut writer);
+        }
+    }
+
+    fn fork(&self, child: ProcessId) -> Option<Box<dyn EventSink>> {
+        Some(Box::new(Self { writer: Arc::clone(&self.writer), stream: self.stream.fork(child) }))
+    }
+}
+
+/// What a thread has begun to resize: stack and packed call.
+type OpenRealloc = (StackId, u32);
+
+/// The stacks of an image.
+#[derive(Clone, Debug)]
+enum Stacks {
+    /// Each is written once, before the next event; those that are not yet.
+    Passing(Vec<(StackId, StackNode)>),
+    /// Each is written again in each segment that refers to it.
+    Kept(Kept),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    /// That of the id i at i − 1.
+    nodes: Vec<StackNode>,
+    /// Which stand in this segment: a bit for each.
+    written: Vec<u64>,
+}
+
+impl Kept {
+    /// The nodes of a stack that do not stand in the segment yet, parents first; they count as written.
+    fn take_missing(&mut self, stack: StackId) -> Vec<(StackId, StackNode)> {
+        let mut missing = Vec::new();
+        let mut at = stack;
+        while at != StackId::EMPTY {
+            let index = at.0 as usize - 1;
+            let (place, bit) = (index / 64, 1 << (index % 64));
+            let Some(&node) = self.nodes.get(index) else { break };
+            if place >= self.written.len() {
+                self.written.resize(place + 1, 0);
+            }
+            let Some(bits) = self.written.get_mut(place).filter(|bits| **bits & bit == 0) else { break };
+            *bits |= bit;
+            missing.push((at, node));
+            at = node.parent;
+        }
+        missing.reverse();
+        missing
+    }
+}
+
+/// What is known of a process's stream.
+#[derive(Debug)]
+struct Stream {
+    process: ProcessId,
+    koid: u64,
+    free_stacks: bool,
+    image: ImageId,
+    /// The image before; of a forked child its parent's.
+    former_image: ImageId,
+    /// The process that it was forked from, itself if it was not.
+    former_koid: u64,
+    next_seq: u64,
+    definition: Option<Process>,
+    stacks: Stacks,
+    /// The modules of the image; none unless stacks are kept, too.
+    modules: Vec<Module>,
+    reallocs: FxHashMap<TaskId, OpenRealloc>,
+    /// The segment that all this stands in.
+    segment: Option<u64>,
+    live_told_ns: Option<u64>,
+}
+
+impl Stream {
+    fn fork(&self, child: ProcessId) -> Self {
+        let koid = process_koid(child);
+        Self {
+            process: child,
+            koid,
+            free_stacks: self.free_stacks,
+            image: self.image,
+            former_image: self.former_image,
+            former_koid: self.koid,
+            next_seq: 0,
+            definition: None,
+            stacks: self.stacks.clone(),
+            modules: self.modules.iter().map(|module| Module { process: koid, ..module.clone() }).collect(),
+            reallocs: FxHashMap::default(),
+            segment: self.segment,
+            live_told_ns: None,
+        }
+    }
+
+    /// Another image, or a copy of the one before.
+    fn follow(&mut self, kind: EventKind) {
+        let next = match kind {
+            EventKind::Began { image, .. } | EventKind::Forked { image, .. } => image,
+            EventKind::Exec { image } => {
+                match &mut self.stacks {
+                    Stacks::Passing(passing) => passing.clear(),
+                    Stacks::Kept(kept) => *kept = Kept::default(),
+                }
+                self.modules.clear();
+                self.reallocs.clear();
+                image
+            }
+            _ => return,
+        };
+        self.former_image = std::mem::replace(&mut self.image, next);
+        for module in &mut self.modules {
+            module.image = next.0;
+        }
+    }
+
+    /// Sees to it that the segment has what an event refers to.
+    fn enter_segment(&mut self, writer: &mut TraceWriter, next_seq: u64) {
+        if self.segment == Some(writer.segment()) {
+            return;
+        }
+        let is_first = self.segment.replace(writer.segment()).is_none();
+        self.reallocs.clear();
+        self.live_told_ns = None;
+        if let Stacks::Kept(kept) = &mut self.stacks {
+            kept.written.clear();
+        }
+        if is_first {
+            return;
+        }
+        if let Some(definition) = &mut self.definition {
+            definition.next_seq = next_seq;
+            definition.image = self.image.0;
+            writer.process(definition);
+        }
+        for module in &self.modules {
+            writer.module(module);
+        }
+    }
+
+    fn define(&mut self, definition: &Definition<'_>, writer: &mut TraceWriter) {
+        match *definition {
+            Definition::Stack { id, node } => match &mut self.stacks {
+                Stacks::Passing(passing) => passing.push((id, node)),
+                Stacks::Kept(kept) => {
+                    // Without gaps: what was told before the trace began is not there.
+                    let gap = (id.0 as usize).saturating_sub(kept.nodes.len() + 1);
+                    let unknown = StackNode { parent: StackId::EMPTY, ..node };
+                    kept.nodes.extend(std::iter::repeat_n(unknown, gap));
+                    kept.nodes.push(node);
+                }
+            },
+            Definition::Process(process) => {
+                self.enter_segment(writer, self.next_seq);
+                let process = Process {
+                    koid: self.koid,
+                    pid: self.process.pid,
+                    parent: process.parent,
+                    image: self.image.0,
+                    next_seq: self.next_seq,
+                    free_stacks: self.free_stacks,
+                    program: process.program.to_owned(),
+                    command: process.command.to_vec(),
+                    cwd: FilePath::from(process.cwd),
+                };
+                if writer.has_room() {
+                    writer.process(&process);
+                }
+                self.definition = Some(process);
+            }
+            Definition::Module(ref module) => {
+                self.enter_segment(writer, self.next_seq);
+                let module = self.module(module);
+                if writer.has_room() {
+                    writer.module(&module);
+                }
+                if matches!(self.stacks, Stacks::Kept(_)) {
+                    self.modules.push(module);
+                }
+            }
+        }
+    }
+
+    fn module(&self, module: &ModuleDefinition<'_>) -> Module {
+        Module {
+            process: self.koid,
+            image: self.image.0,
+            id: module.id.0,
+            path: FilePath::from(module.path),
+            build_id: module.build_id.map(str::to_owned),
+            start: module.start.0,
+            end: module.end.0,
+            file_offset: module.file_offset,
+            bias: module.bias.0,
+            is_program: module.is_program,
+            probed: module.probed.iter().map(|function| function.0).collect(),
+        }
+    }
+
+    /// The stacks that an event refers to.
+    fn write_stacks(&mut self, stack: StackId, writer: &mut TraceWriter) {
+        match &mut self.stacks {
+            Stacks::Passing(passing) if passing.is_empty() => {}
+            Stacks::Passing(passing) => {
+                writer.stacks(self.image.0, passing);
+                passing.clear();
+            }
+            Stacks::Kept(kept) => {
+                let missing = kept.take_missing(stack);
+                if !missing.is_empty() {
+                    writer.stacks(self.image.0, &missing);
+                }
+            }
+        }
+    }
+
+    fn write_live(&mut self, time_ns: u64, bytes: u64, writer: &mut TraceWriter) {
+        self.enter_segment(writer, self.next_seq);
+        writer.make_room_for_strings();
+        let name = writer.word(Word::LiveBytes);
+        let mut record = EventRecord::new(event_type::COUNTER, Word::Heap, name);
+        let argument = writer.word(Word::Bytes);
+        record.wide(argument::U64, argument, bytes);
+        record.push(u64::from(self.process.number));
+        writer.event(self.koid, None, time_ns, &record);
+    }
+
+    fn write(&mut self, event: &Event, writer: &mut TraceWriter) {
+        let (record, task) = match event.kind {
+            EventKind::Allocated { block, size, by } => {
+                let mut record = self.call_record(Word::Alloc, by, writer);
+                record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
+                record.number(writer.word(Word::Size), size);
+                end_call(&mut record, by, false, writer);
+                (record, Some(by.task))
+            }
+            EventKind::AllocatedUnseen { size, by } | EventKind::Failed { size, by } => {
+                let is_failed = matches!(event.kind, EventKind::Failed { .. });
+                let mut record = self.call_record(if is_failed { Word::Failed } else { Word::AllocUnseen }, by, writer);
+                record.number(writer.word(Word::Size), size);
+                end_call(&mut record, by, false, writer);
+                (record, Some(by.task))
+            }
+            EventKind::Freed { block, internal, given_size, by } => {
+                let mut record = self.call_record(Word::Free, by, writer);
+                record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
+                if let Some(given) = given_size {
+                    record.number(writer.word(Word::Given), given);
+                }
+                end_call(&mut record, by, internal, writer);
+                (record, Some(by.task))
+            }
+            EventKind::ReallocBegan { old, by } => {
+                let mut record = self.call_record(Word::ReallocBegin, by, writer);
+                record.wide(argument::POINTER, writer.word(Word::Old), old.0);
+                end_call(&mut record, by, false, writer);
+                self.reallocs.insert(by.task, (by.stack, pack(&by, false).0));
+                (record, Some(by.task))
+            }
+            EventKind::ReallocEnded { old, new, size, by } => {
+                (self.realloc_record(old, new, size, by, writer), Some(by.task))
+            }
+            EventKind::ReallocAbandoned { old, task } => {
+                self.reallocs.remove(&task);
+                let name = writer.word(Word::ReallocAbandoned);
+                let mut record = EventRecord::instant(Word::ReallocAbandoned, name);
+                record.wide(argument::POINTER, writer.word(Word::Old), old.0);
+                (record, Some(task))
+            }
+            kind => self.heap_record(kind, writer),
+        };
+        writer.event(self.koid, task, event.time_ns, &record);
+    }
+
+    fn call_record(&mut self, category: Word, by: Call, writer: &mut TraceWriter) -> EventRecord {
+        self.write_stacks(by.stack, writer);
+        EventRecord::instant(category, writer.function_name(by.function))
+    }
+
+    /// What stands in the record of the beginning is left out.
+    fn realloc_record(&mut self, old: Addr, new: Addr, size: u64, by: Call, writer: &mut TraceWriter) -> EventRecord {
+        let open = self.reallocs.remove(&by.task);
+        let mut record = self.call_record(Word::Realloc, by, writer);
+        record.wide(argument::POINTER, writer.word(Word::Old), old.0);
+        record.wide(argument::POINTER, writer.word(Word::New), new.0);
+        record.number(writer.word(Word::Size), size);
+        let (packed, beside) = pack(&by, false);
+        if open.is_none_or(|(stack, _)| stack != by.stack) {
+            record.small(argument::U32, writer.word(Word::Stack), by.stack.0);
+        }
+        if open.is_none_or(|(_, call)| call != packed) || beside.is_some() {
+            record.small(argument::U32, writer.word(Word::Call), packed);
+        }
+        if let Some(align) = beside {
+            record.wide(argument::U64, writer.word(Word::Align), align);
+        }
+        record
+    }
+
+    /// What is no call.
+    fn heap_record(&mut self, kind: EventKind, writer: &mut TraceWriter) -> (EventRecord, Option<TaskId>) {
+        let word = match kind {
+            EventKind::Began { .. } => Word::Began,
+            EventKind::Forked { .. } => Word::Forked,
+            EventKind::Exec { .. } => Word::Exec,
+            EventKind::Missed(Missed::Call) => Word::MissedCall,
+            EventKind::Missed(Missed::Return) => Word::MissedReturn,
+            EventKind::Missed(Missed::OuterFrames { .. }) => Word::MissedOuterFrames,
+            EventKind::Missed(Missed::UnwindRule) => Word::MissedUnwindRule,
+            EventKind::UnknownFreesExpected => Word::UnknownFreesExpected,
+            EventKind::Unobserved => Word::Unobserved,
+            EventKind::Paused(true) => Word::Paused,
+            EventKind::Paused(false) => Word::Resumed,
+            EventKind::BlockIgnored(_) => Word::BlockIgnored,
+            EventKind::NewBlocksIgnored { .. } => Word::NewBlocksIgnored,
+            EventKind::Mark(_) => Word::Mark,
+            EventKind::NotRecorded { .. } => Word::NotRecorded,
+            // Those of calls have records of their own.
+            EventKind::Allocated { .. }
+            | EventKind::AllocatedUnseen { .. }
+            | EventKind::Freed { .. }
+            | EventKind::ReallocBegan { .. }
+            | EventKind::ReallocEnded { .. }
+            | EventKind::ReallocAbandoned { .. }
+            | EventKind::Failed { .. } => Word::Unobserved,
+        };
+        let name = writer.word(word);
+        let mut record = EventRecord::instant(Word::Heap, name);
+        let mut task = None;
+        match kind {
+            EventKind::Began { image, preexisting, free_stacks, sample_interval } => {
+                record.small(argument::U32, writer.word(Word::Image), image.0);
+                record.flag(writer.word(Word::UnknownBlocks), preexisting == Preexisting::Unknown);
+                record.flag(writer.word(Word::FreeStacks), free_stacks);
+                record.number(writer.word(Word::SampleInterval), sample_interval);
+            }
+            EventKind::Forked { image, parent, child, among_threads } => {
+                record.small(argument::U32, writer.word(Word::Image), image.0);
+                record.small(argument::U32, writer.word(Word::ParentImage), self.former_image.0);
+                record.wide(argument::KOID, writer.word(Word::ParentProcess), self.former_koid);
+                record.wide(argument::KOID, writer.word(Word::ParentThread), super::thread_koid(parent));
+                record.flag(writer.word(Word::AmongThreads), among_threads);
+                task = Some(child);
+            }
+            EventKind::Exec { image } => record.small(argument::U32, writer.word(Word::Image), image.0),
+            EventKind::Missed(Missed::OuterFrames { cut }) => record.flag(writer.word(Word::Cut), cut),
+            EventKind::Mark(name) => record.text(writer.word(Word::Name), name.as_str()),
+            EventKind::BlockIgnored(block) => record.wide(argument::POINTER, writer.word(Word::Addr), block.0),
+            EventKind::NotRecorded { task: thread } => task = Some(thread),
+            EventKind::NewBlocksIgnored { task: thread, ignore } => {
+                record.flag(writer.word(Word::Ignore), ignore);
+                task = Some(thread);
+            }
+            _ => {}
+        }
+        (record, task)
+    }
+}
+
+/// The last arguments of each call.
+fn end_call(record: &mut EventRecord, by: Call, internal: bool, writer: &mut TraceWriter) {
+    let (packed, beside) = pack(&by, internal);
+    record.small(argument::U32, writer.word(Word::Stack), by.stack.0);
+    record.small(argument::U32, writer.word(Word::Call), packed);
+    if let Some(align) = beside {
+        record.wide(argument::U64, writer.word(Word::Align), align);
+    }
+}
