@@ -65,8 +65,24 @@ fn main() {
     };
     println!("a known one:                       {:8.1} ns", median((0..15).map(|_| known())));
 
+    for with_blocks in [false, true] {
+        let start = Instant::now();
+        let (view, stacks_view) = (model.view(with_blocks), stacks.view());
+        let made = start.elapsed();
+        let after = pairs(&mut model);
+        println!(
+            "a view{}: {:.1} us for {LIVE} blocks and their stacks; 200,000 pairs after it: {after:.1} ns each",
+            if with_blocks { " with blocks" } else { "" },
+            made.as_secs_f64() * 1e6
+        );
+        drop((view, stacks_view));
+    }
+    let view = model.view(true);
     let start = Instant::now();
-    let snapshot = model.snapshot();
+    let survivors = view.survivors(LIVE + 1_000_000).map(|snapshot| snapshot.totals.live_blocks);
+    println!("{survivors:?} blocks born after a mark: {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+    let start = Instant::now();
+    let snapshot = view.snapshot();
     println!("figures of {} sites: {:.1} ms", snapshot.sites.len(), start.elapsed().as_secs_f64() * 1e3);
 }
 

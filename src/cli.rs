@@ -7,6 +7,7 @@ mod args;
 mod ask;
 mod check;
 mod errors;
+mod snapshot;
 mod subcommands;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use args::{AttachArguments, ProfileArguments, RunArguments};
 pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
+pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,6 +46,8 @@ pub enum Command {
     Leaks(LeaksOptions),
     /// Give an order to the tracer of a process.
     Ctl(CtlOptions),
+    /// Write what is live in a traced process now.
+    Snapshot(SnapshotOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
     /// Be the guardian of another heaptrace's target.
@@ -252,6 +256,7 @@ pub fn parse(
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
+        Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {

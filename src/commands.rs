@@ -12,9 +12,11 @@ pub mod hook;
 pub mod instances;
 pub mod progress;
 pub mod run;
+mod saver;
 pub mod service;
 pub mod settings;
 mod slowdown;
+mod snapshot;
 pub mod supervise;
 pub mod tree;
 
@@ -53,6 +55,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
         }
         Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),
+        Command::Snapshot(options) => snapshot::execute(options),
         Command::Check(options) => {
             let profile = &options.run.profile;
             show_diagnostics(profile.verbosity, use_color(profile.color, &io::stderr()));

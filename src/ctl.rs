@@ -1,19 +1,28 @@
 //! What a heaptrace that traces a process can be asked by another heaptrace, and how that goes over the wire: one line of
-//! JSON each way. Pure.
+//! JSON each way; behind the answer to [`Command::Snapshot`], the bytes of the files. docs/control.md describes it for others. Pure.
+//!
+//! Each question names the version of the protocol that brought its command, so that a newer heaptrace can ask an older one all that
+//! both know; an older one is answered as ever.
 //!
 //! The tracer renders the answer, because it alone has the heap model; the one who asks says how wide his terminal is.
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 
-/// The version of this protocol. Both sides must have the same.
-pub const VERSION: u32 = 1;
+/// The version of this protocol: 2 has snapshots and marks. Questions of each earlier version are answered.
+pub const VERSION: u32 = 2;
+
+/// The longest file in an answer, in bytes.
+pub const LONGEST_FILE: u64 = 1 << 30;
+
+/// The most files that a snapshot can be asked for.
+pub const MOST_FILES: usize = 32;
 
 /// The longest question, in bytes.
 pub const LONGEST_QUESTION: usize = 64 << 10;
 
 /// The longest answer, in bytes: the other side may be anybody's.
-const LONGEST_ANSWER: usize = 1 << 20;
+pub const LONGEST_ANSWER: usize = 1 << 20;
 
 /// The longest answer that is a report.json.
 const LONGEST_REPORT: usize = 64 << 20;
@@ -21,7 +30,7 @@ const LONGEST_REPORT: usize = 64 << 20;
 /// A question or an order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// [`VERSION`] of the one who asks.
+    /// The version that brought the command ([`Command::version`]); 1 to [`VERSION`].
     pub version: u32,
     /// The process that it is about.
     pub pid: i32,
@@ -50,9 +59,55 @@ pub enum Command {
     Resume,
     /// Let the process go, and write what was found.
     Detach,
+    /// Give what is live now, as files.
+    Snapshot(SnapshotQuestion),
+    /// Set a mark.
+    Mark {
+        /// Its name, see [`crate::event::MarkName`].
+        name: String,
+    },
+}
+
+/// What is wanted of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotQuestion {
+    /// The formats of the files, by the names that `--format` has.
+    pub formats: Vec<String>,
+    /// Columns of pprof files: `all`, `sampler` or `go`.
+    pub pprof_columns: String,
+    /// Only blocks that were allocated since this mark.
+    pub since: Option<String>,
+}
+
+/// What a snapshot is of, and how long its files are, whose bytes follow one after the other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotHead {
+    /// The process, as the tracer knows it.
+    pub pid: i32,
+    /// Its program.
+    pub program: String,
+    /// How many snapshots this tracer was asked for so far, this one included.
+    pub number: u32,
+    /// Whether the process belongs to another user than the tracer.
+    pub of_another_user: bool,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// The length of each file, in the order of the question.
+    pub files: Vec<u64>,
 }
 
 impl Command {
+    /// The version of the protocol that brought it.
+    pub const fn version(&self) -> u32 {
+        match self {
+            Self::Leaks { .. } | Self::Pause | Self::Resume | Self::Detach => 1,
+            Self::Snapshot(_) | Self::Mark { .. } => 2,
+        }
+    }
+
     /// How many bytes the answer may have.
     pub const fn longest_answer(&self) -> usize {
         match self {
@@ -81,6 +136,8 @@ pub enum Response {
     Done(String),
     /// It could not be done, in words.
     Failed(String),
+    /// The files of a snapshot follow.
+    Snapshot(SnapshotHead),
 }
 
 /// Why the other side could not be understood.
@@ -104,6 +161,9 @@ pub enum ProtocolError {
     /// What came is no message of this protocol.
     #[error("what the other side says can't be understood ({0}); are both the same version of heaptrace?")]
     Malformed(String),
+    /// A question of a newer heaptrace.
+    #[error("the tracer speaks versions 1 to {VERSION} of the protocol, the request has {0}")]
+    Newer(u32),
 }
 
 impl From<io::Error> for ProtocolError {
@@ -127,29 +187,45 @@ pub fn send(message: &impl Serialize, to: &mut impl Write, limit: usize) -> Resu
     Ok(())
 }
 
-/// Reads a message: one line of `limit` bytes at most.
+/// Reads a message: one line of `limit` bytes at most. What comes behind it is left in `from`.
 ///
 /// # Errors
 /// Any [`ProtocolError`].
-pub fn receive<M: for<'a> Deserialize<'a>>(from: &mut impl Read, limit: usize) -> Result<M, ProtocolError> {
+pub fn receive<M: for<'a> Deserialize<'a>>(from: &mut impl BufRead, limit: usize) -> Result<M, ProtocolError> {
+    understood(&line(from, limit)?)
+}
+
+/// The same for a question, whose version says whether it can be understood.
+///
+/// # Errors
+/// Any [`ProtocolError`].
+pub fn receive_question(from: &mut impl BufRead) -> Result<Request, ProtocolError> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let line = line(from, LONGEST_QUESTION)?;
+    let request = understood(&line);
+    match understood::<Head>(&line) {
+        Ok(Head { version }) if version > VERSION => Err(ProtocolError::Newer(version)),
+        _ => request,
+    }
+}
+
+fn understood<M: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<M, ProtocolError> {
+    serde_json::from_slice(line).map_err(|error| ProtocolError::Malformed(error.to_string()))
+}
+
+fn line(from: &mut impl BufRead, limit: usize) -> Result<Vec<u8>, ProtocolError> {
     let mut line = Vec::new();
-    io::BufReader::new(from.take(limit as u64 + 1)).read_until(b'\n', &mut line)?;
+    from.take(limit as u64 + 1).read_until(b'\n', &mut line)?;
     if line.len() > limit {
         return Err(ProtocolError::TooLong { limit });
     }
     if line.is_empty() {
         return Err(ProtocolError::Closed);
     }
-    serde_json::from_slice(&line).map_err(|error| ProtocolError::Malformed(error.to_string()))
-}
-
-impl Request {
-    /// Why this side can't understand the request, if so. Whether it traces the process, the session alone can tell.
-    pub fn objection(&self) -> Option<String> {
-        let Self { version, .. } = self;
-        (*version != VERSION)
-            .then(|| format!("the tracer speaks version {VERSION} of the protocol, the request has {version}"))
-    }
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -160,33 +236,70 @@ mod tests {
     const LIMIT: usize = 1000;
 
     fn request() -> Request {
-        Request {
-            version: VERSION,
-            pid: 12,
-            command: Command::Detach,
-            look: Look { top: None, color: false, width: 100 },
+        Request { version: 1, pid: 12, command: Command::Detach, look: Look { top: None, color: false, width: 100 } }
+    }
+
+    fn question(bytes: &[u8]) -> Result<Request, ProtocolError> {
+        receive_question(&mut &*bytes)
+    }
+
+    /// What version 1 of the protocol wrote, byte for byte: these never change.
+    const QUESTIONS_OF_VERSION_1: [(&str, Command); 4] = [
+        (
+            r#"{"version":1,"pid":12,"command":{"leaks":{"increased":true,"explain":94000,"json":false}},"look":{"top":null,"color":false,"width":100}}"#,
+            Command::Leaks { increased: true, explain: Some(94000), json: false },
+        ),
+        (r#"{"version":1,"pid":12,"command":"pause","look":{"top":null,"color":false,"width":100}}"#, Command::Pause),
+        (r#"{"version":1,"pid":12,"command":"resume","look":{"top":null,"color":false,"width":100}}"#, Command::Resume),
+        (r#"{"version":1,"pid":12,"command":"detach","look":{"top":null,"color":false,"width":100}}"#, Command::Detach),
+    ];
+
+    #[test]
+    fn version_1_is_understood_and_spoken_byte_for_byte() {
+        for (line, command) in QUESTIONS_OF_VERSION_1 {
+            let expected = Request { version: command.version(), command, ..request() };
+            assert_eq!(question(line.as_bytes()).unwrap(), expected);
+            let mut wire = Vec::new();
+            send(&expected, &mut wire, LIMIT).unwrap();
+            assert_eq!(String::from_utf8(wire).unwrap().trim_end(), line, "an old tracer understands it");
+        }
+        for (line, response) in [
+            ("{\"done\":\"text\"}\n", Response::Done("text".to_owned())),
+            ("{\"failed\":\"reason\"}\n", Response::Failed("reason".to_owned())),
+        ] {
+            assert_eq!(receive::<Response>(&mut line.as_bytes(), LIMIT).unwrap(), response);
+            let mut wire = Vec::new();
+            send(&response, &mut wire, LIMIT).unwrap();
+            assert_eq!(wire, line.as_bytes(), "an old client understands it");
         }
     }
 
     #[test]
-    fn a_message_survives_the_wire() {
+    fn a_message_survives_the_wire_and_what_follows_is_left() {
         let mut wire = Vec::new();
         send(&request(), &mut wire, LIMIT).unwrap();
-        send(&Response::Done("two\nlines".to_owned()), &mut wire, LIMIT).unwrap();
-        let mut lines = wire.split_inclusive(|&byte| byte == b'\n');
-        assert_eq!(receive::<Request>(&mut lines.next().unwrap(), LIMIT).unwrap(), request());
-        assert_eq!(
-            receive::<Response>(&mut lines.next().unwrap(), LIMIT).unwrap(),
-            Response::Done("two\nlines".to_owned())
-        );
-        assert!(lines.next().is_none());
+        let head = SnapshotHead {
+            pid: 12,
+            program: "two\nlines".to_owned(),
+            number: 1,
+            of_another_user: false,
+            live_blocks: 3,
+            live_bytes: 30,
+            files: vec![5],
+        };
+        send(&Response::Snapshot(head.clone()), &mut wire, LIMIT).unwrap();
+        wire.extend(b"bytes");
+        let mut wire = wire.as_slice();
+        assert_eq!(receive_question(&mut wire).unwrap(), request());
+        assert_eq!(receive::<Response>(&mut wire, LIMIT).unwrap(), Response::Snapshot(head));
+        assert_eq!(wire, b"bytes");
     }
 
     #[test]
     fn silence_and_another_protocol_are_told_apart() {
-        assert!(matches!(receive::<Request>(&mut &b""[..], LIMIT), Err(ProtocolError::Closed)));
-        assert!(matches!(receive::<Request>(&mut &b"GET / HTTP/1.1\r\n"[..], LIMIT), Err(ProtocolError::Malformed(_))));
-        assert!(matches!(receive::<Request>(&mut &b"{\"version\":1"[..], LIMIT), Err(ProtocolError::Malformed(_))));
+        assert!(matches!(question(b""), Err(ProtocolError::Closed)));
+        assert!(matches!(question(b"GET / HTTP/1.1\r\n"), Err(ProtocolError::Malformed(_))));
+        assert!(matches!(question(b"{\"version\":1"), Err(ProtocolError::Malformed(_))));
     }
 
     #[test]
@@ -195,21 +308,27 @@ mod tests {
         let mut wire = Vec::new();
         assert!(matches!(send(&long, &mut wire, LIMIT), Err(ProtocolError::TooLong { limit: LIMIT })));
         assert!(wire.is_empty());
-        let mut endless = io::repeat(b'x');
+        let mut endless = io::BufReader::new(io::repeat(b'x'));
         assert!(matches!(receive::<Response>(&mut endless, LIMIT), Err(ProtocolError::TooLong { limit: LIMIT })));
     }
 
     #[test]
-    fn another_version_is_refused() {
-        assert_eq!(request().objection(), None);
-        assert!(Request { version: 2, ..request() }.objection().unwrap().contains("has 2"));
+    fn a_newer_question_is_refused_by_its_version_whatever_else_it_says() {
+        let newer = r#"{"version":7,"pid":1,"command":"levitate","height":3}"#;
+        assert!(
+            question(newer.as_bytes())
+                .unwrap_err()
+                .to_string()
+                .contains("versions 1 to 2 of the protocol, the request has 7")
+        );
+        assert!(matches!(question(br#"{"version":2,"pid":1,"command":"levitate"}"#), Err(ProtocolError::Malformed(_))));
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
-            let _ = receive::<Request>(&mut bytes.as_slice(), LIMIT);
             let _ = receive::<Response>(&mut bytes.as_slice(), LIMIT);
+            let _ = question(&bytes);
         }
     }
 }

@@ -206,6 +206,21 @@ pub enum PprofColumns {
     Go,
 }
 
+impl PprofColumns {
+    /// All of them, by their names.
+    pub(crate) const NAMES: [(&str, Self); 3] = [("all", Self::All), ("sampler", Self::Sampler), ("go", Self::Go)];
+
+    /// What `--pprof-columns` calls it.
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, columns)| *columns == self).map_or("all", |(name, _)| name)
+    }
+
+    /// The columns of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, columns)| *columns)
+    }
+}
+
 /// What the formats leave to the user.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {

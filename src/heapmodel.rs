@@ -14,12 +14,13 @@ mod marks;
 mod recent;
 mod sites;
 mod timeline;
+mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 use crate::sampling;
-use blocks::Blocks;
+use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
 pub use marks::Mark;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use sites::Sites;
 use std::collections::BTreeSet;
 use timeline::Timeline;
+pub use view::HeapView;
 
 /// So many freed blocks are remembered to tell double frees.
 const RECENT_FREES: u32 = 1 << 16;
@@ -342,7 +344,7 @@ impl HeapModel {
     pub fn totals(&self) -> Totals {
         match self.sample_interval {
             0 => self.totals,
-            _ => self.totals_of(&self.sites.stats(self.peak_epoch).collect::<Vec<_>>()),
+            _ => self.figures().totals_of(&self.sites.stats(self.peak_epoch).collect::<Vec<_>>()),
         }
     }
 
@@ -373,38 +375,9 @@ impl HeapModel {
         self.expect_unknown_frees();
     }
 
-    /// A view of everything but the single blocks. Sites and errors are sorted; equal event streams give equal views.
-    pub fn snapshot(&self) -> Snapshot {
-        let mut sites: Vec<_> = self.sites.stats(self.peak_epoch).collect();
-        sites.sort_unstable_by_key(|site| {
-            (site.key.stack, site.key.task, site.key.function, site.key.size, site.inherited)
-        });
-        let is_certain = |error: &&HeapError| {
-            !self.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
-        };
-        let mut errors: Vec<_> = self.errors.values().filter(is_certain).copied().collect();
-        errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
-        Snapshot {
-            totals: self.totals_of(&sites),
-            timeline: self.timeline.points(),
-            histograms: self.histograms_of(&sites),
-            sites,
-            errors,
-            anomalies: self.anomalies(),
-            frees_unseen: self.frees_unseen,
-            unseen_frees: self.unseen_frees,
-            sample_interval: self.sample_interval,
-        }
-    }
-
     /// All live blocks, in no order.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> {
-        self.blocks.iter().map(|(addr, block)| LiveBlock {
-            addr,
-            size: block.size,
-            site: SiteId(block.site),
-            inherited: block.birth <= self.inherited_births,
-        })
+        self.blocks.iter().map(|(addr, block)| live_block(addr, &block, self.inherited_births))
     }
 
     /// The figures of a site; None for an id of another model.
@@ -437,3 +410,7 @@ impl HeapModel {
 
 #[cfg(test)]
 mod tests;
+
+fn live_block(addr: Addr, block: &Block, inherited_births: u64) -> LiveBlock {
+    LiveBlock { addr, size: block.size, site: SiteId(block.site), inherited: block.birth <= inherited_births }
+}

@@ -32,7 +32,7 @@
 //!
 //! From the bottom to the top; each imports only such as stand before it. `ARCHITECTURE.md` says more.
 //!
-//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`.
+//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`, `chunk`.
 //! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `event`, `calls`, `unwinder`, `elf`, `heapmodel`, `leaks`.
 //! * What was found: [`profile`], `check`, `symbols`, `export`.
 //! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`.
@@ -44,6 +44,7 @@ mod arch;
 mod breakpoints;
 mod calls;
 mod check;
+mod chunk;
 mod cli;
 mod commands;
 mod ctl;
@@ -105,7 +106,9 @@ pub mod internal {
     }
 
     pub mod ctl {
-        pub use crate::ctl::{Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, send};
+        pub use crate::ctl::{
+            Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, receive_question, send,
+        };
     }
 
     pub mod heap {

@@ -105,6 +105,8 @@ fn identity(module: &ModuleRecord) -> Option<(ModuleId, Identity)> {
 pub struct Wanted<'a> {
     /// Whether a check will judge it.
     pub check: bool,
+    /// Whether the process is traced on.
+    pub snapshot: bool,
     /// Why the blocks of the functions with this in their names can still be reached.
     pub explain: Option<&'a str>,
     /// Why the block at this address can.
@@ -132,8 +134,12 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let meta = Meta {
         mode: match wanted.check {
             true => Mode::Check,
-            false if recording.attached => Mode::Attach,
-            false => Mode::Run,
+            false => match (recording.attached, wanted.snapshot) {
+                (false, false) => Mode::Run,
+                (true, false) => Mode::Attach,
+                (false, true) => Mode::Snapshot,
+                (true, true) => Mode::SnapshotOfAttached,
+            },
         },
         part: FIRST,
         duration_ns: recording.cost.wall_ns,

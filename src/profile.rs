@@ -27,6 +27,23 @@ pub enum Mode {
     Attach,
     /// `heaptrace check`: run, and judge.
     Check,
+    /// `heaptrace snapshot` and its kin: the state of a process that `run` or `check` traces on.
+    Snapshot,
+    /// The same of one that `attach` traces on: blocks from before are unknown.
+    #[serde(rename = "snapshot")]
+    SnapshotOfAttached,
+}
+
+impl Mode {
+    /// Whether blocks from before the tracing are unknown.
+    pub const fn is_attached(self) -> bool {
+        matches!(self, Self::Attach | Self::SnapshotOfAttached)
+    }
+
+    /// Whether the process was traced on.
+    pub const fn is_snapshot(self) -> bool {
+        matches!(self, Self::Snapshot | Self::SnapshotOfAttached)
+    }
 }
 
 /// How the program ended.

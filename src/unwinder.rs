@@ -232,6 +232,11 @@ impl Unwinder {
         self.stacks
     }
 
+    /// The stacks found so far, which share their memory with those that are still found.
+    pub fn share_stacks(&mut self) -> StackTable {
+        self.stacks.view()
+    }
+
     /// The stacks found so far.
     pub fn stacks(&self) -> &StackTable {
         &self.stacks

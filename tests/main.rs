@@ -73,6 +73,7 @@ mod suite {
     mod resident;
     mod sampling;
     mod signals;
+    mod snapshot;
     mod stacks;
     mod summaries;
     mod threads;

@@ -95,7 +95,7 @@ pub struct CtlOptions {
 }
 
 /// An order to a tracer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Record nothing for a while.
     Pause,
@@ -103,6 +103,8 @@ pub enum Order {
     Resume,
     /// Let the process go, and write the profile.
     Detach,
+    /// Set a mark of this name.
+    Mark(String),
 }
 
 /// Give an order to the heaptrace that traces a process
@@ -117,11 +119,14 @@ Examples:
       Records no more allocations until `heaptrace ctl 1234 resume`; the process runs faster meanwhile.
   heaptrace ctl 1234 detach
       Lets process 1234 go and writes what was recorded, as Ctrl-C in `heaptrace attach` does. With -f: the first
-      process takes all others with it; another one goes alone, and they are traced on."
+      process takes all others with it; another one goes alone, and they are traced on.
+  heaptrace ctl 1234 mark warm
+      Sets a mark. `heaptrace snapshot 1234 --since warm` then tells what was allocated since and is still there. With -f it is
+      set in all processes."
 )]
 pub(super) struct CtlArguments {
-    /// Process id, and what its tracer is to do: pause, resume or detach
-    #[arg(value_name = "PID ORDER", required = true, num_args = 1..=2)]
+    /// Process id, and what its tracer is to do: pause, resume, detach, or mark NAME
+    #[arg(value_name = "PID ORDER", required = true, num_args = 1..=3)]
     words: Vec<String>,
 
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
@@ -131,7 +136,7 @@ pub(super) struct CtlArguments {
 
 pub(super) fn resolve(arguments: CtlArguments) -> Result<CtlOptions, Refusal> {
     let usage = |text: String| {
-        Refusal::Usage(format!("{text}\n\nUsage: heaptrace ctl PID|--by-name NAME pause|resume|detach\n"))
+        Refusal::Usage(format!("{text}\n\nUsage: heaptrace ctl PID|--by-name NAME pause|resume|detach|mark NAME\n"))
     };
     let mut words = arguments.words.into_iter();
     let target = match arguments.by_name {
@@ -144,11 +149,18 @@ pub(super) fn resolve(arguments: CtlArguments) -> Result<CtlOptions, Refusal> {
         (Some("pause"), None) => Order::Pause,
         (Some("resume"), None) => Order::Resume,
         (Some("detach"), None) => Order::Detach,
+        (Some("mark"), Some(name)) => Order::Mark(name),
+        (Some("mark"), None) => return Err(usage("the mark's name is missing".to_owned())),
         (Some(other), None) => {
-            return Err(usage(format!("there is no order `{other}`; there are `pause`, `resume` and `detach`")));
+            return Err(usage(format!(
+                "there is no order `{other}`; there are `pause`, `resume`, `detach` and `mark`"
+            )));
         }
         (_, Some(extra)) => return Err(usage(format!("`{extra}` is one word too many"))),
         (None, None) => return Err(usage("the order is missing".to_owned())),
     };
+    if let Some(extra) = words.next() {
+        return Err(usage(format!("`{extra}` is one word too many")));
+    }
     Ok(CtlOptions { target, order })
 }

@@ -3,6 +3,7 @@
 use super::args::{AttachArguments, DoctorArguments, RunArguments};
 use super::ask::{CtlArguments, LeaksArguments};
 use super::check::CheckArguments;
+use super::snapshot::SnapshotArguments;
 use crate::tracer::guardian;
 use clap::Parser;
 
@@ -36,6 +37,7 @@ pub(super) enum Subcommand {
     Check(CheckArguments),
     Leaks(LeaksArguments),
     Ctl(CtlArguments),
+    Snapshot(SnapshotArguments),
     Doctor(DoctorArguments),
     /// Started by heaptrace itself
     #[command(name = guardian::COMMAND, hide = true)]

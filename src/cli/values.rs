@@ -23,7 +23,7 @@ pub(super) fn when() -> impl TypedValueParser<Value = When> {
 
 /// `all`, `sampler` or `go`.
 pub(super) fn pprof_columns() -> impl TypedValueParser<Value = PprofColumns> {
-    one_of(&[("all", PprofColumns::All), ("sampler", PprofColumns::Sampler), ("go", PprofColumns::Go)])
+    one_of(&PprofColumns::NAMES)
 }
 
 /// `none` or `all`: whether processes are followed.

@@ -8,9 +8,9 @@ use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
 use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
 use crate::tracer::socket::{self, TracerOf};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde::de::IgnoredAny;
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::time::{Duration, Instant};
 
 /// How long a tracer may take to classify a heap and to find the names for it.
@@ -47,7 +47,8 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
 /// If the process is not traced by a heaptrace of this user, or that one refuses.
 pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
     let pid = find(&options.target)?;
-    let command = match options.order {
+    let command = match &options.order {
+        Order::Mark(name) => Command::Mark { name: name.clone() },
         Order::Pause => Command::Pause,
         Order::Resume => Command::Resume,
         Order::Detach => Command::Detach,
@@ -56,7 +57,7 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
     let asked = ask(&mut tracer, pid, command, Look { top: None, color: false, width: 0 }, PATIENCE);
     let text = match options.order {
         Order::Detach => wait_until_let_go(&tracer, pid, asked)?,
-        Order::Pause | Order::Resume => asked?,
+        Order::Pause | Order::Resume | Order::Mark(_) => asked?,
     };
     print(&lines(&text, false))?;
     Ok(0)
@@ -81,15 +82,38 @@ fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>)
 }
 
 fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: Duration) -> anyhow::Result<String> {
-    let no_answer = || format!("the heaptrace that traces process {pid} gave no answer");
     let limit = command.longest_answer();
-    let request = Request { version: ctl::VERSION, pid: tracer.known_as, command, look };
-    tracer.conversation.wait_at_most(patience);
-    ctl::send(&request, &mut tracer.conversation, ctl::LONGEST_QUESTION).with_context(no_answer)?;
-    match ctl::receive(&mut tracer.conversation, limit).with_context(no_answer)? {
+    put(tracer, pid, command, look, patience)?;
+    let mut answers = BufReader::new(&mut tracer.conversation);
+    match ctl::receive(&mut answers, limit).with_context(|| no_answer(pid))? {
         Response::Done(text) => Ok(text),
-        Response::Failed(reason) => bail!("process {pid}: {reason}"),
+        Response::Failed(reason) => Err(refused(pid, &reason)),
+        Response::Snapshot(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
     }
+}
+
+pub(super) fn no_answer(pid: i32) -> String {
+    format!("the heaptrace that traces process {pid} gave no answer")
+}
+
+/// Asks the question. The answer is to come within `patience`.
+pub(super) fn put(
+    tracer: &mut TracerOf,
+    pid: i32,
+    command: Command,
+    look: Look,
+    patience: Duration,
+) -> anyhow::Result<()> {
+    let request = Request { version: command.version(), pid: tracer.known_as, command, look };
+    tracer.conversation.wait_at_most(patience);
+    ctl::send(&request, &mut tracer.conversation, ctl::LONGEST_QUESTION).with_context(|| no_answer(pid))
+}
+
+/// Why the tracer does not do it. One of an older version does not know the question.
+pub(super) fn refused(pid: i32, reason: &str) -> anyhow::Error {
+    let is_older = reason.contains("unknown variant") || reason.contains("of the protocol, the request has");
+    let hint = if is_older { ": the heaptrace that traces it is older than this one, and can't do that" } else { "" };
+    anyhow!("process {pid}: {reason}{hint}")
 }
 
 /// A report.json of another heaptrace, without characters that do something where they are shown.

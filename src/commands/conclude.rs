@@ -140,8 +140,7 @@ fn conclude_as(
     let unknown_functions = traced.take_unknown_functions();
     let check = judging.as_ref().map(|judging| judging.options);
     let top = options.top;
-    let defaults = ExportOptions::default();
-    let export = ExportOptions { pprof_columns: options.pprof_columns, top: top.unwrap_or(defaults.top), ..defaults };
+    let export = export_options(options);
     let mut waiter = Waiter::new(options.verbosity);
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
@@ -249,6 +248,12 @@ impl Work<'_> {
         }
         profile
     }
+}
+
+/// How `options` want files to look.
+pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
+    let defaults = ExportOptions::default();
+    ExportOptions { pprof_columns: options.pprof_columns, top: options.top.unwrap_or(defaults.top), ..defaults }
 }
 
 /// Where `options` want names to be looked for.

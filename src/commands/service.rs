@@ -1,13 +1,15 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
-use super::conclude::wanted;
+use super::conclude::{export_options, wanted};
+use super::saver::Snapshots;
 use super::tell;
 use crate::addr::Addr;
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
+use crate::ctl::{self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion};
+use crate::event::MarkName;
 use crate::export::leaks::{LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
-use crate::export::{self, ExportOptions, Format};
+use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{ClassAmounts, LeakSite};
 use crate::session::{Answer, HeapCapture, Requests, Wish};
@@ -15,11 +17,15 @@ use crate::tracer::TracerError;
 use crate::tracer::control::Control;
 use crate::tracer::socket::{ControlSocket, Conversation};
 use rustc_hash::FxHashMap;
+use std::io::{self, BufReader, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the other side may take to say what it wants, and again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it may take to take the files of a snapshot.
+const PATIENCE_FOR_FILES: Duration = Duration::from_secs(120);
 
 /// The open control socket of a traced process; its name vanishes with this value.
 #[derive(Debug)]
@@ -47,6 +53,8 @@ impl Service {
             requests: Arc::clone(requests),
             options: profile.clone(),
             before: None,
+            known: KnownNames::default(),
+            snapshots: 0,
         };
         let spawned = std::thread::Builder::new().name("control socket".to_owned()).spawn(move || {
             while let Ok(stream) = served.accept() {
@@ -72,17 +80,33 @@ struct Answerer {
     options: ProfileOptions,
     /// What each site had at the last leak scan, by site id.
     before: Option<FxHashMap<u64, ClassAmounts>>,
+    /// Names that snapshots have needed so far.
+    known: KnownNames,
+    /// How many snapshots were given.
+    snapshots: u32,
 }
 
 impl Answerer {
     /// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
     fn serve(&mut self, mut asker: Conversation) {
         asker.wait_at_most(PATIENCE);
-        let (response, limit) = match ctl::receive::<Request>(&mut asker, ctl::LONGEST_QUESTION) {
-            Ok(request) => (self.respond(&request).unwrap_or_else(Response::Failed), request.command.longest_answer()),
-            Err(error) => (Response::Failed(error.to_string()), Command::Detach.longest_answer()),
+        let question = ctl::receive_question(&mut BufReader::new(&mut asker));
+        let mut files = Vec::new();
+        let (response, limit) = match &question {
+            Ok(Request { pid, command: Command::Snapshot(question), .. }) => {
+                let response = match self.snapshot(*pid, question) {
+                    Ok((head, contents)) => {
+                        files = contents;
+                        Response::Snapshot(head)
+                    }
+                    Err(reason) => Response::Failed(reason),
+                };
+                (response, ctl::LONGEST_ANSWER)
+            }
+            Ok(request) => (self.respond(request).unwrap_or_else(Response::Failed), request.command.longest_answer()),
+            Err(error) => (Response::Failed(error.to_string()), ctl::LONGEST_ANSWER),
         };
-        asker.wait_at_most(PATIENCE);
+        asker.wait_at_most(if files.is_empty() { PATIENCE } else { PATIENCE_FOR_FILES });
         let sent = match ctl::send(&response, &mut asker, limit) {
             Err(error @ ProtocolError::TooLong { .. }) => {
                 let reason = format!("{error}: ask for less with --top, or write the report at the end with -o");
@@ -90,20 +114,56 @@ impl Answerer {
             }
             sent => sent,
         };
+        let sent = sent.and_then(|()| Ok(files.iter().try_for_each(|file| asker.write_all(file))?));
         if let Err(error) = sent {
             tracing::info!("an answer could not be given: {error}");
         }
     }
 
-    fn respond(&mut self, request: &Request) -> Result<Response, String> {
-        if let Some(objection) = request.objection() {
-            return Err(objection);
+    /// What is live now, in each format that is wanted.
+    fn snapshot(&mut self, pid: i32, question: &SnapshotQuestion) -> Result<(SnapshotHead, Vec<Vec<u8>>), String> {
+        if question.formats.len() > ctl::MOST_FILES {
+            return Err(format!("a snapshot is written as {} files at most", ctl::MOST_FILES));
         }
-        let wish = match request.command {
+        let since = question.since.as_deref().map(mark_name).transpose()?;
+        let formats: Vec<Format> = question
+            .formats
+            .iter()
+            .map(|name| Format::from_name(name).map_err(|error| format!("the tracer's heaptrace: {error}")))
+            .collect::<Result<_, _>>()?;
+        let mut snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
+        let mut profile = snapshots.take(pid, since, &mut self.known)?;
+        self.snapshots += 1;
+        profile.meta.part = self.snapshots;
+        let pprof_columns = PprofColumns::from_name(&question.pprof_columns).unwrap_or_default();
+        let export = ExportOptions { pprof_columns, ..export_options(&self.options) };
+        let render = |format: &Format| {
+            let mut file = Limited(Vec::new());
+            export::write(*format, &profile, &export, &mut file).map_err(|error| format!(".{format}: {error}"))?;
+            Ok(file.0)
+        };
+        let files: Vec<Vec<u8>> = formats.iter().map(render).collect::<Result<_, String>>()?;
+        let head = SnapshotHead {
+            pid: profile.meta.process.pid,
+            program: profile.meta.process.program.clone(),
+            number: self.snapshots,
+            of_another_user: profile.meta.process.of_another_user,
+            live_blocks: profile.totals.live_blocks,
+            live_bytes: profile.totals.live_bytes,
+            files: files.iter().map(|file| file.len() as u64).collect(),
+        };
+        Ok((head, files))
+    }
+
+    fn respond(&mut self, request: &Request) -> Result<Response, String> {
+        let wish = match &request.command {
             Command::Leaks { .. } => Wish::Capture,
             Command::Pause => Wish::Pause(true),
             Command::Resume => Wish::Pause(false),
             Command::Detach => Wish::Detach,
+            Command::Mark { name } => Wish::Mark(mark_name(name)?),
+            // See `Self::serve`.
+            Command::Snapshot(_) => Wish::View { blocks: false },
         };
         let answer = self.requests.ask(&self.control, request.pid, wish).ok_or("tracing has just ended")??;
         match (answer, &request.command) {
@@ -149,6 +209,35 @@ impl Answerer {
                 block: question.block,
             },
         ))
+    }
+}
+
+fn mark_name(name: &str) -> Result<MarkName, String> {
+    MarkName::new(name).ok_or_else(|| {
+        format!(
+            "`{name}` can't be the name of a mark: it has 1 to {} bytes, and no control characters",
+            MarkName::LONGEST
+        )
+    })
+}
+
+/// A file in memory, as long as one may be.
+struct Limited(Vec<u8>);
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.0.len() + bytes.len()) as u64 > ctl::LONGEST_FILE {
+            return Err(io::Error::other(format!(
+                "longer than {} MiB, the most a snapshot may have",
+                ctl::LONGEST_FILE >> 20
+            )));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::check::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
 use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
-use crate::profile::{Amount, Mode, Profile};
+use crate::profile::{Amount, Profile};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -445,7 +445,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     };
     let looked = format!("{} looked through{unread}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
-    if profile.meta.mode == Mode::Attach {
+    if profile.meta.mode.is_attached() {
         sections::prose(
             &mut out,
             layout,

@@ -86,8 +86,8 @@ fn debuginfod(view: &View<'_>) -> String {
     const LONGEST: usize = 60;
     let meta = &view.profile.meta;
     let command = match meta.mode {
-        Mode::Attach => format!("attach --debuginfod {}", meta.process.pid),
-        Mode::Run | Mode::Check => {
+        mode if mode.is_attached() => format!("attach --debuginfod {}", meta.process.pid),
+        _ => {
             let words = shell_words(&meta.process.command);
             let words = if words.chars().count() > LONGEST { "…".to_owned() } else { words };
             let command = if meta.mode == Mode::Check { "check" } else { "run" };

@@ -162,6 +162,34 @@ pub struct Outcome {
     pub result: Result<u64, OutputError>,
 }
 
+/// What files are named after.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The program's name.
+    pub program: &'a str,
+    /// The process.
+    pub pid: i32,
+    /// The number in a series.
+    pub number: u32,
+    /// Whether the process belongs to another user: then only the owner of the files may read them.
+    pub of_another_user: bool,
+    /// Bytes that were allocated as the files say.
+    pub allocated_bytes: u64,
+}
+
+impl<'a> Subject<'a> {
+    fn of(profile: &'a Profile) -> Self {
+        let meta = &profile.meta;
+        Self {
+            program: &meta.process.program,
+            pid: meta.process.pid,
+            number: meta.part,
+            of_another_user: meta.process.of_another_user,
+            allocated_bytes: profile.totals.bytes_allocated,
+        }
+    }
+}
+
 /// All outputs of a command, checked.
 #[derive(Debug)]
 pub struct Outputs {
@@ -244,6 +272,25 @@ impl Outputs {
         self.outputs.iter().any(|output| output.file.name.has_pid())
     }
 
+    /// The format of each output.
+    pub fn formats(&self) -> impl Iterator<Item = Format> {
+        self.outputs.iter().map(|output| output.format)
+    }
+
+    /// Writes contents that are there already, one for each output in their order.
+    pub fn write_contents(
+        &self,
+        subject: &Subject<'_>,
+        contents: &[Vec<u8>],
+        direct: &mut dyn DirectOutputs,
+    ) -> Vec<Outcome> {
+        let fill = |output: usize, _: Format, out: &mut dyn Write| match contents.get(output) {
+            Some(bytes) => out.write_all(bytes),
+            None => Err(io::Error::other("there is nothing to write")),
+        };
+        self.write_with(Scope::All, subject, &fill, direct)
+    }
+
     /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says. Pipes and
     /// devices come last, whatever their place in the answer: what has to be waited for must not delay or lose the others.
     pub fn write(
@@ -253,27 +300,37 @@ impl Outputs {
         options: &ExportOptions,
         direct: &mut dyn DirectOutputs,
     ) -> Vec<Outcome> {
+        let fill = |_: usize, format: Format, out: &mut dyn Write| write(format, profile, options, out);
+        self.write_with(scope, &Subject::of(profile), &fill, direct)
+    }
+
+    fn write_with(
+        &self,
+        scope: Scope,
+        subject: &Subject<'_>,
+        fill: &dyn Fn(usize, Format, &mut dyn Write) -> io::Result<()>,
+        direct: &mut dyn DirectOutputs,
+    ) -> Vec<Outcome> {
         let mut written: Vec<PathBuf> = Vec::new();
-        let selected = self.outputs.iter().filter(|output| match scope {
+        let selected = self.outputs.iter().enumerate().filter(|(_, output)| match scope {
             Scope::All => true,
             Scope::Process => output.file.name.has_pid(),
             Scope::Tree => !output.file.name.has_pid(),
         });
         let mut order: Vec<(usize, &Output, PathBuf, PathBuf)> = selected
-            .enumerate()
             .map(|(place, output)| {
-                let (path, shown) = output.file.paths(profile);
+                let (path, shown) = output.file.paths(subject);
                 (place, output, path, shown)
             })
             .collect();
         let owners = self.owners;
         order.sort_by_key(|(_, _, path, _)| matches!(resolve(path, owners), Ok(Place::Direct(_) | Place::Open(_))));
-        let mode = mode_of(profile.meta.process.of_another_user);
+        let mode = mode_of(subject.of_another_user);
         let mut outcomes: Vec<(usize, Outcome)> = order
             .into_iter()
             .map(|(place, output, path, shown)| {
-                let (format, allocated_bytes) = (output.format, profile.totals.bytes_allocated);
-                let fill = |out: &mut dyn Write| write(format, profile, options, out);
+                let (format, allocated_bytes) = (output.format, subject.allocated_bytes);
+                let fill = |out: &mut dyn Write| fill(place, format, out);
                 let result = match written.contains(&path) {
                     true => Err(OutputError::Duplicate { path: shown.clone() }),
                     false => write_anywhere(&path, owners, mode, fill, direct),
@@ -289,9 +346,8 @@ impl Outputs {
 
 impl NamedFile {
     /// Where to write, and how to call it.
-    fn paths(&self, profile: &Profile) -> (PathBuf, PathBuf) {
-        let meta = &profile.meta;
-        let name = self.name.expand(&meta.process.program, meta.process.pid, meta.part);
+    fn paths(&self, subject: &Subject<'_>) -> (PathBuf, PathBuf) {
+        let name = self.name.expand(subject.program, subject.pid, subject.number);
         (self.directory.join(&name), self.shown.join(&name))
     }
 }

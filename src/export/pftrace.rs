@@ -15,7 +15,7 @@ use super::proto::perfetto::{
     track_event,
 };
 use super::view::{UNKNOWN_STACK, View};
-use crate::profile::{Amount, Mode, ModuleInfo, Profile};
+use crate::profile::{Amount, ModuleInfo, Profile};
 use prost::Message;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
@@ -226,7 +226,7 @@ impl Dump {
             let dump = profile_packet::ProcessHeapSamples {
                 pid: u64::try_from(view.profile.meta.process.pid).unwrap_or(0),
                 samples,
-                from_startup: view.profile.meta.mode != Mode::Attach,
+                from_startup: !view.profile.meta.mode.is_attached(),
                 timestamp: self.time,
                 heap_name: self.heap.to_owned(),
                 sampling_interval_bytes: interval,

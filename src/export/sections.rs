@@ -7,7 +7,7 @@ use super::text::{
     telling_frames, wrap,
 };
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, exit_text};
-use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Mode, Profile, Resident};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -76,11 +76,11 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
     let gap = if fits { " " } else { "\n  " };
     let (name, program) = (layout.paint.bold("heaptrace:"), layout.paint.bold(&program));
     let _ = writeln!(out, "{name} {program}, {who}{gap}{end} after {after}{clause}");
-    if !meta.complete && meta.mode != Mode::Attach {
+    if !meta.complete && !meta.mode.is_attached() {
         let note = "The profile does not reach to the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
     }
-    if meta.mode == Mode::Attach {
+    if meta.mode.is_attached() {
         let _ = writeln!(out, "Live means: allocated since attach and not yet freed.");
     }
     if meta.sample_interval > 0 {
@@ -159,7 +159,7 @@ fn resident_note(resident: &Resident, profile: &Profile) -> String {
     match resident.explained_permille(peak) {
         Some(0..=1000) => format!("at most; the peak of live blocks is {} of it", percent(peak, resident.peak_bytes)),
         Some(_) => "at most, less than the peak of live blocks: some were never touched".to_owned(),
-        None if profile.meta.mode == Mode::Attach => "at most, the time before tracing began included".to_owned(),
+        None if profile.meta.mode.is_attached() => "at most, the time before tracing began included".to_owned(),
         None => "at most".to_owned(),
     }
 }
@@ -520,7 +520,7 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
 fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     let (meta, cost) = (&view.profile.meta, &view.profile.cost);
     let conditions = cost.conditions;
-    let run = meta.mode != Mode::Attach;
+    let run = !meta.mode.is_attached();
     let mut help = Vec::new();
     if run && conditions.threads == 1 && !conditions.pinned {
         help.push("--pin would let the program share a processor with heaptrace, which makes each stop shorter.");
@@ -533,7 +533,7 @@ fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     if conditions.free_stacks && frees_much && !help.iter().any(|advice| advice.starts_with("--pin")) {
         help.push("--no-free-stacks would spare the walk over the stack at each free.");
     }
-    if meta.mode == Mode::Attach {
+    if meta.mode.is_attached() {
         help.push(
             "`heaptrace ctl PID pause` and `resume` let the process run freely while nothing of interest happens.",
         );

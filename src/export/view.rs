@@ -4,7 +4,7 @@
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
-use crate::profile::{Amount, Exit, Location, Mode, ModuleInfo, Profile, Sample, signal_text};
+use crate::profile::{Amount, Exit, Location, ModuleInfo, Profile, Sample, signal_text};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
@@ -78,7 +78,7 @@ impl<'a> View<'a> {
     /// What to show first.
     pub fn headline(&self) -> Headline {
         let meta = &self.profile.meta;
-        if meta.mode != Mode::Attach && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
+        if !meta.mode.is_attached() && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
     }
 
     /// A string of the profile's table.

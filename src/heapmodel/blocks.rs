@@ -5,6 +5,7 @@
 //! 1/256 of the whole.
 
 use crate::addr::Addr;
+use crate::chunk::Chunk;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 
@@ -57,12 +58,17 @@ impl Entry {
 
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
-    shards: Box<[HashTable<Entry>; SHARDS]>,
+    shards: Box<[Chunk<HashTable<Entry>>; SHARDS]>,
 }
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        Self { shards: Box::new([const { HashTable::new() }; SHARDS]) }
+        Self { shards: Box::new([const { Chunk::Own(HashTable::new()) }; SHARDS]) }
+    }
+
+    /// The same for a view.
+    pub(super) fn view(&mut self) -> Self {
+        Self { shards: Box::new(self.shards.each_mut().map(Chunk::share)) }
     }
 
     /// Enters a block; returns what was at this address before, which is replaced.
@@ -90,22 +96,22 @@ impl Blocks {
 
     pub(super) fn get(&self, addr: Addr) -> Option<Block> {
         let hash = hash(addr.0);
-        self.shards.get(shard_of(hash))?.find(hash, |e| e.addr == addr.0).map(Entry::block)
+        self.shards.get(shard_of(hash))?.get().find(hash, |e| e.addr == addr.0).map(Entry::block)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Addr, Block)> {
-        self.shards.iter().flat_map(HashTable::iter).map(|entry| (Addr(entry.addr), entry.block()))
+        self.shards.iter().flat_map(|shard| shard.get().iter()).map(|entry| (Addr(entry.addr), entry.block()))
     }
 
     /// Bytes of heap that the tables take, with the copy that the largest shard's growth would need.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        let sizes = self.shards.iter().map(HashTable::allocation_size);
+        let sizes = self.shards.iter().map(|shard| shard.get().allocation_size());
         size_of_val(&*self.shards) + sizes.clone().sum::<usize>() + sizes.max().unwrap_or(0)
     }
 
     fn shard(&mut self, hash: u64) -> &mut HashTable<Entry> {
-        &mut self.shards[shard_of(hash)]
+        self.shards[shard_of(hash)].get_mut()
     }
 }
 
@@ -190,7 +196,7 @@ mod tests {
             for n in 0..100_000u64 {
                 blocks.insert(Addr(0x5555_0000_0000 + n * stride), Block { size: 1, site: 0, birth: n });
             }
-            let largest = blocks.shards.iter().map(HashTable::len).max().unwrap();
+            let largest = blocks.shards.iter().map(|shard| shard.get().len()).max().unwrap();
             assert!(largest < 600, "stride {stride}: {largest} blocks in one shard, 390 expected");
         }
     }

@@ -360,7 +360,7 @@ fn subtract(amount: &mut Amount, bytes: u64) {
 }
 
 /// Counts a value in its log2 bucket, as [`crate::figures::Histograms`] defines them.
-fn count(buckets: &mut [u64; 65], value: u64) {
+pub(super) fn count(buckets: &mut [u64; 65], value: u64) {
     buckets[bucket_of(value)] += 1;
 }
 

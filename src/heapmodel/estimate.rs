@@ -1,5 +1,6 @@
 //! What is told of a heap of which only sampled blocks are recorded: each counts as many times as it stands for.
 
+use super::view::Figures;
 use super::{HeapModel, SiteStats};
 use crate::figures::{Histograms, Totals};
 use crate::sampling::{weight, weighted_bytes};
@@ -17,7 +18,9 @@ impl HeapModel {
             self.sampled_reallocations += weight(size, self.sample_interval);
         }
     }
+}
 
+impl Figures {
     /// The sums; where blocks are sampled, as far as all `sites` tell.
     pub(super) fn totals_of(&self, sites: &[SiteStats]) -> Totals {
         if self.sample_interval == 0 {

@@ -3,6 +3,7 @@
 use super::{SiteKey, SiteStats};
 use crate::addr::{FunctionId, StackId};
 use crate::allocators::Family;
+use crate::chunk::Chunk;
 use crate::figures::Amount;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
@@ -11,7 +12,8 @@ use std::hash::{Hash, Hasher};
 /// So many sites have exact sizes on one stack of one thread; see [`SiteKey::size`].
 const EXACT_SIZES: u8 = 64;
 
-const CHUNK: usize = 1024;
+/// So many are copied when one changes that a view still has.
+const CHUNK: usize = 256;
 
 /// What is known of the alignments of a site's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +146,7 @@ impl Site {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sites {
     /// In pieces, so that growth copies nothing and wastes at most one piece.
-    chunks: Vec<Vec<Site>>,
+    chunks: Vec<Chunk<Vec<Site>>>,
     by_key: HashTable<u32>,
     /// The first site of each stack and thread.
     first: HashTable<u32>,
@@ -160,17 +162,28 @@ impl Sites {
         Self { exact_below: limit, ..Self::default() }
     }
 
+    /// The same for a view, which interns nothing.
+    pub(super) fn view(&mut self) -> Self {
+        Self {
+            chunks: self.chunks.iter_mut().map(Chunk::share).collect(),
+            by_key: HashTable::new(),
+            first: HashTable::new(),
+            inherited: self.inherited,
+            exact_below: self.exact_below,
+        }
+    }
+
     pub(super) fn get(&self, id: u32) -> Option<&Site> {
         site(&self.chunks, id)
     }
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Site> {
-        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
+        self.chunks.get_mut(id as usize / CHUNK)?.get_mut().get_mut(id as usize % CHUNK)
     }
 
     /// The figures of all sites.
     pub(super) fn stats(&self, epoch: u64) -> impl Iterator<Item = SiteStats> {
-        (0..).zip(self.chunks.iter().flatten()).map(move |(id, site)| site.stats(epoch, id < self.inherited))
+        (0..).zip(self.chunks.iter().flat_map(Chunk::get)).map(move |(id, site)| site.stats(epoch, id < self.inherited))
     }
 
     /// The figures of one site.
@@ -180,7 +193,7 @@ impl Sites {
 
     /// The process is a copy of another one from now on: what was allocated before is that one's.
     pub(super) fn inherit(&mut self) {
-        self.chunks.iter_mut().flatten().for_each(Site::inherit);
+        self.chunks.iter_mut().flat_map(Chunk::get_mut).for_each(Site::inherit);
         self.by_key.clear();
         self.first.clear();
         self.inherited = self.len();
@@ -188,7 +201,7 @@ impl Sites {
 
     fn len(&self) -> u32 {
         let before = self.chunks.len().saturating_sub(1) * CHUNK;
-        (before + self.chunks.last().map_or(0, Vec::len)) as u32
+        (before + self.chunks.last().map_or(0, |chunk| chunk.get().len())) as u32
     }
 
     /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
@@ -246,14 +259,15 @@ impl Sites {
         };
         let before = self.chunks.len().saturating_sub(1) * CHUNK;
         match self.chunks.last_mut() {
-            Some(chunk) if chunk.len() < CHUNK => {
+            Some(chunk) if chunk.get().len() < CHUNK => {
+                let chunk = chunk.get_mut();
                 chunk.push(site);
                 (before + chunk.len() - 1) as u32
             }
             _ => {
                 let mut chunk = Vec::with_capacity(CHUNK);
                 chunk.push(site);
-                self.chunks.push(chunk);
+                self.chunks.push(Chunk::Own(chunk));
                 ((self.chunks.len() - 1) * CHUNK) as u32
             }
         }
@@ -264,13 +278,13 @@ impl Sites {
     pub(super) fn memory(&self) -> usize {
         let tables = [self.by_key.allocation_size(), self.first.allocation_size()];
         self.chunks.len() * CHUNK * size_of::<Site>()
-            + self.chunks.capacity() * size_of::<Vec<Site>>()
+            + self.chunks.capacity() * size_of::<Chunk<Vec<Site>>>()
             + tables.iter().sum::<usize>()
     }
 }
 
-fn site(chunks: &[Vec<Site>], id: u32) -> Option<&Site> {
-    chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
+fn site(chunks: &[Chunk<Vec<Site>>], id: u32) -> Option<&Site> {
+    chunks.get(id as usize / CHUNK)?.get().get(id as usize % CHUNK)
 }
 
 /// Eight steps to an octave: the highest four bits stay.

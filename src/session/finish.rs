@@ -1,6 +1,7 @@
 //! What a process leaves: its recording, made at its end, or so far.
 
 use super::aftermath::{Aftermath, BreakOff};
+use super::interim::Interim;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
 use super::process::Process;
@@ -17,18 +18,18 @@ use crate::unwinder::StackTable;
 use std::sync::Arc;
 
 impl Process {
-    /// What was found out so far, while the process goes on.
-    pub(super) fn interim(&mut self) -> Recording {
+    /// What was found out so far, while the process goes on. Its tables are not copied: the figures are for another thread to sum up.
+    /// `with_blocks`: the single blocks are wanted, too.
+    pub(super) fn interim(&mut self, with_blocks: bool) -> Interim {
         self.settle();
-        let snapshot = self.observer.model().snapshot();
-        let (stacks, modules) = self.space.records();
-        let modules = modules.to_vec();
-        let stacks = stacks.clone();
+        let heap = self.observer.view(with_blocks);
+        let (stacks, modules) = self.space.share_records();
         self.note_cpu_time();
         self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
         self.note_peak_resident(self.pid);
-        self.record(snapshot, LeakScan::NotWanted, stacks, modules)
+        let recording = self.record(LeakScan::NotWanted, stacks, modules);
+        Interim { recording, heap, follows: self.settings.follow }
     }
 
     /// Looks once more at what a process can change: the names of its threads, and its user.
@@ -66,7 +67,7 @@ impl Process {
         // What was inherited and is gone says nothing.
         snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
         let (stacks, modules) = self.space.take_records();
-        let mut recording = self.record(snapshot, leaks, stacks, modules);
+        let mut recording = self.record(leaks, stacks, modules).with_figures(snapshot, self.settings.follow);
         if self.settings.follow {
             // In the profile of all they are another process's. (Ways to a leak may lead over them.)
             if !self.settings.profile_each && self.settings.leak_scan.is_none() {
@@ -80,40 +81,18 @@ impl Process {
         recording
     }
 
-    fn record(&self, snapshot: Snapshot, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
+    /// All but what [`Recording::with_figures`] adds.
+    fn record(&self, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
         let (root, pid_inside) = self.space.root_and_inner_pid();
-        let mut blind_spots = self.space.blind_spots();
-        let inherited = |amount: fn(&SiteStats) -> Amount| {
-            let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            let weighted = |site| amount(site).times(weight(site.key.size, snapshot.sample_interval));
-            sites.map(weighted).fold(Amount::default(), Amount::plus)
-        };
+        let blind_spots = self.space.blind_spots();
         let origin = Origin {
             start_ns: u64::try_from(self.identity.born.duration_since(self.identity.began).as_nanos())
                 .unwrap_or(u64::MAX),
             inherited_bytes: self.observer.inherited_bytes(),
-            inherited: inherited(|site| site.live),
-            inherited_at_peak: inherited(|site| site.at_peak),
-        };
-        let seen = self.observer.model().anomalies();
-        let anomalies = Anomalies {
-            lost: seen.lost,
-            truncated_stacks: seen.truncated_stacks,
-            cut_stacks: seen.cut_stacks,
-            guessed_stacks: seen.guessed_stacks,
-            abandoned_calls: seen.abandoned_calls,
-            ..snapshot.anomalies
+            inherited: Amount::default(),
+            inherited_at_peak: Amount::default(),
         };
         let mut warnings = self.warnings.clone();
-        let doubtful = anomalies.unknown_frees + anomalies.double_frees;
-        if snapshot.frees_unseen && doubtful > 0 {
-            warnings.push(format!(
-                "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
-                 seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
-                 name such functions)",
-                snapshot.unseen_frees
-            ));
-        }
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
@@ -128,13 +107,6 @@ impl Process {
                  --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
                 self.identity.program
             ));
-        }
-        let unknown_functions =
-            if self.identity.selected { unknown_functions(&self.settings.table, &modules) } else { Vec::new() };
-        // Of several programs, one may have what another has not.
-        if !self.settings.follow {
-            warnings.extend(unknown_functions.iter().cloned());
-            blind_spots.extend(unknown_functions.iter().cloned());
         }
         let paused = self.observer.paused_for();
         if !paused.is_zero() {
@@ -155,7 +127,7 @@ impl Process {
             warnings.push(aftermath.to_string());
         }
         Recording {
-            snapshot,
+            snapshot: Snapshot::default(),
             stacks,
             table: Arc::clone(&self.settings.table),
             modules,
@@ -193,18 +165,58 @@ impl Process {
                 events: self.observer.events(),
                 ..self.cost
             },
-            anomalies,
+            anomalies: self.observer.model().anomalies(),
             children: self.children.clone(),
             images: self.identity.images.clone(),
             warnings,
             leaks,
             blind_spots,
-            unknown_functions,
+            unknown_functions: Vec::new(),
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,
             dismissed: false,
         }
+    }
+}
+
+impl Recording {
+    /// Adds the figures, and what follows from them: also what only takes time to find out. `follows`: other processes are traced, too.
+    pub(super) fn with_figures(mut self, snapshot: Snapshot, follows: bool) -> Self {
+        let inherited = |amount: fn(&SiteStats) -> Amount| {
+            let sites = snapshot.sites.iter().filter(|site| site.inherited);
+            let weighted = |site| amount(site).times(weight(site.key.size, snapshot.sample_interval));
+            sites.map(weighted).fold(Amount::default(), Amount::plus)
+        };
+        self.origin.inherited = inherited(|site| site.live);
+        self.origin.inherited_at_peak = inherited(|site| site.at_peak);
+        let seen = self.anomalies;
+        let anomalies = Anomalies {
+            lost: seen.lost,
+            truncated_stacks: seen.truncated_stacks,
+            cut_stacks: seen.cut_stacks,
+            guessed_stacks: seen.guessed_stacks,
+            abandoned_calls: seen.abandoned_calls,
+            ..snapshot.anomalies
+        };
+        let doubtful = anomalies.unknown_frees + anomalies.double_frees;
+        if snapshot.frees_unseen && doubtful > 0 {
+            self.warnings.push(format!(
+                "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
+                 seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
+                 name such functions)",
+                snapshot.unseen_frees
+            ));
+        }
+        if self.selected {
+            self.unknown_functions = unknown_functions(&self.table, &self.modules);
+        }
+        // Of several programs, one may have what another has not.
+        if !follows {
+            self.warnings.extend(self.unknown_functions.iter().cloned());
+            self.blind_spots.extend(self.unknown_functions.iter().cloned());
+        }
+        Self { snapshot, anomalies, ..self }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The heap of a program that lives on, as it was read at one moment.
 
+use super::interim::Interim;
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::recording::Recording;
 use crate::heapmodel::{SiteId, SiteKey, Snapshot};
@@ -19,7 +20,7 @@ pub(super) struct HeapRead {
 /// The heap of a program that lives on, read and not classified yet: that takes longer, and can be done while it runs.
 #[derive(Debug)]
 pub struct HeapCapture {
-    pub(super) recording: Recording,
+    pub(super) interim: Interim,
     pub(super) read: HeapRead,
     pub(super) stopped_ns: u64,
 }
@@ -27,7 +28,8 @@ pub struct HeapCapture {
 impl HeapCapture {
     /// Classifies the blocks. What the session had found out by then, with the scan in it.
     pub fn classify(self) -> Recording {
-        let Self { mut recording, read, stopped_ns } = self;
+        let Self { interim, read, stopped_ns } = self;
+        let mut recording = interim.into_recording();
         let HeapRead { graph, sites, thread_names } = read;
         recording.leaks = LeakScan::Done(Box::new(ScanRecord {
             scan: graph.classify(),

@@ -145,12 +145,12 @@ impl Process {
             return Err("no thread of the program could be stopped".to_owned());
         };
         let read = self.read_heap(live, &threads);
-        let recording = self.interim();
+        let interim = self.interim(false);
         // The stops wait to be served: the session's loop does that next.
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
-        Ok(HeapCapture { recording, read: read?, stopped_ns })
+        Ok(HeapCapture { interim, read: read?, stopped_ns })
     }
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.

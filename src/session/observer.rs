@@ -8,7 +8,7 @@ use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Kind};
 use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, Event, EventKind, EventSink, Missed, Preexisting, TICK_NS};
-use crate::heapmodel::HeapModel;
+use crate::heapmodel::{HeapModel, HeapView};
 use crate::progress::Progress;
 use crate::sampling::Sampler;
 use crate::session::modulerecord::ModuleRecord;
@@ -372,6 +372,11 @@ impl Observer {
             }
             _ => false,
         }
+    }
+
+    /// The same at this moment, to be kept.
+    pub(super) fn view(&mut self, with_blocks: bool) -> HeapView {
+        self.stream.model.view(with_blocks)
     }
 
     /// The heap as the events tell it.

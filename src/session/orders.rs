@@ -3,6 +3,7 @@
 use super::Session;
 use super::error::SessionError;
 use super::requests::{Answer, Request, Wish};
+use crate::event::EventKind;
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
 
@@ -66,6 +67,16 @@ impl Session {
             let _ = request.reply.send(Ok(Answer::Detaching));
             return;
         }
+        if let Wish::Mark(name) = request.wish
+            && self.processes.find(request.pid).is_some()
+        {
+            for process in self.processes.iter_mut() {
+                process.settle();
+                process.tell(EventKind::Mark(name));
+            }
+            let _ = request.reply.send(Ok(Answer::Marked));
+            return;
+        }
         let process = self.processes.find(request.pid).and_then(|slot| self.processes.get_mut(slot));
         let reply = match process {
             Some(process) => match request.wish {
@@ -74,6 +85,8 @@ impl Session {
                     Ok(Answer::Detaching)
                 }
                 Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
+                Wish::View { blocks } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
+                Wish::Mark(_) => Ok(Answer::Marked),
                 Wish::Pause(pause) => {
                     self.common.control.request_pause(pause);
                     Ok(Answer::Paused { already: !process.set_paused(pause) })

@@ -261,7 +261,7 @@ impl Process {
             Err(error) if error.is_out_of_reach() => {}
             Err(error) => self.warn_once(error.to_string()),
         }
-        self.observer.define_modules(self.space.records().1);
+        self.observer.define_modules(self.space.module_records());
     }
 
     pub(super) fn warn_once(&mut self, warning: String) {

@@ -1,6 +1,8 @@
 //! What others ask of a session while it traces: a queue between the thread that talks to them and the tracer thread.
 
 use super::heapcapture::HeapCapture;
+use super::interim::Interim;
+use crate::event::MarkName;
 use crate::tracer::control::Control;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +33,13 @@ pub enum Wish {
     Pause(bool),
     /// To read the heap.
     Capture,
+    /// To give a view of what was found out so far; with the single blocks, if so.
+    View {
+        /// Whether single blocks are wanted.
+        blocks: bool,
+    },
+    /// To set a mark in the streams of all processes.
+    Mark(MarkName),
 }
 
 /// The tracer thread's answer; an error is a sentence for people.
@@ -48,6 +57,10 @@ pub enum Answer {
     },
     /// The heap as it was.
     Captured(Box<HeapCapture>),
+    /// What was found out by then.
+    Viewed(Box<Interim>),
+    /// The mark is set.
+    Marked,
 }
 
 /// The queue. The tracer thread looks at it between two stops, which must cost nothing while it is empty.

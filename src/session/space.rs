@@ -286,9 +286,14 @@ impl AddressSpace {
         (self.root.clone(), self.pid_inside)
     }
 
-    /// The stacks so far, and all modules that they may refer to.
-    pub fn records(&self) -> (&StackTable, &[ModuleRecord]) {
-        (self.unwinder.stacks(), &self.modules.records)
+    /// All modules so far.
+    pub fn module_records(&self) -> &[ModuleRecord] {
+        &self.modules.records
+    }
+
+    /// The stacks so far, sharing their memory with those that are still found, and all modules that they may refer to.
+    pub fn share_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
+        (self.unwinder.share_stacks(), self.modules.records.clone())
     }
 }
 

@@ -9,6 +9,7 @@
 
 use super::{Frame, Quality};
 use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
+use crate::chunk::Chunk;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
@@ -68,10 +69,10 @@ pub const fn is_canonical(addr: Addr) -> bool {
     sign_extend(addr.0) == addr.0
 }
 
-/// A vector that grows by a chunk at a time and never moves what it holds.
+/// A vector that grows by a chunk at a time, moves what it holds only where a view has it, too, and shares it by chunks.
 #[derive(Clone, Debug, Default)]
 struct Chunked<T> {
-    chunks: Vec<Box<[T]>>,
+    chunks: Vec<Chunk<Box<[T]>>>,
     len: usize,
 }
 
@@ -80,17 +81,21 @@ impl<T: Copy + Default> Chunked<T> {
         if index >= self.len {
             return None;
         }
-        self.chunks.get(index / CHUNK)?.get(index % CHUNK).copied()
+        self.chunks.get(index / CHUNK)?.get().get(index % CHUNK).copied()
     }
 
     fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+        self.chunks.get_mut(index / CHUNK)?.get_mut().get_mut(index % CHUNK)
+    }
+
+    fn view(&mut self) -> Self {
+        Self { chunks: self.chunks.iter_mut().map(Chunk::share).collect(), len: self.len }
     }
 
     fn push(&mut self, value: T) {
         let index = self.len;
         if index / CHUNK == self.chunks.len() {
-            self.chunks.push(vec![T::default(); CHUNK].into_boxed_slice());
+            self.chunks.push(Chunk::Own(vec![T::default(); CHUNK].into_boxed_slice()));
         }
         if let Some(slot) = self.get_mut(index) {
             *slot = value;
@@ -100,8 +105,8 @@ impl<T: Copy + Default> Chunked<T> {
 
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self.chunks.iter().map(|chunk| size_of_val(&**chunk)).sum::<usize>()
-            + self.chunks.capacity() * size_of::<Box<[T]>>()
+        self.chunks.iter().map(|chunk| size_of_val(&**chunk.get())).sum::<usize>()
+            + self.chunks.capacity() * size_of::<Chunk<Box<[T]>>>()
     }
 }
 
@@ -133,6 +138,11 @@ impl StackTable {
     /// A table that holds the empty stack only.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A copy that shares its memory with this one until one of them changes: some hundred reference counts for a million nodes.
+    pub fn view(&mut self) -> Self {
+        Self { nodes: self.nodes.view(), buckets: self.buckets.view() }
     }
 
     /// The stack `parent` with one more frame, the caller of its outermost one. `guessed`: the frame was found by its
@@ -474,6 +484,24 @@ mod tests {
             assert_eq!(table.child(parent, frame(addr), false), id);
             assert_eq!((table.parent(id), table.frames(id).last().copied()), (Some(parent), Some(frame(addr))));
         }
+    }
+
+    #[test]
+    fn a_view_keeps_its_stacks_while_the_table_grows_and_shares_the_rest() {
+        let mut table = StackTable::new();
+        let grow = |table: &mut StackTable, from: u64, to: u64| -> Vec<StackId> {
+            (from..to).map(|addr| table.child(StackId::EMPTY, frame(addr * 16), false)).collect()
+        };
+        let early = grow(&mut table, 1, 10_000);
+        let before = table.clone();
+        let mut view = table.view();
+        let late = grow(&mut table, 10_000, 30_000);
+        assert_eq!(grow(&mut table, 1, 30_000), [early.clone(), late].concat(), "all ids stay");
+        assert_eq!(view.node_count(), before.node_count());
+        for stack in &early {
+            assert_eq!(view.frames(*stack), before.frames(*stack));
+        }
+        assert_eq!(grow(&mut view, 1, 10_000), early, "a view knows its stacks, too");
     }
 
     #[test]

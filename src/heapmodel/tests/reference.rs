@@ -358,6 +358,47 @@ proptest! {
         prop_assert_eq!(totals.bytes_allocated - totals.bytes_freed, totals.live_bytes);
     }
 
+    /// Whatever comes after it, and whether others are still held.
+    #[test]
+    fn a_view_stays_as_the_model_was(steps in steps(), at in prop::collection::vec(any::<prop::sample::Index>(), 1..5), keep: bool) {
+        let kinds = events(&steps);
+        let mut model = HeapModel::new(Preexisting::None);
+        let mut views = Vec::new();
+        let blocks = |blocks: &mut dyn Iterator<Item = LiveBlock>| {
+            let mut blocks: Vec<LiveBlock> = blocks.collect();
+            blocks.sort_unstable_by_key(|block| block.addr);
+            format!("{blocks:?}")
+        };
+        for (n, kind) in kinds.iter().enumerate() {
+            if at.iter().any(|at| at.index(kinds.len()) == n) {
+                let told = (format!("{:?}", model.snapshot()), blocks(&mut model.live_blocks()));
+                views.push((model.view(true), told, model.births));
+                if !keep && views.len() == 2 {
+                    views.remove(0);
+                }
+            }
+            model.apply(&Event { seq: n as u64, time_ns: n as u64 * 100, kind: *kind });
+        }
+        for (view, told, births) in &views {
+            prop_assert_eq!(&(format!("{:?}", view.snapshot()), blocks(&mut view.live_blocks())), told);
+            prop_assert_eq!(view.survivors(*births).unwrap().totals, Totals::default());
+            let all = view.survivors(0).unwrap();
+            let (live, whole) = (|totals: Totals| (totals.live_blocks, totals.live_bytes), view.snapshot());
+            prop_assert_eq!(live(all.totals), live(whole.totals));
+            let of_sites = |sites: &[SiteStats]| -> BTreeMap<_, _> {
+                sites.iter().filter(|site| site.live.objects > 0).map(|s| ((s.key.stack, s.key.task, s.key.function.0, s.key.size), s.live)).collect()
+            };
+            prop_assert_eq!(of_sites(&all.sites), of_sites(&whole.sites));
+        }
+        let newest = model.view(true);
+        for (_, _, births) in &views {
+            let born = newest.live_blocks().count();
+            let since = newest.survivors(*births).unwrap().totals.live_blocks;
+            let reborn = model.blocks.iter().filter(|(_, block)| block.birth > *births).count();
+            prop_assert!(since as usize == reborn && reborn <= born);
+        }
+    }
+
     /// Also of a child that was forked in the middle, and of its child.
     #[test]
     fn a_recorded_stream_read_again_gives_the_same_model(

@@ -1,0 +1,99 @@
+//! `heaptrace snapshot`.
+
+use super::{AttachTarget, Refusal, values};
+use crate::export::{Format, PprofColumns};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Where snapshots go if nobody says where.
+pub const DEFAULT_SNAPSHOT: &str = "heaptrace.%n.%p.snapshot.%i.pb.gz";
+
+/// Options of `heaptrace snapshot`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotOptions {
+    /// The traced process.
+    pub target: AttachTarget,
+    /// The files to write, patterns not yet filled in; `-` for stdout. Never empty.
+    pub outputs: Vec<PathBuf>,
+    /// The format of all of them.
+    pub format: Option<Format>,
+    /// Which columns a pprof file gets.
+    pub pprof_columns: PprofColumns,
+    /// Only what was allocated since this mark.
+    pub since: Option<String>,
+    /// Whether to tell errors only.
+    pub quiet: bool,
+}
+
+/// Write what is live in a traced process now
+///
+/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`); the process runs on meanwhile. All blocks in the files were
+/// live at one and the same moment. With -f, a child can be asked for alone.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace snapshot [OPTIONS] PID\n       heaptrace snapshot [OPTIONS] --by-name NAME",
+    group = clap::ArgGroup::new("snapshot_target").required(true).multiple(false),
+    after_long_help = "\
+Examples:
+  heaptrace snapshot 1234
+      Writes heaptrace.NAME.1234.snapshot.000001.pb.gz; the next one is number 2.
+  heaptrace snapshot --by-name redis-server -o now.svg -o now.pb.gz
+      A flame graph and a profile of the same moment.
+  heaptrace snapshot 1234 --format txt -o - | less
+      To read at once.
+  heaptrace snapshot 1234 --since before -o left.svg
+      What was allocated since `heaptrace ctl 1234 mark before`, and not given back."
+)]
+pub(super) struct SnapshotArguments {
+    /// Process id
+    #[arg(value_name = "PID", group = "snapshot_target", value_parser = values::pid)]
+    pid: Option<i32>,
+
+    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    #[arg(long, value_name = "NAME", group = "snapshot_target")]
+    by_name: Option<String>,
+
+    /// File to write, or - for standard output; repeatable
+    ///
+    /// The end of the name says the format, as for `heaptrace run`. In names, %p stands for the process id, %n for the program's name,
+    /// %i for the number of the snapshot. Without -o: heaptrace.%n.%p.snapshot.%i.pb.gz.
+    #[arg(short, long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+
+    /// Format of all files, whatever their names say
+    #[arg(long, value_name = "FORMAT", value_parser = values::format)]
+    format: Option<Format>,
+
+    /// Columns of pprof files
+    #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns())]
+    pprof_columns: PprofColumns,
+
+    /// Only blocks that were allocated since this mark (`heaptrace ctl PID mark NAME`) and are live now
+    #[arg(long, value_name = "MARK")]
+    since: Option<String>,
+
+    /// Errors only
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(super) fn resolve(arguments: SnapshotArguments) -> Result<SnapshotOptions, Refusal> {
+    let target = match (arguments.pid, arguments.by_name) {
+        (Some(pid), _) => AttachTarget::Pid(pid),
+        (None, Some(name)) => AttachTarget::Name(name),
+        (None, None) => return Err(Refusal::Usage("snapshot needs a process id or --by-name NAME\n".to_owned())),
+    };
+    let mut outputs = arguments.output;
+    if outputs.is_empty() {
+        let format = arguments.format.unwrap_or(Format::PprofGz);
+        outputs.push(DEFAULT_SNAPSHOT.replace(Format::PprofGz.name(), format.name()).into());
+    }
+    Ok(SnapshotOptions {
+        target,
+        outputs,
+        format: arguments.format,
+        pprof_columns: arguments.pprof_columns,
+        since: arguments.since,
+        quiet: arguments.quiet,
+    })
+}

@@ -1,0 +1,103 @@
+//! `heaptrace snapshot`: asks the heaptrace that traces a process for what is live, and writes it with the rights of the one who asks.
+
+use super::ask::{no_answer, put, refused};
+use super::attach::find;
+use super::direct::Waiter;
+use super::{owners, tell};
+use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
+use crate::ctl::{self, Command, Look, Response, SnapshotHead, SnapshotQuestion};
+use crate::export::Format;
+use crate::export::output::{Outputs, Subject};
+use crate::tracer::{control, socket};
+use anyhow::{Context, anyhow, bail};
+use std::io::{self, BufReader, Read, Write};
+use std::time::Duration;
+
+/// How long the tracer may take to find names, and to write.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Writes the snapshot. The exit status is 125 if a file could not be written.
+///
+/// # Errors
+/// An output can't be written; the process is not traced, or its tracer can't tell.
+pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
+    let (to_stdout, paths): (Vec<_>, Vec<_>) =
+        options.outputs.iter().cloned().partition(|path| path.as_os_str() == "-");
+    let stdout_format = match (to_stdout.len(), options.format) {
+        (0, _) => None,
+        (1, Some(format)) => Some(format),
+        (1, None) => bail!("`-o -` says no format: choose one with --format"),
+        (_, _) => bail!("`-o -` was given twice"),
+    };
+    if stdout_format.is_some_and(Format::needs_verdict) {
+        bail!("this format holds the verdict of a check: use `heaptrace check`");
+    }
+    let outputs = Outputs::prepare(&paths, options.format, owners())?.without_verdict()?;
+    let formats: Vec<Format> = outputs.formats().chain(stdout_format).collect();
+    let pid = find(&options.target)?;
+    let mut tracer = socket::connect_to_tracer_of(pid)?;
+    let question = SnapshotQuestion {
+        formats: formats.iter().map(|format| format.name().to_owned()).collect(),
+        pprof_columns: options.pprof_columns.name().to_owned(),
+        since: options.since.clone(),
+    };
+    let look = Look { top: None, color: false, width: 0 };
+    put(&mut tracer, pid, Command::Snapshot(question), look, PATIENCE)?;
+    let mut answers = BufReader::new(&mut tracer.conversation);
+    let head = match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
+        Response::Snapshot(head) => head,
+        Response::Failed(reason) => return Err(refused(pid, &reason)),
+        Response::Done(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
+    };
+    let mut files = files(&head, formats.len(), &mut answers).with_context(|| no_answer(pid))?;
+    let stdout = if stdout_format.is_some() { files.pop() } else { None };
+    control::block_own_signals()?;
+    let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    let subject = Subject {
+        program: &head.program,
+        pid,
+        number: head.number,
+        of_another_user: head.of_another_user,
+        allocated_bytes: head.live_bytes,
+    };
+    let written = outputs.write_contents(&subject, &files, &mut Waiter::new(verbosity));
+    let mut well = true;
+    for file in &written {
+        match &file.result {
+            Ok(_) if options.quiet => {}
+            Ok(bytes) => tell(&format!(
+                "{}: {bytes} bytes; {} blocks live, {} bytes",
+                file.path.display(),
+                head.live_blocks,
+                head.live_bytes
+            )),
+            Err(error) => {
+                well = false;
+                tell(&format!("{}: {error}", file.path.display()));
+            }
+        }
+    }
+    if let Some(bytes) = stdout {
+        let mut out = io::stdout().lock();
+        match out.write_all(&bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(anyhow!(error).context("could not write to standard output"));
+            }
+            _ => {}
+        }
+    }
+    Ok(if well { 0 } else { EXIT_OWN_FAILURE })
+}
+
+/// The files that follow the head of an answer.
+fn files(head: &SnapshotHead, wanted: usize, from: &mut impl Read) -> anyhow::Result<Vec<Vec<u8>>> {
+    if head.files.len() != wanted || head.files.iter().any(|length| *length > ctl::LONGEST_FILE) {
+        bail!("its files are not those that were asked for");
+    }
+    let read = |length: &u64| {
+        let mut file = Vec::new();
+        from.by_ref().take(*length).read_to_end(&mut file)?;
+        if file.len() as u64 == *length { Ok(file) } else { bail!("the connection broke in the middle of a file") }
+    };
+    head.files.iter().map(read).collect()
+}

@@ -1,0 +1,185 @@
+//! An immutable view of the model at one moment, which shares its tables with it.
+//!
+//! To make one takes the tracer thread some hundred reference counts, whatever the number of blocks. What the model changes afterwards
+//! it copies first, piece by piece: 256 sites, or 1/256 of the blocks. The figures are summed up on the thread that wants them.
+
+use super::blocks::Blocks;
+use super::booking::count;
+use super::marks::Mark;
+use super::sites::Sites;
+use super::timeline::Timeline;
+use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
+use crate::event::MarkName;
+use crate::figures::{Amount, Anomalies, FindingKind, TimelinePoint, Totals};
+use crate::sampling::weight;
+use rustc_hash::FxHashMap;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct HeapView {
+    sites: Sites,
+    /// If it was asked for.
+    blocks: Option<Blocks>,
+    figures: Figures,
+    errors: Vec<HeapError>,
+    timeline: Timeline,
+    marks: Vec<Mark>,
+}
+
+/// All of the model that has a fixed size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    pub(super) totals: Totals,
+    pub(super) peak_epoch: u64,
+    pub(super) sample_interval: u64,
+    pub(super) sampled_reallocations: f64,
+    pub(super) inherited_births: u64,
+    pub(super) sizes: [u64; 65],
+    pub(super) lifetimes: [u64; 65],
+    pub(super) anomalies: Anomalies,
+    pub(super) frees_unseen: bool,
+    pub(super) unseen_frees: u64,
+}
+
+impl HeapModel {
+    /// A view of this moment. `with_blocks`: single blocks are wanted, too, for [`HeapView::live_blocks`].
+    pub fn view(&mut self, with_blocks: bool) -> HeapView {
+        HeapView {
+            sites: self.sites.view(),
+            blocks: with_blocks.then(|| self.blocks.view()),
+            figures: self.figures(),
+            errors: self.errors.values().copied().collect(),
+            timeline: self.timeline.clone(),
+            marks: self.marks().to_vec(),
+        }
+    }
+
+    /// All figures now. Sites and errors are sorted; equal event streams give equal snapshots.
+    pub fn snapshot(&self) -> Snapshot {
+        let errors = self.errors.values().copied().collect();
+        snapshot(&self.sites, &self.figures(), errors, &self.timeline)
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            totals: self.totals,
+            peak_epoch: self.peak_epoch,
+            sample_interval: self.sample_interval,
+            sampled_reallocations: self.sampled_reallocations,
+            inherited_births: self.inherited_births,
+            sizes: self.sizes,
+            lifetimes: self.lifetimes,
+            anomalies: self.anomalies(),
+            frees_unseen: self.frees_unseen,
+            unseen_frees: self.unseen_frees,
+        }
+    }
+}
+
+impl HeapView {
+    /// All figures of its moment, as [`HeapModel::snapshot`] gave them then.
+    pub fn snapshot(&self) -> Snapshot {
+        snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline)
+    }
+
+    /// The sums.
+    pub fn totals(&self) -> Totals {
+        self.figures.totals
+    }
+
+    /// The marks that had been set, the oldest first.
+    pub fn marks(&self) -> &[Mark] {
+        &self.marks
+    }
+
+    /// The latest mark of this name.
+    pub fn mark(&self, name: &MarkName) -> Option<&Mark> {
+        self.marks.iter().rev().find(|mark| mark.name == *name)
+    }
+
+    /// All live blocks, in no order; none if they were not asked for.
+    pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> {
+        let inherited = self.figures.inherited_births;
+        self.blocks.iter().flat_map(Blocks::iter).map(move |(addr, block)| live_block(addr, &block, inherited))
+    }
+
+    /// The figures of a site; None for an id of another model.
+    pub fn site(&self, id: SiteId) -> Option<SiteStats> {
+        self.sites.stats_of(id.0, self.figures.peak_epoch)
+    }
+
+    /// The blocks that are live and were born later than `births` others: as a snapshot in which nothing else ever happened. None if
+    /// single blocks were not asked for.
+    pub fn survivors(&self, births: u64) -> Option<Snapshot> {
+        let mut by_site: FxHashMap<u32, Amount> = FxHashMap::default();
+        let mut figures = Figures { sizes: [0; 65], lifetimes: [0; 65], sampled_reallocations: 0.0, ..self.figures };
+        for (_, block) in self.blocks.as_ref()?.iter().filter(|(_, block)| block.birth > births) {
+            let amount = by_site.entry(block.site).or_default();
+            *amount = amount.plus(Amount { objects: 1, bytes: block.size });
+            count(&mut figures.sizes, block.size);
+        }
+        let stats = |(site, live): (&u32, &Amount)| {
+            let SiteStats { key, inherited, .. } = self.site(SiteId(*site))?;
+            let (none, live) = (Amount::default(), *live);
+            let allocated = if inherited { none } else { live };
+            Some(SiteStats {
+                key,
+                inherited,
+                allocated,
+                freed: none,
+                deallocated: none,
+                live,
+                at_peak: live,
+                temporary: 0,
+            })
+        };
+        let sites: Vec<SiteStats> = by_site.iter().filter_map(stats).collect();
+        let weighted = |amount: Amount, site: &SiteStats| weighted_amount(amount, site, figures.sample_interval);
+        let live = sites.iter().fold(Amount::default(), |sum, site| sum.plus(weighted(site.live, site)));
+        let allocated = sites.iter().fold(Amount::default(), |sum, site| sum.plus(weighted(site.allocated, site)));
+        figures.totals = Totals {
+            allocations: allocated.objects,
+            bytes_allocated: allocated.bytes,
+            live_blocks: live.objects,
+            live_bytes: live.bytes,
+            peak_blocks: live.objects,
+            peak_bytes: live.bytes,
+            ..Totals::default()
+        };
+        Some(collect(sites, &figures, Vec::new(), Vec::new()))
+    }
+}
+
+fn snapshot(sites: &Sites, figures: &Figures, errors: Vec<HeapError>, timeline: &Timeline) -> Snapshot {
+    collect(sites.stats(figures.peak_epoch).collect(), figures, errors, timeline.points())
+}
+
+fn collect(
+    mut sites: Vec<SiteStats>,
+    figures: &Figures,
+    mut errors: Vec<HeapError>,
+    timeline: Vec<TimelinePoint>,
+) -> Snapshot {
+    sites
+        .sort_unstable_by_key(|site| (site.key.stack, site.key.task, site.key.function, site.key.size, site.inherited));
+    errors.retain(|error| {
+        !figures.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
+    });
+    errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
+    Snapshot {
+        totals: figures.totals_of(&sites),
+        histograms: figures.histograms_of(&sites),
+        sites,
+        timeline,
+        errors,
+        anomalies: figures.anomalies,
+        frees_unseen: figures.frees_unseen,
+        unseen_frees: figures.unseen_frees,
+        sample_interval: figures.sample_interval,
+    }
+}
+
+/// What the recorded blocks of a site stand for.
+fn weighted_amount(amount: Amount, site: &SiteStats, sample_interval: u64) -> Amount {
+    amount.times(weight(site.key.size, sample_interval))
+}

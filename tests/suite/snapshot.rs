@@ -1,0 +1,169 @@
+//! `heaptrace snapshot`, marks, and what is left of a process that dies: against a fixture's account in shared memory.
+
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::report::Report;
+use crate::support::running::{Ended, Running};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
+
+/// What the fixture has done for certain, and what it has begun: the bounds of what has happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Account {
+    pub takes: [u64; 2],
+    pub bytes: [u64; 2],
+    pub gives: [u64; 2],
+    pub given: [u64; 2],
+}
+
+/// The sums over all threads.
+pub fn account(path: &Path) -> Account {
+    let bytes = std::fs::read(path).unwrap();
+    let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    let of = |begun: usize, done: usize| {
+        let sum = |at: usize| words.chunks_exact(8).map(|thread| thread[at]).sum::<u64>();
+        [sum(done), sum(begun)]
+    };
+    Account { takes: of(0, 1), bytes: of(2, 3), gives: of(4, 5), given: of(6, 7) }
+}
+
+pub fn ask(arguments: &[&str]) -> Output {
+    Command::new(HEAPTRACE).args(arguments).output().unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A snapshot as a report, checked by its schema.
+fn snapshot(program: &Program, pid: i32, options: &[&str]) -> Report {
+    let path = program.folder().join("now.json");
+    let (pid, path_text) = (pid.to_string(), path.to_string_lossy().into_owned());
+    let asked = ask(&[&["snapshot", &pid, "-o", &path_text], options].concat());
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    let ended = Ended { status: asked.status, stdout: asked.stdout, stderr: String::new() };
+    let report = Report::read(&path, &ended);
+    assert_eq!(report.text("/mode"), "snapshot");
+    report
+}
+
+fn fixture(arguments: &[&str]) -> (Program, std::path::PathBuf) {
+    let program = Program::fixture("shared").args(arguments);
+    let shared = program.folder().join("shared");
+    (program.env("SHARED", &shared), shared)
+}
+
+fn step(running: &mut Running, line: &str) {
+    running.send(line);
+    assert_eq!(running.line(), "ok");
+}
+
+/// All figures are of one moment between the accounts before and after, and agree with each other.
+#[test]
+fn a_snapshot_under_the_load_of_8_threads_is_consistent() {
+    let (program, shared) = fixture(&["load", "8"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    for _ in 0..4 {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let before = account(&shared);
+        let report = snapshot(&program, pid, &[]);
+        let after = account(&shared);
+        assert!(after.takes[0] > before.takes[0], "the program runs on");
+        let allocated = |what: &str| report.site_sum(&["take"], &format!("/allocated/{what}"));
+        let freed = |what: &str| report.site_sum(&["take"], &format!("/freed/{what}"));
+        for (name, figure, [lower, _], [_, upper]) in [
+            ("blocks", allocated("objects"), before.takes, after.takes),
+            ("bytes", allocated("bytes"), before.bytes, after.bytes),
+            ("blocks freed", freed("objects"), before.gives, after.gives),
+            ("bytes freed", freed("bytes"), before.given, after.given),
+        ] {
+            assert!((lower..=upper).contains(&figure), "{name}: {lower} <= {figure} <= {upper}");
+        }
+        for what in ["objects", "bytes"] {
+            let live = report.site_sum(&["take"], &format!("/live/{what}"));
+            assert_eq!(live, allocated(what) - freed(what));
+        }
+        assert_eq!(report.total("live_blocks"), report.total("allocations") - report.total("frees"));
+        assert_eq!(report.total("live_bytes"), report.total("bytes_allocated") - report.total("bytes_freed"));
+        let sites: u64 = report.sites().iter().map(|site| site["live"]["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sites, report.total("live_bytes"));
+    }
+    running.send("enough");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0);
+    let end = account(&shared);
+    assert_eq!(traced.report.site_sum(&["take"], "/allocated/objects"), end.takes[0]);
+    assert_eq!(traced.report.text("/mode"), "run");
+}
+
+/// Any format, several at once, standard output too; a pprof file whose default column is what is in use.
+#[test]
+fn a_snapshot_has_any_format_and_the_right_default_column() {
+    let (program, _) = fixture(&["marks"]);
+    let mut running = program.start_traced(&[]);
+    let pid = running.value("ready");
+    step(&mut running, "take 7");
+    let folder = program.folder().to_string_lossy().into_owned();
+    let pattern = format!("{folder}/%n.%p.%i.pb.gz");
+    let svg = format!("{folder}/now.svg");
+    let asked = ask(&["snapshot", &pid, "-o", &pattern, "-o", &svg, "-o", "-", "--format", "pb.gz"]);
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    let first = std::fs::read(format!("{folder}/shared.{pid}.000001.pb.gz")).unwrap();
+    assert_eq!((first == asked.stdout, std::fs::metadata(&svg).is_ok()), (true, true));
+    let raw = Command::new("go")
+        .args(["tool", "pprof", "-raw"])
+        .arg(format!("{folder}/shared.{pid}.000001.pb.gz"))
+        .output()
+        .unwrap();
+    let raw = String::from_utf8_lossy(&raw.stdout).into_owned();
+    assert!(raw.contains("inuse_space/bytes[dflt]"), "{raw}");
+    let text = ask(&["snapshot", &pid, "-o", "-", "--format", "txt"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("700"), "{text}");
+    for (words, reason) in [
+        (vec!["snapshot", "-o", "-", &pid], "choose one with --format"),
+        (vec!["snapshot", "-o", "x.sarif", &pid], "verdict of a check"),
+        (vec!["snapshot", "-o", "/nowhere/at/all.svg", &pid], "can't create a file in this directory"),
+        (vec!["snapshot", "--since", "dawn", &pid, "-o", "-", "--format", "txt"], "no mark of the name `dawn`"),
+    ] {
+        let asked = ask(&words);
+        assert_eq!(asked.status.code(), Some(125), "{words:?}");
+        assert!(stderr(&asked).contains(reason), "{words:?}: {}", stderr(&asked));
+    }
+    drop(running);
+}
+
+/// Only what was allocated behind the mark, and is still there.
+#[test]
+fn a_snapshot_since_a_mark_holds_what_came_after_it_and_stayed() {
+    let (program, _) = fixture(&["marks"]);
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    step(&mut running, "take 10");
+    procfs::order(pid, "pause");
+    procfs::order(pid, "resume");
+    for (name, blocks) in [("warm", 5), ("hot", 3)] {
+        let asked = ask(&["ctl", &pid.to_string(), "mark", name]);
+        assert!(asked.status.success(), "{}", stderr(&asked));
+        step(&mut running, &format!("take {blocks}"));
+    }
+    for (options, live) in [(&[][..], 18), (&["--since", "warm"], 8), (&["--since", "hot"], 3)] {
+        let report = snapshot(&program, pid, options);
+        assert_eq!(report.site_sum(&["take"], "/live/objects"), live, "{options:?}");
+        assert_eq!(report.site_sum(&["take"], "/live/bytes"), live * 100);
+    }
+    let asked = ask(&["ctl", &pid.to_string(), "mark", &"x".repeat(48)]);
+    assert!(stderr(&asked).contains("1 to 47 bytes"), "{}", stderr(&asked));
+    drop(running.wait());
+}
+
+/// The way out is told.
+#[test]
+fn a_process_that_nobody_traces_has_no_snapshot() {
+    let asked = ask(&["snapshot", &std::process::id().to_string()]);
+    assert_eq!(asked.status.code(), Some(125));
+    assert!(stderr(&asked).contains("`heaptrace attach"), "{}", stderr(&asked));
+}
