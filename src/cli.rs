@@ -11,6 +11,7 @@ mod snapshot;
 mod subcommands;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod values;
 
 use crate::export::output::DEFAULT_OUTPUT;
@@ -18,6 +19,7 @@ use crate::export::{Format, PprofColumns};
 use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
+pub use trace::TraceOptions;
 
 use args::{AttachArguments, ProfileArguments, RunArguments};
 pub use ask::{CtlOptions, LeaksOptions, Order};
@@ -165,6 +167,8 @@ pub struct ProfileOptions {
     pub pprof_columns: PprofColumns,
     /// How many stacks text reports and the summary show; None: as many as each finds fitting.
     pub top: Option<usize>,
+    /// Where all events are written to, if they are.
+    pub trace: Option<TraceOptions>,
     /// How much to tell on stderr.
     pub verbosity: Verbosity,
     /// Whether to draw the progress line.
@@ -350,6 +354,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         on_profile: arguments.on_profile,
         pprof_columns: arguments.pprof_columns,
         top: arguments.top.map(usize::from),
+        trace: trace::resolve(arguments.trace),
         verbosity: match (arguments.quiet, arguments.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,

@@ -18,6 +18,8 @@ pub mod settings;
 mod slowdown;
 mod snapshot;
 pub mod supervise;
+pub mod tracefile;
+mod tracestore;
 pub mod tree;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};

@@ -7,9 +7,10 @@ use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
 use crate::profile::identity::is_unresolved;
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
-use crate::profile::{Meta, Mode, ModuleInfo, ProcessInfo, Profile, SymbolStatus};
+use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
+use crate::trace::metadata::Names;
 use crate::tracer::root::TargetRoot;
 use rustc_hash::FxHashMap;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod lookup;
+mod nameslog;
 
 pub use lookup::Patience;
 
 use lookup::Lookup;
+use nameslog::{Logging, NamesLog};
 
 /// The number of a profile that belongs to no series, and of the first of a series.
 pub const FIRST: u32 = 1;
@@ -37,12 +40,24 @@ pub struct KnownNames {
     modules: FxHashMap<Identity, KnownModule>,
     /// How long they are waited for. None: for ever, and signals are somebody else's.
     patience: Option<Patience>,
+    /// All that was said, if that is to be kept.
+    log: Option<NamesLog>,
 }
 
 impl KnownNames {
     /// None yet; signals end the looking up.
     pub fn with(patience: Patience) -> Self {
         Self { patience: Some(patience), ..Self::default() }
+    }
+
+    /// Keeps all that is said from now on, for [`Self::take_names`].
+    pub fn keep_names(&mut self) {
+        self.log = Some(NamesLog::default());
+    }
+
+    /// What was said, if it was to be kept.
+    pub fn take_names(&mut self) -> Option<Names> {
+        self.log.take().map(NamesLog::into_names)
     }
 
     /// The signal that ended the looking up, if one did.
@@ -146,7 +161,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         engine: "trap".to_owned(),
         complete: recording.broken_off.is_none()
             && (!recording.detached || recording.attached || recording.detached_early),
-        session: session_id(&process),
+        session: recording.session,
         sample_interval: recording.snapshot.sample_interval,
         process,
     };
@@ -166,7 +181,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let function_name = |id| recording.table.name(id).to_owned();
     let mut symbolizer: Box<dyn Symbolize> = if wanted.symbolize {
         let inner = symbolizer(&modules, wanted, root).with_perf_map(perf_map);
-        let KnownNames { modules: known, patience } = known;
+        let KnownNames { modules: known, patience, log } = known;
         let inner: Box<dyn Symbolize> = match patience {
             None => Box::new(inner),
             Some(patience) => {
@@ -177,7 +192,16 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
                 }
             }
         };
-        Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() })
+        let inner: Box<dyn Symbolize> =
+            Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() });
+        match log {
+            None => inner,
+            Some(log) => {
+                let identity = |module: &ModuleRecord| (Some(module.path.clone()), module.build_id.clone());
+                let modules = modules.iter().map(|module| (module.id, identity(module))).collect();
+                Box::new(Logging { inner, log, modules })
+            }
+        }
     } else {
         Box::new(NoSymbols)
     };
@@ -284,15 +308,4 @@ fn symbolizer(modules: &[ModuleRecord], wanted: Wanted<'_>, root: PathBuf) -> Sy
         symbolizer.add_module(*id, ModuleSource { path, build_id, file, version: *version, memory: memory.clone() });
     }
     symbolizer
-}
-
-/// An id that ties the files of one session together: 16 hex digits.
-fn session_id(process: &ProcessInfo) -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    // The standard library's hasher is seeded from the kernel's random numbers.
-    let mut hasher = RandomState::new().build_hasher();
-    hasher.write_i32(process.pid);
-    hasher
-        .write_u128(process.started_at.duration_since(std::time::UNIX_EPOCH).map(|t| t.as_nanos()).unwrap_or_default());
-    format!("{:016x}", hasher.finish())
 }

@@ -150,6 +150,7 @@ impl Profiler {
             follow: false,
             selection: Selection::default(),
             profile_each: true,
+            session: session::new_session_id(),
             trace: None,
         };
         let trace = move || session::trace(target, settings, &Arc::new(Control::new(false)), Arc::default());

@@ -62,6 +62,7 @@ mod stops;
 mod tasks;
 mod teardown;
 mod traced;
+mod tracerecord;
 mod trap;
 mod trapmask;
 mod vm_sharers;
@@ -75,7 +76,7 @@ pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
 pub use recording::Recording;
 pub use requests::{Answer, Requests, Wish};
-pub use settings::{Settings, Target};
+pub use settings::{Settings, Target, new_session_id};
 pub use space::OwnSuppressions;
 pub use traced::Traced;
 

@@ -1,5 +1,6 @@
 //! What the user may type: clap's structures, and the texts of `--help`.
 
+use super::trace::TraceArguments;
 use super::{Engine, Unwinder, When, values};
 use crate::export::{Format, PprofColumns};
 use crate::tracer::control::UserSignal;
@@ -275,6 +276,9 @@ pub(super) struct ProfileArguments {
     /// Files without a build id are left out. A folder can take the files of many runs.
     #[arg(long, value_name = "DIR", help_heading = "Symbols")]
     pub(super) save_binaries: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) trace: TraceArguments,
 
     /// Errors only: no progress line, no summary
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Display")]

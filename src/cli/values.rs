@@ -5,6 +5,7 @@ use crate::addr::Addr;
 use crate::export::{Format, PprofColumns};
 use crate::leaks::InteriorPointers;
 use crate::profile::leaks::LeakClass;
+use crate::trace::TraceMode;
 use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
@@ -29,6 +30,11 @@ pub(super) fn pprof_columns() -> impl TypedValueParser<Value = PprofColumns> {
 /// `none` or `all`: whether processes are followed.
 pub(super) fn follow() -> impl TypedValueParser<Value = bool> {
     one_of(&[("none", false), ("all", true)])
+}
+
+/// What becomes of a trace that grows.
+pub(super) fn trace_mode() -> impl TypedValueParser<Value = TraceMode> {
+    one_of(&[("streaming", TraceMode::Streaming), ("oneshot", TraceMode::Oneshot), ("circular", TraceMode::Circular)])
 }
 
 /// `on` or `off`.

@@ -33,6 +33,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     settings(profile, false)?;
     match (&options.target, options.wait) {
         (AttachTarget::Name(name), Wait::ForFirst) => wait_for_one(name, options, &destinations),
+        (AttachTarget::Name(_), Wait::ForEach) if profile.trace.is_some() => {
+            bail!("--trace is for one session, and --again makes one of each process: use --wait");
+        }
         (AttachTarget::Name(name), Wait::ForEach) => {
             one_after_the_other(name, options, &destinations.one_for_each_process()?)
         }
@@ -61,6 +64,7 @@ fn trace(
     let mut settings = settings(profile, false)?;
     settings.profile_each = destinations.take_processes();
     settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
+    destinations.begin_trace(&mut settings, true)?;
     control::block_terminal_stops()?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(shows_progress);

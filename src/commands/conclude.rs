@@ -4,6 +4,7 @@ use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
+use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
 use crate::check::CheckRules;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
@@ -15,7 +16,7 @@ use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::naming::{self, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
-use crate::session::{ModuleRecord, Recording, Traced};
+use crate::session::{ModuleRecord, Recording, Settings, Traced};
 use crate::symbols::DebugServers;
 use crate::tracer::control::signal_name;
 use crate::tracer::terminal;
@@ -36,6 +37,8 @@ pub struct Concluded {
     pub not_passed_on: Vec<HookError>,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
+    /// Whether the trace is not what was asked for.
+    pub trace_failed: bool,
     /// The signal that ended the looking up of names or the waiting for an output, if one did.
     pub interrupted: Option<i32>,
 }
@@ -46,6 +49,7 @@ pub struct Destinations {
     outputs: Outputs,
     servers: Option<Arc<dyn DebugServers>>,
     binaries: Option<BinaryStore>,
+    trace: Option<TraceFile>,
 }
 
 impl Destinations {
@@ -58,7 +62,21 @@ impl Destinations {
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         let quiet = options.verbosity == Verbosity::Quiet;
         let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
-        Ok(Self { outputs, servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>), binaries })
+        let trace = TraceFile::prepare(options, owners())?;
+        Ok(Self {
+            outputs,
+            trace,
+            servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>),
+            binaries,
+        })
+    }
+
+    /// Lets a session with these settings write its trace, if one is wanted. `attached`: the process runs already.
+    ///
+    /// # Errors
+    /// The file can't be created.
+    pub fn begin_trace(&self, settings: &mut Settings, attached: bool) -> anyhow::Result<()> {
+        self.trace.as_ref().map_or(Ok(()), |trace| trace.begin(settings, attached))
     }
 
     /// Whether there is an output for each of several processes.
@@ -87,7 +105,10 @@ impl Concluded {
     /// Whether something could not be written or passed on, or does not exist that the user has named.
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
-        lost || !self.unsaved.is_empty() || !self.not_passed_on.is_empty() || !self.unknown_functions.is_empty()
+        lost || self.trace_failed
+            || !self.unsaved.is_empty()
+            || !self.not_passed_on.is_empty()
+            || !self.unknown_functions.is_empty()
     }
 }
 
@@ -138,6 +159,9 @@ fn conclude_as(
     }
     let interrupted = traced.first.interrupted;
     let unknown_functions = traced.take_unknown_functions();
+    if let Some(trace) = &destinations.trace {
+        trace.end_processes(&mut traced);
+    }
     let check = judging.as_ref().map(|judging| judging.options);
     let top = options.top;
     let export = export_options(options);
@@ -145,7 +169,10 @@ fn conclude_as(
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
     let tell_slowness: Option<fn(&str)> = (options.verbosity != Verbosity::Quiet).then_some(tell);
-    let known = KnownNames::with(Patience::new(tell_slowness, servers));
+    let mut known = KnownNames::with(Patience::new(tell_slowness, servers));
+    if destinations.trace.is_some() && options.symbolize {
+        known.keep_names();
+    }
     let mut work = Work { options, outputs, servers, export, number, known, judging };
     let (profile, files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
@@ -157,6 +184,9 @@ fn conclude_as(
         work.tree(traced, &mut waiter)
     };
     let naming_ended_by = work.known.ended_by();
+    let names = work.known.take_names();
+    let trace = destinations.trace.as_ref();
+    let trace = trace.and_then(|trace| trace.finish(names.as_ref(), &profile.meta.process, another_user));
     if check.is_some_and(|check| check.github) {
         let _ = io::stderr().write_all(annotations(&profile).as_bytes());
     }
@@ -199,6 +229,13 @@ fn conclude_as(
     if let Some(folder) = options.save_binaries.as_ref().filter(|_| options.verbosity != Verbosity::Quiet) {
         let _ = writeln!(io::stderr(), "{} binaries are in {}", saved.present, printable(&folder.to_string_lossy()));
     }
+    if let Some(trace) = &trace {
+        if trace.has_failed {
+            tell(&trace.text);
+        } else if options.verbosity != Verbosity::Quiet {
+            let _ = writeln!(io::stderr(), "{}", printable(&trace.text));
+        }
+    }
     for error in &saved.failures {
         tell(&error.to_string());
     }
@@ -212,6 +249,7 @@ fn conclude_as(
         unsaved: saved.failures,
         not_passed_on,
         unknown_functions,
+        trace_failed: trace.is_some_and(|trace| trace.has_failed),
         interrupted: waiter.interrupted().or(naming_ended_by),
     }
 }

@@ -28,6 +28,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
+    destinations.begin_trace(&mut settings, false)?;
     let Some(traced) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
     let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);

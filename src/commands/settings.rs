@@ -3,7 +3,7 @@
 use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
 use crate::glob::Selection;
-use crate::session::Settings;
+use crate::session::{Settings, new_session_id};
 use crate::symbols::Search;
 use anyhow::bail;
 use std::path::PathBuf;
@@ -40,6 +40,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         follow: options.follow,
         selection: options.selection.clone(),
         profile_each: true,
+        session: new_session_id(),
         trace: None,
     })
 }

@@ -83,6 +83,7 @@ pub fn supervise(
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Traced> {
+    let trace = settings.trace.clone();
     let launches = matches!(target, Target::Launch { .. });
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
@@ -184,6 +185,9 @@ pub fn supervise(
                 );
             }
             None | Some(Ok(false)) => {}
+        }
+        if let Some(trace) = trace.as_ref().filter(|_| control.detach_requested()) {
+            trace.hurry();
         }
         if control.is_pending() {
             control.wake();

@@ -8,11 +8,13 @@
 //! ([`Owners`]). The heap of another user's process is nobody's else: such files are for their owner alone.
 
 mod direct;
+mod growing;
 mod name;
 mod place;
 mod temp;
 
 pub use direct::{DirectOutputs, Pause};
+pub use growing::GrowingFile;
 pub use place::Owners;
 
 use super::{ExportOptions, Format, FormatError, write};

@@ -33,7 +33,7 @@ impl Session {
     /// If the program can't be executed or the process can't be traced. A program has run no instruction of its own then.
     pub(super) fn start(
         target: Target,
-        mut settings: Settings,
+        settings: Settings,
         control: Arc<Control>,
         progress: Arc<Progress>,
     ) -> Result<Self, SessionError> {
@@ -49,7 +49,7 @@ impl Session {
             progress: Arc::clone(&progress),
             next_image: Arc::default(),
             next_process: Arc::default(),
-            trace: settings.trace.take(),
+            trace: settings.trace.clone(),
         };
         let common = Common {
             settings: Arc::new(settings),

@@ -12,6 +12,7 @@ use crate::heapmodel::{SiteStats, Snapshot};
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
 use crate::sampling::weight;
+use crate::session::tracerecord::StreamEnd;
 use crate::symbols::{Bytes, Similar};
 use crate::tracer::procfs;
 use crate::unwinder::StackTable;
@@ -72,12 +73,16 @@ impl Process {
             // In the profile of all they are another process's. (Ways to a leak may lead over them.)
             if !self.settings.profile_each && self.settings.leak_scan.is_none() {
                 recording.snapshot.sites.retain(|site| !site.inherited);
+                recording.stream.without_inherited = true;
             }
         }
         if let Some(broken) = broken_off {
             recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));
         }
         recording.broken_off = broken_off.cloned();
+        if let Some(trace) = &self.settings.trace {
+            trace.end(&recording.trace_end());
+        }
         recording
     }
 
@@ -146,6 +151,8 @@ impl Process {
                     all_blocks_known: !self.observer.model().may_have_unknown_blocks(),
                 }),
             },
+            session: self.settings.session.clone(),
+            stream: StreamEnd { without_inherited: false, ..self.observer.stream_end() },
             origin,
             parent: self.identity.parent,
             number: self.identity.number,

@@ -35,6 +35,7 @@ impl HeapCapture {
             scan: graph.classify(),
             sites,
             snapshot: Snapshot::default(),
+            at_seq: recording.stream.next_seq,
             moment: ScanMoment::Request,
             stopped_ns,
             thread_names,

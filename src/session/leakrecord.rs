@@ -20,6 +20,8 @@ pub struct ScanRecord {
     pub sites: FxHashMap<SiteId, SiteKey>,
     /// The heap at that moment.
     pub snapshot: Snapshot,
+    /// How many events the process had had.
+    pub at_seq: u64,
     /// When memory was read.
     pub moment: ScanMoment,
     /// For how long the process stood still, ns.

@@ -162,6 +162,7 @@ impl Process {
             Ok(capture) => {
                 if let LeakScan::Done(mut record) = capture.classify().leaks {
                     record.snapshot = self.observer.model().snapshot();
+                    record.at_seq = self.observer.stream_end().next_seq;
                     self.leaks.done = Some(record);
                 }
             }
@@ -262,7 +263,17 @@ impl Process {
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let snapshot = self.observer.model().snapshot();
         let HeapRead { graph, sites, thread_names } = read;
-        Ok(ScanRecord { scan: graph.classify(), sites, snapshot, moment, stopped_ns, thread_names, own_suppressions })
+        let at_seq = self.observer.stream_end().next_seq;
+        Ok(ScanRecord {
+            scan: graph.classify(),
+            sites,
+            snapshot,
+            at_seq,
+            moment,
+            stopped_ns,
+            thread_names,
+            own_suppressions,
+        })
     }
 
     /// Reads the live blocks and the roots of a program that stands still.

@@ -12,6 +12,7 @@ use crate::heapmodel::{HeapModel, HeapView};
 use crate::progress::Progress;
 use crate::sampling::Sampler;
 use crate::session::modulerecord::ModuleRecord;
+use crate::session::tracerecord::StreamEnd;
 use crate::trace::recorder::Recorder;
 use crate::unwinder::{Quality, StackTable};
 use std::sync::Arc;
@@ -74,6 +75,7 @@ struct Stream {
     model: HeapModel,
     readers: Vec<Box<dyn EventSink>>,
     next_seq: u64,
+    image: ImageId,
     /// So many nodes of stacks, and modules, of this image were told to the readers.
     told_nodes: u32,
     told_modules: usize,
@@ -127,6 +129,7 @@ impl Observer {
                 model: HeapModel::default(),
                 readers: shared.trace.iter().map(|trace| trace.reader(process)).collect(),
                 next_seq: 0,
+                image: ImageId::default(),
                 told_nodes: 0,
                 told_modules: 0,
                 #[cfg(debug_assertions)]
@@ -141,6 +144,7 @@ impl Observer {
         observer.record_if_told();
         let Shared { free_stacks, sample_interval, .. } = *shared;
         let image = shared.next_image();
+        observer.stream.image = image;
         observer.tell(EventKind::Began { image, preexisting, free_stacks, sample_interval });
         observer.set_paused(paused);
         observer
@@ -158,6 +162,7 @@ impl Observer {
                 model: self.model().clone(),
                 readers: self.stream.readers.iter().filter_map(|reader| reader.fork(process)).collect(),
                 next_seq: 0,
+                image: self.stream.image,
                 told_nodes: self.stream.told_nodes,
                 told_modules: self.stream.told_modules,
                 #[cfg(debug_assertions)]
@@ -173,6 +178,7 @@ impl Observer {
             observer.record(log.of_child());
         }
         let image = self.shared.next_image();
+        observer.stream.image = image;
         observer.tell(EventKind::Forked { image, parent, child, among_threads });
         observer
     }
@@ -183,6 +189,7 @@ impl Observer {
         self.inherited_bytes = 0;
         (self.stream.told_nodes, self.stream.told_modules) = (0, 0);
         let image = self.shared.next_image();
+        self.stream.image = image;
         self.tell(EventKind::Exec { image });
     }
 
@@ -209,6 +216,12 @@ impl Observer {
             self.stream.define(&Definition::Module(module.definition()));
         }
         self.stream.told_modules = modules.len();
+    }
+
+    /// Where its stream ends, if it does.
+    pub(super) const fn stream_end(&self) -> StreamEnd {
+        let Self { process, ref stream, .. } = *self;
+        StreamEnd { process, image: stream.image, next_seq: stream.next_seq, without_inherited: false }
     }
 
     /// Which process of the session it is.

@@ -8,6 +8,7 @@ use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
 use crate::profile::merge::Origin;
 use crate::profile::{Anomalies, Children, Cost, Image, ProcessInfo};
+use crate::session::tracerecord::StreamEnd;
 use crate::tracer::root::TargetRoot;
 use crate::unwinder::StackTable;
 use std::collections::HashMap;
@@ -25,6 +26,10 @@ pub struct Recording {
     /// Names by [`crate::addr::TaskId::serial`].
     pub thread_names: HashMap<u32, String>,
     pub process: ProcessInfo,
+    /// Ties the files of a session together: 16 hex digits.
+    pub session: String,
+    /// Where its stream of events ends.
+    pub stream: StreamEnd,
     /// What it shares with the others of a session.
     pub origin: Origin,
     /// The process that made it, where others are followed; None for the first.

@@ -61,6 +61,19 @@ pub struct Settings {
     pub selection: Selection,
     /// Whether a profile of each process is wanted, rather than only one of all.
     pub profile_each: bool,
+    /// A random id that ties the files of the session together, see [`new_session_id`].
+    pub session: String,
     /// Where all events are written to, if they are.
     pub trace: Option<Recorder>,
+}
+
+/// An id for a session that no other one has: 16 hex digits.
+pub fn new_session_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The standard library's hasher is seeded from the kernel's random numbers.
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    hasher.write_u128(now.as_nanos());
+    format!("{:016x}", hasher.finish())
 }

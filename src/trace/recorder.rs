@@ -9,6 +9,7 @@ use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
 use crate::event::{Call, Definition, Event, EventKind, EventSink, Missed, ModuleDefinition, Preexisting};
 use crate::unwinder::StackNode;
 use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Live bytes are told so often at most, in nanoseconds.
@@ -20,13 +21,19 @@ pub struct Recorder {
     writer: Arc<Mutex<TraceWriter>>,
     circular: bool,
     free_stacks: bool,
+    hurry: Arc<AtomicBool>,
 }
 
 impl Recorder {
     /// Records with this writer. `circular`: segments are overwritten, so that each has to tell all that it needs. `free_stacks`: frees
-    /// come with their stacks.
-    pub fn new(writer: TraceWriter, circular: bool, free_stacks: bool) -> Self {
-        Self { writer: Arc::new(Mutex::new(writer)), circular, free_stacks }
+    /// come with their stacks. `hurry`: see [`Self::hurry`].
+    pub fn new(writer: TraceWriter, circular: bool, free_stacks: bool, hurry: Arc<AtomicBool>) -> Self {
+        Self { writer: Arc::new(Mutex::new(writer)), circular, free_stacks, hurry }
+    }
+
+    /// Tells the output that tracing is to end soon, also while it keeps the tracer thread waiting.
+    pub fn hurry(&self) {
+        self.hurry.store(true, Ordering::Relaxed);
     }
 
     /// The reader of a process's stream, from its beginning on.

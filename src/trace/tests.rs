@@ -58,7 +58,7 @@ fn recorder(output: &Memory, mode: TraceMode) -> Recorder {
     let functions = ["malloc", "free", "realloc"].iter().zip(0..);
     let functions = functions.map(|(name, id)| Function { id, name: (*name).to_owned(), symbol: (*name).to_owned() });
     let writer = TraceWriter::new(Box::new(output.clone()), session(mode), functions.collect(), 1024);
-    Recorder::new(writer, mode == TraceMode::Circular, true)
+    Recorder::new(writer, mode == TraceMode::Circular, true, Arc::default())
 }
 
 const TASK: TaskId = TaskId { tid: 77, serial: 1 };

@@ -59,9 +59,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "tracer"]),
+    ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
     ("profiler", &["allocators", "check", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"]),
-    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "tracer"]),
+    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "trace", "tracer"]),
     (
         "commands",
         &[
@@ -80,6 +80,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "progress",
             "session",
             "symbols",
+            "trace",
             "tracer",
         ],
     ),
