@@ -7,6 +7,7 @@ mod args;
 mod ask;
 mod check;
 mod errors;
+mod occasions;
 mod snapshot;
 mod subcommands;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use args::{AttachArguments, ProfileArguments, RunArguments};
 pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
+pub use occasions::Occasions;
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -132,6 +134,8 @@ pub struct ProfileOptions {
     pub delay: Option<Duration>,
     /// The signal to heaptrace that pauses and resumes collecting.
     pub toggle_signal: Option<UserSignal>,
+    /// When snapshots are written and marks set by themselves.
+    pub occasions: Occasions,
     /// Whether every process of the tree is traced.
     pub follow: bool,
     /// Which executables of the tree are.
@@ -337,6 +341,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         start_paused: arguments.start_paused,
         delay: arguments.delay,
         toggle_signal: arguments.toggle_signal,
+        occasions: arguments.occasions.resolve(),
         follow: arguments.follow_forks,
         selection: Selection { only: arguments.only, skip: arguments.skip },
         free_stacks: !arguments.no_free_stacks,

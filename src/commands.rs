@@ -10,6 +10,7 @@ pub mod direct;
 pub mod doctor;
 pub mod hook;
 pub mod instances;
+mod occasions;
 pub mod progress;
 pub mod run;
 mod saver;

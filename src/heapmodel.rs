@@ -340,6 +340,11 @@ impl HeapModel {
         self.totals.live_bytes
     }
 
+    /// The bytes that were allocated so far. Cheap.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.totals.bytes_allocated
+    }
+
     /// The sums so far. Cheap, unless blocks are sampled: then all sites are looked at.
     pub fn totals(&self) -> Totals {
         match self.sample_interval {

@@ -32,7 +32,7 @@
 //!
 //! From the bottom to the top; each imports only such as stand before it. `ARCHITECTURE.md` says more.
 //!
-//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`, `chunk`.
+//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`, `chunk`, `triggers`.
 //! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `event`, `calls`, `unwinder`, `elf`, `heapmodel`, `leaks`.
 //! * What was found: [`profile`], `check`, `symbols`, `export`.
 //! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`.
@@ -70,6 +70,7 @@ mod session;
 mod symbols;
 mod trace;
 mod tracer;
+mod triggers;
 mod unwinder;
 
 pub use check::CheckRules;

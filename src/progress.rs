@@ -17,6 +17,8 @@ pub struct Progress {
     waited_ns: AtomicU64,
     stop_cpu_ns: AtomicU64,
     serves: AtomicBool,
+    counts_allocated: AtomicBool,
+    allocated_bytes: AtomicU64,
     processes: Mutex<Vec<i32>>,
 }
 
@@ -31,6 +33,8 @@ impl Default for Progress {
             waited_ns: AtomicU64::new(0),
             stop_cpu_ns: AtomicU64::new(0),
             serves: AtomicBool::new(false),
+            counts_allocated: AtomicBool::new(false),
+            allocated_bytes: AtomicU64::new(0),
             processes: Mutex::new(Vec::new()),
         }
     }
@@ -47,6 +51,8 @@ pub struct Reading {
     pub live_bytes: u64,
     /// The most bytes that were ever live at one moment.
     pub peak_bytes: u64,
+    /// Bytes allocated so far, if they are counted.
+    pub allocated_bytes: u64,
     /// Stops answered.
     pub stops: u64,
     /// For how long the program had to wait for heaptrace: by how much its run was prolonged.
@@ -105,6 +111,20 @@ impl Progress {
         self.peak_bytes.fetch_max(all, Ordering::Relaxed);
     }
 
+    /// Makes the tracer thread count allocated bytes, too.
+    pub fn count_allocated(&self) {
+        self.counts_allocated.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that one process has allocated `all` bytes so far, of which `shown` are counted already; if they are wanted.
+    pub fn allocated(&self, shown: &mut u64, all: u64) {
+        if self.counts_allocated.load(Ordering::Relaxed) {
+            // An exec begins anew.
+            let before = std::mem::replace(shown, all);
+            self.allocated_bytes.fetch_add(all.checked_sub(before).unwrap_or(all), Ordering::Relaxed);
+        }
+    }
+
     /// The state now.
     pub fn read(&self) -> Reading {
         Reading {
@@ -112,6 +132,7 @@ impl Progress {
             events: self.events.load(Ordering::Relaxed),
             live_bytes: self.live_bytes.load(Ordering::Relaxed),
             peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
+            allocated_bytes: self.allocated_bytes.load(Ordering::Relaxed),
             stops: self.stops.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)),
             stop_cpu: Duration::from_nanos(self.stop_cpu_ns.load(Ordering::Relaxed)),

@@ -20,6 +20,7 @@ pub mod limits;
 pub mod memory;
 pub mod pagemap;
 pub mod permission;
+pub mod pressure;
 pub mod probe;
 pub mod procfs;
 pub mod ptrace;

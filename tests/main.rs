@@ -63,6 +63,7 @@ mod suite {
     mod library;
     mod limits;
     mod modules;
+    mod occasions;
     mod outputs;
     mod pairing;
     mod pipes;

@@ -1,5 +1,6 @@
 //! What the user may type: clap's structures, and the texts of `--help`.
 
+use super::occasions::OccasionArguments;
 use super::trace::TraceArguments;
 use super::{Engine, Unwinder, When, values};
 use crate::export::{Format, PprofColumns};
@@ -199,6 +200,9 @@ pub(super) struct ProfileArguments {
     /// In a pause allocations are not recorded, but the ends of recorded blocks are. `heaptrace ctl PID pause` does the same.
     #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Tracing")]
     pub(super) toggle_signal: Option<UserSignal>,
+
+    #[command(flatten)]
+    pub(super) occasions: OccasionArguments,
 
     /// How calls of the allocator are intercepted: auto or trap
     ///

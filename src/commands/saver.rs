@@ -1,13 +1,23 @@
 //! Snapshots of processes that are traced on: the tracer thread gives a view, and this thread names it and writes it.
 
-use super::conclude::wanted;
-use crate::cli::ProfileOptions;
+use super::conclude::{export_options, wanted};
+use super::{hook, owners, tell};
+use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
+use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
+use crate::progress::Progress;
 use crate::session::{Answer, Interim, Requests, Wish};
 use crate::tracer::control::Control;
+use crate::tracer::files;
+use crate::triggers::Kept;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread::JoinHandle;
 
 /// Whom to ask for snapshots, and how to name them.
 #[derive(Clone, Copy, Debug)]
@@ -47,5 +57,175 @@ impl Snapshots<'_> {
             Some(mark) => interim.into_recording_since(&mark).map_err(|error| error.to_string())?,
         };
         Ok(naming::build_profile(recording, Wanted { snapshot: true, ..wanted(self.options) }, known))
+    }
+}
+
+/// What the thread that writes is told, and what comes back of it.
+#[derive(Debug)]
+pub(super) struct Saver {
+    orders: SyncSender<String>,
+    thread: JoinHandle<Saved>,
+    /// Orders that came while others waited.
+    skipped: u32,
+    quiet: bool,
+}
+
+#[derive(Debug, Default)]
+struct Saved {
+    problems: Vec<String>,
+    written: u32,
+    deleted: u32,
+    last: Option<PathBuf>,
+}
+
+impl Saver {
+    /// Checks the outputs, and starts the thread.
+    ///
+    /// # Errors
+    /// A name that can't be written to, or would be the same for each snapshot.
+    pub(super) fn start(
+        options: &ProfileOptions,
+        control: &Arc<Control>,
+        requests: &Arc<Requests>,
+        progress: &Arc<Progress>,
+    ) -> anyhow::Result<Self> {
+        let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
+            .without_verdict()?
+            .one_for_each_snapshot(options.follow)?;
+        // One that is written, and one that waits.
+        let (orders, to_do) = mpsc::sync_channel::<String>(1);
+        let mut work = Work {
+            control: Arc::clone(control),
+            requests: Arc::clone(requests),
+            progress: Arc::clone(progress),
+            kept: Kept::newest(options.occasions.keep),
+            options: options.clone(),
+            outputs,
+            known: KnownNames::default(),
+            number: 0,
+            saved: Saved::default(),
+        };
+        let thread = std::thread::Builder::new().name("saver".to_owned()).spawn(move || {
+            for cause in to_do {
+                work.save(&cause);
+            }
+            work.saved
+        })?;
+        Ok(Self { orders, thread, skipped: 0, quiet: options.verbosity == Verbosity::Quiet })
+    }
+
+    /// Asks for a snapshot, and does not wait for it.
+    pub(super) fn order(&mut self, cause: String) {
+        if self.orders.try_send(cause).is_err() {
+            self.skipped += 1;
+        }
+    }
+
+    /// Waits until all is written. What went wrong, in words.
+    pub(super) fn finish(self) -> Vec<String> {
+        let Self { orders, thread, skipped, quiet } = self;
+        drop(orders);
+        let Ok(Saved { mut problems, written, deleted, last }) = thread.join() else {
+            return vec!["internal error: the thread that writes snapshots broke down".to_owned()];
+        };
+        if skipped > 0 {
+            problems.push(format!("{skipped} snapshots were left out, as others were still being written"));
+        }
+        if let Some(last) = last.filter(|_| !quiet) {
+            let deleted = if deleted > 0 { format!(" ({deleted} deleted since, by --keep)") } else { String::new() };
+            tell(&format!("{written} snapshots were written{deleted}, the last one to {}", last.display()));
+        }
+        problems
+    }
+}
+
+/// What the thread that writes has.
+#[derive(Debug)]
+struct Work {
+    control: Arc<Control>,
+    requests: Arc<Requests>,
+    progress: Arc<Progress>,
+    options: ProfileOptions,
+    outputs: Outputs,
+    known: KnownNames,
+    kept: Kept<Vec<PathBuf>>,
+    number: u32,
+    saved: Saved,
+}
+
+impl Work {
+    fn save(&mut self, cause: &str) {
+        let mut pids = self.progress.processes();
+        if !self.options.follow {
+            pids.truncate(1);
+        }
+        self.number += 1;
+        let export = export_options(&self.options);
+        let (mut live, mut files) = (0, Vec::new());
+        for pid in pids {
+            let mut snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
+            let mut profile = match snapshots.take(pid, None, &mut self.known) {
+                Ok(profile) => profile,
+                Err(reason) => {
+                    tracing::info!("no snapshot of process {pid}: {reason}");
+                    continue;
+                }
+            };
+            let totals = profile.totals;
+            // A shell that waits for others.
+            if self.options.follow && totals.allocations + totals.preexisting_frees + totals.live_blocks == 0 {
+                continue;
+            }
+            profile.meta.part = self.number;
+            live += totals.live_bytes;
+            files.extend(self.outputs.write(Scope::All, &profile, &export, &mut Impatient));
+        }
+        for file in &files {
+            match &file.result {
+                Ok(_) => {
+                    tracing::info!("snapshot {} ({cause}): {}", self.number, file.path.display());
+                    self.saved.last = Some(file.path.clone());
+                }
+                Err(error) => {
+                    self.saved.problems.push(format!("a snapshot is missing: {}: {error}", file.path.display()));
+                }
+            }
+        }
+        let passed_on = self.options.on_profile.as_ref().map(|command| hook::run(command, &files)).unwrap_or_default();
+        self.saved.problems.extend(passed_on.iter().map(ToString::to_string));
+        let written: Vec<PathBuf> =
+            files.into_iter().filter(|file| file.result.is_ok()).map(|file| file.path).collect();
+        if written.is_empty() {
+            return;
+        }
+        self.saved.written += 1;
+        for paths in self.kept.add(live, written) {
+            self.saved.deleted += 1;
+            for path in paths {
+                if let Err(error) = std::fs::remove_file(&path) {
+                    tracing::info!("{}: {error}", path.display());
+                }
+            }
+        }
+        // The same disk is full at each snapshot.
+        self.saved.problems.dedup();
+        self.saved.problems.truncate(MOST_PROBLEMS);
+    }
+}
+
+/// So many things that went wrong are told.
+const MOST_PROBLEMS: usize = 10;
+
+/// A pipe without a reader, or with one that takes nothing, gets no snapshot: the next one is to come in time.
+#[derive(Debug)]
+struct Impatient;
+
+impl DirectOutputs for Impatient {
+    fn open(&mut self, path: &Path) -> io::Result<Option<File>> {
+        files::open_without_blocking(path)
+    }
+
+    fn wait(&mut self, _: &Path, _: Pause) -> io::Result<()> {
+        Err(io::Error::other("no process reads this pipe at the moment, and a snapshot does not wait"))
     }
 }

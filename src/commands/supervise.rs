@@ -1,12 +1,12 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
+use super::occasions::{self, Watcher};
 use super::service::Service;
 use super::slowdown::Slowdown;
 use crate::cli::ProfileOptions;
 use crate::progress::Progress;
 use crate::session::{self, Settings, Target, Traced};
-use crate::tracer::TracerError;
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use crate::tracer::guardian::GuardianProcess;
 use anyhow::{Context, anyhow};
@@ -61,12 +61,10 @@ impl Schedule {
 /// Makes heaptrace take its own signals from now on, the user's among them. Returns the mask from before.
 ///
 /// # Errors
-/// If the kernel refuses.
-pub fn take_signals(options: &ProfileOptions) -> Result<SignalMask, TracerError> {
-    if let Some(signal) = options.toggle_signal {
-        control::also_take(signal);
-    }
-    control::block_own_signals()
+/// One signal is to mean two things; the kernel refuses.
+pub fn take_signals(options: &ProfileOptions) -> anyhow::Result<SignalMask> {
+    occasions::take_signals(options)?;
+    Ok(control::block_own_signals()?)
 }
 
 /// Traces `target` to its end, or until its time has passed, or until the user has had enough. `tick` is called on this
@@ -87,6 +85,7 @@ pub fn supervise(
     let launches = matches!(target, Target::Launch { .. });
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
+    let mut watcher = Watcher::start(profile, &control, &settings.requests, progress)?;
     let _service = Service::start(&control, &settings.requests, profile);
     // On this thread: the tracer thread's waits must not find another child.
     let mut guardian = match GuardianProcess::start(settings.pin) {
@@ -145,7 +144,12 @@ pub fn supervise(
         if [deadline, grace_ends].into_iter().flatten().any(|end| now >= end) && !control.detach_requested() {
             control.request_detach();
         }
-        let pause = if control.is_pending() || !control.is_started() { REPEAT } else { TICK.min(slowdown.interval()) };
+        if control.is_started() {
+            watcher.look();
+        }
+        let is_pending = control.is_pending() || watcher.is_pending();
+        let pause = if is_pending || !control.is_started() { REPEAT } else { TICK.min(slowdown.interval()) };
+        let pause = watcher.rest().map_or(pause, |rest| pause.min(rest));
         let next_end =
             [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
@@ -154,6 +158,7 @@ pub fn supervise(
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());
             }
+            Some(signal) if watcher.on_signal(signal) => {}
             Some(control::CPU_TIME) => {
                 out_of_time = true;
                 control.request_detach();
@@ -189,7 +194,7 @@ pub fn supervise(
         if let Some(trace) = trace.as_ref().filter(|_| control.detach_requested()) {
             trace.hurry();
         }
-        if control.is_pending() {
+        if control.is_pending() || watcher.is_pending() {
             control.wake();
         }
         match control.held_up_by().filter(|_| control.detach_requested()) {
@@ -211,7 +216,9 @@ pub fn supervise(
     if let Some(guardian) = guardian {
         guardian.dismiss();
     }
+    let problems = watcher.finish();
     let mut traced = traced?;
+    traced.first.warnings.extend(problems);
     slowdown.conclude(&mut traced);
     traced.first.interrupted = interrupts > 0;
     traced.first.dismissed = dismissed || out_of_time;

@@ -136,6 +136,14 @@ pub enum OutputError {
         /// The path as given.
         path: PathBuf,
     },
+    /// A name that would be the same for every snapshot.
+    #[error("{}: each snapshot gets a file of its own here: put {needs} in the name (%i: its number, %p: process id)", path.display())]
+    SameForEachSnapshot {
+        /// The path as given.
+        path: PathBuf,
+        /// The patterns that it has to have.
+        needs: &'static str,
+    },
     /// Two outputs are one file.
     #[error("{}: named twice as an output", path.display())]
     Duplicate {
@@ -265,6 +273,21 @@ impl Outputs {
     pub fn one_for_each_process(self) -> Result<Self, OutputError> {
         match self.outputs.iter().find(|output| !output.file.name.tells_processes_apart()) {
             Some(Output { file, .. }) => Err(OutputError::SameForEach { path: file.shown.join(file.name.source()) }),
+            None => Ok(self),
+        }
+    }
+
+    /// Refuses names that are the same for different snapshots, or different processes if `several` are traced.
+    ///
+    /// # Errors
+    /// The first such output.
+    pub fn one_for_each_snapshot(self, several: bool) -> Result<Self, OutputError> {
+        let lacks = |name: &Pattern| !name.has_number() || several && !name.has_pid();
+        match self.outputs.iter().find(|output| lacks(&output.file.name)) {
+            Some(Output { file, .. }) => {
+                let path = file.shown.join(file.name.source());
+                Err(OutputError::SameForEachSnapshot { path, needs: if several { "%i and %p" } else { "%i" } })
+            }
             None => Ok(self),
         }
     }

@@ -66,6 +66,8 @@ pub(super) struct Observer {
     inherited_bytes: u64,
     /// What the process contributes to the live bytes that the progress line shows.
     shown_bytes: u64,
+    /// The same of the bytes that it has allocated.
+    shown_allocated: u64,
     pause: Pause,
 }
 
@@ -138,6 +140,7 @@ impl Observer {
             events: 0,
             inherited_bytes: 0,
             shown_bytes: 0,
+            shown_allocated: 0,
             pause: Pause::default(),
         };
         #[cfg(debug_assertions)]
@@ -171,6 +174,7 @@ impl Observer {
             events: 0,
             inherited_bytes: self.model().live_bytes(),
             shown_bytes: 0,
+            shown_allocated: 0,
             pause: Pause { since: self.pause.since.map(|_| Instant::now()), before: Duration::ZERO },
         };
         #[cfg(debug_assertions)]
@@ -434,6 +438,8 @@ impl Observer {
         let own = self.model().live_bytes().saturating_sub(self.inherited_bytes);
         self.shared.progress.event();
         self.shared.progress.live(&mut self.shown_bytes, own);
+        let allocated = self.model().allocated_bytes();
+        self.shared.progress.allocated(&mut self.shown_allocated, allocated);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::error::SessionError;
-use super::requests::{Answer, Request, Wish};
+use super::requests::{ANY, Answer, Request, Wish};
 use crate::event::EventKind;
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
@@ -68,7 +68,7 @@ impl Session {
             return;
         }
         if let Wish::Mark(name) = request.wish
-            && self.processes.find(request.pid).is_some()
+            && (request.pid == ANY || self.processes.find(request.pid).is_some())
         {
             for process in self.processes.iter_mut() {
                 process.settle();

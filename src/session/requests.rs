@@ -13,10 +13,13 @@ use std::time::Duration;
 /// How often the tracer thread is woken until it has taken the request.
 const REPEAT: Duration = Duration::from_millis(10);
 
+/// In place of a process: what is wanted is about all of them.
+pub(super) const ANY: i32 = 0;
+
 /// A request, with the way back for its answer.
 #[derive(Debug)]
 pub struct Request {
-    /// The process that it is about.
+    /// The process that it is about, or [`ANY`].
     pub pid: i32,
     /// What is wanted.
     pub wish: Wish,
@@ -88,6 +91,19 @@ impl Requests {
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// Tells the tracer thread to do something, whatever it answers. It is to be woken as long as [`Self::is_waiting`].
+    pub fn order(&self, control: &Control, wish: Wish) {
+        let (reply, _) = mpsc::channel();
+        self.lock().push_back(Request { pid: ANY, wish, reply });
+        self.waiting.store(true, Ordering::Release);
+        control.wake();
+    }
+
+    /// Whether the tracer thread has not taken a request yet.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
     }
 
     /// The next request, if there is one. For the tracer thread.

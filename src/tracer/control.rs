@@ -8,7 +8,7 @@ use super::{Result, TracerError, injection, procfs};
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Interrupts the tracer thread's wait. Ignored by default, so a stray one harms nobody.
@@ -18,6 +18,12 @@ pub(super) const WAKE_UP: i32 = libc::SIGURG;
 pub fn thread_id() -> i32 {
     // SAFETY: gettid has no preconditions.
     unsafe { libc::gettid() }
+}
+
+/// Our own process id.
+pub fn process_id() -> i32 {
+    // SAFETY: getpid has no preconditions.
+    unsafe { libc::getpid() }
 }
 
 /// What the control thread wants, shared with the tracer thread.
@@ -262,17 +268,19 @@ impl UserSignal {
     }
 }
 
-/// The user's signal that heaptrace takes besides, 0 for none: set once, before any signal is blocked.
-static TOGGLE: AtomicI32 = AtomicI32::new(0);
+/// The user's signals that heaptrace takes besides, as bits: set before any signal is blocked.
+static USER_SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes [`next_signal`] fetch `signal`, too. To be called before [`block_own_signals`].
 pub fn also_take(signal: UserSignal) {
-    TOGGLE.store(signal.number(), Ordering::Release);
+    USER_SIGNALS.fetch_or(1 << signal.number(), Ordering::AcqRel);
 }
 
 fn own_signals() -> libc::sigset_t {
-    let toggle = TOGGLE.load(Ordering::Acquire);
-    let signals: Vec<i32> = OWN_SIGNALS.into_iter().chain([CPU_TIME]).chain((toggle != 0).then_some(toggle)).collect();
+    let taken = USER_SIGNALS.load(Ordering::Acquire);
+    let of_user = [UserSignal::Usr1, UserSignal::Usr2].map(UserSignal::number).into_iter();
+    let of_user = of_user.filter(|signal| taken & (1 << signal) != 0);
+    let signals: Vec<i32> = OWN_SIGNALS.into_iter().chain([CPU_TIME]).chain(of_user).collect();
     set_of(&signals)
 }
 

@@ -15,6 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sampling", &[]),
     ("ctl", &[]),
     ("chunk", &[]),
+    ("triggers", &[]),
     ("memory", &["addr"]),
     ("paths", &[]),
     ("arch", &["addr", "memory"]),
@@ -61,7 +62,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
     ("profiler", &["allocators", "check", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"]),
-    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "trace", "tracer"]),
+    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "trace", "tracer", "triggers"]),
     (
         "commands",
         &[
@@ -82,6 +83,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "symbols",
             "trace",
             "tracer",
+            "triggers",
         ],
     ),
     ("main", &[]),

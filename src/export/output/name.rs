@@ -52,9 +52,14 @@ impl Pattern {
         self.0.contains(&Piece::Pid)
     }
 
+    /// Whether there is a `%i`.
+    pub fn has_number(&self) -> bool {
+        self.0.contains(&Piece::Number)
+    }
+
     /// Whether two processes of the same program get different names.
     pub fn tells_processes_apart(&self) -> bool {
-        self.0.contains(&Piece::Number) || self.has_pid()
+        self.has_number() || self.has_pid()
     }
 
     /// The pattern as it was written.
