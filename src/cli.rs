@@ -8,6 +8,7 @@ mod ask;
 mod check;
 mod errors;
 mod occasions;
+mod saved;
 mod snapshot;
 mod subcommands;
 #[cfg(test)]
@@ -16,7 +17,7 @@ mod trace;
 mod values;
 
 use crate::export::output::DEFAULT_OUTPUT;
-use crate::export::{Format, PprofColumns};
+use crate::export::{Format, PprofColumns, Value};
 use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
@@ -27,6 +28,7 @@ pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 pub use occasions::Occasions;
+pub use saved::{ReportOptions, SavedFiles};
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -52,6 +54,8 @@ pub enum Command {
     Ctl(CtlOptions),
     /// Write what is live in a traced process now.
     Snapshot(SnapshotOptions),
+    /// Show a saved profile.
+    Report(ReportOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
     /// Be the guardian of another heaptrace's target.
@@ -169,6 +173,8 @@ pub struct ProfileOptions {
     pub on_profile: Option<OsString>,
     /// Which columns a pprof file gets.
     pub pprof_columns: PprofColumns,
+    /// What flame graphs, folded stacks and text reports show; None: what the profile is about.
+    pub value: Option<Value>,
     /// How many stacks text reports and the summary show; None: as many as each finds fitting.
     pub top: Option<usize>,
     /// Where all events are written to, if they are.
@@ -263,6 +269,7 @@ pub fn parse(
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
+        Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
@@ -358,6 +365,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         save_binaries: arguments.save_binaries,
         on_profile: arguments.on_profile,
         pprof_columns: arguments.pprof_columns,
+        value: arguments.value,
         top: arguments.top.map(usize::from),
         trace: trace::resolve(arguments.trace),
         verbosity: match (arguments.quiet, arguments.verbose) {

@@ -12,7 +12,9 @@ pub mod hook;
 pub mod instances;
 mod occasions;
 pub mod progress;
+pub mod report;
 pub mod run;
+pub mod saved;
 mod saver;
 pub mod service;
 pub mod settings;
@@ -56,6 +58,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
             attach::execute(options)
         }
+        Command::Report(options) => report::execute(options),
         Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),
         Command::Snapshot(options) => snapshot::execute(options),

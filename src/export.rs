@@ -19,8 +19,10 @@ mod pprof;
 mod problems;
 mod processes;
 pub mod proto;
+pub mod report;
 mod rows;
 mod sarif;
+mod saved;
 mod sections;
 pub mod summary;
 mod svg;
@@ -30,9 +32,13 @@ mod txt;
 mod view;
 
 #[cfg(test)]
+pub(crate) use text::shell_words;
+
+#[cfg(test)]
 pub(crate) mod tests;
 
 use crate::profile::Profile;
+pub use crate::profile::value::Value;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -230,13 +236,15 @@ pub struct ExportOptions {
     pub top: usize,
     /// The title of a flame graph; None: made from the program's name and the column.
     pub title: Option<String>,
+    /// What flame graphs, folded stacks and text reports show; None: what the profile is about.
+    pub value: Option<Value>,
     /// Whether no further part of the same session will follow.
     pub last: bool,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { pprof_columns: PprofColumns::All, top: 20, title: None, last: true }
+        Self { pprof_columns: PprofColumns::All, top: 20, title: None, value: None, last: true }
     }
 }
 
@@ -249,7 +257,7 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
     match format {
         Format::PprofGz => pprof::write_gz(&view, options, out),
         Format::Pprof => pprof::write(&view, options, out),
-        Format::Folded => folded::write(&view, out),
+        Format::Folded => folded::write(&view, options, out),
         Format::Svg => svg::write(&view, options, out),
         Format::Json => json::write(&view, out),
         Format::JsonGz => json::write_gz(&view, out),

@@ -32,6 +32,7 @@ impl Amount {
 
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 #[allow(missing_docs, reason = "the names of report.json, explained in cli.md")]
 pub struct Totals {
     pub allocations: u64,
@@ -61,7 +62,8 @@ pub struct TimelinePoint {
 }
 
 /// Log2 histograms: bucket 0 counts the value 0, bucket i the values from 2^(i−1) to 2^i − 1.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Histograms {
     /// Block sizes in bytes, one count per allocation.
     pub size: Vec<u64>,
@@ -98,7 +100,8 @@ impl FindingKind {
 }
 
 /// What could not be seen or did not fit: zero on well-behaved programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Anomalies {
     /// Events that are known to have been missed.
     pub lost: u64,
@@ -116,6 +119,7 @@ pub struct Anomalies {
     /// Frees by another family than the allocation's (`new` and `free`).
     pub mismatched_frees: u64,
     /// Calls whose return was never seen (longjmp, exception, dead thread).
+    #[serde(alias = "dropped_frames")]
     pub abandoned_calls: u64,
 }
 

@@ -54,6 +54,7 @@ mod export;
 mod figures;
 mod glob;
 mod heapmodel;
+mod import;
 mod leakclass;
 mod leaks;
 mod mapped;

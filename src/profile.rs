@@ -15,10 +15,12 @@ pub(crate) mod build;
 pub(crate) mod identity;
 pub mod leaks;
 pub(crate) mod merge;
+pub mod saved;
 pub(crate) mod symbolize;
+pub mod value;
 
 /// How the profile came to be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// `heaptrace run`: from the first instruction.
@@ -30,7 +32,7 @@ pub enum Mode {
     /// `heaptrace snapshot` and its kin: the state of a process that `run` or `check` traces on.
     Snapshot,
     /// The same of one that `attach` traces on: blocks from before are unknown.
-    #[serde(rename = "snapshot")]
+    #[serde(rename(serialize = "snapshot"))]
     SnapshotOfAttached,
 }
 
@@ -309,6 +311,8 @@ pub struct Stack {
     pub locations: Vec<usize>,
     /// How far to trust it.
     pub quality: crate::unwinder::Quality,
+    /// What the file says of its live blocks that the profile was read from, if a leak check was made: see [`leaks::Leaks`] for others.
+    pub leak: Option<saved::LeakLabel>,
 }
 
 /// What one thread did with blocks of one size on one stack through one function.
@@ -345,7 +349,7 @@ pub struct Sample {
 
 impl Sample {
     /// Adds the amounts of another one, of the same key.
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.allocated = self.allocated.plus(other.allocated);
         self.freed = self.freed.plus(other.freed);
         self.deallocated = self.deallocated.plus(other.deallocated);
@@ -358,6 +362,9 @@ impl Sample {
 impl Profile {
     /// The standard error of the allocated bytes in a sampled profile, in bytes; 0 in an exact one.
     pub(crate) fn standard_error(&self) -> u64 {
+        if let Some(saved) = &self.saved {
+            return u64::try_from(saved.variance.isqrt()).unwrap_or(u64::MAX);
+        }
         let interval = self.meta.sample_interval;
         let variance = |sample: &Sample| sample.allocated.objects as f64 * sampling::variance(sample.size, interval);
         self.samples.iter().map(variance).sum::<f64>().sqrt().round() as u64
@@ -396,7 +403,7 @@ pub struct Children {
 }
 
 /// What became of a followed process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
     /// It called the allocator, and that was recorded.
@@ -501,4 +508,7 @@ pub struct Profile {
     pub warnings: Vec<String>,
     /// The processes that this is a profile of, if there are several, in the order in which they came to be.
     pub processes: Vec<ProcessRow>,
+    /// What is known besides of a profile that was read from a file; None of one that was just recorded. The figures of such a
+    /// profile are scaled up already if it is sampled.
+    pub saved: Option<Box<saved::Saved>>,
 }

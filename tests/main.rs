@@ -73,6 +73,7 @@ mod suite {
     mod redis;
     mod resident;
     mod sampling;
+    mod saved;
     mod signals;
     mod snapshot;
     mod stacks;

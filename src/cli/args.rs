@@ -3,7 +3,7 @@
 use super::occasions::OccasionArguments;
 use super::trace::TraceArguments;
 use super::{Engine, Unwinder, When, values};
-use crate::export::{Format, PprofColumns};
+use crate::export::{Format, PprofColumns, Value};
 use crate::tracer::control::UserSignal;
 use clap::Args;
 use std::ffi::OsString;
@@ -147,6 +147,13 @@ pub(super) struct ProfileArguments {
     /// peak.
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pub(super) pprof_columns: PprofColumns,
+
+    /// What .svg, .folded and .txt files show: live, peak, allocated, freed or temporary
+    ///
+    /// Without it what was live at the peak of a run, and what is live in a process that was attached to; in a .txt all of
+    /// them. An empty one gives way to the next that is not. pprof files hold all, but temporary.
+    #[arg(long, value_name = "VALUE", value_parser = values::value(), help_heading = "Output")]
+    pub(super) value: Option<Value>,
 
     /// How many stacks the summary and .txt files show
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]

@@ -3,6 +3,7 @@
 use super::args::{AttachArguments, DoctorArguments, RunArguments};
 use super::ask::{CtlArguments, LeaksArguments};
 use super::check::CheckArguments;
+use super::saved::ReportArguments;
 use super::snapshot::SnapshotArguments;
 use crate::tracer::guardian;
 use clap::Parser;
@@ -21,6 +22,7 @@ Examples:
   heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
   heaptrace attach 1234 --duration 30s      profile a running process for half a minute
   heaptrace check ./app_test                fail if the program leaks or frees wrongly
+  heaptrace report heap.pb.gz               show a saved profile again
   heaptrace doctor                          if one of these is refused
 
 `heaptrace help COMMAND` explains the options of a command."
@@ -38,6 +40,7 @@ pub(super) enum Subcommand {
     Leaks(LeaksArguments),
     Ctl(CtlArguments),
     Snapshot(SnapshotArguments),
+    Report(ReportArguments),
     Doctor(DoctorArguments),
     /// Started by heaptrace itself
     #[command(name = guardian::COMMAND, hide = true)]

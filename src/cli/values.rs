@@ -2,7 +2,8 @@
 
 use super::{Engine, LeakKinds, Unwinder, When};
 use crate::addr::Addr;
-use crate::export::{Format, PprofColumns};
+use crate::export::report::By;
+use crate::export::{Format, PprofColumns, Value};
 use crate::leaks::InteriorPointers;
 use crate::profile::leaks::LeakClass;
 use crate::trace::TraceMode;
@@ -25,6 +26,22 @@ pub(super) fn when() -> impl TypedValueParser<Value = When> {
 /// `all`, `sampler` or `go`.
 pub(super) fn pprof_columns() -> impl TypedValueParser<Value = PprofColumns> {
     one_of(&PprofColumns::NAMES)
+}
+
+/// What of each stack is shown.
+pub(super) fn value() -> impl TypedValueParser<Value = Value> {
+    one_of(&[
+        ("live", Value::Live),
+        ("peak", Value::Peak),
+        ("allocated", Value::Allocated),
+        ("freed", Value::Freed),
+        ("temporary", Value::Temporary),
+    ])
+}
+
+/// What sums are made by.
+pub(super) fn by() -> impl TypedValueParser<Value = By> {
+    one_of(&[("function", By::Function), ("file", By::File), ("module", By::Module), ("thread", By::Thread)])
 }
 
 /// `none` or `all`: whether processes are followed.

@@ -204,7 +204,10 @@ fn conclude_as(
                 let leaks = LivingLeaksOptions { top, color, width, increased: false, block: None };
                 let leaks = living_leaks(&profile, &leaks);
                 let gap = if leaks.is_empty() { "" } else { "\n" };
-                format!("{leaks}{gap}{}", summary(&profile, &SummaryOptions { top, color, width, files: &files }))
+                format!(
+                    "{leaks}{gap}{}",
+                    summary(&profile, &SummaryOptions { value: None, top, color, width, files: &files })
+                )
             }
         };
         if interrupted && io::stderr().is_terminal() {
@@ -291,7 +294,12 @@ impl Work<'_> {
 /// How `options` want files to look.
 pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
     let defaults = ExportOptions::default();
-    ExportOptions { pprof_columns: options.pprof_columns, top: options.top.unwrap_or(defaults.top), ..defaults }
+    ExportOptions {
+        pprof_columns: options.pprof_columns,
+        value: options.value,
+        top: options.top.unwrap_or(defaults.top),
+        ..defaults
+    }
 }
 
 /// Where `options` want names to be looked for.

@@ -1,19 +1,21 @@
 //! Folded stacks: `outermost;…;innermost BYTES`, one line per stack, sorted. The input of flame graph tools.
 //!
-//! The bytes are those live at the peak for a run that ended, else those live now.
+//! The bytes are those of the value that was asked for, else those live at the peak for a run that ended, or those live now.
 
+use super::ExportOptions;
 use super::escape::folded;
-use super::view::{Headline, View};
+use super::view::View;
+use crate::profile::value::Value;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Between frames while sorting: smaller than all that occurs in a name, so that the stacks of one caller stay together
 /// (with `;`, the caller `f-x` would come between `f` and `f;g`).
-const SORT_SEPARATOR: &str = "\u{1}";
+pub(super) const SORT_SEPARATOR: &str = "\u{1}";
 
 /// Writes the lines.
-pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
-    for line in lines(view).lines {
+pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    for line in lines(view, view.value(options.value)).lines {
         writeln!(out, "{line}")?;
     }
     Ok(())
@@ -28,16 +30,11 @@ pub(crate) struct Folded {
 }
 
 /// Folds the stacks that have bytes.
-pub(crate) fn lines(view: &View<'_>) -> Folded {
-    let headline = view.headline();
+pub(crate) fn lines(view: &View<'_>, value: Value) -> Folded {
     let mut by_stack = vec![0u64; view.profile.stacks.len()];
     for sample in view.samples.iter() {
-        let amount = match headline {
-            Headline::Peak => sample.at_peak,
-            Headline::Live => sample.live,
-        };
         if let Some(sum) = by_stack.get_mut(sample.stack) {
-            *sum = sum.saturating_add(amount.bytes);
+            *sum = sum.saturating_add(value.of(sample).bytes);
         }
     }
     let mut sums = BTreeMap::new();
@@ -52,7 +49,7 @@ pub(crate) fn lines(view: &View<'_>) -> Folded {
 }
 
 /// A stack, outermost frame first.
-fn sort_key(view: &View<'_>, stack: usize) -> String {
+pub(super) fn sort_key(view: &View<'_>, stack: usize) -> String {
     let mut names: Vec<String> = view.frames(stack).map(|frame| folded(frame.name)).collect();
     if let Some(innermost) = names.first_mut() {
         protect_number(innermost);

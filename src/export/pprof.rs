@@ -6,6 +6,10 @@
 //! * A function whose name equals its system name is taken for not yet demangled, and loses its arguments.
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
+mod comments;
+
+pub(super) use comments::comments;
+
 use super::escape::printable;
 use super::proto;
 use super::view::{Headline, View};
@@ -255,9 +259,11 @@ fn mappings(tables: &mut Tables<'_>, profile: &Profile) -> Vec<proto::Mapping> {
 fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Label> {
     let view = tables.view;
     let unit = tables.string("bytes");
-    let mut labels =
-        vec![proto::Label { key: tables.string("bytes"), str: 0, num: signed(sample.size), num_unit: unit }];
-    if sample.program.is_none() {
+    let mut labels = Vec::new();
+    if view.profile.saved.as_ref().is_none_or(|saved| saved.sized) {
+        labels.push(proto::Label { key: tables.string("bytes"), str: 0, num: signed(sample.size), num_unit: unit });
+    }
+    if sample.program.is_none() && pid != 0 {
         labels.push(proto::Label { key: tables.string("pid"), str: 0, num: pid, num_unit: 0 });
     }
     let quality = match view.quality(sample.stack) {
@@ -291,7 +297,13 @@ fn drop_frames(profile: &Profile) -> String {
     }
     names.sort_unstable();
     names.dedup();
-    names.into_iter().map(escape).collect::<Vec<_>>().join("|")
+    let mut frames: Vec<String> = names.into_iter().map(escape).collect();
+    if let Some(saved) = &profile.saved {
+        frames.extend(saved.drop_frames.iter().cloned());
+        frames.sort_unstable();
+        frames.dedup();
+    }
+    frames.join("|")
 }
 
 /// Escapes what regular expressions give a meaning to.
@@ -304,33 +316,6 @@ fn escape(name: &str) -> String {
         escaped.push(c);
     }
     escaped
-}
-
-/// What was done, and what `heaptrace merge` has to know: `session`, `part`, `last`.
-pub(super) fn comments(profile: &Profile, last: bool) -> Vec<String> {
-    let meta = &profile.meta;
-    let mut comments = vec![
-        format!("heaptrace {}", env!("CARGO_PKG_VERSION")),
-        format!("command={}", super::text::shell_words(&meta.process.command)),
-        format!("engine={}", meta.engine),
-        format!("session={}", meta.session),
-        format!("part={}", meta.part),
-        format!("last={last}"),
-        format!("complete={}", meta.complete),
-    ];
-    if let Some(resident) = &meta.process.resident {
-        let share = resident.explained_permille(profile.totals.peak_bytes);
-        let share = share.map(|permille| format!(" explained={:.1}%", permille as f64 / 10.0)).unwrap_or_default();
-        comments.push(format!("resident: peak_bytes={}{share}", resident.peak_bytes));
-    }
-    let anomalies: Vec<String> = super::text::anomalies(&profile.anomalies)
-        .into_iter()
-        .filter(|anomaly| anomaly.count > 0)
-        .map(|anomaly| format!("{}={}", anomaly.key, anomaly.count))
-        .collect();
-    comments.push(format!("anomalies: {}", if anomalies.is_empty() { "none".to_owned() } else { anomalies.join(" ") }));
-    comments.extend(profile.warnings.iter().map(|warning| format!("warning: {warning}")));
-    comments
 }
 
 fn nanos_since_epoch(profile: &Profile) -> i64 {

@@ -1,12 +1,14 @@
 //! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
 
 use super::rows::{RowFrame, Rows, frame_lines, shared_text};
+use super::saved;
 use super::table::{self, Column, Figures};
 use super::text::{
     self, Paint, duration, grouped, human_bytes, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
 };
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, exit_text};
+use crate::profile::value::Value;
 use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
@@ -59,6 +61,11 @@ pub(crate) fn prose(out: &mut String, layout: Layout, sentence: &str) {
 /// Which program, and how it ended; then `clause`, if there is one.
 pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause: &str) {
     let meta = &profile.meta;
+    if let Some(saved) = &profile.saved {
+        saved::header(out, layout, profile, saved);
+        sampling_note(out, layout, profile);
+        return;
+    }
     let end = match meta.process.exit {
         Some(Exit::Code(0)) | None => exit_text(meta.process.exit),
         Some(_) => layout.paint.yellow(&exit_text(meta.process.exit)),
@@ -83,6 +90,12 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
     if meta.mode.is_attached() {
         let _ = writeln!(out, "Live means: allocated since attach and not yet freed.");
     }
+    sampling_note(out, layout, profile);
+}
+
+/// That the amounts are estimates, and how good they are.
+fn sampling_note(out: &mut String, layout: Layout, profile: &Profile) {
+    let meta = &profile.meta;
     if meta.sample_interval > 0 {
         let interval = human_bytes(meta.sample_interval);
         let error = percent(profile.standard_error(), profile.totals.bytes_allocated);
@@ -99,15 +112,20 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     let live = if profile.meta.process.exit.is_some() { "at exit" } else { "at the end of tracing" };
     let peak = match (totals.peak_bytes, profile.processes.len()) {
         (0, _) => String::new(),
+        (_, 0 | 1) if totals.peak_at_ns == 0 && profile.saved.is_some() => String::new(),
         (_, 0 | 1) => format!("after {}", duration(totals.peak_at_ns)),
         _ => "the sum of each process's own".to_owned(),
     };
+    let knows = |value| is_held(profile, value);
+    let freed = profile.saved.as_ref().is_none_or(|saved| saved.holds.deallocated || saved.holds.freed);
     let amounts = [
         ("allocated", totals.allocations, totals.bytes_allocated, ""),
         ("freed", totals.frees, totals.bytes_freed, ""),
         ("live", totals.live_blocks, totals.live_bytes, live),
         ("peak", totals.peak_blocks, totals.peak_bytes, &peak),
     ];
+    let held = [knows(Value::Allocated), freed, knows(Value::Live), knows(Value::Peak)];
+    let amounts: Vec<_> = amounts.into_iter().zip(held).filter(|(_, held)| *held).map(|(row, _)| row).collect();
     let share = percent(totals.temporary, totals.allocations);
     let older = match profile.processes.len() {
         0 | 1 => "blocks from before tracing began",
@@ -198,6 +216,17 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
     throughput(out, layout, view, &sites, top);
 }
 
+/// The table of stacks by one value.
+pub(crate) fn stacks_by(out: &mut String, layout: Layout, view: &View<'_>, value: Value, top: usize) {
+    let sites = view.sites();
+    let sorted = by_bytes(&sites, |site| site.of(value));
+    if sorted.is_empty() {
+        heading(out, layout, value_title(view, value));
+        let _ = writeln!(out, "  Nothing.");
+    }
+    stack_table(out, layout, view, value_title(view, value), &sorted, |site| site.of(value), top);
+}
+
 /// Where little is left, as in most programs that end well: where most was allocated, and what was freed at once.
 fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
     let totals = &view.profile.totals;
@@ -225,20 +254,20 @@ fn mean(amount: Amount) -> u64 {
 }
 
 /// The sites with an amount, the largest first.
-pub(crate) fn by_bytes(sites: &[StackTotals], amount: fn(&StackTotals) -> Amount) -> Vec<StackTotals> {
+pub(crate) fn by_bytes(sites: &[StackTotals], amount: impl Fn(&StackTotals) -> Amount) -> Vec<StackTotals> {
     let mut sorted: Vec<StackTotals> = sites.iter().filter(|site| amount(site) != Amount::default()).copied().collect();
     sorted.sort_by_key(|site| (Reverse((amount(site).bytes, amount(site).objects)), site.id));
     sorted
 }
 
 /// One table: bytes, share, blocks, and the frames that tell most.
-fn stack_table(
+pub(crate) fn stack_table(
     out: &mut String,
     layout: Layout,
     view: &View<'_>,
     title: &str,
     sites: &[StackTotals],
-    amount: fn(&StackTotals) -> Amount,
+    amount: impl Fn(&StackTotals) -> Amount,
     top: usize,
 ) {
     if sites.is_empty() || top == 0 {
@@ -297,6 +326,27 @@ fn row_name(row: &RowFrame<'_>, width: usize) -> String {
         format!("… {}", short_name(row.frame.name, width.saturating_sub(2)))
     } else {
         short_name(row.frame.name, width)
+    }
+}
+
+/// Whether the profile knows a value: files of some formats have not all of them.
+pub(crate) fn is_held(profile: &Profile, value: Value) -> bool {
+    let Some(saved) = &profile.saved else { return true };
+    match value {
+        Value::Live => saved.holds.live,
+        Value::Peak => saved.holds.peak,
+        Value::Allocated => saved.holds.allocated,
+        Value::Freed => saved.holds.freed,
+        // pprof files have the sum, and not that of each stack
+        Value::Temporary => saved.holds.temporary && profile.samples.iter().any(|sample| sample.temporary > 0),
+    }
+}
+
+/// The title of a table of a value.
+pub(crate) fn value_title(view: &View<'_>, value: Value) -> &'static str {
+    match value {
+        Value::Live if view.profile.meta.process.exit.is_some() => "Live at exit",
+        value => value.title(),
     }
 }
 
@@ -482,6 +532,9 @@ fn images(out: &mut String, layout: Layout, profile: &Profile) {
 /// What tracing cost the program.
 pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let cost = &view.profile.cost;
+    if cost.stops == 0 && view.profile.saved.is_some() {
+        return;
+    }
     heading(out, layout, "Cost");
     let engine = printable(&view.profile.meta.engine);
     let wall = duration(cost.wall_ns);

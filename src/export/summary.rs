@@ -7,11 +7,14 @@ use super::sections::{self, Layout};
 use super::text::{self, Paint};
 use super::view::{Headline, View};
 use crate::profile::Profile;
+use crate::profile::value::Value;
 use std::fmt::Write;
 
 /// How the summary looks.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryOptions<'a> {
+    /// The one table of stacks to show; None: what is live, the peak, and where most was allocated.
+    pub value: Option<Value>,
     /// How many stacks each of its tables shows.
     pub top: usize,
     /// Whether to use terminal colours.
@@ -24,7 +27,7 @@ pub struct SummaryOptions<'a> {
 
 impl Default for SummaryOptions<'_> {
     fn default() -> Self {
-        Self { top: 3, color: false, width: 100, files: &[] }
+        Self { value: None, top: 3, color: false, width: 100, files: &[] }
     }
 }
 
@@ -37,7 +40,10 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     sections::header(&mut out, layout, profile, "");
     sections::totals(&mut out, layout, profile);
     processes::table(&mut out, layout, profile, options.top);
-    sections::top_stacks(&mut out, layout, &view, options.top);
+    match options.value {
+        Some(value) => sections::stacks_by(&mut out, layout, &view, value, options.top),
+        None => sections::top_stacks(&mut out, layout, &view, options.top),
+    }
     sections::findings(&mut out, layout, &view, options.top);
     sections::anomalies(&mut out, layout, profile);
     names::missing(&mut out, layout, &view);

@@ -4,18 +4,16 @@ use super::ExportOptions;
 use super::escape::{printable, xml};
 use super::folded;
 use super::text::human_bytes;
-use super::view::{Headline, View};
+use super::view::View;
 use inferno::flamegraph::{self, Palette, color::BasicPalette};
 use std::io::{self, Write};
 
 /// Draws the graph. Without any bytes it is a picture that says so.
 pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let folded = folded::lines(view);
+    let value = view.value(options.value);
+    let folded = folded::lines(view, value);
     let program = &view.profile.meta.process.program;
-    let column = match view.headline() {
-        Headline::Peak => "bytes live at the peak",
-        Headline::Live => "bytes live",
-    };
+    let column = value.bytes_title();
     let title = options.title.clone().unwrap_or_else(|| format!("{program}: {column}"));
     if folded.lines.is_empty() {
         return write_message(&title, "Nothing to draw: no bytes in this column.", out);

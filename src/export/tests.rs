@@ -100,6 +100,7 @@ pub(crate) fn sample_profile() -> Profile {
         budgets: Vec::new(),
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
         processes: Vec::new(),
+        saved: None,
     }
 }
 
@@ -322,7 +323,7 @@ fn locations() -> Vec<Location> {
 }
 
 fn stacks() -> Vec<Stack> {
-    let stack = |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality };
+    let stack = |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality, leak: None };
     vec![
         stack(&[0, 1], Quality::Complete),
         stack(&[3, 8], Quality::Complete),
@@ -545,8 +546,8 @@ fn callers_stay_together_whatever_their_names() {
     let mut profile = sample_profile();
     // sorted as text, `main-x` would come between `main` and `main;…`
     profile.functions[6].name = "main-x".to_owned();
-    profile.stacks[2] = Stack { locations: vec![5], quality: Quality::Complete };
-    profile.stacks[3] = Stack { locations: vec![1], quality: Quality::Complete };
+    profile.stacks[2] = Stack { locations: vec![5], quality: Quality::Complete, leak: None };
+    profile.stacks[3] = Stack { locations: vec![1], quality: Quality::Complete, leak: None };
     let folded = exported_text(Format::Folded, &profile);
     let callers: Vec<&str> = folded.lines().filter_map(|line| line.split([';', ' ']).next()).collect();
     assert_eq!(callers, ["main", "main", "main", "main-x"]);

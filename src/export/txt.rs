@@ -7,7 +7,7 @@ use super::processes;
 use super::sections::{self, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
 use super::view::{NamedFrame, StackTotals, TRUNCATED_STACK, View};
-use crate::profile::Amount;
+use crate::profile::value::Value;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -21,15 +21,20 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     let profile = view.profile;
     let mut text = String::new();
     sections::header(&mut text, layout, profile, "");
-    let _ = writeln!(text, "command: {}", text::shell_words(&profile.meta.process.command));
-    let _ = writeln!(text, "in {}, started {}", printable(&profile.meta.process.cwd.to_string_lossy()), started(view));
+    origin(&mut text, view);
     sections::totals(&mut text, layout, profile);
     processes::table(&mut text, layout, profile, usize::MAX);
     let sites = view.sites();
-    stacks(&mut text, layout, view, &Table::live(view), &sites, options.top);
-    stacks(&mut text, layout, view, &Table::PEAK, &sites, options.top);
-    stacks(&mut text, layout, view, &Table::ALLOCATED, &sites, options.top);
-    temporary(&mut text, layout, view, &sites, options.top);
+    let values = match options.value {
+        Some(value) => vec![value],
+        None => vec![Value::Live, Value::Peak, Value::Allocated, Value::Temporary],
+    };
+    for value in values.into_iter().filter(|value| sections::is_held(profile, *value)) {
+        match value {
+            Value::Temporary => temporary(&mut text, layout, view, &sites, options.top),
+            value => stacks(&mut text, layout, view, value, &sites, options.top),
+        }
+    }
     histogram(&mut text, layout, "Block sizes, from so many bytes on", &profile.histograms.size);
     histogram(&mut text, layout, "Lifetimes, from so many allocations of the process on", &profile.histograms.lifetime);
     if profile.leaks.is_some() {
@@ -49,33 +54,36 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     out.write_all(text.as_bytes())
 }
 
+/// What was run, where and when, as far as that is known.
+fn origin(out: &mut String, view: &View<'_>) {
+    let process = &view.profile.meta.process;
+    if !process.command.is_empty() {
+        let _ = writeln!(out, "command: {}", text::shell_words(&process.command));
+    }
+    if !process.cwd.as_os_str().is_empty() {
+        let _ = write!(out, "in {}, ", printable(&process.cwd.to_string_lossy()));
+    }
+    if process.started_at != std::time::UNIX_EPOCH {
+        let _ = writeln!(out, "started {}", started(view));
+    }
+}
+
 fn started(view: &View<'_>) -> String {
     humantime::format_rfc3339_seconds(view.profile.meta.process.started_at).to_string()
 }
 
-/// One way to order the stacks.
-struct Table {
-    title: &'static str,
-    amount: fn(&StackTotals) -> Amount,
-}
-
-impl Table {
-    const PEAK: Self = Self { title: "Live at the peak", amount: |site| site.at_peak };
-    const ALLOCATED: Self = Self { title: "Allocated in all", amount: |site| site.allocated };
-
-    fn live(view: &View<'_>) -> Self {
-        let title = if view.profile.meta.process.exit.is_some() { "Live at exit" } else { "Live" };
-        Self { title, amount: |site| site.live }
-    }
-}
-
-fn stacks(out: &mut String, layout: Layout, view: &View<'_>, table: &Table, sites: &[StackTotals], top: usize) {
-    let sorted = sections::by_bytes(sites, table.amount);
-    let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add((table.amount)(site).bytes));
-    let title = format!("{}: {} in {}", table.title, human_bytes(whole), text::plural(sorted.len() as u64, "stack"));
+fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites: &[StackTotals], top: usize) {
+    let sorted = sections::by_bytes(sites, |site| site.of(value));
+    let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add(site.of(value).bytes));
+    let title = format!(
+        "{}: {} in {}",
+        sections::value_title(view, value),
+        human_bytes(whole),
+        text::plural(sorted.len() as u64, "stack")
+    );
     sections::heading(out, layout, &title);
     for site in sorted.iter().take(top) {
-        let amount = (table.amount)(site);
+        let amount = site.of(value);
         let share = percent(amount.bytes, whole);
         let _ = writeln!(
             out,

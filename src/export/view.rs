@@ -4,6 +4,8 @@
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
+use crate::profile::saved::LeakLabel;
+use crate::profile::value::Value;
 use crate::profile::{Amount, Exit, Location, ModuleInfo, Profile, Sample, signal_text};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
@@ -52,6 +54,13 @@ pub(crate) struct StackTotals {
     pub temporary: u64,
 }
 
+impl StackTotals {
+    /// What the site has of a value.
+    pub fn of(&self, value: Value) -> Amount {
+        value.choose(self.live, self.at_peak, self.allocated, self.freed, self.temporary)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
@@ -67,7 +76,8 @@ impl<'a> View<'a> {
     /// Looks at `profile`.
     pub fn new(profile: &'a Profile) -> Self {
         let interval = profile.meta.sample_interval;
-        let samples = if interval == 0 {
+        // What was read from a file is scaled already.
+        let samples = if interval == 0 || profile.saved.is_some() {
             Cow::Borrowed(profile.samples.as_slice())
         } else {
             profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
@@ -78,7 +88,21 @@ impl<'a> View<'a> {
     /// What to show first.
     pub fn headline(&self) -> Headline {
         let meta = &self.profile.meta;
+        if let Some(saved) = &self.profile.saved {
+            return if saved.about_peak { Headline::Peak } else { Headline::Live };
+        }
         if !meta.mode.is_attached() && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
+    }
+
+    /// The value that a picture shows: the one that was asked for; else the headline's, or where that is empty the next that is not.
+    pub fn value(&self, asked: Option<Value>) -> Value {
+        let headline = match self.headline() {
+            Headline::Peak => Value::Peak,
+            Headline::Live => Value::Live,
+        };
+        let has = |value: &Value| self.samples.iter().any(|sample| value.of(sample).bytes > 0);
+        let all = || std::iter::once(headline).chain(Value::ALL);
+        asked.unwrap_or_else(|| all().find(has).unwrap_or(headline))
     }
 
     /// A string of the profile's table.
@@ -104,7 +128,8 @@ impl<'a> View<'a> {
     /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`; empty without
     /// a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
     pub fn leak_label(&self, stack: usize) -> &'static str {
-        self.leak_labels.get(stack).copied().unwrap_or("")
+        let saved = || self.profile.stacks.get(stack).and_then(|stack| stack.leak).map_or("", LeakLabel::name);
+        self.leak_labels.get(stack).copied().unwrap_or_else(saved)
     }
 
     /// The frames of a stack, innermost first; at least one.

@@ -151,6 +151,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         budgets: Vec::new(),
         warnings,
         processes: Vec::new(),
+        saved: None,
     };
     order::normalize(&mut profile);
     profile
@@ -230,7 +231,7 @@ impl Tables {
             }
             None => {
                 self.stack_index.insert(list.clone(), self.stacks.len());
-                self.stacks.push(Stack { locations: list, quality });
+                self.stacks.push(Stack { locations: list, quality, leak: None });
                 self.stacks.len() - 1
             }
         };

@@ -3,7 +3,7 @@
 use super::Amount;
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use crate::leakclass::LeakClass;
 
@@ -11,7 +11,7 @@ pub use crate::leakclass::LeakClass;
 pub type ClassAmounts = [Amount; 4];
 
 /// When the memory was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanMoment {
     /// At libc's `_exit`: the exit handlers have run, all threads are still there.

@@ -101,6 +101,7 @@ impl Merger {
             leaks: None,
             warnings: Vec::new(),
             processes: Vec::new(),
+            saved: None,
             budgets: Vec::new(),
             verdict: None,
             // Processes share pages, and have their peaks at different times: there is no sum.
@@ -228,7 +229,7 @@ impl Merger {
         }
         let stacks = profile.stacks.iter().map(|stack| {
             let list = stack.locations.iter().map(|at| locations.get(*at).copied().unwrap_or_default()).collect();
-            Stack { locations: list, quality: stack.quality }
+            Stack { locations: list, quality: stack.quality, leak: stack.leak }
         });
         let stacks = stacks.map(|stack| self.stack(stack)).collect();
         Tables { strings, stacks }
@@ -274,6 +275,7 @@ impl Merger {
         if let Some(&known) = self.stacks.get(&stack.locations) {
             if let Some(other) = self.merged.stacks.get_mut(known) {
                 other.quality = other.quality.max(stack.quality);
+                other.leak = other.leak.into_iter().chain(stack.leak).min();
             }
             return known;
         }

@@ -34,6 +34,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("check", &["allocators", "glob", "profile"]),
     ("symbols", &["addr", "elf", "mapped", "paths", "profile"]),
     ("export", &["addr", "check", "profile", "sampling", "unwinder"]),
+    ("import", &["addr", "profile", "unwinder"]),
     ("tracer", &["addr", "arch", "elf", "mapped", "maps", "memory", "patches", "paths"]),
     (
         "session",
@@ -75,6 +76,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "event",
             "export",
             "glob",
+            "import",
             "leaks",
             "naming",
             "profile",

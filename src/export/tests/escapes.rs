@@ -160,7 +160,7 @@ fn no_terminal_gets_an_active_character() {
     let checked = CheckReportOptions { top: 10, color: false, width: 100, files: &files, explain };
     let living = LivingLeaksOptions { top: 10, color: false, width: 100, increased: false, block: None };
     let texts = [
-        summary(&profile, &SummaryOptions { top: 10, color: false, width: 100, files: &files }),
+        summary(&profile, &SummaryOptions { value: None, top: 10, color: false, width: 100, files: &files }),
         check_report(&profile, &checked),
         living_leaks(&profile, &living),
     ];

@@ -34,7 +34,7 @@ fn a_site_is_told_by_its_function_names_alone() {
 #[test]
 fn stacks_with_equal_names_are_one_site() {
     let mut profile = sample_profile();
-    profile.stacks[3] = Stack { locations: vec![0, 8], quality: Quality::Guessed };
+    profile.stacks[3] = Stack { locations: vec![0, 8], quality: Quality::Guessed, leak: None };
     let sites = View::new(&profile).sites();
     let merged = sites.iter().find(|site| site.stack == 0).expect("the first of the two names the site");
     assert_eq!(merged.allocated, amount(11, 10_272));

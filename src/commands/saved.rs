@@ -1,0 +1,99 @@
+//! Saved profiles: the one place that reads them, and what the offline commands write.
+
+use super::direct::Waiter;
+use super::{owners, tell};
+use crate::cli::{SavedFiles, Verbosity};
+use crate::export::output::{Outputs, Scope};
+use crate::export::{ExportOptions, Format, write};
+use crate::import::{self, Limits};
+use crate::profile::Profile;
+use crate::tracer::limits;
+use anyhow::Context;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The part of the free memory that one profile may take.
+const PART: u64 = 2;
+
+/// How much the files that are read may take, by the memory that is free.
+pub fn memory_limits() -> Limits {
+    let all = Limits::default();
+    let free = limits::available_memory().map_or(u64::MAX, |free| free / PART);
+    Limits { unpacked: all.unpacked.min(free), tables: all.tables.min(free) }
+}
+
+/// Reads a saved profile; `-` is standard input.
+///
+/// # Errors
+/// The file can't be read, or is no profile: the error names it.
+pub fn load(path: &Path) -> anyhow::Result<Profile> {
+    load_within(path, &memory_limits())
+}
+
+/// The same within limits.
+///
+/// # Errors
+/// As those of [`load`].
+pub fn load_within(path: &Path, limits: &Limits) -> anyhow::Result<Profile> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    // One byte more, so that what is too large shows.
+    let most = limits.unpacked.saturating_add(1);
+    let read = if path.as_os_str() == "-" {
+        io::stdin().lock().take(most).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("{name}: can't be read"))?;
+    Ok(import::read(&bytes, &name, limits)?)
+}
+
+/// Where an offline command writes to, checked before it reads anything.
+#[derive(Debug)]
+pub struct Destinations {
+    outputs: Outputs,
+    stdout: Option<Format>,
+}
+
+impl Destinations {
+    /// Checks the outputs.
+    ///
+    /// # Errors
+    /// One can't be written.
+    pub fn prepare(files: &SavedFiles) -> anyhow::Result<Self> {
+        let (stdout, files_only): (Vec<PathBuf>, Vec<PathBuf>) =
+            files.outputs.iter().cloned().partition(|path| path.as_os_str() == "-");
+        let outputs = Outputs::prepare(&files_only, files.format, owners())?.without_verdict()?;
+        let stdout = files.format.filter(|_| !stdout.is_empty());
+        if let Some(format) = stdout.filter(|format| format.needs_verdict()) {
+            anyhow::bail!("the format .{format} holds the verdict of a check: use `heaptrace check`");
+        }
+        Ok(Self { outputs, stdout })
+    }
+
+    /// Writes the profile to all of them.
+    ///
+    /// # Errors
+    /// Some could not be written; the others are.
+    pub fn write(&self, profile: &Profile, options: &ExportOptions) -> anyhow::Result<()> {
+        let outcomes = self.outputs.write(Scope::All, profile, options, &mut Waiter::new(Verbosity::Normal));
+        let mut failed = 0;
+        for outcome in &outcomes {
+            if let Err(error) = &outcome.result {
+                tell(&format!("{}: {error}", outcome.path.display()));
+                failed += 1;
+            }
+        }
+        if let Some(format) = self.stdout {
+            let mut stdout = io::stdout().lock();
+            match write(format, profile, options, &mut stdout).and_then(|()| stdout.flush()) {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    return Err(anyhow::Error::new(error).context("could not write to standard output"));
+                }
+                _ => {}
+            }
+        }
+        if failed > 0 { Err(anyhow::anyhow!("not all files could be written")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,169 @@
+//! What heaptrace writes into the comments of its pprof files, read back. `docs/profile.md` lists the lines.
+
+use crate::profile::saved::{Holds, Saved, Writer, parts_from};
+use crate::profile::{Anomalies, Exit, Meta, Mode, Resident, Totals};
+
+/// Enters what the comments say, and returns the sentences of warning among them. Without any of heaptrace's own, nothing changes.
+pub(super) fn apply<'a>(
+    comments: impl Iterator<Item = &'a str> + Clone,
+    meta: &mut Meta,
+    totals: &mut Totals,
+    anomalies: &mut Anomalies,
+    saved: &mut Saved,
+) -> Vec<String> {
+    if !comments.clone().any(|line| line.strip_prefix("heaptrace ").is_some_and(|rest| !rest.contains('='))) {
+        return Vec::new();
+    }
+    saved.writer = Writer::Heaptrace;
+    saved.holds = Holds { temporary: false, ..Holds::ALL }.and(saved.holds);
+    saved.parts = vec![1];
+    let mut warnings = Vec::new();
+    let mut part = 1;
+    for line in comments {
+        if let Some(warning) = line.strip_prefix("warning: ") {
+            warnings.push(warning.to_owned());
+        } else if let Some(list) = line.strip_prefix("anomalies: ") {
+            pairs(list, |key, value| set_anomaly(anomalies, key, value));
+        } else if let Some(list) = line.strip_prefix("totals: ") {
+            saved.holds.temporary |= list.contains("temporary=");
+            pairs(list, |key, value| set_total(totals, key, value));
+        } else if let Some(list) = line.strip_prefix("resident: ") {
+            let known = meta.complete || meta.process.exit.is_some();
+            pairs(list, |key, value| {
+                if key == "peak_bytes" {
+                    meta.process.resident = Some(Resident { peak_bytes: value, all_blocks_known: known });
+                }
+            });
+            if let Some(resident) = &mut meta.process.resident {
+                resident.all_blocks_known = list.contains("explained=");
+            }
+        } else if let Some((key, value)) = line.split_once('=') {
+            match key {
+                "part" => part = value.parse().unwrap_or(1),
+                _ => set(key, value, meta, saved),
+            }
+        }
+    }
+    meta.part = part;
+    if saved.parts == [1] {
+        saved.parts = vec![part];
+        saved.peak_part = saved.peak_part.max(part);
+    }
+    if meta.session.is_empty() {
+        saved.parts.clear();
+    }
+    warnings
+}
+
+fn set(key: &str, value: &str, meta: &mut Meta, saved: &mut Saved) {
+    let number = || value.parse::<u64>().unwrap_or(0);
+    match key {
+        "command" => meta.process.command = words(value),
+        "program" => meta.process.program = value.to_owned(),
+        "pid" => meta.process.pid = value.parse().unwrap_or(0),
+        "cwd" => meta.process.cwd = value.into(),
+        "engine" => meta.engine = value.to_owned(),
+        "session" => meta.session = value.to_owned(),
+        "complete" => meta.complete = value == "true",
+        "last" => saved.last = value == "true",
+        "mode" => {
+            meta.mode = match value {
+                "attach" => Mode::Attach,
+                "check" => Mode::Check,
+                "snapshot" => Mode::Snapshot,
+                "snapshot of attached" => Mode::SnapshotOfAttached,
+                _ => Mode::Run,
+            }
+        }
+        "exit" => meta.process.exit = exit(value),
+        "variance" => saved.variance = value.parse().unwrap_or(0),
+        "files" => saved.files = number().max(1),
+        "parts" => saved.parts = parts_from(value).unwrap_or_default(),
+        "peak_part" => saved.peak_part = value.parse().unwrap_or(1),
+        "peak" => saved.peak_is_bound = value == "upper bound",
+        "missing" => saved.holds.without(value),
+        "open" => {
+            if let Some((session, parts)) = value.split_once(':')
+                && let Some(parts) = parts_from(parts)
+            {
+                saved.open.insert(session.to_owned(), parts);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `code 0` or `signal 11`.
+fn exit(text: &str) -> Option<Exit> {
+    let (kind, number) = text.split_once(' ')?;
+    match (kind, number.parse().ok()?) {
+        ("code", number) => Some(Exit::Code(number)),
+        ("signal", number) => Some(Exit::Signal(number)),
+        _ => None,
+    }
+}
+
+fn pairs(list: &str, mut each: impl FnMut(&str, u64)) {
+    for (key, value) in list.split(' ').filter_map(|pair| pair.split_once('=')) {
+        if let Ok(value) = value.parse() {
+            each(key, value);
+        }
+    }
+}
+
+fn set_anomaly(anomalies: &mut Anomalies, key: &str, value: u64) {
+    let field = match key {
+        "lost" => &mut anomalies.lost,
+        "truncated_stacks" => &mut anomalies.truncated_stacks,
+        "guessed_stacks" => &mut anomalies.guessed_stacks,
+        "unknown_frees" => &mut anomalies.unknown_frees,
+        "double_frees" => &mut anomalies.double_frees,
+        "mismatched_frees" => &mut anomalies.mismatched_frees,
+        // its name before this one
+        "abandoned_calls" | "dropped_frames" => &mut anomalies.abandoned_calls,
+        _ => return,
+    };
+    *field = value;
+}
+
+fn set_total(totals: &mut Totals, key: &str, value: u64) {
+    let field = match key {
+        "reallocations" => &mut totals.reallocations,
+        "temporary" => &mut totals.temporary,
+        "failed" => &mut totals.failed,
+        "preexisting_frees" => &mut totals.preexisting_frees,
+        "peak_at_ns" => &mut totals.peak_at_ns,
+        _ => return,
+    };
+    *field = value;
+}
+
+/// The words of a command line, as a shell would read them: quotes of `'`, and a backslash before a single character.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut characters = line.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            ' ' => words.extend(word.take()),
+            '\'' => word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '\'')),
+            '\\' => word.get_or_insert_default().extend(characters.next()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_are_read_as_they_are_quoted() {
+        for line in [&["./app"][..], &["a b", "it's", "", "x=1"], &["--é", "\\"], &[]] {
+            let line: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(words(&crate::export::shell_words(&line)), line);
+        }
+    }
+}

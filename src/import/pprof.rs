@@ -1,0 +1,230 @@
+//! pprof profiles, from their bytes: those of heaptrace with each set of columns, Go's, memory_sampler's, and what
+//! `pprof -proto` makes of the files of gperftools and jemalloc.
+//!
+//! Names of columns and the meaning of labels are those of `docs/profile.md`. Ids of locations can be any numbers
+//! (memory_sampler's are addresses). The tables may stand in any order, so that samples are read last.
+
+mod samples;
+mod tables;
+
+use super::wire::Torn;
+use super::{ImportError, Limits, comments};
+use crate::profile::saved::{Holds, Saved, Writer};
+use crate::profile::{Anomalies, Children, Conditions, Cost, Histograms, Meta, Mode, ProcessInfo, Profile, Totals};
+use samples::Samples;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+use tables::Tables;
+
+/// Why reading ended; the file's name comes to it later.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Trouble {
+    Damaged(String),
+    TooLarge,
+    NoHeap(String),
+    Negative,
+}
+
+impl From<Torn> for Trouble {
+    fn from(_: Torn) -> Self {
+        Self::Damaged("a field ends too early, or is none".to_owned())
+    }
+}
+
+/// What a profile may still take of memory, in bytes.
+#[derive(Debug)]
+struct Budget(u64);
+
+impl Budget {
+    fn take(&mut self, bytes: usize) -> Result<(), Trouble> {
+        self.0 = self.0.checked_sub(bytes as u64).ok_or(Trouble::TooLarge)?;
+        Ok(())
+    }
+}
+
+/// The columns of a heap profile, by what they count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    Live,
+    Allocated,
+    Deallocated,
+    Peak,
+}
+
+impl Role {
+    /// What a column of this name counts, and whether in bytes.
+    fn of(name: &str) -> Option<(Self, bool)> {
+        Some(match name {
+            "residual_allocated_objects" | "inuse_objects" | "objects" => (Self::Live, false),
+            "residual_allocated_space" | "inuse_space" | "inuse" | "space" => (Self::Live, true),
+            "allocated_objects" | "alloc_objects" => (Self::Allocated, false),
+            "allocated_space" | "alloc_space" => (Self::Allocated, true),
+            "deallocated_objects" => (Self::Deallocated, false),
+            "deallocated_space" => (Self::Deallocated, true),
+            "peak_objects" => (Self::Peak, false),
+            "peak_space" => (Self::Peak, true),
+            _ => return None,
+        })
+    }
+}
+
+/// Which column holds the objects and which the bytes of each role, in the order of [`Role`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Columns {
+    by_role: [[Option<usize>; 2]; 4],
+    all: usize,
+}
+
+impl Columns {
+    fn new(names: &[&str]) -> Result<Self, Trouble> {
+        let mut columns = Self { all: names.len(), ..Self::default() };
+        for (index, name) in names.iter().enumerate() {
+            let Some((role, bytes)) = Role::of(name) else { continue };
+            // Twice under different names, as in our own files: the first one counts.
+            if let Some(slot) = columns.by_role.get_mut(role as usize).and_then(|pair| pair.get_mut(usize::from(bytes)))
+            {
+                slot.get_or_insert(index);
+            }
+        }
+        if !columns.has(Role::Live) && !columns.has(Role::Allocated) {
+            let names: Vec<String> = names.iter().take(8).map(|name| name.chars().take(40).collect()).collect();
+            let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+            return Err(Trouble::NoHeap(names));
+        }
+        Ok(columns)
+    }
+
+    fn of(&self, role: Role) -> [Option<usize>; 2] {
+        self.by_role.get(role as usize).copied().unwrap_or_default()
+    }
+
+    fn has(&self, role: Role) -> bool {
+        self.of(role).iter().any(Option::is_some)
+    }
+
+    fn holds(&self) -> Holds {
+        let (live, allocated) = (self.has(Role::Live), self.has(Role::Allocated));
+        let (deallocated, peak) = (self.has(Role::Deallocated), self.has(Role::Peak));
+        Holds { live, allocated, deallocated, peak, freed: live && allocated, temporary: false }
+    }
+}
+
+/// Reads the message.
+pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits) -> Result<Profile, ImportError> {
+    let file = name.to_owned();
+    profile(bytes, limits).map_err(|trouble| match trouble {
+        Trouble::Damaged(what) => ImportError::Damaged { file, what },
+        Trouble::TooLarge => ImportError::TooLarge { file, limit: limits.tables >> 20 },
+        Trouble::NoHeap(columns) => ImportError::NoHeap { file, columns },
+        Trouble::Negative => ImportError::Negative { file },
+    })
+}
+
+fn profile(bytes: &[u8], limits: &Limits) -> Result<Profile, Trouble> {
+    let mut budget = Budget(limits.tables);
+    let tables = Tables::read(bytes, &mut budget)?;
+    let columns = Columns::new(&tables.column_names())?;
+    let modules = tables.modules();
+    let program = modules.first().map(|module| basename(&module.path)).unwrap_or_default();
+    let mut profile = empty(&tables, program);
+    let mut saved = Saved {
+        writer: if is_sampler(&tables) { Writer::MemorySampler } else { Writer::Other },
+        holds: columns.holds(),
+        about_peak: tables.default_column().starts_with("peak"),
+        parts: Vec::new(),
+        ..Saved::whole()
+    };
+    profile.warnings =
+        comments::apply(tables.comments(), &mut profile.meta, &mut profile.totals, &mut profile.anomalies, &mut saved);
+    if saved.writer == Writer::Heaptrace {
+        let frames = tables.drop_frames().split('|').filter(|frame| !frame.is_empty());
+        saved.drop_frames = frames.map(str::to_owned).collect();
+    }
+    profile.modules = modules;
+    tables.functions_and_locations(&mut profile, &mut budget)?;
+    let mut samples = Samples::new(&tables, &columns, saved.is_partial());
+    samples.read(bytes, &mut profile, &mut budget)?;
+    if let Some(pid) = samples.pid.filter(|_| profile.meta.process.pid == 0) {
+        profile.meta.process.pid = pid;
+    }
+    saved.holds.freed &= !saved.is_partial();
+    add_totals(&mut profile, &saved.holds);
+    profile.saved = Some(Box::new(saved));
+    Ok(profile)
+}
+
+/// Whether the six columns of memory_sampler are all that there is.
+fn is_sampler(tables: &Tables<'_>) -> bool {
+    let names = tables.column_names();
+    names.len() == 6 && names.iter().all(|name| Role::of(name).is_some()) && names.contains(&"deallocated_space")
+}
+
+fn add_totals(profile: &mut Profile, holds: &Holds) {
+    let totals = &mut profile.totals;
+    for sample in &profile.samples {
+        let freed = if holds.deallocated { sample.deallocated } else { sample.freed };
+        for (objects, bytes, amount) in [
+            (&mut totals.allocations, &mut totals.bytes_allocated, sample.allocated),
+            (&mut totals.frees, &mut totals.bytes_freed, freed),
+            (&mut totals.live_blocks, &mut totals.live_bytes, sample.live),
+            (&mut totals.peak_blocks, &mut totals.peak_bytes, sample.at_peak),
+        ] {
+            *objects = objects.saturating_add(amount.objects);
+            *bytes = bytes.saturating_add(amount.bytes);
+        }
+    }
+}
+
+fn basename(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// A profile of which only the head is known.
+fn empty(tables: &Tables<'_>, program: String) -> Profile {
+    let process = ProcessInfo {
+        pid: 0,
+        pid_inside: None,
+        program,
+        command: Vec::new(),
+        cwd: PathBuf::new(),
+        started_at: UNIX_EPOCH + Duration::from_nanos(tables.time_nanos),
+        of_another_user: false,
+        exit: None,
+        resident: None,
+    };
+    let meta = Meta {
+        process,
+        mode: Mode::Run,
+        part: 1,
+        duration_ns: tables.duration_nanos,
+        engine: String::new(),
+        complete: true,
+        session: String::new(),
+        sample_interval: tables.interval(),
+    };
+    Profile {
+        meta,
+        totals: Totals::default(),
+        cost: Cost { wall_ns: tables.duration_nanos, conditions: Conditions::default(), ..Cost::default() },
+        anomalies: Anomalies::default(),
+        allocators: Vec::new(),
+        modules: Vec::new(),
+        images: Vec::new(),
+        children: Children::default(),
+        timeline: Vec::new(),
+        histograms: Histograms::default(),
+        strings: Vec::new(),
+        functions: Vec::new(),
+        locations: Vec::new(),
+        stacks: Vec::new(),
+        samples: Vec::new(),
+        findings: Vec::new(),
+        leaks: None,
+        suppressions: Vec::new(),
+        verdict: None,
+        budgets: Vec::new(),
+        warnings: Vec::new(),
+        processes: Vec::new(),
+        saved: None,
+    }
+}

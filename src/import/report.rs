@@ -1,0 +1,164 @@
+//! report.json, versions 1 to 3, from its bytes. `docs/report.schema.json` is the contract; version 1 had whole frames in each
+//! stack, and versions 1 and 2 another name for `abandoned_calls`.
+//!
+//! A report has one sum for each site, without threads, functions of the allocator and sizes of blocks; frees are told by the stack
+//! that allocated. Addresses are those of the files.
+
+mod judged;
+mod model;
+mod tables;
+
+use super::ImportError;
+use crate::profile::saved::{Holds, Saved, Writer};
+use crate::profile::{AllocatorUse, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample};
+use crate::unwinder::Quality;
+use model::{Head, Report, ReportResident, Site};
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+use tables::Tables;
+
+/// The newest version that is understood, and written.
+const NEWEST: u64 = 3;
+
+/// Reads the report.
+pub(super) fn read(bytes: &[u8], name: &str) -> Result<Profile, ImportError> {
+    let file = || name.to_owned();
+    let no_report = |reason: String| ImportError::NoReport { file: file(), reason };
+    let not_read = |error: serde_json::Error| {
+        if error.is_eof() { ImportError::Torn { file: file() } } else { no_report(error.to_string()) }
+    };
+    let head: Head = serde_json::from_slice(bytes).map_err(not_read)?;
+    // other tools' reports have versions, too
+    if head.heaptrace_version.is_none() {
+        return Err(no_report("it has no `heaptrace_version`".to_owned()));
+    }
+    match head.version {
+        Some(1..=NEWEST) => {}
+        Some(version) => return Err(ImportError::Version { file: file(), version, newest: NEWEST }),
+        None => return Err(no_report("it has no `version`".to_owned())),
+    }
+    let report: Report = serde_json::from_slice(bytes).map_err(not_read)?;
+    profile(report).map_err(|what| ImportError::Damaged { file: file(), what })
+}
+
+fn profile(report: Report) -> Result<Profile, String> {
+    let resident = resident(report.resident.as_ref());
+    let started_at = humantime::parse_rfc3339(&report.started_at).unwrap_or(UNIX_EPOCH + Duration::ZERO);
+    let meta = Meta {
+        process: ProcessInfo {
+            pid: report.pid,
+            pid_inside: None,
+            program: report.program,
+            command: report.command,
+            cwd: PathBuf::from(report.cwd),
+            started_at,
+            of_another_user: false,
+            exit: report.exit,
+            resident,
+        },
+        mode: report.mode,
+        part: report.part,
+        duration_ns: report.duration_ns,
+        engine: report.engine,
+        complete: report.complete,
+        session: String::new(),
+        sample_interval: report.sampling.interval,
+    };
+    let cost = Cost {
+        wall_ns: report.cost.wall_ns,
+        waited_ns: report.cost.waited_ns,
+        stopped_ns: report.cost.stopped_ns,
+        stopped_max_ns: report.cost.stopped_max_ns,
+        events: report.cost.events,
+        stops: report.cost.stops,
+        // What it depended on is not told, so that no advice follows from it.
+        conditions: Conditions { threads: 0, pinned: true, free_stacks: false },
+        ..Cost::default()
+    };
+    let about_peak = !meta.mode.is_attached() && meta.process.exit.is_some();
+    let saved = Saved {
+        writer: Writer::Heaptrace,
+        holds: Holds { deallocated: false, ..Holds::ALL },
+        about_peak,
+        sized: false,
+        parts: if report.part == 1 { Vec::new() } else { vec![report.part] },
+        variance: u128::from(report.sampling.standard_error).pow(2),
+        ..Saved::whole()
+    };
+    let mut tables = Tables::new(report.modules, report.frames)?;
+    let samples = report.sites.iter().map(|site| sample(site, &mut tables)).collect::<Result<Vec<_>, _>>()?;
+    let findings = judged::findings(&report.findings, &mut tables)?;
+    let leaks = report.leaks.map(|leaks| judged::leaks(&leaks, &report.findings, &mut tables)).transpose()?;
+    let allocators = report.allocators.into_iter().filter_map(|allocator| {
+        let module = tables.module(&allocator.module)?;
+        Some(AllocatorUse { module, functions: allocator.functions })
+    });
+    let allocators = allocators.collect();
+    let processes = report.processes.into_iter().map(|row| ProcessRow {
+        pid: row.pid,
+        parent: row.parent,
+        program: row.program,
+        exit: row.exit,
+        seen: row.seen,
+        totals: row.totals,
+        inherited: row.inherited,
+        inherited_at_peak: row.inherited_at_peak,
+        resident: self::resident(row.resident.as_ref()),
+        verdict: row.verdict.map(judged::verdict),
+    });
+    let tables::Finished { modules, strings, functions, locations, stacks } = tables.finish();
+    Ok(Profile {
+        meta,
+        totals: report.totals,
+        cost,
+        anomalies: report.anomalies,
+        allocators,
+        modules,
+        images: report.images,
+        children: report.children,
+        timeline: report.timeline,
+        histograms: report.histograms,
+        strings,
+        functions,
+        locations,
+        stacks,
+        samples,
+        findings,
+        leaks,
+        suppressions: report.suppressions.into_iter().map(judged::suppression).collect(),
+        verdict: report.verdict.map(judged::verdict),
+        budgets: report.budgets.iter().filter_map(judged::budget).collect(),
+        warnings: report.warnings,
+        processes: processes.collect(),
+        saved: Some(Box::new(saved)),
+    })
+}
+
+fn resident(resident: Option<&ReportResident>) -> Option<Resident> {
+    resident.map(|resident| Resident {
+        peak_bytes: resident.peak_bytes,
+        all_blocks_known: resident.explained_permille.is_some(),
+    })
+}
+
+fn sample(site: &Site, tables: &mut Tables) -> Result<Sample, String> {
+    let quality = match site.quality.as_str() {
+        "guessed" => Quality::Guessed,
+        "truncated" => Quality::Truncated,
+        _ => Quality::Complete,
+    };
+    Ok(Sample {
+        stack: tables.stack(&site.stack, quality)?,
+        thread: 0,
+        alloc_fn: 0,
+        program: None,
+        inherited: false,
+        size: 0,
+        allocated: site.allocated,
+        freed: site.freed,
+        deallocated: Default::default(),
+        live: site.live,
+        at_peak: site.at_peak,
+        temporary: site.temporary,
+    })
+}

@@ -1,0 +1,241 @@
+//! The fields of report.json that are read. Fields that came with later versions have defaults.
+
+use crate::profile::leaks::ScanMoment;
+use crate::profile::{Amount, Anomalies, Children, Exit, Histograms, Image, Mode, Seen, TimelinePoint, Totals};
+use serde::de::{IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+
+/// What tells a report, of whatever version.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Head {
+    pub(super) version: Option<u64>,
+    pub(super) heaptrace_version: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Report {
+    pub(super) mode: Mode,
+    pub(super) part: u32,
+    pub(super) program: String,
+    pub(super) pid: i32,
+    pub(super) command: Vec<String>,
+    pub(super) cwd: String,
+    pub(super) started_at: String,
+    pub(super) duration_ns: u64,
+    pub(super) engine: String,
+    pub(super) complete: bool,
+    pub(super) exit: Option<Exit>,
+    pub(super) verdict: Option<ReportVerdict>,
+    pub(super) totals: Totals,
+    #[serde(default)]
+    pub(super) resident: Option<ReportResident>,
+    pub(super) cost: ReportCost,
+    pub(super) anomalies: Anomalies,
+    pub(super) sampling: Sampling,
+    pub(super) allocators: Vec<Allocator>,
+    pub(super) modules: Vec<Module>,
+    pub(super) images: Vec<Image>,
+    pub(super) children: Children,
+    #[serde(default)]
+    pub(super) processes: Vec<ReportProcess>,
+    pub(super) timeline: Vec<TimelinePoint>,
+    pub(super) histograms: Histograms,
+    #[serde(default)]
+    pub(super) frames: Vec<Frame>,
+    pub(super) sites: Vec<Site>,
+    pub(super) leaks: Option<ReportLeaks>,
+    pub(super) findings: Vec<ReportFinding>,
+    pub(super) suppressions: Vec<ReportSuppression>,
+    pub(super) budgets: Vec<ReportBudget>,
+    pub(super) warnings: Vec<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportVerdict {
+    pub(super) result: String,
+    pub(super) reasons: Vec<String>,
+    pub(super) exit_status: u8,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportResident {
+    pub(super) peak_bytes: u64,
+    #[serde(default)]
+    pub(super) explained_permille: Option<u64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportCost {
+    pub(super) wall_ns: u64,
+    #[serde(default)]
+    pub(super) waited_ns: Option<u64>,
+    pub(super) stopped_ns: u64,
+    pub(super) stopped_max_ns: u64,
+    pub(super) events: u64,
+    pub(super) stops: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Sampling {
+    pub(super) interval: u64,
+    #[serde(default)]
+    pub(super) standard_error: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Allocator {
+    pub(super) module: String,
+    pub(super) functions: Vec<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Module {
+    pub(super) path: String,
+    pub(super) build_id: Option<String>,
+    pub(super) start: String,
+    pub(super) end: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportProcess {
+    pub(super) pid: i32,
+    pub(super) parent: Option<i32>,
+    pub(super) program: String,
+    pub(super) exit: Option<Exit>,
+    pub(super) seen: Seen,
+    pub(super) totals: Totals,
+    pub(super) inherited: Amount,
+    pub(super) inherited_at_peak: Amount,
+    #[serde(default)]
+    pub(super) resident: Option<ReportResident>,
+    #[serde(default)]
+    pub(super) verdict: Option<ReportVerdict>,
+}
+
+/// A frame; the table of frames has them from version 2 on.
+#[derive(Deserialize, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Frame {
+    pub(super) function: String,
+    pub(super) file: Option<String>,
+    pub(super) line: Option<u32>,
+    pub(super) module: Option<String>,
+    pub(super) offset: Option<String>,
+    pub(super) inlined: bool,
+}
+
+/// A frame of a stack: its place in the table, or in version 1 the frame itself.
+pub(super) enum FrameOf {
+    Index(u64),
+    Whole(Box<Frame>),
+}
+
+impl<'de> Deserialize<'de> for FrameOf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = FrameOf;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a frame or its number")
+            }
+            fn visit_u64<E>(self, index: u64) -> Result<FrameOf, E> {
+                Ok(FrameOf::Index(index))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<FrameOf, A::Error> {
+                Frame::deserialize(MapAccessDeserializer::new(map)).map(|frame| FrameOf::Whole(Box::new(frame)))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Site {
+    pub(super) stack: Vec<FrameOf>,
+    pub(super) quality: String,
+    pub(super) allocated: Amount,
+    pub(super) freed: Amount,
+    pub(super) live: Amount,
+    pub(super) at_peak: Amount,
+    pub(super) temporary: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportLeaks {
+    pub(super) moment: ScanMoment,
+    pub(super) stopped_ns: u64,
+    pub(super) scanned_bytes: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportFinding {
+    pub(super) kind: String,
+    pub(super) count: u64,
+    #[serde(default)]
+    pub(super) block: Option<String>,
+    #[serde(default)]
+    pub(super) size: Option<u64>,
+    #[serde(default)]
+    pub(super) given_size: Option<u64>,
+    #[serde(default)]
+    pub(super) offset: Option<u64>,
+    #[serde(default)]
+    pub(super) align: Option<u64>,
+    #[serde(default)]
+    pub(super) given_align: Option<u64>,
+    #[serde(default)]
+    pub(super) direct: Option<Amount>,
+    #[serde(default)]
+    pub(super) indirect: Option<Amount>,
+    pub(super) stack: Vec<FrameOf>,
+    #[serde(default)]
+    pub(super) alloc_stack: Vec<FrameOf>,
+    #[serde(default)]
+    pub(super) free_stack: Vec<FrameOf>,
+    #[serde(default)]
+    pub(super) thread: String,
+    #[serde(default)]
+    pub(super) alloc_fn: String,
+    #[serde(default)]
+    pub(super) path: Vec<ReportStep>,
+    #[serde(default)]
+    pub(super) baseline: Option<String>,
+    #[serde(default)]
+    pub(super) suppressed_by: Option<usize>,
+}
+
+/// A link of the chain to a block: the root first, with its words.
+#[derive(Deserialize)]
+pub(super) struct ReportStep {
+    #[serde(default)]
+    pub(super) root: Option<String>,
+    #[serde(default)]
+    pub(super) address: Option<String>,
+    #[serde(default)]
+    pub(super) size: Option<u64>,
+    #[serde(default)]
+    pub(super) target_offset: Option<u64>,
+    #[serde(default)]
+    pub(super) next_offset: Option<u64>,
+    #[serde(default)]
+    pub(super) stack: Vec<FrameOf>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportSuppression {
+    pub(super) rule: String,
+    pub(super) file: String,
+    pub(super) line: u32,
+    pub(super) blocks: u64,
+    pub(super) bytes: u64,
+    #[serde(default)]
+    pub(super) errors: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportBudget {
+    pub(super) name: String,
+    pub(super) limit: u64,
+    pub(super) actual: u64,
+}

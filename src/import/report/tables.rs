@@ -1,0 +1,197 @@
+//! The tables of a profile, filled from the frames and modules of a report.
+
+use super::model::{Frame, FrameOf, Module};
+use crate::addr::{Addr, ModuleId};
+use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
+use crate::profile::identity::is_unresolved;
+use crate::profile::{Function, Line, Location, ModuleInfo, Stack, SymbolStatus};
+use crate::unwinder::Quality;
+use rustc_hash::FxHashMap;
+use std::path::PathBuf;
+
+/// What the tables became.
+pub(super) struct Finished {
+    pub(super) modules: Vec<ModuleInfo>,
+    pub(super) strings: Vec<String>,
+    pub(super) functions: Vec<Function>,
+    pub(super) locations: Vec<Location>,
+    pub(super) stacks: Vec<Stack>,
+}
+
+/// See the module.
+pub(super) struct Tables {
+    frames: Vec<Frame>,
+    by_frame: FxHashMap<Frame, usize>,
+    modules: Vec<ModuleInfo>,
+    by_path: FxHashMap<String, usize>,
+    strings: Vec<String>,
+    by_text: FxHashMap<String, usize>,
+    functions: Vec<Function>,
+    by_function: FxHashMap<Function, usize>,
+    locations: Vec<Location>,
+    /// By the indices of their frames.
+    by_frames: FxHashMap<Box<[usize]>, usize>,
+    stacks: Vec<Stack>,
+    by_locations: FxHashMap<Vec<usize>, usize>,
+}
+
+impl Tables {
+    pub(super) fn new(modules: Vec<Module>, frames: Vec<Frame>) -> Result<Self, String> {
+        let mut tables = Self {
+            frames,
+            by_frame: FxHashMap::default(),
+            modules: Vec::new(),
+            by_path: FxHashMap::default(),
+            strings: vec![String::new()],
+            by_text: FxHashMap::from_iter([(String::new(), 0)]),
+            functions: Vec::new(),
+            by_function: FxHashMap::default(),
+            locations: Vec::new(),
+            by_frames: FxHashMap::default(),
+            stacks: Vec::new(),
+            by_locations: FxHashMap::default(),
+        };
+        for module in modules {
+            tables.by_path.entry(module.path.clone()).or_insert(tables.modules.len());
+            tables.modules.push(ModuleInfo {
+                id: ModuleId(tables.modules.len() as u32),
+                path: PathBuf::from(module.path),
+                build_id: module.build_id,
+                start: Addr(hex(&module.start)?),
+                end: Addr(hex(&module.end)?),
+                file_offset: 0,
+                // what was found is there, and nothing else can be looked up: the report has no addresses of the process
+                symbols: SymbolStatus { functions: true, ..SymbolStatus::default() },
+                debug_package: None,
+            });
+        }
+        Ok(tables)
+    }
+
+    /// The index of the module with this path.
+    pub(super) fn module(&self, path: &str) -> Option<usize> {
+        self.by_path.get(path).copied()
+    }
+
+    /// The index of a text.
+    pub(super) fn string(&mut self, text: &str) -> usize {
+        if let Some(known) = self.by_text.get(text) {
+            return *known;
+        }
+        self.strings.push(text.to_owned());
+        self.by_text.insert(text.to_owned(), self.strings.len() - 1);
+        self.strings.len() - 1
+    }
+
+    /// The index of a stack.
+    pub(super) fn stack(&mut self, stack: &[FrameOf], quality: Quality) -> Result<usize, String> {
+        let mut locations = Vec::new();
+        let mut frames: Vec<usize> = Vec::new();
+        for (place, frame) in stack.iter().enumerate() {
+            let index = self.frame(frame)?;
+            let (inlined, name) =
+                self.frames.get(index).map_or((false, ""), |frame| (frame.inlined, frame.function.as_str()));
+            if name == UNKNOWN_STACK && stack.len() == 1 {
+                break;
+            }
+            frames.push(index);
+            // The function that the calls were inlined into ends a location.
+            if !inlined || place + 1 == stack.len() {
+                locations.push(self.location(&frames)?);
+                frames.clear();
+            }
+        }
+        if let Some(known) = self.by_locations.get(&locations).copied() {
+            if let Some(stack) = self.stacks.get_mut(known) {
+                stack.quality = stack.quality.max(quality);
+            }
+            return Ok(known);
+        }
+        self.by_locations.insert(locations.clone(), self.stacks.len());
+        self.stacks.push(Stack { locations, quality, leak: None });
+        Ok(self.stacks.len() - 1)
+    }
+
+    fn frame(&mut self, frame: &FrameOf) -> Result<usize, String> {
+        match frame {
+            FrameOf::Index(index) => {
+                let index = usize::try_from(*index).unwrap_or(usize::MAX);
+                if index < self.frames.len() {
+                    Ok(index)
+                } else {
+                    Err(format!("a stack names frame {index}, which is not there"))
+                }
+            }
+            FrameOf::Whole(frame) => {
+                if let Some(known) = self.by_frame.get(&**frame) {
+                    return Ok(*known);
+                }
+                self.frames.push((**frame).clone());
+                self.by_frame.insert((**frame).clone(), self.frames.len() - 1);
+                Ok(self.frames.len() - 1)
+            }
+        }
+    }
+
+    fn location(&mut self, frames: &[usize]) -> Result<usize, String> {
+        if let Some(known) = self.by_frames.get(frames) {
+            return Ok(*known);
+        }
+        let mut lines = Vec::with_capacity(frames.len());
+        let mut place = (None, 0);
+        for index in frames {
+            let Some(frame) = self.frames.get(*index) else { continue };
+            let function = Function {
+                name: frame.function.clone(),
+                system_name: frame.function.clone(),
+                file: frame.file.clone(),
+                start_line: 0,
+            };
+            let module = frame.module.as_ref().and_then(|path| self.by_path.get(path)).copied();
+            place = (module, frame.offset.as_deref().map_or(Ok(0), hex)?);
+            let (line, inlined) = (frame.line.unwrap_or(0), frame.inlined);
+            // what the file tells of a module is what was found of its frames
+            if let Some(module) = module.and_then(|module| self.modules.get_mut(module)) {
+                module.symbols.files |= frame.file.is_some();
+                module.symbols.lines |= frame.line.is_some();
+                module.symbols.inlines |= inlined;
+            }
+            let known = self.by_function.get(&function).copied();
+            let function = known.unwrap_or_else(|| {
+                self.by_function.insert(function.clone(), self.functions.len());
+                self.functions.push(function);
+                self.functions.len() - 1
+            });
+            lines.push(Line { function, line, inlined });
+        }
+        let (module, offset) = place;
+        let start = module.and_then(|module| self.modules.get(module)).map_or(0, |module| module.start.0);
+        let address = Addr(start.wrapping_add(offset));
+        self.by_frames.insert(frames.into(), self.locations.len());
+        self.locations.push(Location { module, address, offset, lines });
+        Ok(self.locations.len() - 1)
+    }
+
+    pub(super) fn finish(mut self) -> Finished {
+        // A module none of whose frames has a name is told to lack symbols, as it was in the run.
+        let mut named = vec![false; self.modules.len()];
+        for location in &self.locations {
+            let names = location.lines.iter().filter_map(|line| self.functions.get(line.function));
+            let is_named = names.into_iter().any(|f| !is_unresolved(&f.name) && f.name != TRUNCATED_STACK);
+            if let Some(entry) = location.module.and_then(|module| named.get_mut(module)) {
+                *entry |= is_named;
+            }
+        }
+        for (module, named) in self.modules.iter_mut().zip(named) {
+            module.symbols.functions = named;
+        }
+        let Self { modules, strings, functions, locations, stacks, .. } = self;
+        Finished { modules, strings, functions, locations, stacks }
+    }
+}
+
+/// A number in hexadecimal, with 0x.
+pub(super) fn hex(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16).map_err(|_| format!("the address `{}`", text.chars().take(40).collect::<String>()))
+}

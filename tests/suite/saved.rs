@@ -1,0 +1,141 @@
+//! `heaptrace report` on real profiles, and its files in `go tool pprof`.
+
+use crate::support::checks::pprof;
+use crate::support::program::{Program, Traced};
+use std::path::Path;
+
+/// What a command of heaptrace prints, which succeeds.
+fn heaptrace(args: &[&str]) -> String {
+    Program::new("/bin/true").start_heaptrace(args.iter().copied()).wait().success().text()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The figures of the totals in a summary, without the lines that only some formats have.
+fn totals(summary: &str) -> Vec<String> {
+    let lines = summary.lines().filter(|line| {
+        ["allocated", "freed", "live", "peak"].iter().any(|name| line.starts_with(&format!("  {name} ")))
+    });
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The summary of both formats is that of the run.
+#[test]
+fn the_summary_is_that_of_the_run() {
+    let program = Program::fixture("peak");
+    let traced = program.traced();
+    let of_run = totals(&traced.ended.stderr);
+    assert_eq!(of_run.len(), 4, "{}", traced.ended.stderr);
+    for file in [&traced.profile, &program.report_path()] {
+        let summary = heaptrace(&["report", text(file)]);
+        assert_eq!(totals(&summary), of_run, "{summary}");
+        assert!(summary.contains("exit status 0 after"), "{summary}");
+    }
+}
+
+/// Each function of the fixture has its sums in each view, whichever file they are from.
+#[test]
+fn views_have_the_sums_of_known_sites() {
+    let program = Program::fixture("peak");
+    let Traced { profile, .. } = program.traced();
+    for file in [&profile, &program.report_path()] {
+        let by = |args: &[&str]| {
+            let text = heaptrace(&[&["report", text(file), "--json"], args].concat());
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()
+        };
+        for (value, early, high, late) in
+            [("peak", 10_000, 50_000, 0), ("live", 10_000, 0, 20_000), ("allocated", 40_000, 50_000, 20_000)]
+        {
+            let table = by(&["--by", "function", "--value", value]);
+            let own = |name: &str| {
+                let groups = table["groups"].as_array().unwrap();
+                groups
+                    .iter()
+                    .find(|group| group["name"] == name)
+                    .map_or(0, |group| group["own_bytes"].as_u64().unwrap())
+            };
+            assert_eq!([own("early"), own("high"), own("late")], [early, high, late], "{value}");
+            let whole: u64 = table["groups"].as_array().unwrap().iter().map(|g| g["own_bytes"].as_u64().unwrap()).sum();
+            assert_eq!(table["bytes"].as_u64().unwrap(), whole);
+            let tree = by(&["--tree", "--value", value]);
+            assert_eq!(tree["bytes"].as_u64().unwrap(), whole, "{tree}");
+            let callers = by(&["--callers", "early", "--value", value]);
+            assert_eq!(callers["bytes"].as_u64().unwrap(), early);
+            assert_eq!(callers["children"][0]["children"][0]["function"], "main");
+            let callees = by(&["--callees", "main", "--value", value]);
+            assert_eq!(callees["children"][0]["bytes"].as_u64().unwrap(), callees["bytes"].as_u64().unwrap());
+        }
+    }
+    let by_file = heaptrace(&["report", text(&profile), "--by", "file"]);
+    assert!(by_file.contains("peak.c"), "{by_file}");
+    let by_thread = heaptrace(&["report", text(&profile), "--by", "thread"]);
+    assert!(by_thread.contains("  peak"), "{by_thread}");
+}
+
+/// Written again, a profile is the same to pprof, in each column; a report has no stacks of frees.
+#[test]
+fn what_report_writes_pprof_reads_alike() {
+    let program = Program::fixture("sites");
+    let Traced { profile, .. } = program.traced();
+    let again = program.outside("again.pb.gz");
+    let from_json = program.outside("from-json.pb");
+    heaptrace(&["report", text(&profile), "-o", text(&again)]);
+    heaptrace(&["report", text(&program.report_path()), "-o", text(&from_json)]);
+    for column in ["peak_space", "alloc_objects", "inuse_space", "deallocated_space"] {
+        let index = format!("-sample_index={column}");
+        let top = |file: &Path| {
+            let top = pprof(&["-top", "-nodefraction=0", "-unit=B", &index], &[file]);
+            let rows = top.lines().skip_while(|line| !line.contains("flat%")).map(str::to_owned);
+            rows.collect::<Vec<_>>()
+        };
+        assert_eq!(top(&again), top(&profile), "{column}");
+        if column != "deallocated_space" {
+            assert_eq!(top(&from_json), top(&profile), "{column}");
+        }
+    }
+    assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&profile).unwrap(), "byte for byte");
+    let svg = heaptrace(&["report", text(&profile), "-o", "-", "--format", "svg", "--value", "allocated"]);
+    assert!(svg.contains("<svg") && svg.contains("bytes allocated"), "{svg}");
+}
+
+/// `--value` of a run chooses what flame graphs and folded stacks show.
+#[test]
+fn value_chooses_the_column_of_pictures() {
+    let program = Program::fixture("peak");
+    let sum = |value: &str| -> u64 {
+        let folded = program.outside(&format!("{value}.folded"));
+        program.start_traced(&["--value", value, "-o", text(&folded)]).wait().success();
+        let lines = std::fs::read_to_string(&folded).unwrap();
+        lines
+            .lines()
+            .filter(|line| line.contains("early"))
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+            .sum()
+    };
+    assert_eq!([sum("live"), sum("peak"), sum("allocated"), sum("freed")], [10_000, 10_000, 40_000, 30_000]);
+}
+
+/// What can't be shown is refused with the reason, and heaptrace's own status.
+#[test]
+fn files_that_are_no_profiles_are_refused() {
+    let program = Program::fixture("peak");
+    let Traced { profile, .. } = program.traced();
+    for (args, expected) in [
+        (["report", "/nowhere/x.pb.gz"].as_slice(), "/nowhere/x.pb.gz: can't be read: No such file"),
+        (&["report", "/bin/true"], "a program; to profile it: `heaptrace run"),
+        (&["report", "/"], "can't be read: Is a directory"),
+        (
+            &["report", text(&profile), "--value", "temporary"],
+            "no amounts of `temporary`; it has peak, live, allocated, freed",
+        ),
+        (&["report", text(&profile), "--callers", "nonsense"], "no stack has a function"),
+        (&["report", text(&profile), "-o", "-"], "needs --format"),
+        (&["report", text(&profile), "-o", "x.md"], "verdict of a check"),
+    ] {
+        let ended = program.start_heaptrace(args.iter().copied()).wait();
+        assert_eq!(ended.code(), 125, "{args:?}");
+        assert!(ended.stderr.contains(expected), "{args:?}: {}", ended.stderr);
+    }
+}
