@@ -79,6 +79,7 @@ mod suite {
     mod stacks;
     mod summaries;
     mod threads;
+    mod traces;
     mod unwinding;
     mod vm_sharers;
 

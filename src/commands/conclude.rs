@@ -252,8 +252,8 @@ fn conclude_as(
         unsaved: saved.failures,
         not_passed_on,
         unknown_functions,
-        trace_failed: trace.is_some_and(|trace| trace.has_failed),
-        interrupted: waiter.interrupted().or(naming_ended_by),
+        trace_failed: trace.as_ref().is_some_and(|trace| trace.has_failed),
+        interrupted: waiter.interrupted().or(naming_ended_by).or(trace.and_then(|trace| trace.interrupted)),
     }
 }
 

@@ -8,11 +8,12 @@ use super::tracestore::{Message, Progress, Store};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::{GrowingFile, Owners};
 use crate::profile::ProcessInfo;
-use crate::session::{Settings, Traced};
+use crate::session::{Recording, Settings, Traced};
 use crate::trace::metadata::{Function, Names, Session};
 use crate::trace::recorder::Recorder;
 use crate::trace::writer::{PIECE, Room, TraceOutput, TraceWriter, Written};
 use crate::trace::{FORMAT, TraceMode};
+use crate::tracer::control;
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -26,6 +27,12 @@ const QUEUE: usize = 8;
 
 /// How often a full queue is looked at.
 const POLL: Duration = Duration::from_micros(500);
+
+/// After this time of waiting for a reader at the end the user is told.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// How often is looked then whether a signal has come.
+const SIGNAL_POLL: Duration = Duration::from_millis(20);
 
 /// A circular trace consists of so many segments of equal size at most.
 const SEGMENTS: u64 = 8;
@@ -63,6 +70,8 @@ pub struct TraceOutcome {
     pub text: String,
     /// Whether it is not what was asked for.
     pub has_failed: bool,
+    /// The signal that ended the waiting for a reader, if one did.
+    pub interrupted: Option<i32>,
 }
 
 impl TraceFile {
@@ -151,7 +160,8 @@ impl TraceFile {
     pub fn end_processes(&self, traced: &mut Traced) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(running) = running.as_ref() else { return };
-        let written = running.recorder.flush();
+        let (written, _) = self.attended(&running.progress, || running.recorder.flush());
+        let written = written.unwrap_or_default();
         let shown = self.file.shown();
         if let Some(failure) = running.progress.failure() {
             traced.first.warnings.push(format!("the trace {} ended early: {failure}", shown.display()));
@@ -163,21 +173,49 @@ impl TraceFile {
                 written.dropped
             ));
         }
-        for recording in traced.all() {
-            running.recorder.end(&recording.trace_end());
-        }
+        let ends: Vec<_> = traced.all().map(Recording::trace_end).collect();
+        let _ = self.attended(&running.progress, || ends.iter().for_each(|end| running.recorder.end(end)));
     }
 
     /// Writes the names, and gives the file its own, as that of `process`. None if nothing was begun.
     pub fn finish(&self, names: Option<&Names>, process: &ProcessInfo, another_user: bool) -> Option<TraceOutcome> {
         let mut running = self.take()?;
-        if let Some(names) = names {
-            running.recorder.names(names);
-        }
-        let written = running.recorder.flush();
-        let finish = Message::Finish { process: Box::new(process.clone()), another_user };
-        running.end_with(finish);
-        Some(outcome(&running.progress, written, &self.file.shown()))
+        let progress = Arc::clone(&running.progress);
+        let (written, interrupted) = self.attended(&progress, move || {
+            if let Some(names) = names {
+                running.recorder.names(names);
+            }
+            let written = running.recorder.flush();
+            running.end_with(Message::Finish { process: Box::new(process.clone()), another_user });
+            written
+        });
+        Some(TraceOutcome { interrupted, ..outcome(&progress, written.unwrap_or_default(), &self.file.shown()) })
+    }
+
+    /// Does what may have to wait for a reader; a signal ends the waiting.
+    fn attended<T: Send>(&self, progress: &Progress, work: impl FnOnce() -> T + Send) -> (Option<T>, Option<i32>) {
+        std::thread::scope(|scope| {
+            let began = Instant::now();
+            let mut told = self.quiet;
+            let mut interrupted = None;
+            let worker = scope.spawn(work);
+            while !worker.is_finished() {
+                if began.elapsed() < SILENCE {
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+                if !told {
+                    told = true;
+                    tell(&format!("waiting for the reader of {} (Ctrl-C gives it up)", self.file.shown().display()));
+                }
+                let signal = control::next_signal(SIGNAL_POLL).filter(|&signal| control::is_request_to_end(signal));
+                if interrupted.is_none() && signal.is_some() {
+                    interrupted = signal;
+                    progress.hurry.store(true, Ordering::Relaxed);
+                }
+            }
+            (worker.join().ok(), interrupted)
+        })
     }
 
     fn take(&self) -> Option<Running> {
@@ -187,7 +225,9 @@ impl TraceFile {
 
 fn outcome(progress: &Progress, written: Written, shown: &Path) -> TraceOutcome {
     match progress.failure() {
-        Some(failure) => TraceOutcome { text: format!("{}: {failure}", shown.display()), has_failed: true },
+        Some(failure) => {
+            TraceOutcome { text: format!("{}: {failure}", shown.display()), has_failed: true, interrupted: None }
+        }
         None => {
             let (path, bytes) = progress.finished();
             let path = path.unwrap_or_else(|| shown.to_owned());
@@ -198,7 +238,7 @@ fn outcome(progress: &Progress, written: Written, shown: &Path) -> TraceOutcome 
                     written.dropped
                 ));
             }
-            TraceOutcome { text, has_failed: false }
+            TraceOutcome { text, has_failed: false, interrupted: None }
         }
     }
 }

@@ -330,8 +330,7 @@ impl Stream {
         writer.make_room_for_strings();
         let name = writer.word(Word::LiveBytes);
         let mut record = EventRecord::new(event_type::COUNTER, Word::Heap, name);
-        let argument = writer.word(Word::Bytes);
-        record.wide(argument::U64, argument, bytes);
+        record.number(writer.word(Word::Bytes), bytes);
         record.push(u64::from(self.process.number));
         writer.event(self.koid, None, time_ns, &record);
     }

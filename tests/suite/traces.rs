@@ -1,0 +1,234 @@
+//! Event traces, as heaptrace writes them: read by tests/decode_fxt.py, which knows the format's description only.
+
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::python::python;
+use crate::support::running::Ended;
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+/// What the independent decoder says of a trace that keeps to all rules.
+fn decoded(trace: &Path, options: &[&str]) -> Value {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decode_fxt.py");
+    let output = python().arg(script).args(options).arg(trace).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+fn count(read: &Value, event: &str) -> u64 {
+    read["events"][event].as_u64().unwrap_or(0)
+}
+
+fn run(program: &Program, name: &str, options: &[&str]) -> (Ended, std::path::PathBuf) {
+    let trace = program.outside(name);
+    let mut words = vec!["--trace", trace.to_str().unwrap()];
+    words.extend_from_slice(options);
+    (program.start_traced(&words).wait(), trace)
+}
+
+fn no_parts(trace: &Path) {
+    let parts = fs::read_dir(trace.parent().unwrap()).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains(".part")
+    });
+    assert_eq!(parts.count(), 0);
+}
+
+/// Every call of a program stands in its trace, compressed or not, and the session's id ties it to the profile.
+#[test]
+fn a_trace_holds_every_call() {
+    for name in ["all.fxt", "all.fxt.zst"] {
+        let program = Program::fixture("basic");
+        let (ended, trace) = run(&program, name, &[]);
+        assert_eq!(ended.code(), 7, "the program's own status: {}", ended.stderr);
+        let traced = program.collect(ended);
+        let read = decoded(&trace, &[]);
+        let total = |figure| traced.report.total(figure);
+        // What the decoder's own heap has at the end; reallocs that fail or free are no allocations.
+        let process = read["processes"].as_object().unwrap().values().next().unwrap();
+        for figure in ["live_blocks", "live_bytes"] {
+            assert_eq!(process[figure], total(figure), "{read}");
+        }
+        let reallocated = total("reallocations");
+        assert_eq!(count(&read, "alloc") + reallocated, total("allocations"), "{read}");
+        assert_eq!(count(&read, "failed"), 103, "{read}");
+        assert_eq!((&read["ended"], &read["names"], &read["wrong_counters"]), (&1.into(), &true.into(), &0.into()));
+        assert_eq!(count(&read, "realloc_begin"), count(&read, "realloc"));
+        no_parts(&trace);
+        let told = format!("trace: {} (", trace.display());
+        assert!(traced.ended.stderr.contains(&told), "{}", traced.ended.stderr);
+    }
+}
+
+/// A oneshot trace that is full says so at once, at the end and in the profile, which is whole.
+#[test]
+fn a_oneshot_trace_stops_at_its_size_and_says_so() {
+    let program = Program::fixture("pairs").args(["20000"]);
+    let (ended, trace) = run(&program, "first.fxt", &["--trace-mode", "oneshot", "--trace-size", "256KiB"]);
+    let traced = program.collect(ended.success());
+    let at_once = traced.ended.stderr.find("is full (--trace-size): what happens from now on is not in it").unwrap();
+    let summary = traced.ended.stderr.find("exit status 0").unwrap();
+    assert!(at_once < summary, "{}", traced.ended.stderr);
+    let read = decoded(&trace, &[]);
+    let events = count(&read, "alloc") + count(&read, "free");
+    assert!((4000..6000).contains(&events), "{read}");
+    assert!(traced.report.total("allocations") >= 20_000);
+    let warnings = traced.report.0["warnings"].to_string();
+    assert!(warnings.contains("was full after"), "{warnings}");
+    assert!(fs::metadata(&trace).unwrap().len() < 400 << 10);
+}
+
+/// A circular trace keeps what came last, in no more bytes than it may have; each of its segments has all that it needs.
+#[test]
+fn a_circular_trace_keeps_the_newest() {
+    for (name, options) in [("last.fxt", &[][..]), ("last.fxt.zst", &["--no-free-stacks"][..])] {
+        let program = Program::fixture("pairs").args(["60000"]);
+        let mut words = vec!["--trace-mode", "circular", "--trace-size", "256KiB"];
+        words.extend_from_slice(options);
+        let (ended, trace) = run(&program, name, &words);
+        let traced = program.collect(ended.success());
+        let size = fs::metadata(&trace).unwrap().len();
+        assert!((100 << 10..400 << 10).contains(&size), "{size}");
+        let read = decoded(&trace, &[]);
+        let events = count(&read, "alloc") + count(&read, "free");
+        assert!(events > 1000 && events < traced.report.total("allocations"), "{read}");
+        no_parts(&trace);
+    }
+}
+
+/// All processes of a tree are in one trace.
+#[test]
+fn a_tree_of_processes_is_in_one_trace() {
+    let program = Program::fixture("fork_many").args(["4"]);
+    let (ended, trace) = run(&program, "tree.fxt", &["-f"]);
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let read = decoded(&trace, &[]);
+    assert!(count(&read, "forked") > 1, "{read}");
+}
+
+/// What goes wrong with the trace ends it, at once and in words, and nothing else: the profile is whole, the program unharmed.
+#[test]
+fn a_trace_that_cant_be_written_costs_only_itself() {
+    // A full disk.
+    let program = Program::fixture("pairs").args(["20000"]);
+    let traced = program.start_traced(&["--trace", "/dev/full"]).wait();
+    assert_eq!(traced.code(), 125, "{}", traced.stderr);
+    let told = "the trace ends, the program goes on: /dev/full: No space left on device";
+    assert_eq!(traced.stderr.matches(told).count(), 1, "{}", traced.stderr);
+    assert!(traced.stderr.contains("heaptrace: /dev/full: No space left on device"), "{}", traced.stderr);
+    let traced = program.collect(traced);
+    assert!(traced.report.total("allocations") >= 20_000);
+    assert!(traced.report.0["warnings"].to_string().contains("the trace /dev/full ended early"));
+
+    // A reader that goes away.
+    let pipe = program.outside("pipe.fxt");
+    mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+    let running = program.start_traced(&["--trace", pipe.to_str().unwrap()]);
+    let mut reader = File::open(&pipe).unwrap();
+    reader.read_exact(&mut [0; 4096]).unwrap();
+    drop(reader);
+    let ended = running.wait();
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("pipe.fxt: Broken pipe"), "{}", ended.stderr);
+    assert!(program.collect(ended).report.total("allocations") >= 20_000);
+}
+
+/// A pipe gets the whole trace, and its reader may be slow.
+#[test]
+fn a_pipe_s_reader_gets_everything() {
+    let program = Program::fixture("pairs").args(["5000"]);
+    let pipe = program.outside("pipe.fxt");
+    mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+    let running = program.start_traced(&["--trace", pipe.to_str().unwrap()]);
+    let mut bytes = Vec::new();
+    File::open(&pipe).unwrap().read_to_end(&mut bytes).unwrap();
+    let traced = program.collect(running.wait().success());
+    let copy = program.outside("copy.fxt");
+    fs::write(&copy, bytes).unwrap();
+    assert_eq!(count(&decoded(&copy, &[]), "alloc"), traced.report.total("allocations"));
+}
+
+/// A reader that is there but takes nothing: Ctrl-C gives the trace up, and the profile is whole.
+#[test]
+fn a_reader_that_does_not_read_is_given_up_when_told() {
+    let program = Program::fixture("pairs").args(["3000"]);
+    let pipe = program.outside("pipe.fxt");
+    mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+    let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    let running = program.start_traced(&["--trace", pipe.to_str().unwrap()]);
+    procfs::wait_until("the user is told", || {
+        running.stderr_so_far().contains("waiting for the reader of") && running.stderr_so_far().contains("Ctrl-C")
+    });
+    running.signal(Signal::SIGINT);
+    let ended = running.wait();
+    drop(reader);
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("took nothing any more when tracing was to end"), "{}", ended.stderr);
+    assert!(program.collect(ended).report.total("allocations") >= 3000);
+}
+
+/// A limit of file sizes is an error like any other.
+#[test]
+fn a_limit_of_file_sizes_ends_the_trace_only() {
+    let program = Program::fixture("pairs").args(["20000"]);
+    let trace = program.outside("large.fxt");
+    let mut command = std::process::Command::new("prlimit");
+    command.args(["--fsize=300000", env!("CARGO_BIN_EXE_heaptrace"), "run", "-o"]).arg(program.report_path());
+    command.arg("-o").arg(program.profile_path()).arg("--trace").arg(&trace).arg("--");
+    let ended = program.run_under(command);
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("large.fxt: File too large"), "{}", ended.stderr);
+    let part = program.outside("large.fxt.part");
+    assert!(!trace.exists() && count(&decoded(&part, &["--torn"]), "alloc") > 1000);
+    assert!(program.collect(ended).report.total("allocations") >= 20_000);
+}
+
+/// What can't be is refused before the program starts.
+#[test]
+fn impossible_traces_are_refused_before_the_program_starts() {
+    let program = Program::fixture("basic");
+    let refused = |options: &[&str], text: &str| {
+        let ended = program.start_traced(options).wait();
+        assert_eq!(ended.code(), 125, "{}", ended.stderr);
+        assert!(ended.stderr.contains(text), "{}", ended.stderr);
+        assert!(!program.report_path().exists());
+    };
+    refused(&["--trace", "/no/such/folder/x.fxt"], "/no/such/folder");
+    refused(&["--trace", "x.json"], "a trace is called FILE.fxt or, compressed, FILE.fxt.zst");
+    refused(&["--trace", "x.fxt", "--trace-size", "1M"], "add --trace-mode oneshot or circular");
+    refused(&["--trace", "x.fxt", "--trace-mode", "circular", "--trace-size", "1k"], "256 KiB is the least");
+    refused(&["--trace", "/dev/null", "--trace-mode", "circular"], "not a pipe or device");
+    refused(&["--trace-mode", "oneshot"], "--trace <FILE>");
+
+    let missing = Program::new("/no/such/program");
+    let trace = missing.outside("none.fxt");
+    let ended = missing.start_traced(&["--trace", trace.to_str().unwrap()]).wait();
+    assert_eq!(ended.code(), 127, "{}", ended.stderr);
+    assert!(!trace.exists());
+    no_parts(&trace);
+}
+
+/// After a kill of heaptrace what was written is there, and can be read up to the tear.
+#[test]
+fn a_killed_heaptrace_leaves_what_it_has_written() {
+    for name in ["torn.fxt", "torn.fxt.zst"] {
+        let program = Program::fixture("pairs").args(["2000000"]);
+        let trace = program.outside(name);
+        let part = program.outside(&format!("{name}.part"));
+        let running = program.start_traced(&["--trace", trace.to_str().unwrap()]);
+        procfs::wait_until("there is a part of the trace", || {
+            fs::metadata(&part).is_ok_and(|part| part.len() > 60_000)
+        });
+        running.signal(Signal::SIGKILL);
+        running.assert_killed();
+        assert!(!trace.exists());
+        let read = decoded(&part, &["--torn"]);
+        assert!(count(&read, "alloc") > 1000, "{read}");
+    }
+}
