@@ -5,6 +5,7 @@ pub mod attach;
 pub mod binaries;
 pub mod check;
 pub mod conclude;
+mod contents;
 mod debuginfod;
 pub mod direct;
 pub mod doctor;

@@ -15,6 +15,9 @@ pub const VERSION: u32 = 2;
 /// The longest file in an answer, in bytes.
 pub const LONGEST_FILE: u64 = 1 << 30;
 
+/// The most blocks whose contents a snapshot can have.
+pub const MOST_BLOCKS: usize = 100_000;
+
 /// The most files that a snapshot can be asked for.
 pub const MOST_FILES: usize = 32;
 
@@ -78,6 +81,8 @@ pub struct SnapshotQuestion {
     pub pprof_columns: String,
     /// Only blocks that were allocated since this mark.
     pub since: Option<String>,
+    /// What the blocks hold, too, so many bytes at most.
+    pub contents: Option<u64>,
 }
 
 /// What a snapshot is of, and how long its files are, whose bytes follow one after the other.
@@ -97,6 +102,9 @@ pub struct SnapshotHead {
     pub live_bytes: u64,
     /// The length of each file, in the order of the question.
     pub files: Vec<u64>,
+    /// The number of blocks whose contents come behind the files, if they were asked for.
+    #[serde(default)]
+    pub blocks: Option<u64>,
 }
 
 impl Command {
@@ -286,6 +294,7 @@ mod tests {
             live_blocks: 3,
             live_bytes: 30,
             files: vec![5],
+            blocks: None,
         };
         send(&Response::Snapshot(head.clone()), &mut wire, LIMIT).unwrap();
         wire.extend(b"bytes");

@@ -48,7 +48,7 @@ pub(super) struct LeaksArguments {
     #[arg(long, value_name = "NAME", group = "leaks_target")]
     by_name: Option<String>,
 
-    /// Tell only what has grown since the last scan of this process
+    /// Tell only what has grown since the last scan of this process: places of lost blocks, and of reachable ones
     #[arg(long)]
     increased: bool,
 

@@ -13,7 +13,7 @@ pub const DEFAULT_SNAPSHOT: &str = "heaptrace.%n.%p.snapshot.%i.pb.gz";
 pub struct SnapshotOptions {
     /// The traced process.
     pub target: AttachTarget,
-    /// The files to write, patterns not yet filled in; `-` for stdout. Never empty.
+    /// The files to write, patterns not yet filled in; `-` for stdout. Empty only where there are `contents`.
     pub outputs: Vec<PathBuf>,
     /// The format of all of them.
     pub format: Option<Format>,
@@ -21,6 +21,10 @@ pub struct SnapshotOptions {
     pub pprof_columns: PprofColumns,
     /// Only what was allocated since this mark.
     pub since: Option<String>,
+    /// The folder for what blocks hold.
+    pub contents: Option<PathBuf>,
+    /// How much that may be, in bytes.
+    pub contents_limit: u64,
     /// Whether to tell errors only.
     pub quiet: bool,
 }
@@ -41,6 +45,8 @@ Examples:
       A flame graph and a profile of the same moment.
   heaptrace snapshot 1234 --format txt -o - | less
       To read at once.
+  heaptrace snapshot 1234 --contents blocks
+      What the blocks hold: `xxd blocks/0x55d0c0ffee10` shows one, blocks/index.tsv says who allocated it.
   heaptrace snapshot 1234 --since before -o left.svg
       What was allocated since `heaptrace ctl 1234 mark before`, and not given back."
 )]
@@ -72,6 +78,17 @@ pub(super) struct SnapshotArguments {
     #[arg(long, value_name = "MARK")]
     since: Option<String>,
 
+    /// Write what the blocks hold, too: a file for each block in a new folder, named after its address, and index.tsv
+    ///
+    /// The process runs on meanwhile: the index marks blocks that were freed before they had been read. 100,000 blocks at most; --since
+    /// chooses some. The folder is for its owner alone.
+    #[arg(long, value_name = "DIR")]
+    contents: Option<PathBuf>,
+
+    /// How much --contents may write
+    #[arg(long, value_name = "SIZE", value_parser = values::size, default_value = "1GiB")]
+    contents_limit: u64,
+
     /// Errors only
     #[arg(short, long)]
     quiet: bool,
@@ -84,7 +101,7 @@ pub(super) fn resolve(arguments: SnapshotArguments) -> Result<SnapshotOptions, R
         (None, None) => return Err(Refusal::Usage("snapshot needs a process id or --by-name NAME\n".to_owned())),
     };
     let mut outputs = arguments.output;
-    if outputs.is_empty() {
+    if outputs.is_empty() && arguments.contents.is_none() {
         let format = arguments.format.unwrap_or(Format::PprofGz);
         outputs.push(DEFAULT_SNAPSHOT.replace(Format::PprofGz.name(), format.name()).into());
     }
@@ -94,6 +111,8 @@ pub(super) fn resolve(arguments: SnapshotArguments) -> Result<SnapshotOptions, R
         format: arguments.format,
         pprof_columns: arguments.pprof_columns,
         since: arguments.since,
+        contents: arguments.contents,
+        contents_limit: arguments.contents_limit,
         quiet: arguments.quiet,
     })
 }

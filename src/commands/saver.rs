@@ -51,7 +51,19 @@ impl Snapshots<'_> {
         since: Option<MarkName>,
         known: &mut KnownNames,
     ) -> Result<Profile, String> {
-        let interim = self.view(pid, since.is_some())?;
+        self.name(self.view(pid, since.is_some())?, since, known)
+    }
+
+    /// The same of a view that was taken.
+    ///
+    /// # Errors
+    /// There is no such mark.
+    pub(super) fn name(
+        &self,
+        interim: Interim,
+        since: Option<MarkName>,
+        known: &mut KnownNames,
+    ) -> Result<Profile, String> {
         let recording = match since {
             None => interim.into_recording(),
             Some(mark) => interim.into_recording_since(&mark).map_err(|error| error.to_string())?,

@@ -1,6 +1,7 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
 use super::conclude::{export_options, wanted};
+use super::contents::Contents;
 use super::saver::Snapshots;
 use super::tell;
 use crate::addr::Addr;
@@ -12,10 +13,11 @@ use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{ClassAmounts, LeakSite};
-use crate::session::{Answer, HeapCapture, Requests, Wish};
+use crate::session::{Answer, HeapCapture, Interim, Requests, Wish};
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
 use crate::tracer::socket::{ControlSocket, Conversation};
+use crate::unwinder::StackTable;
 use rustc_hash::FxHashMap;
 use std::io::{self, BufReader, Write};
 use std::sync::Arc;
@@ -23,6 +25,9 @@ use std::time::Duration;
 
 /// How long the other side may take to say what it wants, and again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long reading and taking the contents of blocks may take.
+const PATIENCE_FOR_CONTENTS: Duration = Duration::from_secs(900);
 
 /// How long it may take to take the files of a snapshot.
 const PATIENCE_FOR_FILES: Duration = Duration::from_secs(120);
@@ -92,12 +97,13 @@ impl Answerer {
         asker.wait_at_most(PATIENCE);
         let question = ctl::receive_question(&mut BufReader::new(&mut asker));
         let mut files = Vec::new();
+        let mut blocks = None;
         let (response, limit) = match &question {
             Ok(Request { pid, command: Command::Snapshot(question), .. }) => {
                 let response = match self.snapshot(*pid, question) {
-                    Ok((head, contents)) => {
-                        files = contents;
-                        Response::Snapshot(head)
+                    Ok(snapshot) => {
+                        (files, blocks) = (snapshot.files, snapshot.contents);
+                        Response::Snapshot(snapshot.head)
                     }
                     Err(reason) => Response::Failed(reason),
                 };
@@ -114,14 +120,20 @@ impl Answerer {
             }
             sent => sent,
         };
-        let sent = sent.and_then(|()| Ok(files.iter().try_for_each(|file| asker.write_all(file))?));
+        let mut sent = sent.and_then(|()| Ok(files.iter().try_for_each(|file| asker.write_all(file))?));
+        if let (Ok(()), Some(blocks), Ok(Request { pid, .. })) = (&sent, blocks, &question) {
+            asker.wait_at_most(PATIENCE_FOR_CONTENTS);
+            let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
+            let now = || snapshots.view(*pid, true).ok().map(Interim::into_heap);
+            sent = blocks.send(&mut asker, now).map_err(ProtocolError::from);
+        }
         if let Err(error) = sent {
             tracing::info!("an answer could not be given: {error}");
         }
     }
 
     /// What is live now, in each format that is wanted.
-    fn snapshot(&mut self, pid: i32, question: &SnapshotQuestion) -> Result<(SnapshotHead, Vec<Vec<u8>>), String> {
+    fn snapshot(&mut self, pid: i32, question: &SnapshotQuestion) -> Result<Snapshot, String> {
         if question.formats.len() > ctl::MOST_FILES {
             return Err(format!("a snapshot is written as {} files at most", ctl::MOST_FILES));
         }
@@ -131,8 +143,19 @@ impl Answerer {
             .iter()
             .map(|name| Format::from_name(name).map_err(|error| format!("the tracer's heaptrace: {error}")))
             .collect::<Result<_, _>>()?;
-        let mut snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
-        let mut profile = snapshots.take(pid, since, &mut self.known)?;
+        let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
+        let mut interim = snapshots.view(pid, since.is_some() || question.contents.is_some())?;
+        let mut contents = None;
+        let mut stacks = StackTable::new();
+        if let Some(limit) = question.contents {
+            let births = since.map_or(Ok(0), |mark| interim.births_at(&mark)).map_err(|error| error.to_string())?;
+            contents = Some(Contents::list(pid, interim.heap(), births, limit)?);
+            stacks = interim.share_stacks();
+        }
+        let mut profile = snapshots.name(interim, since, &mut self.known)?;
+        if let Some(contents) = &mut contents {
+            contents.name(&stacks, &profile);
+        }
         self.snapshots += 1;
         profile.meta.part = self.snapshots;
         let pprof_columns = PprofColumns::from_name(&question.pprof_columns).unwrap_or_default();
@@ -151,8 +174,9 @@ impl Answerer {
             live_blocks: profile.totals.live_blocks,
             live_bytes: profile.totals.live_bytes,
             files: files.iter().map(|file| file.len() as u64).collect(),
+            blocks: contents.as_ref().map(Contents::len),
         };
-        Ok((head, files))
+        Ok(Snapshot { head, files, contents })
     }
 
     fn respond(&mut self, request: &Request) -> Result<Response, String> {
@@ -219,6 +243,13 @@ fn mark_name(name: &str) -> Result<MarkName, String> {
             MarkName::LONGEST
         )
     })
+}
+
+/// What is sent of a snapshot.
+struct Snapshot {
+    head: SnapshotHead,
+    files: Vec<Vec<u8>>,
+    contents: Option<Contents>,
 }
 
 /// A file in memory, as long as one may be.

@@ -2,6 +2,7 @@
 
 use super::ask::{no_answer, put, refused};
 use super::attach::find;
+use super::contents::Folder;
 use super::direct::Waiter;
 use super::{owners, tell};
 use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
@@ -34,12 +35,14 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
     }
     let outputs = Outputs::prepare(&paths, options.format, owners())?.without_verdict()?;
     let formats: Vec<Format> = outputs.formats().chain(stdout_format).collect();
+    let folder = options.contents.as_deref().map(Folder::prepare).transpose()?;
     let pid = find(&options.target)?;
     let mut tracer = socket::connect_to_tracer_of(pid)?;
     let question = SnapshotQuestion {
         formats: formats.iter().map(|format| format.name().to_owned()).collect(),
         pprof_columns: options.pprof_columns.name().to_owned(),
         since: options.since.clone(),
+        contents: folder.as_ref().map(|_| options.contents_limit),
     };
     let look = Look { top: None, color: false, width: 0 };
     put(&mut tracer, pid, Command::Snapshot(question), look, PATIENCE)?;
@@ -50,6 +53,15 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
         Response::Done(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
     };
     let mut files = files(&head, formats.len(), &mut answers).with_context(|| no_answer(pid))?;
+    if let Some(folder) = folder {
+        let blocks = head.blocks.ok_or_else(|| anyhow!("process {pid}: its tracer sends no contents"))?;
+        let shown = options.contents.clone().unwrap_or_default();
+        let bytes = folder.receive(blocks, options.contents_limit, &mut answers).with_context(|| no_answer(pid))?;
+        folder.finish()?;
+        if !options.quiet {
+            tell(&format!("{}: {blocks} blocks with {bytes} bytes, and index.tsv", shown.display()));
+        }
+    }
     let stdout = if stdout_format.is_some() { files.pop() } else { None };
     control::block_own_signals()?;
     let verbosity = if options.quiet { Verbosity::Quiet } else { Verbosity::Normal };

@@ -435,7 +435,9 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
         asked_block(&mut out, layout, &view, leaks, addr);
         return out;
     }
-    for class in [LeakClass::Definite, LeakClass::Possible] {
+    // Most of what grows can be reached: a cache that nobody bounds, a list that nobody empties.
+    let reachable = options.increased.then_some(LeakClass::Reachable);
+    for class in [LeakClass::Definite, LeakClass::Possible].into_iter().chain(reachable) {
         class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
     }
     totals(&mut out, layout, leaks, &profile.suppressions);

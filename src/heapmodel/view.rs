@@ -9,6 +9,7 @@ use super::marks::Mark;
 use super::sites::Sites;
 use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
+use crate::addr::Addr;
 use crate::event::MarkName;
 use crate::figures::{Amount, Anomalies, FindingKind, TimelinePoint, Totals};
 use crate::sampling::weight;
@@ -101,6 +102,11 @@ impl HeapView {
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> {
         let inherited = self.figures.inherited_births;
         self.blocks.iter().flat_map(Blocks::iter).map(move |(addr, block)| live_block(addr, &block, inherited))
+    }
+
+    /// Which allocation the live block at this address was, counted from 1. None if there is no such block, or blocks were not asked for.
+    pub fn birth(&self, addr: Addr) -> Option<u64> {
+        self.blocks.as_ref()?.get(addr).map(|block| block.birth)
     }
 
     /// The figures of a site; None for an id of another model.

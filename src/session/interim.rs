@@ -3,6 +3,7 @@
 use super::recording::Recording;
 use crate::event::MarkName;
 use crate::heapmodel::{HeapView, Snapshot};
+use crate::unwinder::StackTable;
 
 /// The state of a living process at one moment. Its tables are shared with those of the process, which is traced on.
 #[derive(Debug)]
@@ -32,6 +33,30 @@ fn known(set: usize) -> String {
 }
 
 impl Interim {
+    /// The heap of that moment.
+    pub fn heap(&self) -> &HeapView {
+        &self.heap
+    }
+
+    /// The same without all else.
+    pub fn into_heap(self) -> HeapView {
+        self.heap
+    }
+
+    /// The stacks of that moment.
+    pub fn share_stacks(&mut self) -> StackTable {
+        self.recording.stacks.view()
+    }
+
+    /// How many blocks had been born when the latest mark of this name was set.
+    ///
+    /// # Errors
+    /// There is no such mark.
+    pub fn births_at(&self, name: &MarkName) -> Result<u64, NoSuchMark> {
+        let refused = NoSuchMark { name: *name, set: self.heap.marks().len() };
+        Ok(self.heap.mark(name).ok_or(refused)?.births)
+    }
+
     /// What was found out by then. Sums up the figures, which takes time by the number of sites.
     pub fn into_recording(self) -> Recording {
         let snapshot = self.heap.snapshot();
@@ -44,9 +69,7 @@ impl Interim {
     /// # Errors
     /// There is no such mark.
     pub fn into_recording_since(self, name: &MarkName) -> Result<Recording, NoSuchMark> {
-        let refused = || NoSuchMark { name: *name, set: self.heap.marks().len() };
-        let births = self.heap.mark(name).ok_or_else(refused)?.births;
-        let snapshot = self.heap.survivors(births).unwrap_or_default();
+        let snapshot = self.heap.survivors(self.births_at(name)?).unwrap_or_default();
         Ok(self.with(snapshot))
     }
 

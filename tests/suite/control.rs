@@ -193,7 +193,11 @@ fn leaks_of_a_living_process() {
     assert!(text.contains("lost 250 bytes in 3 blocks"), "{text}");
     assert!(text.contains("steps_a") && text.contains("steps_b") && text.contains("it stood still for"), "{text}");
     let text = leaks(pid, &["--increased"]);
-    assert!(!text.contains("Definitely"), "{text}");
+    assert!(!text.contains("Definitely") && !text.contains("Still reachable"), "{text}");
+    step(&mut running, "b 4 500");
+    let text = leaks(pid, &["--increased"]);
+    assert!(text.contains("Still reachable 2,000 bytes in 4 blocks, in 1 place"), "{text}");
+    assert!(text.contains("steps_b") && !text.contains("steps_a"), "{text}");
     running.send("where a");
     let block: u64 = running.line().parse().unwrap();
     let text = leaks(pid, &["--explain", &format!("{:#x}", block + 99)]);
@@ -203,7 +207,7 @@ fn leaks_of_a_living_process() {
     let traced = program.collect(running.wait());
     assert_eq!(traced.ended.code(), 0);
     traced.report.assert_no_anomaly();
-    assert_eq!(traced.report.total("allocations"), 15);
+    assert_eq!(traced.report.total("allocations"), 15 + 4);
 }
 
 /// In a process that was attached to, what hangs on blocks from before is no leak; `--leaks-at-end` tells the rest. What lay in

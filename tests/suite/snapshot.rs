@@ -167,3 +167,68 @@ fn a_process_that_nobody_traces_has_no_snapshot() {
     assert_eq!(asked.status.code(), Some(125));
     assert!(stderr(&asked).contains("`heaptrace attach"), "{}", stderr(&asked));
 }
+
+/// The bytes of each block, byte for byte, and who allocated it; limits are told, and nothing half-done is left.
+#[test]
+fn the_contents_of_live_blocks_are_written_with_an_index() {
+    let (program, _) = fixture(&["marks"]);
+    let mut running = program.start_traced(&[]);
+    let pid = running.value("ready");
+    step(&mut running, "take 5");
+    assert!(ask(&["ctl", &pid, "mark", "text"]).status.success());
+    step(&mut running, "text");
+    step(&mut running, "text");
+    let folder = program.folder().join("blocks");
+    let path = folder.to_string_lossy().into_owned();
+    let asked = ask(&["snapshot", &pid, "--since", "text", "--contents", &path]);
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    let index = std::fs::read_to_string(folder.join("index.tsv")).unwrap();
+    assert!(index.starts_with("# contents of live blocks, version 1\n"), "{index}");
+    let rows: Vec<Vec<&str>> =
+        index.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.len(), 2, "{index}");
+    for row in &rows {
+        assert_eq!(row[1..4], ["33", "33", "live"], "{index}");
+        assert!(row[4].starts_with("take < main"), "{index}");
+        assert_eq!(std::fs::read(folder.join(row[0])).unwrap(), b"the quick brown fox of heaptrace\0");
+    }
+    let others = std::fs::read_dir(program.folder()).unwrap();
+    assert!(!others.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp")));
+    let new = format!("{path}-new");
+    for (options, reason) in [
+        (vec!["--contents", &path], "is not empty"),
+        (vec!["--contents", &new, "--contents-limit", "100"], "allow more with --contents-limit"),
+        (vec!["--contents", "/nowhere/blocks"], "can't make this folder"),
+    ] {
+        let asked = ask(&[&["snapshot", &pid][..], &options].concat());
+        assert_eq!(asked.status.code(), Some(125), "{options:?}");
+        assert!(stderr(&asked).contains(reason), "{options:?}: {}", stderr(&asked));
+    }
+    assert!(!Path::new(&new).exists());
+    drop(running.wait());
+}
+
+/// Blocks come and go all the time: each file has what its row says, and blocks that were freed are marked.
+#[test]
+fn contents_of_a_busy_program_are_marked_where_blocks_went() {
+    let (program, _) = fixture(&["load", "4"]);
+    let mut running = program.start_traced(&[]);
+    let pid = running.value("ready");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let folder = program.folder().join("blocks");
+    let path = folder.to_string_lossy().into_owned();
+    let report = program.folder().join("now.json");
+    let asked = ask(&["snapshot", &pid, "--contents", &path, "-o", &report.to_string_lossy()]);
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    running.send("enough");
+    let traced = program.collect(running.wait());
+    let report = Report::read(&report, &traced.ended);
+    let index = std::fs::read_to_string(folder.join("index.tsv")).unwrap();
+    let mut blocks = 0;
+    for row in index.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect::<Vec<_>>()) {
+        assert_eq!(std::fs::metadata(folder.join(row[0])).unwrap().len().to_string(), row[2], "{row:?}");
+        assert!(["live", "freed"].contains(&row[3]), "{row:?}");
+        blocks += 1;
+    }
+    assert_eq!(blocks, report.total("live_blocks"), "all blocks of the same moment");
+}
