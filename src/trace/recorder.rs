@@ -252,6 +252,8 @@ impl Stream {
     fn define(&mut self, definition: &Definition<'_>, writer: &mut TraceWriter) {
         match *definition {
             Definition::Stack { id, node } => match &mut self.stacks {
+                // Nobody will refer to it.
+                Stacks::Passing(_) if !writer.has_room() => {}
                 Stacks::Passing(passing) => passing.push((id, node)),
                 Stacks::Kept(kept) => {
                     // Without gaps: what was told before the trace began is not there.

@@ -173,6 +173,22 @@ fn a_reader_that_does_not_read_is_given_up_when_told() {
     assert!(program.collect(ended).report.total("allocations") >= 3000);
 }
 
+/// A link in the place of the trace is followed, and what lies behind it is replaced as a whole.
+#[test]
+fn a_trace_behind_a_link_replaces_what_the_link_leads_to() {
+    let program = Program::fixture("pairs").args(["100"]);
+    let folder = program.outside("elsewhere");
+    fs::create_dir(&folder).unwrap();
+    let link = program.outside("link.fxt");
+    std::os::unix::fs::symlink(folder.join("real.fxt"), &link).unwrap();
+    let (ended, trace) = run(&program, "link.fxt", &[]);
+    program.collect(ended.success());
+    assert!(fs::symlink_metadata(&trace).unwrap().is_symlink());
+    assert!(count(&decoded(&folder.join("real.fxt"), &[]), "alloc") >= 100);
+    no_parts(&folder.join("real.fxt"));
+    no_parts(&link);
+}
+
 /// A limit of file sizes is an error like any other.
 #[test]
 fn a_limit_of_file_sizes_ends_the_trace_only() {

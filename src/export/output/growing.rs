@@ -22,6 +22,8 @@ const FIRST: u32 = 1;
 pub struct GrowingFile {
     file: NamedFile,
     owners: Owners,
+    /// Where the file really lies: behind a link in its place.
+    directory: PathBuf,
     /// The pipe or device that it is.
     direct: Option<PathBuf>,
 }
@@ -36,11 +38,12 @@ impl GrowingFile {
             return Err(OutputError::StdoutRefused);
         }
         let (file, identity) = check(path, owners)?;
-        let direct = match (identity, file.name.fixed()) {
+        let direct = match (&identity, file.name.fixed()) {
             (None, Some(name)) => Some(file.directory.join(name)),
             _ => None,
         };
-        Ok(Self { file, owners, direct })
+        let directory = identity.as_deref().map_or(file.directory.as_path(), parent).to_owned();
+        Ok(Self { file, owners, directory, direct })
     }
 
     /// The pipe or device that it is, if it is one: it is opened and written as it is.
@@ -55,12 +58,14 @@ impl GrowingFile {
 
     /// The file as it is called while it grows; `piece`: one of several in a row.
     pub fn part(&self, piece: Option<u64>) -> PathBuf {
-        self.file.directory.join(self.part_name(piece))
+        self.directory.join(self.part_name(piece))
     }
 
     /// The same as the user calls it.
     pub fn part_shown(&self, piece: Option<u64>) -> PathBuf {
-        self.file.shown.join(self.part_name(piece))
+        let is_here = self.directory == self.file.directory;
+        let shown = if is_here { &self.file.shown } else { &self.directory };
+        shown.join(self.part_name(piece))
     }
 
     fn part_name(&self, piece: Option<u64>) -> OsString {
