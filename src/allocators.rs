@@ -150,6 +150,29 @@ impl AllocatorTable {
         table
     }
 
+    /// A table that can do nothing but tell names: of functions that another heaptrace knew, by the ids that they had there.
+    pub fn of_names<'a>(names: impl IntoIterator<Item = (FunctionId, &'a str)>) -> Self {
+        let unknown = Function {
+            symbol: String::new(),
+            name: "?".to_owned(),
+            kind: Kind::Free { ptr: Arg(0), size: None },
+            family: Family::Other,
+            align: None,
+        };
+        let mut functions = Vec::new();
+        for (id, name) in names {
+            let at = usize::from(id.0);
+            if functions.len() <= at {
+                functions.resize(at + 1, unknown.clone());
+            }
+            if let Some(function) = functions.get_mut(at) {
+                function.name = name.to_owned();
+            }
+        }
+        let builtin = functions.len();
+        Self { functions, builtin, by_symbol: FxHashMap::default(), placed: Vec::new(), watches_deletes: false }
+    }
+
     /// Asks for probes on sized and aligned operator delete even where it only calls another function that has one
     /// ([`Providers::told`]): what it is told is seen nowhere else. Each such call costs one stop more.
     pub fn watch_deletes(&mut self) {

@@ -6,6 +6,7 @@
 mod args;
 mod ask;
 mod check;
+mod convert;
 mod errors;
 mod occasions;
 mod saved;
@@ -21,6 +22,7 @@ use crate::export::{Format, PprofColumns, Value};
 use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
+pub use convert::ConvertOptions;
 pub use trace::TraceOptions;
 
 use args::{AttachArguments, ProfileArguments, RunArguments};
@@ -56,6 +58,8 @@ pub enum Command {
     Snapshot(SnapshotOptions),
     /// Show a saved profile.
     Report(ReportOptions),
+    /// Make a profile of a trace.
+    Convert(ConvertOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
     /// Be the guardian of another heaptrace's target.
@@ -272,6 +276,11 @@ pub fn parse(
         Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
+        Subcommand::Convert(arguments) => {
+            let binaries = variable("PPROF_BINARY_PATH").unwrap_or_default();
+            let binaries = std::env::split_paths(&binaries).filter(|dir| !dir.as_os_str().is_empty());
+            Command::Convert(convert::resolve(arguments, debug_path().chain(binaries))?)
+        }
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {

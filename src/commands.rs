@@ -6,6 +6,7 @@ pub mod binaries;
 pub mod check;
 pub mod conclude;
 mod contents;
+pub mod convert;
 mod debuginfod;
 pub mod direct;
 pub mod doctor;
@@ -68,6 +69,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             show_diagnostics(profile.verbosity, use_color(profile.color, &io::stderr()));
             check::execute(options)
         }
+        Command::Convert(options) => convert::execute(options),
         Command::Doctor(options) => doctor::execute(options),
         Command::StandGuard { pinned } => Ok(guardian::stand_by(*pinned).map(|()| 0)?),
     }

@@ -35,7 +35,7 @@
 //! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`, `chunk`, `triggers`.
 //! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `event`, `calls`, `unwinder`, `elf`, `heapmodel`, `leaks`.
 //! * What was found: [`profile`], `check`, `symbols`, `export`.
-//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`.
+//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`, `replay` (traces instead of stops).
 //! * Who asks: [`Profiler`] for other crates; `cli` and `commands` for the command line.
 
 mod addr;
@@ -66,6 +66,7 @@ mod paths;
 pub mod profile;
 mod profiler;
 mod progress;
+mod replay;
 mod sampling;
 mod session;
 mod symbols;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 mod lookup;
 mod nameslog;
+mod recorded;
 
 pub use lookup::Patience;
 
@@ -38,6 +39,10 @@ type Identity = (PathBuf, Option<String>);
 #[derive(Debug, Default)]
 pub struct KnownNames {
     modules: FxHashMap<Identity, KnownModule>,
+    /// Whether a trace has brought names along; then also which packages would bring missing ones, and what went wrong.
+    recorded: bool,
+    packages: FxHashMap<PathBuf, Option<String>>,
+    warnings: Vec<String>,
     /// How long they are waited for. None: for ever, and signals are somebody else's.
     patience: Option<Patience>,
     /// All that was said, if that is to be kept.
@@ -76,6 +81,8 @@ struct KnownModule {
 struct Remembering<'a> {
     inner: Box<dyn Symbolize + 'a>,
     known: &'a mut FxHashMap<Identity, KnownModule>,
+    packages: &'a FxHashMap<PathBuf, Option<String>>,
+    warnings: &'a mut Vec<String>,
     modules: FxHashMap<ModuleId, Identity>,
 }
 
@@ -101,17 +108,22 @@ impl Symbolize for Remembering<'_> {
     }
 
     fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
+        if files.iter().all(|file| self.packages.contains_key(file)) {
+            return files.iter().map(|file| self.packages.get(file).cloned().flatten()).collect();
+        }
         self.inner.debug_packages(files)
     }
 
     fn take_warnings(&mut self) -> Vec<String> {
-        self.inner.take_warnings()
+        let mut warnings = std::mem::take(self.warnings);
+        warnings.extend(self.inner.take_warnings());
+        warnings
     }
 }
 
-/// What a module is told by; None where only its file would tell whether it is the same.
-fn identity(module: &ModuleRecord) -> Option<(ModuleId, Identity)> {
-    module.build_id.as_ref()?;
+/// What a module is told by; None where only its file would tell whether it is the same, unless a trace has told its names.
+fn identity(module: &ModuleRecord, recorded: bool) -> Option<(ModuleId, Identity)> {
+    module.build_id.as_ref().map(|_| ()).or(recorded.then_some(()))?;
     Some((module.id, (module.path.clone(), module.build_id.clone())))
 }
 
@@ -134,6 +146,8 @@ pub struct Wanted<'a> {
     pub sysroot: Option<&'a Path>,
     /// Who is asked for debug files that are not there.
     pub servers: Option<&'a Arc<dyn DebugServers>>,
+    /// Whether the process may have been another machine's: what it has left in /tmp is not looked for.
+    pub elsewhere: bool,
 }
 
 /// Gives a recording its names.
@@ -180,8 +194,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
     let mut symbolizer: Box<dyn Symbolize> = if wanted.symbolize {
-        let inner = symbolizer(&modules, wanted, root).with_perf_map(perf_map);
-        let KnownNames { modules: known, patience, log } = known;
+        let inner = symbolizer(&modules, wanted, root);
+        let inner = if wanted.elsewhere { inner } else { inner.with_perf_map(perf_map) };
+        let KnownNames { modules: known, recorded, packages, warnings, patience, log } = known;
         let inner: Box<dyn Symbolize> = match patience {
             None => Box::new(inner),
             Some(patience) => {
@@ -192,8 +207,12 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
                 }
             }
         };
-        let inner: Box<dyn Symbolize> =
-            Box::new(Remembering { inner, known, modules: modules.iter().filter_map(identity).collect() });
+        let mut identities: FxHashMap<_, _> = modules.iter().filter_map(|module| identity(module, *recorded)).collect();
+        let generated = (PathBuf::new(), None);
+        if known.contains_key(&generated) {
+            identities.insert(ModuleId::NONE, generated);
+        }
+        let inner: Box<dyn Symbolize> = Box::new(Remembering { inner, known, packages, warnings, modules: identities });
         match log {
             None => inner,
             Some(log) => {

@@ -68,6 +68,7 @@ mod trapmask;
 mod vm_sharers;
 
 pub use aftermath::BreakOff;
+pub use archive::{Archive, ArchivedRecording};
 pub use breakoff::trace;
 pub use error::SessionError;
 pub use heapcapture::HeapCapture;
@@ -79,6 +80,7 @@ pub use requests::{Answer, Requests, Wish};
 pub use settings::{Settings, Target, new_session_id};
 pub use space::OwnSuppressions;
 pub use traced::Traced;
+pub use tracerecord::StreamEnd;
 
 use crate::profile::Exit;
 use crate::tracer::TracerError;
@@ -86,7 +88,6 @@ use crate::tracer::launch::Launched;
 use crate::tracer::limits;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
-use archive::{Archive, ArchivedRecording};
 use common::Common;
 use process::Process;
 use slots::{Slot, Slots};

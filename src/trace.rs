@@ -10,9 +10,13 @@
 //!
 //! Pure: bytes go to a [`writer::TraceOutput`], files and threads are the caller's affair.
 
+pub mod decode;
 pub mod fxt;
 pub mod metadata;
+pub mod reader;
 pub mod recorder;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod vocabulary;
 pub mod writer;
 

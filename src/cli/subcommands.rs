@@ -3,6 +3,7 @@
 use super::args::{AttachArguments, DoctorArguments, RunArguments};
 use super::ask::{CtlArguments, LeaksArguments};
 use super::check::CheckArguments;
+use super::convert::ConvertArguments;
 use super::saved::ReportArguments;
 use super::snapshot::SnapshotArguments;
 use crate::tracer::guardian;
@@ -41,6 +42,7 @@ pub(super) enum Subcommand {
     Ctl(CtlArguments),
     Snapshot(SnapshotArguments),
     Report(ReportArguments),
+    Convert(ConvertArguments),
     Doctor(DoctorArguments),
     /// Started by heaptrace itself
     #[command(name = guardian::COMMAND, hide = true)]

@@ -18,6 +18,7 @@ use crate::naming::{self, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
 use crate::session::{ModuleRecord, Recording, Settings, Traced};
 use crate::symbols::DebugServers;
+use crate::trace::metadata::Names;
 use crate::tracer::control::signal_name;
 use crate::tracer::terminal;
 use std::io::{self, IsTerminal, Write};
@@ -123,7 +124,17 @@ pub struct Judging<'a> {
 
 /// Finds the names, writes the files, tells the user, and passes the files on.
 pub fn conclude(traced: Traced, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
-    conclude_as(traced, FIRST, options, destinations, None)
+    conclude_as(traced, FIRST, options, destinations, None, None)
+}
+
+/// The same for what a trace has given, with the names that were in it.
+pub fn conclude_trace(
+    traced: Traced,
+    names: Names,
+    options: &ProfileOptions,
+    destinations: &Destinations,
+) -> Concluded {
+    conclude_as(traced, FIRST, options, destinations, None, Some(names))
 }
 
 /// The same for the process with this number in a series of processes.
@@ -133,13 +144,13 @@ pub fn conclude_one_of(
     options: &ProfileOptions,
     destinations: &Destinations,
 ) -> Concluded {
-    conclude_as(traced, number, options, destinations, None)
+    conclude_as(traced, number, options, destinations, None, None)
 }
 
 /// The same for a check: its report takes the place of the summary.
 pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &Judging<'_>) -> Concluded {
     let options = judging.options;
-    conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging))
+    conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging), None)
 }
 
 fn conclude_as(
@@ -148,6 +159,7 @@ fn conclude_as(
     options: &ProfileOptions,
     destinations: &Destinations,
     judging: Option<&Judging<'_>>,
+    names: Option<Names>,
 ) -> Concluded {
     let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
     let another_user = traced.all().any(|recording| recording.process.of_another_user);
@@ -173,7 +185,11 @@ fn conclude_as(
     if destinations.trace.is_some() && options.symbolize {
         known.keep_names();
     }
-    let mut work = Work { options, outputs, servers, export, number, known, judging };
+    let elsewhere = names.is_some();
+    if let Some(names) = names {
+        known.learn(names);
+    }
+    let mut work = Work { options, outputs, servers, export, number, known, judging, elsewhere };
     let (profile, files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
         let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
@@ -268,6 +284,8 @@ pub(super) struct Work<'a> {
     pub(super) number: u32,
     pub(super) known: KnownNames,
     pub(super) judging: Option<&'a Judging<'a>>,
+    /// See [`Wanted::elsewhere`].
+    pub(super) elsewhere: bool,
 }
 
 impl Work<'_> {
@@ -275,7 +293,13 @@ impl Work<'_> {
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
-        let wanted = Wanted { check: check.is_some(), explain, servers: self.servers, ..wanted(self.options) };
+        let wanted = Wanted {
+            check: check.is_some(),
+            explain,
+            servers: self.servers,
+            elsewhere: self.elsewhere,
+            ..wanted(self.options)
+        };
         let mut circumstances = naming::circumstances(&recording);
         let mut profile = naming::build_profile(recording, wanted, &mut self.known);
         profile.meta.part = self.number;

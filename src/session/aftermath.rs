@@ -96,6 +96,13 @@ pub struct BreakOff {
     pub child: Option<i32>,
 }
 
+impl BreakOff {
+    /// One that another heaptrace has told of: what became of the process is in its words.
+    pub const fn as_told(cause: String) -> Self {
+        Self { cause, aftermath: Aftermath::Ended, child: None }
+    }
+}
+
 impl fmt::Display for BreakOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)

@@ -51,7 +51,7 @@ impl ArchivedRecording {
 
 impl Archive {
     /// Adds a recording, and keeps of its stacks only what something refers to.
-    pub(super) fn add(&mut self, mut recording: Recording) -> ArchivedRecording {
+    pub fn add(&mut self, mut recording: Recording) -> ArchivedRecording {
         let shifts = self.shifts_into(&recording.modules);
         let stacks = std::mem::take(&mut recording.stacks);
         renumber(recording.stack_ids(), &stacks, &mut self.stacks, &shifts);

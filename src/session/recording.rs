@@ -72,7 +72,7 @@ pub struct Recording {
 
 impl Recording {
     /// The stacks that something refers to.
-    pub(super) fn stack_ids(&mut self) -> impl Iterator<Item = &mut StackId> {
+    pub fn stack_ids(&mut self) -> impl Iterator<Item = &mut StackId> {
         let Snapshot { sites, errors, .. } = &mut self.snapshot;
         let scanned = match &mut self.leaks {
             LeakScan::Done(scan) => Some(&mut scan.sites),

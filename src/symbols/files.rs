@@ -120,6 +120,13 @@ impl Search {
         all
     }
 
+    /// Where a copy of the object with this id may be that the target calls `path`, in the layout of google/pprof
+    /// (`PPROF_BINARY_PATH`): BUILD-ID/NAME.
+    fn copy_places(&self, path: &Path, build_id: &[u8]) -> Vec<PathBuf> {
+        let name = path.file_name().map(|name| Path::new(&hex(build_id)).join(name));
+        name.map(|name| self.debug_places(&name)).unwrap_or_default()
+    }
+
     /// The places of a build-id tree for this id.
     fn build_id_places(&self, build_id: &[u8]) -> Vec<PathBuf> {
         let id = hex(build_id);
@@ -151,7 +158,8 @@ impl Search {
         warn: &mut dyn FnMut(String),
     ) -> Option<(PathBuf, Bytes)> {
         let mut copy = None;
-        for place in build_id.map(|id| self.build_id_places(id)).unwrap_or_default() {
+        let by_id = |id| self.build_id_places(id).into_iter().chain(self.copy_places(path, id));
+        for place in build_id.into_iter().flat_map(by_id) {
             if let Some(bytes) = open_if_there(&place, warn) {
                 if id_of(&bytes).as_deref() == build_id {
                     if Elf::parse(&bytes).is_ok_and(|elf| elf.has_debug_info()) {
@@ -353,6 +361,9 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
+    /// That of no file.
+    pub const UNKNOWN: Self = Self { device: 0, inode: 0, size: u64::MAX, modified: (i64::MIN, 0) };
+
     /// That of an open file; None if the kernel does not tell.
     pub fn of(file: &File) -> Option<Self> {
         file.metadata().ok().map(|metadata| Self::from(&metadata))

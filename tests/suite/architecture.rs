@@ -62,8 +62,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
+    (
+        "replay",
+        &["addr", "allocators", "event", "figures", "heapmodel", "profile", "session", "symbols", "trace", "unwinder"],
+    ),
     ("profiler", &["allocators", "check", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"]),
-    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "trace", "tracer", "triggers"]),
+    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "replay", "trace", "tracer", "triggers"]),
     (
         "commands",
         &[
@@ -82,6 +86,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "naming",
             "profile",
             "progress",
+            "replay",
             "session",
             "symbols",
             "trace",

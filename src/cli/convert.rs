@@ -1,0 +1,175 @@
+//! `heaptrace convert`: what may be typed, and what it means.
+
+use super::args::ProfileArguments;
+use super::{ProfileOptions, Refusal, Verbosity, When, resolve_profile, values};
+use crate::export::{Format, PprofColumns};
+use crate::replay::{Span, ThreadChoice};
+use clap::{Args, Parser};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The name of the output that is standard output.
+const STDOUT: &str = "-";
+
+/// Options of `heaptrace convert`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConvertOptions {
+    /// The trace.
+    pub trace: PathBuf,
+    /// Which part of it.
+    pub span: Span,
+    /// Whose allocations and frees; None: those of all threads.
+    pub thread: Option<ThreadChoice>,
+    /// What goes to standard output.
+    pub stdout: Option<Format>,
+    /// What to write, and where names are looked for. The outputs may be none if `stdout` is there.
+    pub profile: ProfileOptions,
+}
+
+/// Make a profile of a trace
+///
+/// A trace that `--trace FILE.fxt` has written holds every allocation and free of a run. Without more options the profile is that of the run
+/// itself. Names come from the trace; what was traced with --no-symbolize gets them here, if the files of the program are there:
+/// only such are used as have the build ids that the trace tells.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace convert [OPTIONS] TRACE",
+    after_long_help = "\
+Examples:
+  heaptrace convert t.fxt.zst -o out.pb.gz -o out.svg
+      The profile of the run, in two formats.
+  heaptrace convert t.fxt --at 12.5s -o then.svg
+      The heap as it was 12.5 seconds after the run began.
+  heaptrace convert t.fxt --from 1m --to 5m -o grown.pb.gz
+      What was allocated in those four minutes and is live at their end: what finds a leak in a server that is warm.
+  heaptrace convert t.fxt --thread worker -o - --format txt | less
+      What the threads called worker have allocated and freed.
+  heaptrace convert t.fxt --debug-dir saved -o out.pb.gz
+      On another machine, with what `--save-binaries saved` has copied."
+)]
+pub(super) struct ConvertArguments {
+    /// The trace: a .fxt or .fxt.zst
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    /// File to write; repeatable
+    ///
+    /// The end of the name says the format, as for `heaptrace run`. %p stands for the process id, %n for the program's name. `-` is
+    /// standard output, and needs --format. Without -o: heaptrace.%n.%p.pb.gz.
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    output: Vec<PathBuf>,
+
+    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, json.gz, txt
+    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
+    format: Option<Format>,
+
+    /// Columns of pprof files
+    ///
+    /// `sampler` are the six of Fuchsia's memory_sampler, `go` the four of Go's heap profiles; `all` has both, and the
+    /// peak.
+    #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
+    pprof_columns: PprofColumns,
+
+    /// How many stacks the summary and .txt files show
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]
+    top: Option<u16>,
+
+    /// The heap at this time after the beginning: 12.5s, 500ms, 1m
+    ///
+    /// What happened later is left out, and so are processes that had ended by then.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"], value_parser = values::duration, help_heading = "Part")]
+    at: Option<Duration>,
+
+    /// Only what happens from this time on
+    ///
+    /// The live columns are then what was allocated since and is live at the end, or at --to; what was allocated and deallocated
+    /// is what was so in between.
+    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Part")]
+    from: Option<Duration>,
+
+    /// Only what happens before this time; without --from, since the beginning
+    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Part")]
+    to: Option<Duration>,
+
+    /// Only what these threads allocate and free: a thread's id, or a name that several may have
+    #[arg(long, value_name = "NAME|TID", help_heading = "Part")]
+    thread: Option<String>,
+
+    /// Write addresses instead of names
+    #[arg(long, help_heading = "Symbols")]
+    no_symbolize: bool,
+
+    /// Look for separate debug files, and for copies of binaries, here, too; repeatable
+    ///
+    /// A folder like /usr/lib/debug, which is always searched last, one that --save-binaries has filled, or one with
+    /// BUILD-ID/NAME in it. $HEAPTRACE_DEBUG_PATH and $PPROF_BINARY_PATH add more, with colons between.
+    #[arg(long, value_name = "DIR", help_heading = "Symbols")]
+    debug_dir: Vec<PathBuf>,
+
+    /// Look for the program's files below this folder instead of /
+    #[arg(long, value_name = "DIR", help_heading = "Symbols")]
+    sysroot: Option<PathBuf>,
+
+    /// Fetch debug files that are not there from the servers in $DEBUGINFOD_URLS
+    #[arg(long, help_heading = "Symbols")]
+    debuginfod: bool,
+
+    /// Errors only: no progress bar, no summary
+    #[arg(short, long, help_heading = "Display")]
+    quiet: bool,
+
+    /// Progress bar: auto means on a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when(), help_heading = "Display")]
+    progress: When,
+
+    /// Colours: auto means on a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when(), help_heading = "Display")]
+    color: When,
+}
+
+/// What `heaptrace run` takes where nothing is said.
+#[derive(Parser, Debug)]
+struct Defaults {
+    #[command(flatten)]
+    profile: ProfileArguments,
+}
+
+pub(super) fn resolve(
+    arguments: ConvertArguments,
+    debug_path: impl Iterator<Item = PathBuf>,
+) -> Result<ConvertOptions, Refusal> {
+    let usage = |text: &str| Refusal::Usage(format!("{text}\n"));
+    let span = match (arguments.at, arguments.from, arguments.to) {
+        (Some(at), ..) => Span::At(nanoseconds(at)),
+        (None, Some(from), Some(to)) if to <= from => return Err(usage("--to must be later than --from")),
+        (None, None, None) => Span::Whole,
+        (None, from, to) => Span::Window(nanoseconds(from.unwrap_or_default()), to.map(nanoseconds)),
+    };
+    let to_stdout = arguments.output.iter().any(|output| output == Path::new(STDOUT));
+    let stdout = match (to_stdout, arguments.format) {
+        (true, None) => return Err(usage("`-o -` has no name that says a format: choose one with --format")),
+        (true, format) => format,
+        (false, _) => None,
+    };
+    let defaults = Defaults::try_parse_from(["heaptrace"]).map_err(|error| usage(&error.to_string()))?;
+    let given = ProfileArguments { output: arguments.output, format: arguments.format, ..defaults.profile };
+    let given = ProfileArguments { debug_dir: arguments.debug_dir, sysroot: arguments.sysroot, ..given };
+    let mut profile = resolve_profile(given, debug_path);
+    profile.outputs.retain(|output| output != Path::new(STDOUT));
+    profile.symbolize = !arguments.no_symbolize;
+    profile.debuginfod = arguments.debuginfod;
+    profile.pprof_columns = arguments.pprof_columns;
+    profile.top = arguments.top.map(usize::from);
+    profile.verbosity = if arguments.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    profile.progress = arguments.progress;
+    profile.color = arguments.color;
+    let thread = arguments.thread.map(|thread| match thread.parse() {
+        Ok(id) => ThreadChoice::Id(id),
+        Err(_) => ThreadChoice::Name(thread),
+    });
+    Ok(ConvertOptions { trace: arguments.trace, span, thread, stdout, profile })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,187 @@
+//! `heaptrace convert`: a trace becomes profiles, as the run that wrote it would have made them, or one of a part of it.
+
+use super::conclude::{Destinations, conclude_trace};
+use super::tell;
+use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, Verbosity};
+use crate::export::{ExportOptions, Format, write};
+use crate::profile::Profile;
+use crate::replay::{Outcome, Replay, Wanted};
+use crate::trace::reader::Reader;
+use crate::tracer::limits;
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How zstd frames begin (RFC 8878, 3.1.1).
+const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
+
+/// Frames that need more than 2^this bytes of memory to be unpacked are refused; zstd's own limit.
+const LARGEST_WINDOW: u32 = 27;
+
+/// So many bytes are read at a time.
+const PIECE: usize = 1 << 18;
+
+/// After so many items, memory and progress are looked at.
+const LOOK: u64 = 1 << 16;
+
+/// With less memory than this left, in bytes, a trace is not read on.
+const LEAST_MEMORY: u64 = 48 << 20;
+
+/// Makes the profiles.
+///
+/// # Errors
+/// If the trace can't be read, has nothing of what was asked for, or an output can't be written.
+pub fn execute(options: &ConvertOptions) -> anyhow::Result<u8> {
+    let destinations = Destinations::prepare(&options.profile)?.without_verdict()?;
+    if options.stdout.is_some_and(Format::needs_verdict) {
+        bail!("this format holds the verdict of a check: use `heaptrace check`");
+    }
+    let mut wanted = Wanted {
+        span: options.span,
+        thread: options.thread.clone(),
+        profile_each: destinations.take_processes(),
+        ..Wanted::default()
+    };
+    let shown = || format!("can't convert {}", options.trace.display());
+    let mut outcome = read(options, &wanted).with_context(shown)?;
+    if !outcome.cut_short.is_empty() {
+        // Which events count for the profile is told behind them.
+        wanted.profile_seqs = std::mem::take(&mut outcome.cut_short);
+        drop(outcome);
+        outcome = read(options, &wanted).with_context(shown)?;
+    }
+    let Outcome { traced, names, .. } = outcome;
+    let concluded = conclude_trace(traced, names.unwrap_or_default(), &options.profile, &destinations);
+    if let Some(format) = options.stdout {
+        print(format, &concluded.profile, options).context("could not write to standard output")?;
+    }
+    let lost = concluded.files.iter().any(|file| file.result.is_err());
+    Ok(if lost { EXIT_OWN_FAILURE } else { 0 })
+}
+
+/// Reads the trace from its beginning to its end.
+fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
+    let file = File::open(&options.trace)?;
+    let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+    let progress = Progress::new(options, length);
+    let count = Arc::new(AtomicU64::new(0));
+    let mut input = BufReader::with_capacity(PIECE, Counting { input: file, count: Arc::clone(&count) });
+    let mut start = [0; ZSTD_MAGIC.len()];
+    let read = fill(&mut input, &mut start)?;
+    let start = start.get(..read).unwrap_or_default();
+    let packed = start == ZSTD_MAGIC;
+    let input = io::Cursor::new(start.to_vec()).chain(input);
+    let input: Box<dyn Read> = match packed {
+        false => Box::new(input),
+        true => {
+            let mut unpacked = zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(PIECE, input))?;
+            unpacked.window_log_max(LARGEST_WINDOW)?;
+            Box::new(unpacked)
+        }
+    };
+    let mut reader = Reader::new(BufReader::with_capacity(PIECE, input), packed);
+    let mut replay = Replay::new(wanted.clone());
+    let mut items = 0_u64;
+    while let Some(item) = reader.next_item()? {
+        replay.take(item);
+        items += 1;
+        if items.is_multiple_of(LOOK) {
+            progress.tick(count.load(Ordering::Relaxed));
+            if limits::is_memory_short() || limits::available_memory().is_some_and(|left| left < LEAST_MEMORY) {
+                bail!(
+                    "there is not enough memory for what is live in this trace at byte {}: convert it on a machine with more",
+                    reader.offset()
+                );
+            }
+        }
+    }
+    drop(progress);
+    if let Some(tear) = reader.tear() {
+        let unpacked = if packed { " of what was unpacked" } else { "" };
+        tell(&format!(
+            "{} ends in the middle, at byte {}{unpacked}: what came afterwards is not in the profile",
+            options.trace.display(),
+            tear.offset
+        ));
+    }
+    Ok(replay.finish(reader.gaps(), reader.tear().is_some())?)
+}
+
+/// Reads until the buffer is full or nothing more comes; how much came.
+fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match input.read(rest) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Writes the profile to standard output. A reader that has seen enough is no error.
+fn print(format: Format, profile: &Profile, options: &ConvertOptions) -> anyhow::Result<()> {
+    let defaults = ExportOptions::default();
+    let top = options.profile.top.unwrap_or(defaults.top);
+    let export = ExportOptions { pprof_columns: options.profile.pprof_columns, top, ..defaults };
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(format, profile, &export, &mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Counts what is read.
+#[derive(Debug)]
+struct Counting {
+    input: File,
+    count: Arc<AtomicU64>,
+}
+
+impl Read for Counting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.count.fetch_add(u64::try_from(read).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// The progress bar, which goes when it is dropped.
+#[derive(Debug)]
+struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// One over `length` bytes of file, if it is wanted.
+    fn new(options: &ConvertOptions, length: Option<u64>) -> Self {
+        let profile = &options.profile;
+        let wanted = profile.verbosity != Verbosity::Quiet && profile.progress.resolve(io::stderr().is_terminal());
+        let Some(length) = length.filter(|_| wanted) else { return Self(None) };
+        let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+        let name = options.trace.file_name().map(Path::new).unwrap_or(&options.trace).display().to_string();
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {eta}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(crate::export::escape::printable(&name));
+        Self(Some(bar))
+    }
+
+    fn tick(&self, read: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(read);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A trace read again: its events give the heaps, its definitions and ends the rest of what a run leaves. So a trace becomes the
+//! recordings of the run that wrote it, or those of a part of it.
+//!
+//! Kept are live blocks, sites and stacks, of processes that have ended what they left, packed; never the events.
+
+mod process;
+mod span;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use crate::addr::{FunctionId, ImageId};
+use crate::allocators::AllocatorTable;
+use crate::event::EventKind;
+use crate::session::{Archive, ArchivedRecording, Traced};
+use crate::trace::metadata::{End, Function, Module, Names, Process, Session};
+use crate::trace::reader::{Gaps, Item, Nodes, Told};
+use crate::trace::{TraceMode, process_of};
+use process::Replayed;
+use rustc_hash::FxHashMap;
+pub use span::Span;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use thiserror::Error;
+pub use thread::ThreadChoice;
+
+/// Why a trace gives no profile.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// No process is in it, or in that part of it.
+    #[error("{0}")]
+    Nothing(String),
+    /// No thread is the one that was asked for.
+    #[error("no thread of the trace is {wanted}; there are {there}")]
+    NoThread {
+        /// What was asked for.
+        wanted: String,
+        /// Names and ids of threads, in words.
+        there: String,
+    },
+}
+
+/// What is wanted of a trace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Which part.
+    pub span: Span,
+    /// Whose allocations and frees; None: those of all threads.
+    pub thread: Option<ThreadChoice>,
+    /// Whether each of several processes gets a profile of its own.
+    pub profile_each: bool,
+    /// Where the profile's events end before the stream does, by process (see [`End::profile_seq`]): what a first reading has found.
+    pub profile_seqs: FxHashMap<u64, u64>,
+}
+
+/// What was in a trace.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The recordings, as a session leaves them.
+    pub traced: Traced,
+    /// The names of addresses, if they are there.
+    pub names: Option<Names>,
+    /// For which processes the events do not all count, and it was not known ([`Wanted::profile_seqs`]): it has to be read again.
+    pub cut_short: FxHashMap<u64, u64>,
+}
+
+/// Takes a trace item by item.
+#[derive(Debug, Default)]
+pub struct Replay {
+    wanted: Wanted,
+    session: Option<Session>,
+    table: Arc<AllocatorTable>,
+    /// Those that have not ended.
+    processes: FxHashMap<u64, Replayed>,
+    /// Which process has this image.
+    images: FxHashMap<ImageId, u64>,
+    archive: Archive,
+    /// Those that have, by their numbers.
+    ended: BTreeMap<u64, ArchivedRecording>,
+    names: Option<Names>,
+    /// The time of the latest event, in nanoseconds.
+    latest_ns: u64,
+    threads: thread::Seen,
+    cut_short: FxHashMap<u64, u64>,
+}
+
+impl Replay {
+    /// One of a trace of which nothing was read yet.
+    pub fn new(wanted: Wanted) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// Takes what comes next.
+    pub fn take(&mut self, item: Item<'_>) {
+        match item {
+            Item::Event(told) => self.event(&told),
+            Item::Stacks(image, nodes) => self.stacks(image, nodes),
+            Item::Session(session) => {
+                if self.session.is_none() {
+                    self.session = Some(session.clone());
+                }
+            }
+            Item::Functions(functions) => self.functions(&functions),
+            Item::Process(process) => self.process(process),
+            Item::Module(module) => self.module(module),
+            Item::End(end) => self.end(*end),
+            Item::Names(names) => self.names = Some(names),
+        }
+    }
+
+    fn event(&mut self, told: &Told) {
+        let Told { process: koid, parent, event } = *told;
+        self.latest_ns = self.latest_ns.max(event.time_ns);
+        match event.kind {
+            EventKind::Began { image, .. } | EventKind::Exec { image } => {
+                self.images.insert(image, koid);
+            }
+            EventKind::Forked { image, .. } => {
+                self.images.insert(image, koid);
+                let copy = parent.and_then(|parent| self.processes.get_mut(&parent)).map(|parent| {
+                    parent.reach(event.time_ns, self.wanted.span);
+                    parent.fork(koid)
+                });
+                let mut copy = copy.unwrap_or_else(|| Replayed::new(koid));
+                if let Some(described) = self.processes.remove(&koid) {
+                    copy.describe_as(described);
+                }
+                self.processes.insert(koid, copy);
+            }
+            _ => {}
+        }
+        let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid));
+        let ends = self.wanted.profile_seqs.get(&koid).is_some_and(|end| event.seq >= *end);
+        if self.wanted.thread.is_some() {
+            self.threads.note(&event.kind);
+        }
+        process.take(&event, self.wanted.span, ends);
+    }
+
+    fn stacks(&mut self, image: ImageId, nodes: Nodes<'_>) {
+        if let Some(process) = self.images.get(&image).and_then(|koid| self.processes.get_mut(koid)) {
+            process.add_stacks(image, nodes);
+        }
+    }
+
+    fn functions(&mut self, functions: &[Function]) {
+        let names = functions.iter().map(|function| (FunctionId(function.id), function.name.as_str()));
+        self.table = Arc::new(AllocatorTable::of_names(names));
+    }
+
+    fn process(&mut self, described: Process) {
+        let koid = described.koid;
+        self.images.insert(ImageId(described.image), koid);
+        self.processes.entry(koid).or_insert_with(|| Replayed::new(koid)).describe(described);
+    }
+
+    fn module(&mut self, module: Module) {
+        if let Some(process) = self.processes.get_mut(&module.process) {
+            process.add_module(module);
+        }
+    }
+
+    /// A process has ended: what it leaves is packed. Its end is told once more when all have, with what was found out since.
+    fn end(&mut self, end: End) {
+        let koid = end.koid;
+        if let Some(seq) = end.profile_seq.filter(|_| !self.wanted.profile_seqs.contains_key(&koid)) {
+            self.cut_short.insert(koid, seq);
+        }
+        let Some(process) = self.processes.remove(&koid) else {
+            if let Some(ended) = self.ended.get_mut(&number_of(koid)) {
+                process::amend(ended.rest_mut(), end, self.wanted.span);
+            }
+            return;
+        };
+        self.images.retain(|_, of| *of != koid);
+        self.leave(process, Some(end));
+    }
+
+    /// Packs what a process leaves, if it lived in that part of the trace.
+    fn leave(&mut self, process: Replayed, end: Option<End>) {
+        let Some(session) = &self.session else { return };
+        let Some(mut recording) = process.into_recording(end, self.wanted.span, &self.table, session) else { return };
+        if let Some(thread) = &self.wanted.thread {
+            self.threads.keep_only(thread, &mut recording);
+        }
+        if !self.wanted.profile_each && recording.parent.is_some() {
+            recording.snapshot.sites.retain(|site| !site.inherited);
+        }
+        self.ended.insert(recording.number, self.archive.add(recording));
+    }
+
+    /// All was read; `gaps` says what of it is not there.
+    ///
+    /// # Errors
+    /// If nothing of what was asked for is in it.
+    pub fn finish(mut self, gaps: Gaps, torn: bool) -> Result<Outcome, ReplayError> {
+        let mut open: Vec<Replayed> = std::mem::take(&mut self.processes).into_values().collect();
+        open.sort_unstable_by_key(Replayed::number);
+        for process in open {
+            self.leave(process, None);
+        }
+        let seconds = Seconds(self.latest_ns);
+        let nothing = match self.wanted.span {
+            Span::Whole => "the trace holds no process".to_owned(),
+            Span::At(_) => format!("no process lived then: the trace ends after {seconds}"),
+            Span::Window(..) => format!("nothing was traced then: the trace ends after {seconds}"),
+        };
+        let Some((_, first)) = self.ended.pop_first() else { return Err(ReplayError::Nothing(nothing)) };
+        let Some(session) = self.session else { return Err(ReplayError::Nothing(nothing)) };
+        let first = self.archive.take(first);
+        let others = std::mem::take(&mut self.ended).into_values().collect();
+        let mut traced = Traced { first, others, archive: self.archive };
+        if let Some(thread) = &self.wanted.thread {
+            self.threads.check(thread)?;
+        }
+        let gaps = match traced.first.warnings.iter().any(|text| text.starts_with("the trace ")) {
+            // The run has said so itself.
+            true => Gaps { cut_off: 0, ..gaps },
+            false => gaps,
+        };
+        let notes = notes(&session, gaps, torn);
+        let span = self.wanted.span.in_words();
+        traced.first.warnings.extend(notes.into_iter().chain(span));
+        Ok(Outcome { traced, names: self.names, cut_short: self.cut_short })
+    }
+}
+
+/// What of the run is not in the trace, in words.
+fn notes(session: &Session, gaps: Gaps, torn: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if gaps.overwritten > 0 {
+        notes.push(format!(
+            "the first {} events were overwritten: blocks that were allocated then are not known, and their frees count as those of \
+             preexisting blocks",
+            gaps.overwritten
+        ));
+    }
+    if gaps.missing > 0 {
+        notes.push(format!("{} events are missing in the middle of the trace", gaps.missing));
+    }
+    if gaps.cut_off > 0 {
+        let why = match session.trace_mode {
+            TraceMode::Oneshot => "as the trace had reached its size (--trace-mode oneshot)",
+            TraceMode::Streaming | TraceMode::Circular => "as the trace could not be written any more",
+        };
+        notes.push(format!("the trace ends early: the last {} events are not in it, {why}", gaps.cut_off));
+    }
+    if gaps.unknown > 0 {
+        notes.push(format!(
+            "{} events are of kinds that this heaptrace does not know: heaptrace {} has written the trace",
+            gaps.unknown, session.heaptrace
+        ));
+    }
+    if torn {
+        notes.push("the trace ends in the middle: what came afterwards is not in here".to_owned());
+    }
+    notes
+}
+
+/// A time for people, of nanoseconds.
+#[derive(Clone, Copy)]
+struct Seconds(u64);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03} s", self.0 / 1_000_000_000, self.0 / 1_000_000 % 1000)
+    }
+}
+
+/// The order of a process among all.
+fn number_of(koid: u64) -> u64 {
+    u64::from(process_of(koid).number)
+}

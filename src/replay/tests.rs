@@ -1,0 +1,228 @@
+use super::*;
+use crate::addr::{Addr, ModuleId, ProcessId, StackId, TaskId};
+use crate::event::{Call, Definition, Event, EventSink, Preexisting, ProcessDefinition};
+use crate::figures::{Amount, Totals};
+use crate::heapmodel::{HeapModel, SiteStats};
+use crate::session::Recording;
+use crate::trace::reader::Reader;
+use crate::trace::recorder::Recorder;
+use crate::trace::testing::{Memory, recorder};
+use crate::unwinder::StackNode;
+use std::path::Path;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A process whose events are told, to a trace and to a model of its own.
+struct Told {
+    reader: Box<dyn EventSink>,
+    model: HeapModel,
+    seq: u64,
+}
+
+impl Told {
+    fn first(recorder: &Recorder) -> Self {
+        let id = ProcessId { pid: 10, number: 0 };
+        let model = HeapModel::default();
+        let mut told = Self { reader: recorder.reader(id), model, seq: 0 };
+        told.tell(
+            0,
+            EventKind::Began {
+                image: ImageId(0),
+                preexisting: Preexisting::None,
+                free_stacks: true,
+                sample_interval: 0,
+            },
+        );
+        told.reader.define(&Definition::Process(ProcessDefinition {
+            parent: None,
+            program: "made",
+            command: &[],
+            cwd: Path::new("/"),
+        }));
+        for id in 1..4 {
+            let node =
+                StackNode { parent: StackId(id - 1), word: 1 << 57 | (0x1000 + u64::from(id)), module: ModuleId::NONE };
+            told.reader.define(&Definition::Stack { id: StackId(id), node });
+        }
+        told
+    }
+
+    fn fork(&self, time_ns: u64) -> Self {
+        let id = ProcessId { pid: 11, number: 1 };
+        let reader = self.reader.fork(id).unwrap();
+        let mut told = Self { reader, model: self.model.clone(), seq: 0 };
+        let (parent, child) = (task(1), task(9));
+        told.tell(time_ns, EventKind::Forked { image: ImageId(1), parent, child, among_threads: false });
+        told
+    }
+
+    fn tell(&mut self, time_ns: u64, kind: EventKind) {
+        let event = Event { seq: self.seq, time_ns, kind };
+        self.seq += 1;
+        self.model.apply(&event);
+        self.reader.take(&event);
+    }
+
+    fn alloc(&mut self, time_ns: u64, serial: u32, addr: u64, size: u64) {
+        self.tell(time_ns, EventKind::Allocated { block: Addr(addr), size, by: call(serial, 2) });
+    }
+
+    fn free(&mut self, time_ns: u64, serial: u32, addr: u64) {
+        let by = call(serial, 3);
+        self.tell(time_ns, EventKind::Freed { block: Addr(addr), internal: false, given_size: None, by });
+    }
+}
+
+fn task(serial: u32) -> TaskId {
+    TaskId { tid: i32::try_from(serial).unwrap() + 100, serial }
+}
+
+fn call(serial: u32, stack: u32) -> Call {
+    let function = FunctionId(u16::try_from(stack).unwrap());
+    Call { function, task: task(serial), stack: StackId(stack), family: None, align: None }
+}
+
+fn replayed(memory: &Memory, first: usize, wanted: &Wanted) -> Result<Outcome, ReplayError> {
+    let bytes = memory.since_segment(first);
+    let mut reader = Reader::new(&bytes[..], false);
+    let mut replay = Replay::new(wanted.clone());
+    while let Some(item) = reader.next_item().unwrap() {
+        replay.take(item);
+    }
+    replay.finish(reader.gaps(), false)
+}
+
+fn part(memory: &Memory, span: Span) -> Recording {
+    replayed(memory, 0, &Wanted { span, ..Wanted::default() }).unwrap().traced.first
+}
+
+/// One block from the first second lives to the end, one is freed in the third; in between some come and go.
+fn two_threads(recorder: &Recorder) -> Told {
+    let mut told = Told::first(recorder);
+    told.alloc(SECOND, 1, 0x1000, 100);
+    told.alloc(SECOND, 1, 0x2000, 200);
+    told.alloc(2 * SECOND, 2, 0x3000, 400);
+    told.alloc(2 * SECOND, 2, 0x4000, 800);
+    told.free(3 * SECOND, 1, 0x2000);
+    told.free(3 * SECOND, 1, 0x4000);
+    told.alloc(4 * SECOND, 1, 0x5000, 1600);
+    recorder.flush();
+    told
+}
+
+#[test]
+fn the_whole_trace_gives_the_models_snapshot() {
+    let memory = Memory::default();
+    let told = two_threads(&recorder(&memory));
+    let recording = part(&memory, Span::Whole);
+    let expected = told.model.snapshot();
+    assert_eq!(recording.snapshot.sites, expected.sites);
+    assert_eq!((recording.snapshot.totals, recording.snapshot.timeline), (expected.totals, expected.timeline));
+    let stack = recording.snapshot.sites[0].key.stack;
+    let frames = recording.stacks.frames(stack);
+    assert_eq!(frames.iter().map(|frame| frame.addr.raw().0).collect::<Vec<_>>(), [0x1001, 0x1002]);
+    assert_eq!(recording.table.name(FunctionId(7)), "f7");
+    assert_eq!((recording.process.pid, recording.number), (10, 0));
+}
+
+#[test]
+fn at_a_moment_the_heap_is_as_it_was_then() {
+    let memory = Memory::default();
+    two_threads(&recorder(&memory));
+    for (at, live, allocations) in
+        [(0, 0, 0), (SECOND, 300, 2), (2 * SECOND, 1500, 4), (3 * SECOND, 500, 4), (9 * SECOND, 2100, 5)]
+    {
+        let totals = part(&memory, Span::At(at)).snapshot.totals;
+        assert_eq!((totals.live_bytes, totals.allocations), (live, allocations), "{at}");
+    }
+    assert!(
+        part(&memory, Span::At(2 * SECOND)).warnings.iter().any(|w| w == "this is the heap at 2.000 s of the trace")
+    );
+}
+
+#[test]
+fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
+    let memory = Memory::default();
+    two_threads(&recorder(&memory));
+    let recording = part(&memory, Span::Window(2 * SECOND, Some(3 * SECOND)));
+    let totals = recording.snapshot.totals;
+    assert_eq!((totals.live_blocks, totals.live_bytes), (1, 400), "allocated since, and live at the end");
+    assert_eq!((totals.allocations, totals.bytes_allocated), (2, 1200));
+    assert_eq!((totals.frees, totals.bytes_freed), (2, 1000));
+    let sum = |amount: fn(&SiteStats) -> Amount| {
+        recording.snapshot.sites.iter().map(amount).fold(Amount::default(), Amount::plus)
+    };
+    assert_eq!(sum(|site| site.allocated), Amount { objects: 2, bytes: 1200 });
+    assert_eq!(sum(|site| site.live), Amount { objects: 1, bytes: 400 });
+    assert_eq!(sum(|site| site.deallocated), Amount { objects: 2, bytes: 1000 }, "of blocks from before, too");
+    let rest = part(&memory, Span::Window(3 * SECOND + 1, None)).snapshot.totals;
+    assert_eq!((rest.allocations, rest.live_bytes, rest.frees), (1, 1600, 0));
+    let all = part(&memory, Span::Window(0, None)).snapshot;
+    assert_eq!(all.totals.live_bytes, 2100);
+    let nothing = part(&memory, Span::Window(3_500_000_000, Some(3_600_000_000))).snapshot;
+    assert_eq!((nothing.totals, nothing.sites.len()), (Totals::default(), 0));
+}
+
+#[test]
+fn one_threads_part_is_what_it_allocated_and_what_it_freed() {
+    let memory = Memory::default();
+    two_threads(&recorder(&memory));
+    let of = |thread| replayed(&memory, 0, &Wanted { thread: Some(thread), ..Wanted::default() });
+    let totals = of(ThreadChoice::Id(102)).unwrap().traced.first.snapshot.totals;
+    assert_eq!((totals.allocations, totals.bytes_allocated, totals.live_bytes), (2, 1200, 400));
+    assert_eq!((totals.frees, totals.bytes_freed), (0, 0), "the other one has freed its block");
+    let totals = of(ThreadChoice::Id(101)).unwrap().traced.first.snapshot.totals;
+    assert_eq!((totals.allocations, totals.frees, totals.bytes_freed), (3, 2, 1000));
+    let error = of(ThreadChoice::Name("worker".to_owned())).unwrap_err().to_string();
+    assert_eq!(error, "no thread of the trace is called `worker`; there are ? (101), ? (102)");
+}
+
+#[test]
+fn a_forked_child_begins_with_its_parents_blocks() {
+    let memory = Memory::default();
+    let recorder = recorder(&memory);
+    let mut parent = two_threads(&recorder);
+    let mut child = parent.fork(5 * SECOND);
+    child.free(6 * SECOND, 9, 0x1000);
+    child.alloc(6 * SECOND, 9, 0x9000, 7);
+    parent.free(7 * SECOND, 1, 0x5000);
+    recorder.flush();
+    let wanted = Wanted { profile_each: true, ..Wanted::default() };
+    let mut traced = replayed(&memory, 0, &wanted).unwrap().traced;
+    assert_eq!(traced.first.snapshot.sites, parent.model.snapshot().sites);
+    let other = traced.archive.take(traced.others.pop().unwrap());
+    assert_eq!(other.snapshot.totals, child.model.snapshot().totals);
+    assert_eq!(other.origin.inherited_bytes, 2100);
+    assert_eq!(other.origin.inherited, Amount { objects: 2, bytes: 2000 });
+    assert_eq!((other.number, other.process.pid), (1, 11));
+    // within a window, the parent's blocks of the window are inherited only
+    let wanted = Wanted { span: Span::Window(4 * SECOND, None), profile_each: true, ..Wanted::default() };
+    let mut traced = replayed(&memory, 0, &wanted).unwrap().traced;
+    let other = traced.archive.take(traced.others.pop().unwrap());
+    assert_eq!((other.snapshot.totals.allocations, other.origin.inherited_bytes), (1, 1600));
+    assert_eq!(other.origin.inherited, Amount { objects: 1, bytes: 1600 });
+}
+
+#[test]
+fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
+    let memory = Memory { segment: Some(3000), ..Memory::default() };
+    let recorder = recorder(&memory);
+    let mut told = Told::first(&recorder);
+    for n in 0..500 {
+        told.alloc(n * SECOND, 1, 0x10_0000 + n * 64, 1 << (n % 7));
+    }
+    let last = memory.segments() - 1;
+    for n in 0..500 {
+        told.free((500 + n) * SECOND, 1, 0x10_0000 + n * 64);
+    }
+    recorder.flush();
+    let recording = replayed(&memory, last, &Wanted::default()).unwrap().traced.first;
+    let totals = recording.snapshot.totals;
+    assert!(totals.allocations > 0 && totals.allocations < 100, "{totals:?}");
+    assert_eq!(totals.frees, totals.allocations);
+    assert_eq!((totals.live_blocks, totals.preexisting_frees), (0, 500 - totals.frees));
+    let gone = 501 - totals.allocations;
+    let warning = format!("the first {gone} events were overwritten: ");
+    assert!(recording.warnings.iter().any(|text| text.starts_with(&warning)), "{:?}", recording.warnings);
+    assert!(recording.snapshot.errors.is_empty());
+}

@@ -1,0 +1,102 @@
+//! The allocations and frees of some threads only.
+
+use super::ReplayError;
+use crate::event::EventKind;
+use crate::figures::{Amount, Histograms, Totals};
+use crate::heapmodel::SiteStats;
+use crate::session::Recording;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+
+/// So many threads are named where the one that was asked for is not there.
+const NAMED: usize = 12;
+
+/// Which threads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ThreadChoice {
+    /// Those with this id.
+    Id(i32),
+    /// Those with this name.
+    Name(String),
+}
+
+/// The threads that a trace tells of.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Thread ids by serial numbers.
+    ids: FxHashMap<u32, i32>,
+    there: BTreeSet<String>,
+    found: bool,
+}
+
+impl Seen {
+    /// Notes who has called.
+    pub(super) fn note(&mut self, kind: &EventKind) {
+        let (EventKind::Allocated { by, .. }
+        | EventKind::AllocatedUnseen { by, .. }
+        | EventKind::Freed { by, .. }
+        | EventKind::ReallocBegan { by, .. }) = kind
+        else {
+            return;
+        };
+        self.ids.insert(by.task.serial, by.task.tid);
+    }
+
+    /// Leaves in a recording what those threads have done.
+    pub(super) fn keep_only(&mut self, choice: &ThreadChoice, recording: &mut Recording) {
+        let Self { ids, there, found } = self;
+        let names = &recording.thread_names;
+        let is_chosen = |serial: u32| match choice {
+            ThreadChoice::Id(id) => ids.get(&serial) == Some(id),
+            ThreadChoice::Name(name) => names.get(&serial) == Some(name),
+        };
+        let snapshot = &mut recording.snapshot;
+        for site in &snapshot.sites {
+            if there.len() < NAMED
+                && let Some(id) = ids.get(&site.key.task)
+            {
+                there.insert(format!("{} ({id})", names.get(&site.key.task).map_or("?", String::as_str)));
+            }
+        }
+        snapshot.sites.retain(|site| is_chosen(site.key.task));
+        snapshot.errors.retain(|error| is_chosen(error.task));
+        *found |= !snapshot.sites.is_empty();
+        snapshot.totals = totals(&snapshot.sites);
+        // They are of all threads together.
+        snapshot.timeline.clear();
+        snapshot.histograms = Histograms::default();
+    }
+
+    /// Whether one of them was there.
+    pub(super) fn check(&self, choice: &ThreadChoice) -> Result<(), ReplayError> {
+        if self.found {
+            return Ok(());
+        }
+        let wanted = match choice {
+            ThreadChoice::Id(id) => format!("number {id}"),
+            ThreadChoice::Name(name) => format!("called `{name}`"),
+        };
+        let there: Vec<&str> = self.there.iter().map(String::as_str).collect();
+        let there = if there.is_empty() { "none that allocates".to_owned() } else { there.join(", ") };
+        Err(ReplayError::NoThread { wanted, there })
+    }
+}
+
+/// The sums over these sites: what their threads have allocated, and what they have freed, whoever had allocated it.
+fn totals(sites: &[SiteStats]) -> Totals {
+    let sum = |amount: fn(&SiteStats) -> Amount| sites.iter().map(amount).fold(Amount::default(), Amount::plus);
+    let (allocated, freed) = (sum(|site| site.allocated), sum(|site| site.deallocated));
+    let (live, peak) = (sum(|site| site.live), sum(|site| site.at_peak));
+    Totals {
+        allocations: allocated.objects,
+        bytes_allocated: allocated.bytes,
+        frees: freed.objects,
+        bytes_freed: freed.bytes,
+        live_blocks: live.objects,
+        live_bytes: live.bytes,
+        peak_blocks: peak.objects,
+        peak_bytes: peak.bytes,
+        temporary: sites.iter().map(|site| site.temporary).sum(),
+        ..Totals::default()
+    }
+}
