@@ -81,6 +81,8 @@ pub struct SnapshotQuestion {
     pub pprof_columns: String,
     /// Only blocks that were allocated since this mark.
     pub since: Option<String>,
+    /// What was live at this mark, instead of now.
+    pub until: Option<String>,
     /// What the blocks hold, too, so many bytes at most.
     pub contents: Option<u64>,
 }

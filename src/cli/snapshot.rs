@@ -21,6 +21,8 @@ pub struct SnapshotOptions {
     pub pprof_columns: PprofColumns,
     /// Only what was allocated since this mark.
     pub since: Option<String>,
+    /// What was live at this mark.
+    pub until: Option<String>,
     /// The folder for what blocks hold.
     pub contents: Option<PathBuf>,
     /// How much that may be, in bytes.
@@ -74,9 +76,13 @@ pub(super) struct SnapshotArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns())]
     pprof_columns: PprofColumns,
 
-    /// Only blocks that were allocated since this mark (`heaptrace ctl PID mark NAME`) and are live now
+    /// Only blocks that were allocated since this mark (`heaptrace ctl PID mark NAME`) and are live now, or at --until
     #[arg(long, value_name = "MARK")]
     since: Option<String>,
+
+    /// What was live when this mark was set, instead of now; of the newest four marks
+    #[arg(long, value_name = "MARK", conflicts_with = "contents")]
+    until: Option<String>,
 
     /// Write what the blocks hold, too: a file for each block in a new folder, named after its address, and index.tsv
     ///
@@ -111,6 +117,7 @@ pub(super) fn resolve(arguments: SnapshotArguments) -> Result<SnapshotOptions, R
         format: arguments.format,
         pprof_columns: arguments.pprof_columns,
         since: arguments.since,
+        until: arguments.until,
         contents: arguments.contents,
         contents_limit: arguments.contents_limit,
         quiet: arguments.quiet,

@@ -29,12 +29,12 @@ pub(super) struct Snapshots<'a> {
 
 impl Snapshots<'_> {
     /// A view of what was found out of process `pid` so far. The process runs on: its tracer is kept for microseconds. `with_blocks`: with
-    /// the single blocks.
+    /// the single blocks. `at`: as it was at this mark.
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub(super) fn view(&self, pid: i32, with_blocks: bool) -> Result<Interim, String> {
-        let wish = Wish::View { blocks: with_blocks };
+    pub(super) fn view(&self, pid: i32, with_blocks: bool, at: Option<MarkName>) -> Result<Interim, String> {
+        let wish = Wish::View { blocks: with_blocks, at };
         match self.requests.ask(self.control, pid, wish).ok_or("tracing has just ended")?? {
             Answer::Viewed(interim) => Ok(*interim),
             other => Err(format!("internal error: a view was wanted, and the answer is {other:?}")),
@@ -51,7 +51,7 @@ impl Snapshots<'_> {
         since: Option<MarkName>,
         known: &mut KnownNames,
     ) -> Result<Profile, String> {
-        self.name(self.view(pid, since.is_some())?, since, known)
+        self.name(self.view(pid, since.is_some(), None)?, since, known)
     }
 
     /// The same of a view that was taken.

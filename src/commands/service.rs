@@ -124,7 +124,7 @@ impl Answerer {
         if let (Ok(()), Some(blocks), Ok(Request { pid, .. })) = (&sent, blocks, &question) {
             asker.wait_at_most(PATIENCE_FOR_CONTENTS);
             let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
-            let now = || snapshots.view(*pid, true).ok().map(Interim::into_heap);
+            let now = || snapshots.view(*pid, true, None).ok().map(Interim::into_heap);
             sent = blocks.send(&mut asker, now).map_err(ProtocolError::from);
         }
         if let Err(error) = sent {
@@ -138,13 +138,14 @@ impl Answerer {
             return Err(format!("a snapshot is written as {} files at most", ctl::MOST_FILES));
         }
         let since = question.since.as_deref().map(mark_name).transpose()?;
+        let until = question.until.as_deref().map(mark_name).transpose()?;
         let formats: Vec<Format> = question
             .formats
             .iter()
             .map(|name| Format::from_name(name).map_err(|error| format!("the tracer's heaptrace: {error}")))
             .collect::<Result<_, _>>()?;
         let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
-        let mut interim = snapshots.view(pid, since.is_some() || question.contents.is_some())?;
+        let mut interim = snapshots.view(pid, since.is_some() || question.contents.is_some(), until)?;
         let mut contents = None;
         let mut stacks = StackTable::new();
         if let Some(limit) = question.contents {
@@ -187,7 +188,7 @@ impl Answerer {
             Command::Detach => Wish::Detach,
             Command::Mark { name } => Wish::Mark(mark_name(name)?),
             // See `Self::serve`.
-            Command::Snapshot(_) => Wish::View { blocks: false },
+            Command::Snapshot(_) => Wish::View { blocks: false, at: None },
         };
         let answer = self.requests.ask(&self.control, request.pid, wish).ok_or("tracing has just ended")??;
         match (answer, &request.command) {

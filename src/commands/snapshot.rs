@@ -42,6 +42,7 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
         formats: formats.iter().map(|format| format.name().to_owned()).collect(),
         pprof_columns: options.pprof_columns.name().to_owned(),
         since: options.since.clone(),
+        until: options.until.clone(),
         contents: folder.as_ref().map(|_| options.contents_limit),
     };
     let look = Look { top: None, color: false, width: 0 };

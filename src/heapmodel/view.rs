@@ -16,7 +16,7 @@ use crate::sampling::weight;
 use rustc_hash::FxHashMap;
 
 /// See the module's head.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HeapView {
     sites: Sites,
     /// If it was asked for.

@@ -4,11 +4,13 @@ use super::aftermath::{Aftermath, BreakOff};
 use super::interim::Interim;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
+use super::observer::MOST_MARKED;
 use super::process::Process;
 use super::recording::Recording;
 use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
-use crate::heapmodel::{SiteStats, Snapshot};
+use crate::event::MarkName;
+use crate::heapmodel::{HeapView, SiteStats, Snapshot};
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
 use crate::sampling::weight;
@@ -24,6 +26,22 @@ impl Process {
     pub(super) fn interim(&mut self, with_blocks: bool) -> Interim {
         self.settle();
         let heap = self.observer.view(with_blocks);
+        self.interim_of(heap)
+    }
+
+    /// The same of the moment when a mark was set; with the single blocks. An error is a sentence for people.
+    pub(super) fn interim_at(&mut self, mark: &MarkName) -> Result<Interim, String> {
+        let refused = || {
+            format!(
+                "the heap at the mark `{mark}` is not kept: it is for the newest {MOST_MARKED} marks of a program, and no mark of \
+                 this name is among them"
+            )
+        };
+        let heap = self.observer.marked(mark).ok_or_else(refused)?.clone();
+        Ok(self.interim_of(heap))
+    }
+
+    fn interim_of(&mut self, heap: HeapView) -> Interim {
         let (stacks, modules) = self.space.share_records();
         self.note_cpu_time();
         self.cost.wall_ns = self.lived_ns();

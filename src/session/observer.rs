@@ -7,7 +7,7 @@ use super::engine::{EngineReply, EngineReport, EntryContext};
 use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Kind};
 use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
-use crate::event::{Definition, Event, EventKind, EventSink, Missed, Preexisting, TICK_NS};
+use crate::event::{Definition, Event, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::{HeapModel, HeapView};
 use crate::progress::Progress;
 use crate::sampling::Sampler;
@@ -51,6 +51,9 @@ impl Shared {
     }
 }
 
+/// So many marks have their heaps kept: what has changed since takes memory, in each of them.
+pub(super) const MOST_MARKED: usize = 4;
+
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Observer {
@@ -68,6 +71,8 @@ pub(super) struct Observer {
     shown_bytes: u64,
     /// The same of the bytes that it has allocated.
     shown_allocated: u64,
+    /// The heap at the newest marks of this image, the oldest first.
+    marked: Vec<(MarkName, HeapView)>,
     pause: Pause,
 }
 
@@ -141,6 +146,7 @@ impl Observer {
             inherited_bytes: 0,
             shown_bytes: 0,
             shown_allocated: 0,
+            marked: Vec::new(),
             pause: Pause::default(),
         };
         #[cfg(debug_assertions)]
@@ -175,6 +181,7 @@ impl Observer {
             inherited_bytes: self.model().live_bytes(),
             shown_bytes: 0,
             shown_allocated: 0,
+            marked: Vec::new(),
             pause: Pause { since: self.pause.since.map(|_| Instant::now()), before: Duration::ZERO },
         };
         #[cfg(debug_assertions)]
@@ -191,6 +198,7 @@ impl Observer {
     pub(super) fn exec(&mut self) {
         self.calls = Calls::new();
         self.inherited_bytes = 0;
+        self.marked.clear();
         (self.stream.told_nodes, self.stream.told_modules) = (0, 0);
         let image = self.shared.next_image();
         self.stream.image = image;
@@ -389,6 +397,21 @@ impl Observer {
             }
             _ => false,
         }
+    }
+
+    /// Sets a mark, and keeps the heap of this moment.
+    pub(super) fn mark(&mut self, name: MarkName) {
+        self.tell(EventKind::Mark(name));
+        if self.marked.len() >= MOST_MARKED {
+            self.marked.remove(0);
+        }
+        let view = self.view(true);
+        self.marked.push((name, view));
+    }
+
+    /// The heap at the latest mark of this name, if it is one of the newest.
+    pub(super) fn marked(&self, name: &MarkName) -> Option<&HeapView> {
+        self.marked.iter().rev().find(|(known, _)| known == name).map(|(_, view)| view)
     }
 
     /// The same at this moment, to be kept.

@@ -3,7 +3,6 @@
 use super::Session;
 use super::error::SessionError;
 use super::requests::{ANY, Answer, Request, Wish};
-use crate::event::EventKind;
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
 
@@ -72,7 +71,7 @@ impl Session {
         {
             for process in self.processes.iter_mut() {
                 process.settle();
-                process.tell(EventKind::Mark(name));
+                process.observer.mark(name);
             }
             let _ = request.reply.send(Ok(Answer::Marked));
             return;
@@ -85,7 +84,10 @@ impl Session {
                     Ok(Answer::Detaching)
                 }
                 Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
-                Wish::View { blocks } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
+                Wish::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
+                Wish::View { at: Some(mark), .. } => {
+                    process.interim_at(&mark).map(|interim| Answer::Viewed(Box::new(interim)))
+                }
                 Wish::Mark(_) => Ok(Answer::Marked),
                 Wish::Pause(pause) => {
                     self.common.control.request_pause(pause);

@@ -40,6 +40,8 @@ pub enum Wish {
     View {
         /// Whether single blocks are wanted.
         blocks: bool,
+        /// As it was at this mark, instead of now.
+        at: Option<MarkName>,
     },
     /// To set a mark in the streams of all processes.
     Mark(MarkName),

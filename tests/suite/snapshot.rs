@@ -155,6 +155,12 @@ fn a_snapshot_since_a_mark_holds_what_came_after_it_and_stayed() {
         assert_eq!(report.site_sum(&["take"], "/live/objects"), live, "{options:?}");
         assert_eq!(report.site_sum(&["take"], "/live/bytes"), live * 100);
     }
+    for (options, live) in [(&["--until", "hot"][..], 15), (&["--since", "warm", "--until", "hot"], 5)] {
+        let report = snapshot(&program, pid, options);
+        assert_eq!(report.site_sum(&["take"], "/live/objects"), live, "{options:?}");
+    }
+    let asked = ask(&["snapshot", &pid.to_string(), "--until", "dawn", "-o", "-", "--format", "txt"]);
+    assert!(stderr(&asked).contains("the heap at the mark `dawn` is not kept"), "{}", stderr(&asked));
     let asked = ask(&["ctl", &pid.to_string(), "mark", &"x".repeat(48)]);
     assert!(stderr(&asked).contains("1 to 47 bytes"), "{}", stderr(&asked));
     drop(running.wait());
@@ -231,4 +237,34 @@ fn contents_of_a_busy_program_are_marked_where_blocks_went() {
         blocks += 1;
     }
     assert_eq!(blocks, report.total("live_blocks"), "all blocks of the same moment");
+}
+
+/// Under -f a child is asked for alone; under attach, the snapshot says what live means there.
+#[test]
+fn a_child_is_asked_for_alone_and_an_attached_process_as_such() {
+    let program = Program::fixture("fork_child");
+    let mut running = program.start_traced(&["-f"]);
+    let child: i32 = running.value("child").parse().unwrap();
+    let report = snapshot(&program, child, &[]);
+    assert_eq!(report.number("/pid"), u64::try_from(child).unwrap());
+    assert_eq!(report.site_sum(&["parent_allocate"], "/live/objects"), 100, "inherited blocks are live");
+    assert_eq!(report.site_sum(&["parent_allocate"], "/allocated/objects"), 0);
+    running.send("go on");
+    drop(running.wait());
+
+    let (program, _) = fixture(&["marks"]);
+    let mut victim = program.start();
+    let pid: i32 = victim.value("ready").parse().unwrap();
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    step(&mut victim, "take 3");
+    let report = snapshot(&program, pid, &[]);
+    assert_eq!(report.site_sum(&["take"], "/live/objects"), 3);
+    let text = ask(&["snapshot", &pid.to_string(), "-o", "-", "--format", "txt"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("allocated since attach"), "{text}");
+    attached.signal(nix::sys::signal::Signal::SIGINT);
+    assert_eq!(tracer.collect(attached.wait()).ended.code(), 0);
+    drop(victim.wait());
 }
