@@ -42,6 +42,7 @@ mod suite {
     mod check;
     mod containers;
     mod control;
+    mod convert;
     mod counts;
     mod death;
     mod debuginfod;

@@ -20,6 +20,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// What is said where the run has looked for leaks.
+const LEAKS_NOT_THERE: &str = "the run has looked for leaks: what it found is not in the trace";
+
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Replayed {
@@ -351,6 +354,8 @@ impl Replayed {
             Some(described) => (described.program, described.command),
             None => (end.program, end.command),
         };
+        let mut warnings = end.warnings;
+        warnings.extend(end.leak_scan.then(|| LEAKS_NOT_THERE.to_owned()));
         let modules = if is_last && !end.modules.is_empty() { end.modules } else { modules };
         let origin = if has_ended && span == Span::Whole { end.origin } else { origin };
         let mut recording = Recording {
@@ -391,7 +396,7 @@ impl Replayed {
             anomalies,
             children: end.children,
             images: end.images,
-            warnings: end.warnings,
+            warnings,
             leaks: LeakScan::NotWanted,
             blind_spots: end.blind_spots,
             unknown_functions: end.unknown_functions,
@@ -410,6 +415,7 @@ impl Replayed {
 /// Takes what a later telling of the same end has that the one before had not.
 pub(super) fn amend(recording: &mut Recording, end: End, span: Span) {
     recording.warnings = end.warnings;
+    recording.warnings.extend(end.leak_scan.then(|| LEAKS_NOT_THERE.to_owned()));
     if span == Span::Whole {
         recording.process.exit = end.exit;
         recording.cost = end.cost;
