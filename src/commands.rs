@@ -18,6 +18,7 @@ pub mod report;
 pub mod run;
 pub mod saved;
 mod saver;
+pub mod series;
 pub mod service;
 pub mod settings;
 mod slowdown;

@@ -75,6 +75,7 @@ mod suite {
     mod resident;
     mod sampling;
     mod saved;
+    mod series;
     mod signals;
     mod snapshot;
     mod stacks;
