@@ -17,7 +17,7 @@ mod tests;
 mod trace;
 mod values;
 
-use crate::export::output::{DEFAULT_OF_SERIES, DEFAULT_OUTPUT};
+use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns, Value};
 use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
@@ -173,8 +173,6 @@ pub struct ProfileOptions {
     pub debuginfod: bool,
     /// Where to copy the program's files to, for later symbolization.
     pub save_binaries: Option<PathBuf>,
-    /// When parts of a series are written.
-    pub series: SeriesOptions,
     /// A shell command for each finished file.
     pub on_profile: Option<OsString>,
     /// Which columns a pprof file gets.
@@ -191,24 +189,6 @@ pub struct ProfileOptions {
     pub progress: When,
     /// Whether to colour what goes to stderr.
     pub color: When,
-}
-
-/// When the parts of a profile series are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SeriesOptions {
-    /// After this time, again and again; never zero.
-    pub every: Option<Duration>,
-    /// After so many allocations, about; never zero.
-    pub every_allocations: Option<u64>,
-    /// The least time between two parts.
-    pub min_interval: Duration,
-}
-
-impl SeriesOptions {
-    /// Whether there is a series.
-    pub const fn is_wanted(&self) -> bool {
-        self.every.is_some() || self.every_allocations.is_some()
-    }
 }
 
 /// How allocator calls are intercepted.
@@ -355,20 +335,14 @@ fn resolve_attach(
 
 fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item = PathBuf>) -> ProfileOptions {
     let mut outputs = arguments.output;
-    let series = SeriesOptions {
-        every: arguments.profile_every,
-        every_allocations: arguments.profile_every_allocs,
-        min_interval: arguments.min_interval.unwrap_or_default(),
-    };
     if outputs.is_empty() {
-        let default = if series.is_wanted() { DEFAULT_OF_SERIES } else { DEFAULT_OUTPUT };
         outputs.push(
             arguments
                 .format
                 .map_or_else(
-                    || default.to_owned(),
+                    || DEFAULT_OUTPUT.to_owned(),
                     // A name that says what is in the file.
-                    |format| default.replace(Format::PprofGz.name(), format.name()),
+                    |format| DEFAULT_OUTPUT.replace(Format::PprofGz.name(), format.name()),
                 )
                 .into(),
         );
@@ -398,7 +372,6 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         sysroot: arguments.sysroot,
         debuginfod: arguments.debuginfod,
         save_binaries: arguments.save_binaries,
-        series,
         on_profile: arguments.on_profile,
         pprof_columns: arguments.pprof_columns,
         value: arguments.value,

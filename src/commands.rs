@@ -18,7 +18,6 @@ pub mod report;
 pub mod run;
 pub mod saved;
 mod saver;
-pub mod series;
 pub mod service;
 pub mod settings;
 mod slowdown;

@@ -240,13 +240,11 @@ pub struct ExportOptions {
     pub value: Option<Value>,
     /// Whether no further part of the same session will follow.
     pub last: bool,
-    /// For a part of a series, its period: nanoseconds since tracing began.
-    pub period_ns: Option<(u64, u64)>,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { pprof_columns: PprofColumns::All, top: 20, title: None, value: None, last: true, period_ns: None }
+        Self { pprof_columns: PprofColumns::All, top: 20, title: None, value: None, last: true }
     }
 }
 

@@ -11,7 +11,6 @@ mod booking;
 mod estimate;
 mod ignored;
 mod marks;
-mod part;
 mod recent;
 mod sites;
 mod timeline;
@@ -26,7 +25,6 @@ use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
 pub use marks::Mark;
 use marks::Marks;
-pub use part::Sums;
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -342,9 +340,9 @@ impl HeapModel {
         self.totals.live_bytes
     }
 
-    /// What was allocated so far; of sampled blocks, the recorded ones with the bytes that they stand for. Cheap.
-    pub fn allocated(&self) -> Amount {
-        Amount { objects: self.totals.allocations, bytes: self.totals.bytes_allocated }
+    /// The bytes that were allocated so far. Cheap.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.totals.bytes_allocated
     }
 
     /// The sums so far. Cheap, unless blocks are sampled: then all sites are looked at.

@@ -1,7 +1,6 @@
 //! How far a session is: counters that the tracer thread writes and the progress line reads, without a lock between. (The list of
 //! processes, which rarely changes, has one.)
 
-use crate::figures::Amount;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +11,6 @@ use std::time::{Duration, Instant};
 pub struct Progress {
     began: Instant,
     events: AtomicU64,
-    allocations: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     stops: AtomicU64,
@@ -29,7 +27,6 @@ impl Default for Progress {
         Self {
             began: Instant::now(),
             events: AtomicU64::new(0),
-            allocations: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
             stops: AtomicU64::new(0),
@@ -50,8 +47,6 @@ pub struct Reading {
     pub elapsed: Duration,
     /// Heap events recorded.
     pub events: u64,
-    /// Blocks allocated so far, if they are counted.
-    pub allocations: u64,
     /// Bytes live now.
     pub live_bytes: u64,
     /// The most bytes that were ever live at one moment.
@@ -116,19 +111,17 @@ impl Progress {
         self.peak_bytes.fetch_max(all, Ordering::Relaxed);
     }
 
-    /// Makes the tracer thread count what is allocated, too.
+    /// Makes the tracer thread count allocated bytes, too.
     pub fn count_allocated(&self) {
         self.counts_allocated.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that one process has allocated `all` so far, of which `shown` is counted already; if that is wanted.
-    pub fn allocated(&self, shown: &mut Amount, all: Amount) {
+    /// Notes that one process has allocated `all` bytes so far, of which `shown` are counted already; if they are wanted.
+    pub fn allocated(&self, shown: &mut u64, all: u64) {
         if self.counts_allocated.load(Ordering::Relaxed) {
             // An exec begins anew.
             let before = std::mem::replace(shown, all);
-            let since = |all: u64, before: u64| all.checked_sub(before).unwrap_or(all);
-            self.allocations.fetch_add(since(all.objects, before.objects), Ordering::Relaxed);
-            self.allocated_bytes.fetch_add(since(all.bytes, before.bytes), Ordering::Relaxed);
+            self.allocated_bytes.fetch_add(all.checked_sub(before).unwrap_or(all), Ordering::Relaxed);
         }
     }
 
@@ -137,7 +130,6 @@ impl Progress {
         Reading {
             elapsed: self.began.elapsed(),
             events: self.events.load(Ordering::Relaxed),
-            allocations: self.allocations.load(Ordering::Relaxed),
             live_bytes: self.live_bytes.load(Ordering::Relaxed),
             peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
             allocated_bytes: self.allocated_bytes.load(Ordering::Relaxed),

@@ -75,7 +75,6 @@ mod suite {
     mod resident;
     mod sampling;
     mod saved;
-    mod series;
     mod signals;
     mod snapshot;
     mod stacks;

@@ -134,25 +134,9 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     pub(super) format: Option<Format>,
 
-    /// Write a profile of each period of this length, too: 30s, 5m, 1h
-    ///
-    /// Each part goes to the files whose names have an %i, which stands for its number; files without get the whole. In a part, live
-    /// and peak are those of the moment, allocated and freed only what happened in its period. The last part is written at the end.
-    /// The default name is heaptrace.%n.%p.%i.pb.gz.
-    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "follow_forks", help_heading = "Series")]
-    pub(super) profile_every: Option<Duration>,
-
-    /// The same each time the program has allocated about so many blocks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "follow_forks", help_heading = "Series")]
-    pub(super) profile_every_allocs: Option<u64>,
-
-    /// Least time between two parts
-    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Series")]
-    pub(super) min_interval: Option<Duration>,
-
     /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
     ///
-    /// For parts of a series it runs while tracing goes on, for all others when it has ended; its output goes to stderr. If it fails heaptrace says so, and
+    /// It runs when tracing has ended and the file is written; its output goes to stderr. If it fails heaptrace says so, and
     /// exits with 125 if the program gave 0.
     #[arg(long, value_name = "CMD", help_heading = "Output")]
     pub(super) on_profile: Option<OsString>,

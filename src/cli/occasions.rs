@@ -19,7 +19,7 @@ pub struct Occasions {
     pub when: Vec<Condition>,
     /// The files of each, patterns not yet filled in; never empty.
     pub outputs: Vec<PathBuf>,
-    /// How many of the newest snapshots are kept, besides the largest, and of the parts of a series; at least 1.
+    /// How many of the newest are kept, besides the largest; at least 1.
     pub keep: Option<usize>,
     /// The signal to heaptrace that sets a mark.
     pub mark_on_signal: Option<UserSignal>,
@@ -56,7 +56,7 @@ pub(super) struct OccasionArguments {
     #[arg(long, value_name = "FILE", help_heading = "Snapshots")]
     snapshot_output: Vec<PathBuf>,
 
-    /// Keep only the newest N of these snapshots, and the one with the most live bytes; of a series, the newest N parts
+    /// Keep only the newest N of these snapshots, and the one with the most live bytes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Snapshots")]
     keep: Option<u16>,
 

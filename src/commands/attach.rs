@@ -69,8 +69,8 @@ fn trace(
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(shows_progress);
     let tick = || line.tick(progress.read());
-    let schedule = Schedule::of(profile).with_series(destinations.series());
-    let traced = supervise(Target::Attach { pid }, settings, schedule, Signals::ForUs, profile, &progress, tick);
+    let traced =
+        supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, profile, &progress, tick);
     drop(line);
     // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
     let late = control::pending_signals().into_iter().any(control::is_request_to_end);

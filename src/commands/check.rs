@@ -29,9 +29,6 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     if profile.sample_interval > 0 {
         bail!("check needs every block: without --sample-interval");
     }
-    if profile.series.is_wanted() {
-        bail!("check judges the whole run: without --profile-every and --profile-every-allocs");
-    }
     if profile.duration.is_some() {
         bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");
     }
@@ -45,7 +42,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     Arc::make_mut(&mut settings.table).watch_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
     destinations.begin_trace(&mut settings, false)?;
-    let Some(mut traced) = run::trace(&options.run, settings, options.timeout, None)? else {
+    let Some(mut traced) = run::trace(&options.run, settings, options.timeout)? else {
         return Ok(EXIT_OWN_FAILURE);
     };
     let (pid, lives_on) = (traced.first.process.pid, traced.first.detached && traced.first.process.exit.is_none());

@@ -4,7 +4,6 @@ use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError};
-use super::series::Series;
 use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
 use crate::check::CheckRules;
@@ -37,8 +36,6 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
-    /// Whether a part of a series could not be written or passed on.
-    pub series_failed: bool,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
     /// Whether the trace is not what was asked for.
@@ -51,7 +48,6 @@ pub struct Concluded {
 #[derive(Debug)]
 pub struct Destinations {
     outputs: Outputs,
-    series: Option<Arc<Series>>,
     servers: Option<Arc<dyn DebugServers>>,
     binaries: Option<BinaryStore>,
     trace: Option<TraceFile>,
@@ -64,14 +60,12 @@ impl Destinations {
     /// The first that could not be written to; nobody to ask.
     pub fn prepare(options: &ProfileOptions) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.outputs, options.format, owners())?;
-        let (series, outputs) = Series::prepare(options, outputs)?;
         let binaries = options.save_binaries.as_deref().map(BinaryStore::prepare).transpose()?;
         let quiet = options.verbosity == Verbosity::Quiet;
         let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
         let trace = TraceFile::prepare(options, owners())?;
         Ok(Self {
             outputs,
-            series,
             trace,
             servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>),
             binaries,
@@ -84,11 +78,6 @@ impl Destinations {
     /// The file can't be created.
     pub fn begin_trace(&self, settings: &mut Settings, attached: bool) -> anyhow::Result<()> {
         self.trace.as_ref().map_or(Ok(()), |trace| trace.begin(settings, attached))
-    }
-
-    /// The series that is wanted, if one is.
-    pub fn series(&self) -> Option<&Arc<Series>> {
-        self.series.as_ref()
     }
 
     /// Whether there is an output for each of several processes.
@@ -118,7 +107,6 @@ impl Concluded {
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
         lost || self.trace_failed
-            || self.series_failed
             || !self.unsaved.is_empty()
             || !self.not_passed_on.is_empty()
             || !self.unknown_functions.is_empty()
@@ -205,10 +193,8 @@ fn conclude_as(
     let (profile, files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
         let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
-        let last = destinations.series().map(|series| series.finish(traced.first.clone()));
         let profile = work.name(traced.first);
-        let mut files = work.outputs.write(scope, &profile, &work.export, &mut waiter);
-        files.extend(last.into_iter().flatten());
+        let files = work.outputs.write(scope, &profile, &work.export, &mut waiter);
         (profile, files)
     } else {
         work.tree(traced, &mut waiter)
@@ -269,11 +255,6 @@ fn conclude_as(
             let _ = writeln!(io::stderr(), "{}", printable(&trace.text));
         }
     }
-    if let Some(parts) =
-        destinations.series().map(|series| series.parts()).filter(|_| options.verbosity != Verbosity::Quiet)
-    {
-        let _ = writeln!(io::stderr(), "  parts of the series: {parts}");
-    }
     for error in &saved.failures {
         tell(&error.to_string());
     }
@@ -286,7 +267,6 @@ fn conclude_as(
         files,
         unsaved: saved.failures,
         not_passed_on,
-        series_failed: destinations.series().is_some_and(|series| series.has_failed()),
         unknown_functions,
         trace_failed: trace.as_ref().is_some_and(|trace| trace.has_failed),
         interrupted: waiter.interrupted().or(naming_ended_by).or(trace.and_then(|trace| trace.interrupted)),

@@ -2,7 +2,6 @@
 //! takes the user's signals and draws the progress line.
 
 use super::occasions::{self, Watcher};
-use super::series::Series;
 use super::service::Service;
 use super::slowdown::Slowdown;
 use crate::cli::ProfileOptions;
@@ -38,37 +37,24 @@ pub enum Signals {
 }
 
 /// When collecting begins, when tracing ends, and when the program has to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
     delay: Option<Duration>,
     duration: Option<Duration>,
     toggle: Option<UserSignal>,
     timeout: Option<Duration>,
-    series: Option<Arc<Series>>,
 }
 
 impl Schedule {
     /// What the options say.
     pub const fn of(options: &ProfileOptions) -> Self {
-        Self {
-            delay: options.delay,
-            duration: options.duration,
-            toggle: options.toggle_signal,
-            timeout: None,
-            series: None,
-        }
+        Self { delay: options.delay, duration: options.duration, toggle: options.toggle_signal, timeout: None }
     }
 
     /// The same, but the program is asked to end after `timeout`, by SIGTERM, and killed [`GRACE`] later.
     #[must_use]
-    pub fn with_timeout(self, timeout: Option<Duration>) -> Self {
+    pub const fn with_timeout(self, timeout: Option<Duration>) -> Self {
         Self { timeout, ..self }
-    }
-
-    /// The same, and the parts of this series are written meanwhile.
-    #[must_use]
-    pub fn with_series(self, series: Option<&Arc<Series>>) -> Self {
-        Self { series: series.cloned(), ..self }
     }
 }
 
@@ -101,7 +87,6 @@ pub fn supervise(
     let control = Arc::new(Control::new(settings.start_paused));
     let mut watcher = Watcher::start(profile, &control, &settings.requests, progress)?;
     let _service = Service::start(&control, &settings.requests, profile);
-    let series = schedule.series.as_ref().and_then(|series| series.start(&control, &settings.requests, progress));
     // On this thread: the tracer thread's waits must not find another child.
     let mut guardian = match GuardianProcess::start(settings.pin) {
         Ok((process, guardian)) => {
@@ -225,9 +210,6 @@ pub fn supervise(
         }
         slowdown.look(progress);
         tick();
-    }
-    if let Some(series) = series {
-        series.join();
     }
     // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
     let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))?;

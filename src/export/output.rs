@@ -31,9 +31,6 @@ use temp::{NOFOLLOW, NONBLOCK, TempFile};
 /// Where `run` and `attach` write without `-o`.
 pub const DEFAULT_OUTPUT: &str = "heaptrace.%n.%p.pb.gz";
 
-/// Where a series goes without `-o`.
-pub const DEFAULT_OF_SERIES: &str = "heaptrace.%n.%p.%i.pb.gz";
-
 /// Who may read a new file: all that the umask lets.
 const BY_UMASK: u32 = 0o666;
 
@@ -293,18 +290,6 @@ impl Outputs {
             }
             None => Ok(self),
         }
-    }
-
-    /// The outputs whose names have no `%i`, and those that take the parts of a series.
-    pub fn split_parts(self) -> (Self, Self) {
-        let owners = self.owners;
-        let (parts, whole) = self.outputs.into_iter().partition(|output| output.file.name.has_number());
-        (Self { outputs: whole, owners }, Self { outputs: parts, owners })
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.outputs.is_empty()
     }
 
     /// Whether some name has a `%p`, that is, takes the single processes of several.

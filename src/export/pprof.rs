@@ -96,7 +96,6 @@ fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile {
     let mut value_type =
         |name: &str, unit: &str| proto::ValueType { r#type: tables.string(name), unit: tables.string(unit) };
     let sample_type = columns.iter().map(|column| value_type(column.name, column.unit)).collect();
-    let (from_ns, to_ns) = options.period_ns.unwrap_or((0, profile.meta.duration_ns));
     let period_type = Some(value_type("space", "bytes"));
     let mapping = mappings(&mut tables, profile);
     let pid = i64::from(profile.meta.process.pid);
@@ -108,15 +107,15 @@ fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile {
             samples.push(proto::Sample { location_id, value, label: labels(&mut tables, sample, pid) });
         }
     }
-    let comment = comments(profile, options).iter().map(|comment| tables.string(comment)).collect();
+    let comment = comments(profile, options.last).iter().map(|comment| tables.string(comment)).collect();
     proto::Profile {
         sample_type,
         sample: samples,
         mapping,
         drop_frames: tables.string(&drop_frames(profile)),
         keep_frames: 0,
-        time_nanos: nanos_since_epoch(profile).saturating_add(signed(from_ns)),
-        duration_nanos: signed(to_ns.saturating_sub(from_ns)),
+        time_nanos: nanos_since_epoch(profile),
+        duration_nanos: signed(profile.meta.duration_ns),
         period_type,
         period: signed(profile.meta.sample_interval.max(1)),
         comment,

@@ -4,7 +4,7 @@ use crate::allocators::Family;
 use crate::event::Call;
 use std::collections::HashMap;
 
-pub(super) mod reference;
+mod reference;
 
 const MALLOC: FunctionId = FunctionId(0);
 const FREE: FunctionId = FunctionId(1);

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// A leak scan that was made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ScanRecord {
     /// The classes.
     pub scan: Scan,
@@ -33,7 +33,7 @@ pub struct ScanRecord {
 }
 
 /// What became of the leak scan.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum LeakScan {
     /// None was asked for.
     NotWanted,

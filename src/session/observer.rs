@@ -9,7 +9,6 @@ use crate::allocators::{AllocatorTable, Kind};
 use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, Event, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::{HeapModel, HeapView};
-use crate::profile::Amount;
 use crate::progress::Progress;
 use crate::sampling::Sampler;
 use crate::session::modulerecord::ModuleRecord;
@@ -70,8 +69,8 @@ pub(super) struct Observer {
     inherited_bytes: u64,
     /// What the process contributes to the live bytes that the progress line shows.
     shown_bytes: u64,
-    /// The same of what it has allocated.
-    shown_allocated: Amount,
+    /// The same of the bytes that it has allocated.
+    shown_allocated: u64,
     /// The heap at the newest marks of this image, the oldest first.
     marked: Vec<(MarkName, HeapView)>,
     pause: Pause,
@@ -146,7 +145,7 @@ impl Observer {
             events: 0,
             inherited_bytes: 0,
             shown_bytes: 0,
-            shown_allocated: Amount::default(),
+            shown_allocated: 0,
             marked: Vec::new(),
             pause: Pause::default(),
         };
@@ -181,7 +180,7 @@ impl Observer {
             events: 0,
             inherited_bytes: self.model().live_bytes(),
             shown_bytes: 0,
-            shown_allocated: Amount::default(),
+            shown_allocated: 0,
             marked: Vec::new(),
             pause: Pause { since: self.pause.since.map(|_| Instant::now()), before: Duration::ZERO },
         };
@@ -462,7 +461,7 @@ impl Observer {
         let own = self.model().live_bytes().saturating_sub(self.inherited_bytes);
         self.shared.progress.event();
         self.shared.progress.live(&mut self.shown_bytes, own);
-        let allocated = self.model().allocated();
+        let allocated = self.model().allocated_bytes();
         self.shared.progress.allocated(&mut self.shown_allocated, allocated);
     }
 }

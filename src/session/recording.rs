@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What was found out of one process.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[allow(missing_docs, reason = "each field's type says what it is")]
 pub struct Recording {
     pub snapshot: Snapshot,

@@ -1,16 +1,16 @@
 //! The comments of a pprof file: what the format has no field for, one `key=value` a line. `import` reads them back, and
 //! `docs/profile.md` lists them.
 
-use super::super::{ExportOptions, text};
+use super::super::text;
 use crate::profile::saved::{Holds, Saved, ranges};
 use crate::profile::{Exit, Mode, Profile};
 
 /// What was done, what could not be seen, and what `heaptrace merge` has to know.
-pub(in crate::export) fn comments(profile: &Profile, options: &ExportOptions) -> Vec<String> {
+pub(in crate::export) fn comments(profile: &Profile, last: bool) -> Vec<String> {
     let meta = &profile.meta;
     let process = &meta.process;
     let saved = profile.saved.as_deref();
-    let last = saved.map_or(options.last, |saved| saved.last);
+    let last = saved.map_or(last, |saved| saved.last);
     let mut comments = vec![
         format!("heaptrace {}", env!("CARGO_PKG_VERSION")),
         format!("command={}", text::shell_words(&process.command)),
@@ -36,9 +36,6 @@ pub(in crate::export) fn comments(profile: &Profile, options: &ExportOptions) ->
         comments.push(format!("part={}", meta.part));
     }
     comments.push(format!("last={last}"));
-    if let Some((from_ns, to_ns)) = options.period_ns {
-        comments.push(format!("period_ns={from_ns}..{to_ns}"));
-    }
     comments.push(format!("complete={}", meta.complete));
     if let Some(saved) = saved {
         of_merged(saved, &mut comments);

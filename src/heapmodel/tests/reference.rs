@@ -281,11 +281,6 @@ fn events(steps: &[Step]) -> Vec<EventKind> {
     events
 }
 
-/// Streams of events about a few addresses, threads and stacks.
-pub(in crate::heapmodel) fn streams() -> impl Strategy<Value = Vec<EventKind>> {
-    steps().prop_map(|steps| events(&steps))
-}
-
 fn compare(model: &HeapModel, reference: &Reference) -> Result<(), TestCaseError> {
     let snapshot = model.snapshot();
     prop_assert_eq!(snapshot.totals, reference.totals);
