@@ -30,7 +30,7 @@ pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 pub use occasions::Occasions;
-pub use saved::{ReportOptions, SavedFiles};
+pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles};
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -60,6 +60,10 @@ pub enum Command {
     Report(ReportOptions),
     /// Make a profile of a trace.
     Convert(ConvertOptions),
+    /// Make one profile of many.
+    Merge(MergeOptions),
+    /// Show how two differ.
+    Diff(DiffOptions),
     /// Tell what this machine allows.
     Doctor(DoctorOptions),
     /// Be the guardian of another heaptrace's target.
@@ -273,6 +277,8 @@ pub fn parse(
         Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
+        Subcommand::Merge(arguments) => Command::Merge(saved::resolve_merge(arguments)?),
+        Subcommand::Diff(arguments) => Command::Diff(saved::resolve_diff(arguments)?),
         Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),

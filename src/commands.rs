@@ -8,10 +8,12 @@ pub mod conclude;
 mod contents;
 pub mod convert;
 mod debuginfod;
+pub mod diff;
 pub mod direct;
 pub mod doctor;
 pub mod hook;
 pub mod instances;
+pub mod merge;
 mod occasions;
 pub mod progress;
 pub mod report;
@@ -60,6 +62,8 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
             show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
             attach::execute(options)
         }
+        Command::Merge(options) => merge::execute(options),
+        Command::Diff(options) => diff::execute(options),
         Command::Report(options) => report::execute(options),
         Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),

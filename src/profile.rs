@@ -12,10 +12,13 @@ use std::time::SystemTime;
 pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 
 pub(crate) mod build;
+pub mod diff;
 pub(crate) mod identity;
 pub mod leaks;
 pub(crate) mod merge;
+mod pool;
 pub mod saved;
+pub mod series;
 pub(crate) mod symbolize;
 pub mod value;
 

@@ -63,6 +63,7 @@ mod suite {
     mod leaks;
     mod library;
     mod limits;
+    mod merge;
     mod modules;
     mod occasions;
     mod outputs;

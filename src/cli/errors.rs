@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
 /// Commands of later versions.
-const PLANNED_COMMANDS: [&str; 5] = ["heap", "top", "view", "diff", "merge"];
+const PLANNED_COMMANDS: [&str; 3] = ["heap", "top", "view"];
 
 /// Options of later versions.
 const PLANNED_OPTIONS: [&str; 2] = ["--max-overhead", "--mmap"];

@@ -151,3 +151,205 @@ pub(super) fn resolve_report(arguments: ReportArguments) -> Result<ReportOptions
         color: arguments.color,
     })
 }
+
+/// Options of `heaptrace merge`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MergeOptions {
+    /// What to merge.
+    pub files: Vec<PathBuf>,
+    /// memory_sampler's files that are the last ones of a process.
+    pub finals: Vec<PathBuf>,
+    /// Whether files of different sampling are added up as estimates.
+    pub scale: bool,
+    /// Whether files that can't be read are left out.
+    pub skip_unreadable: bool,
+    /// What pictures show.
+    pub value: Option<Value>,
+    /// Whether to say nothing but errors.
+    pub quiet: bool,
+    /// Where to.
+    pub output: SavedFiles,
+}
+
+/// Options of `heaptrace diff`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DiffOptions {
+    /// The earlier profile.
+    pub before: PathBuf,
+    /// The later one.
+    pub after: PathBuf,
+    /// What to compare.
+    pub value: Option<Value>,
+    /// How many stacks are shown of each kind of change.
+    pub top: Option<usize>,
+    /// By how much the sum may grow.
+    pub limits: Vec<GrowthLimit>,
+    /// Files to write instead of showing anything.
+    pub output: SavedFiles,
+    /// Whether to colour the output.
+    pub color: When,
+}
+
+/// By how much something may grow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum GrowthLimit {
+    /// In percent of what it was.
+    Percent(f64),
+    /// In bytes.
+    Bytes(u64),
+}
+
+// Equal are limits that were typed alike; none of them is a NaN.
+impl Eq for DiffOptions {}
+
+/// Make one profile of many: the parts of a series, the processes of a fleet
+///
+/// Parts of one session: what was allocated and freed adds up, what is live is told by the newest part, the peak by the part with
+/// the largest. Different sessions: everything adds up; the peak is then an upper bound, as the single ones need not have been at
+/// one moment. The order of the files makes no difference, and merged files can be merged again. Memory grows with the number of
+/// different stacks, not with that of files.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "heaptrace merge [OPTIONS] -o OUTPUT FILE...",
+    after_long_help = "\
+Examples:
+  heaptrace merge -o all.pb.gz app.*.pb.gz
+      All parts of a series, or the profiles of many processes.
+  heaptrace merge --skip-unreadable -o fleet.pb.gz -o fleet.svg hosts/*/*.pb.gz
+      Files that are torn are told and left out; without the option nothing is written then.
+  heaptrace merge --final sampler.9.pb -o all.pb.gz sampler.*.pb
+      Of Fuchsia's memory_sampler, whose files don't say which is the last."
+)]
+pub(super) struct MergeArguments {
+    /// The saved profiles
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    output: SavedFilesArguments,
+
+    /// Of memory_sampler's files, one that is the last of its process; repeatable
+    #[arg(long = "final", value_name = "FILE")]
+    finals: Vec<PathBuf>,
+
+    /// Add files up that were sampled differently, or not at all: all amounts are estimates then
+    #[arg(long)]
+    scale: bool,
+
+    /// Tell which files can't be read, and leave them out; without this, nothing is written
+    #[arg(long)]
+    skip_unreadable: bool,
+
+    /// What .svg, .folded and .txt files show: live, peak, allocated, freed or temporary
+    #[arg(long, value_name = "VALUE", value_parser = values::value())]
+    value: Option<Value>,
+
+    /// Errors only
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Show what has changed from one saved profile to another
+///
+/// Compares the sums of each stack. Stacks are the same if their functions have the same names, so that builds compare whose
+/// addresses and lines differ. A and B are what `heaptrace report` reads. The exit status is 23 if B has grown by more than
+/// --fail-if-grown allows, else 0.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  heaptrace diff before.pb.gz after.pb.gz
+      Stacks that have grown, are new, have shrunk or are gone, the largest changes first.
+  heaptrace diff main.json branch.json --value allocated -o diff.md --fail-if-grown 5%
+      A comment for a pull request; exit status 23 if the branch allocates over 5 % more.
+  heaptrace diff before.pb.gz after.pb.gz -o diff.pb.gz
+      For `go tool pprof`, as its -diff_base shows it.")]
+pub(super) struct DiffArguments {
+    /// The earlier profile
+    #[arg(value_name = "A")]
+    before: PathBuf,
+
+    /// The later profile
+    #[arg(value_name = "B")]
+    after: PathBuf,
+
+    /// What to compare: live, peak, allocated, freed or temporary
+    ///
+    /// Without it the peak, if both are of runs that have ended, else what is live.
+    #[arg(long, value_name = "VALUE", value_parser = values::value())]
+    value: Option<Value>,
+
+    /// How many stacks are shown of each kind of change
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
+    top: Option<u16>,
+
+    /// Exit with status 23 if the sum has grown by more than this: 5%, or 1MiB; repeatable, each counts
+    #[arg(long, value_name = "LIMIT", value_parser = growth_limit)]
+    fail_if_grown: Vec<GrowthLimit>,
+
+    /// File to write; repeatable: .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt
+    ///
+    /// `-o -` is standard output, and needs --format.
+    #[arg(short, long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+
+    /// Format of all files, whatever their names say
+    #[arg(long, value_name = "FORMAT", value_parser = values::format)]
+    format: Option<Format>,
+
+    /// Colours: auto means on a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when())]
+    color: When,
+}
+
+/// `5%`, or a number of bytes.
+fn growth_limit(text: &str) -> Result<GrowthLimit, String> {
+    let Some(percent) = text.trim().strip_suffix('%') else { return values::size(text).map(GrowthLimit::Bytes) };
+    match percent.trim().parse::<f64>() {
+        Ok(percent) if percent >= 0.0 && percent.is_finite() => Ok(GrowthLimit::Percent(percent)),
+        _ => Err("write it like 5%, 0.5% or 1MiB".to_owned()),
+    }
+}
+
+pub(super) fn resolve_merge(arguments: MergeArguments) -> Result<MergeOptions, Refusal> {
+    let output = arguments.output.resolve()?;
+    if output.outputs.is_empty() {
+        return Err(Refusal::Usage("merge needs a file to write: -o NAME.pb.gz\n".to_owned()));
+    }
+    Ok(MergeOptions {
+        files: arguments.files,
+        finals: arguments.finals,
+        scale: arguments.scale,
+        skip_unreadable: arguments.skip_unreadable,
+        value: arguments.value,
+        quiet: arguments.quiet,
+        output,
+    })
+}
+
+pub(super) fn resolve_diff(arguments: DiffArguments) -> Result<DiffOptions, Refusal> {
+    let (output, format) = (arguments.output, arguments.format);
+    Ok(DiffOptions {
+        before: arguments.before,
+        after: arguments.after,
+        value: arguments.value,
+        top: arguments.top.map(usize::from),
+        limits: arguments.fail_if_grown,
+        output: SavedFilesArguments { output, format, pprof_columns: PprofColumns::All }.resolve()?,
+        color: arguments.color,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_growth_are_shares_or_sizes() {
+        assert_eq!(growth_limit("5%"), Ok(GrowthLimit::Percent(5.0)));
+        assert_eq!(growth_limit("0.5 %"), Ok(GrowthLimit::Percent(0.5)));
+        assert_eq!(growth_limit("1MiB"), Ok(GrowthLimit::Bytes(1 << 20)));
+        for wrong in ["", "%", "-1%", "nan%", "inf%", "5 parsecs"] {
+            assert!(growth_limit(wrong).is_err(), "{wrong}");
+        }
+    }
+}

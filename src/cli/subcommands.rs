@@ -4,7 +4,7 @@ use super::args::{AttachArguments, DoctorArguments, RunArguments};
 use super::ask::{CtlArguments, LeaksArguments};
 use super::check::CheckArguments;
 use super::convert::ConvertArguments;
-use super::saved::ReportArguments;
+use super::saved::{DiffArguments, MergeArguments, ReportArguments};
 use super::snapshot::SnapshotArguments;
 use crate::tracer::guardian;
 use clap::Parser;
@@ -24,6 +24,7 @@ Examples:
   heaptrace attach 1234 --duration 30s      profile a running process for half a minute
   heaptrace check ./app_test                fail if the program leaks or frees wrongly
   heaptrace report heap.pb.gz               show a saved profile again
+  heaptrace diff old.pb.gz new.pb.gz        what has grown, what is new
   heaptrace doctor                          if one of these is refused
 
 `heaptrace help COMMAND` explains the options of a command."
@@ -43,6 +44,8 @@ pub(super) enum Subcommand {
     Snapshot(SnapshotArguments),
     Report(ReportArguments),
     Convert(ConvertArguments),
+    Diff(DiffArguments),
+    Merge(MergeArguments),
     Doctor(DoctorArguments),
     /// Started by heaptrace itself
     #[command(name = guardian::COMMAND, hide = true)]

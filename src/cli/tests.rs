@@ -172,7 +172,7 @@ fn what_is_planned_is_refused_by_name() {
         assert!(text.contains("does not exist yet in this version"), "{option}: {text}");
     }
     assert_eq!(usage("run --max-overhead 3% ./app"), "the option --max-overhead does not exist yet in this version\n");
-    for command in ["heap", "view", "merge"] {
+    for command in ["heap", "view"] {
         let text = usage(&format!("{command} ./app"));
         assert!(text.starts_with(&format!("the command `{command}` does not exist yet in this version")), "{text}");
     }

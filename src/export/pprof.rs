@@ -89,7 +89,7 @@ fn columns(selection: PprofColumns, headline: Headline) -> (&'static [Column], &
     }
 }
 
-fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile {
+pub(super) fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile {
     let profile = view.profile;
     let (columns, default) = columns(options.pprof_columns, view.headline());
     let mut tables = Tables::new(view);

@@ -148,7 +148,7 @@ fn profile(bytes: &[u8], limits: &Limits) -> Result<Profile, Trouble> {
         profile.meta.process.pid = pid;
     }
     saved.holds.freed &= !saved.is_partial();
-    add_totals(&mut profile, &saved.holds);
+    profile.add_sums(saved.holds.deallocated);
     profile.saved = Some(Box::new(saved));
     Ok(profile)
 }
@@ -157,22 +157,6 @@ fn profile(bytes: &[u8], limits: &Limits) -> Result<Profile, Trouble> {
 fn is_sampler(tables: &Tables<'_>) -> bool {
     let names = tables.column_names();
     names.len() == 6 && names.iter().all(|name| Role::of(name).is_some()) && names.contains(&"deallocated_space")
-}
-
-fn add_totals(profile: &mut Profile, holds: &Holds) {
-    let totals = &mut profile.totals;
-    for sample in &profile.samples {
-        let freed = if holds.deallocated { sample.deallocated } else { sample.freed };
-        for (objects, bytes, amount) in [
-            (&mut totals.allocations, &mut totals.bytes_allocated, sample.allocated),
-            (&mut totals.frees, &mut totals.bytes_freed, freed),
-            (&mut totals.live_blocks, &mut totals.live_bytes, sample.live),
-            (&mut totals.peak_blocks, &mut totals.peak_bytes, sample.at_peak),
-        ] {
-            *objects = objects.saturating_add(amount.objects);
-            *bytes = bytes.saturating_add(amount.bytes);
-        }
-    }
 }
 
 fn basename(path: &Path) -> String {

@@ -166,6 +166,30 @@ fn reports_of_earlier_versions_are_read() {
     }
 }
 
+/// A file that the release of this name wrote; such stay as they are. A new one is made by running the test with
+/// HEAPTRACE_KEEP_FILES=1.
+fn kept(name: &str, format: Format) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/import/kept").join(name);
+    if std::env::var_os("HEAPTRACE_KEEP_FILES").is_some() && !path.exists() {
+        std::fs::write(&path, written(&check_profile(), format, PprofColumns::All)).expect("written");
+    }
+    std::fs::read(&path).expect("a file that is kept")
+}
+
+#[test]
+fn files_of_each_version_are_read() {
+    for (name, format) in [("pprof-0.1.pb.gz", Format::PprofGz), ("report-3.json.gz", Format::JsonGz)] {
+        let profile = read_back(&kept(name, format));
+        let expected = check_profile();
+        assert_eq!(profile.totals, expected.totals, "{name}");
+        assert_eq!(profile.meta.process.program, "app");
+        assert_eq!(profile.meta.process.exit, expected.meta.process.exit);
+        assert_eq!(profile.anomalies, expected.anomalies);
+        assert_eq!(profile.warnings, expected.warnings);
+        assert!(profile.functions.iter().any(|function| function.name == "parse_document"), "{name}");
+    }
+}
+
 fn refused(bytes: &[u8]) -> String {
     read(bytes, "dir/x.pb.gz", &Limits::default()).expect_err("no profile").to_string()
 }

@@ -5,15 +5,13 @@
 
 use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
+use super::pool::{Numbers, Place, Pool};
 use super::{
-    AllocatorUse, Amount, Anomalies, Children, Cost, Finding, Function, Histograms, Location, Meta, ModuleInfo,
-    ProcessInfo, ProcessRow, Profile, Sample, Stack, TimelinePoint, Totals,
+    Amount, Anomalies, Children, Cost, Finding, Histograms, Meta, ProcessInfo, ProcessRow, Profile, Sample,
+    TimelinePoint, Totals,
 };
-use crate::addr::Addr;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use std::hash::Hash;
-use std::path::PathBuf;
 
 /// The most points that a merged timeline has.
 const POINTS: usize = 1024;
@@ -28,11 +26,7 @@ const NAMED: usize = 3;
 #[derive(Debug)]
 pub struct Merger {
     merged: Profile,
-    strings: FxHashMap<String, usize>,
-    functions: FxHashMap<Function, usize>,
-    modules: FxHashMap<(PathBuf, Option<String>), usize>,
-    locations: FxHashMap<LocationKey, usize>,
-    stacks: FxHashMap<Vec<usize>, usize>,
+    pool: Pool,
     samples: FxHashMap<SampleKey, usize>,
     findings: FxHashMap<FindingKey, usize>,
     leak_sites: FxHashMap<usize, usize>,
@@ -48,9 +42,6 @@ struct SharedWarning {
     pids: Vec<i32>,
     processes: u64,
 }
-
-/// Module, offset in it, and names: code without a module has only those.
-type LocationKey = (Option<usize>, u64, Vec<super::Line>);
 
 /// Stack, thread, function, size, program.
 type SampleKey = (usize, usize, usize, u64, usize);
@@ -110,11 +101,7 @@ impl Merger {
         };
         let mut merger = Self {
             merged: empty,
-            strings: FxHashMap::default(),
-            functions: FxHashMap::default(),
-            modules: FxHashMap::default(),
-            locations: FxHashMap::default(),
-            stacks: FxHashMap::default(),
+            pool: Pool::new(Place::First),
             samples: FxHashMap::default(),
             findings: FxHashMap::default(),
             leak_sites: FxHashMap::default(),
@@ -127,10 +114,10 @@ impl Merger {
 
     /// Adds the profile of one more process.
     pub fn add(&mut self, profile: Profile, origin: &Origin) {
-        let Tables { strings, stacks } = self.tables(&profile);
+        let Numbers { strings, stacks } = self.pool.enter(&profile);
         let string = |index: usize| strings.get(index).copied().unwrap_or_default();
         let stack = |index: usize| stacks.get(index).copied().unwrap_or_default();
-        let program = self.intern(&profile.meta.process.program);
+        let program = self.pool.intern(&profile.meta.process.program);
         for sample in profile.samples.iter().filter(|sample| !sample.inherited) {
             let sample = Sample {
                 stack: stack(sample.stack),
@@ -196,92 +183,9 @@ impl Merger {
         self.merged.processes = processes;
         self.merged.timeline = sum_of(&self.timelines);
         self.merged.cost.wall_ns = self.merged.meta.duration_ns;
+        self.pool.fill(&mut self.merged, None);
         order::normalize(&mut self.merged);
         self.merged
-    }
-
-    fn intern(&mut self, text: &str) -> usize {
-        number_of(text, &mut self.strings, &mut self.merged.strings)
-    }
-
-    /// Enters the tables of a profile; returns the new numbers of its strings and stacks.
-    fn tables(&mut self, profile: &Profile) -> Tables {
-        let strings = profile.strings.iter().map(|text| self.intern(text)).collect();
-        let mut number = |function| number_of(function, &mut self.functions, &mut self.merged.functions);
-        let functions: Vec<usize> = profile.functions.iter().map(&mut number).collect();
-        let modules: Vec<usize> = profile.modules.iter().map(|module| self.module(module)).collect();
-        for AllocatorUse { module, functions } in &profile.allocators {
-            self.allocator(modules.get(*module).copied().unwrap_or_default(), functions);
-        }
-        let mut locations = Vec::with_capacity(profile.locations.len());
-        for location in &profile.locations {
-            let old = location.module.and_then(|module| profile.modules.get(module));
-            let module = location.module.and_then(|module| modules.get(module)).copied();
-            let mut location = Location { module, ..location.clone() };
-            for line in &mut location.lines {
-                line.function = functions.get(line.function).copied().unwrap_or_default();
-            }
-            // Where it lies in the first process that had the module.
-            if let (Some(old), Some(new)) = (old, module.and_then(|module| self.merged.modules.get(module))) {
-                location.address = Addr(location.address.0.wrapping_sub(old.start.0).wrapping_add(new.start.0));
-            }
-            locations.push(self.location(location));
-        }
-        let stacks = profile.stacks.iter().map(|stack| {
-            let list = stack.locations.iter().map(|at| locations.get(*at).copied().unwrap_or_default()).collect();
-            Stack { locations: list, quality: stack.quality, leak: stack.leak }
-        });
-        let stacks = stacks.map(|stack| self.stack(stack)).collect();
-        Tables { strings, stacks }
-    }
-
-    fn module(&mut self, module: &ModuleInfo) -> usize {
-        let key = (module.path.clone(), module.build_id.clone());
-        let at = *self.modules.entry(key).or_insert(self.merged.modules.len());
-        match self.merged.modules.get_mut(at) {
-            Some(known) => {
-                known.symbols.functions |= module.symbols.functions;
-                known.symbols.files |= module.symbols.files;
-                known.symbols.lines |= module.symbols.lines;
-                known.symbols.inlines |= module.symbols.inlines;
-            }
-            None => self.merged.modules.push(module.clone()),
-        }
-        at
-    }
-
-    fn allocator(&mut self, module: usize, functions: &[String]) {
-        let known = self.merged.allocators.iter_mut().find(|known| known.module == module);
-        match known {
-            Some(known) => {
-                known.functions.extend(functions.iter().cloned());
-                known.functions.sort_unstable();
-                known.functions.dedup();
-            }
-            None => self.merged.allocators.push(AllocatorUse { module, functions: functions.to_vec() }),
-        }
-    }
-
-    fn location(&mut self, location: Location) -> usize {
-        let key = (location.module, location.offset, location.lines.clone());
-        let at = *self.locations.entry(key).or_insert(self.merged.locations.len());
-        if at == self.merged.locations.len() {
-            self.merged.locations.push(location);
-        }
-        at
-    }
-
-    fn stack(&mut self, stack: Stack) -> usize {
-        if let Some(&known) = self.stacks.get(&stack.locations) {
-            if let Some(other) = self.merged.stacks.get_mut(known) {
-                other.quality = other.quality.max(stack.quality);
-                other.leak = other.leak.into_iter().chain(stack.leak).min();
-            }
-            return known;
-        }
-        self.stacks.insert(stack.locations.clone(), self.merged.stacks.len());
-        self.merged.stacks.push(stack);
-        self.merged.stacks.len() - 1
     }
 
     fn add_totals(&mut self, totals: &Totals, origin: &Origin) {
@@ -385,12 +289,6 @@ impl SharedWarning {
     }
 }
 
-/// The numbers that a profile's entries have in the merged one.
-struct Tables {
-    strings: Vec<usize>,
-    stacks: Vec<usize>,
-}
-
 /// Enters a suppression rule, or adds what it hid to the same rule of another process.
 fn add_rule(rules: &mut Vec<Suppression>, rule: Suppression) -> usize {
     let is_same = |known: &Suppression| (&known.file, known.line, &known.rule) == (&rule.file, rule.line, &rule.rule);
@@ -423,7 +321,7 @@ fn add_site(known: &mut LeakSite, site: LeakSite) {
     }
 }
 
-fn add_up(sum: &mut Vec<u64>, part: &[u64]) {
+pub(super) fn add_up(sum: &mut Vec<u64>, part: &[u64]) {
     if sum.len() < part.len() {
         sum.resize(part.len(), 0);
     }
@@ -480,21 +378,6 @@ fn thin_out(points: Vec<TimelinePoint>) -> Vec<TimelinePoint> {
         }
     }
     kept
-}
-
-/// The place of `item` in `table`, to which it is added if it is not `known` there.
-fn number_of<T>(item: &T, known: &mut FxHashMap<T::Owned, usize>, table: &mut Vec<T::Owned>) -> usize
-where
-    T: ToOwned + Hash + Eq + ?Sized,
-    T::Owned: Hash + Eq,
-{
-    if let Some(&at) = known.get(item) {
-        return at;
-    }
-    let at = table.len();
-    table.push(item.to_owned());
-    known.insert(item.to_owned(), at);
-    at
 }
 
 #[cfg(test)]

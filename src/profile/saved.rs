@@ -156,6 +156,26 @@ impl Saved {
     }
 }
 
+impl super::Profile {
+    /// Adds the amounts of all samples to the totals. What was freed is told by the stacks that freed, if `deallocated`, else by those
+    /// that allocated.
+    pub(crate) fn add_sums(&mut self, deallocated: bool) {
+        let totals = &mut self.totals;
+        for sample in &self.samples {
+            let freed = if deallocated { sample.deallocated } else { sample.freed };
+            for (objects, bytes, amount) in [
+                (&mut totals.allocations, &mut totals.bytes_allocated, sample.allocated),
+                (&mut totals.frees, &mut totals.bytes_freed, freed),
+                (&mut totals.live_blocks, &mut totals.live_bytes, sample.live),
+                (&mut totals.peak_blocks, &mut totals.peak_bytes, sample.at_peak),
+            ] {
+                *objects = objects.saturating_add(amount.objects);
+                *bytes = bytes.saturating_add(amount.bytes);
+            }
+        }
+    }
+}
+
 /// Whether these parts, of which one may be the last, are all of a session. No part at all: several sessions.
 pub fn is_whole(parts: &[u32], last: bool) -> bool {
     parts.is_empty() || last && parts.iter().copied().eq(1..=parts.len() as u32)

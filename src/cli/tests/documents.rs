@@ -168,7 +168,7 @@ fn faults_of_documents_are_found() {
     let commands = commands();
     let fault = |code: &str| invocation(code).and_then(|words| fault(&words, &commands));
     for wrong in [
-        "heaptrace merge a b",
+        "heaptrace view a b",
         "sudo heaptrace run --max-overhead 5% ./app",
         "heaptrace attach 1234 --leak-kinds definite",
         "heaptrace attach 1234 -Z",
