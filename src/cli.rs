@@ -10,6 +10,7 @@ mod convert;
 mod errors;
 mod occasions;
 mod saved;
+mod series;
 mod snapshot;
 mod subcommands;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
 pub use occasions::Occasions;
 pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles};
+pub use series::{DEFAULT_SERIES, SeriesOptions};
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -179,6 +181,8 @@ pub struct ProfileOptions {
     pub save_binaries: Option<PathBuf>,
     /// A shell command for each finished file.
     pub on_profile: Option<OsString>,
+    /// Whether a series of profiles is wanted, and of what periods.
+    pub series: Option<SeriesOptions>,
     /// Which columns a pprof file gets.
     pub pprof_columns: PprofColumns,
     /// What flame graphs, folded stacks and text reports show; None: what the profile is about.
@@ -274,7 +278,7 @@ pub fn parse(
     let debug_path = variable("HEAPTRACE_DEBUG_PATH").unwrap_or_default();
     let debug_path = || std::env::split_paths(&debug_path).filter(|dir| !dir.as_os_str().is_empty());
     Ok(match arguments.command {
-        Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())),
+        Subcommand::Run(arguments) => Command::Run(resolve_run(arguments, debug_path())?),
         Subcommand::Attach(arguments) => Command::Attach(resolve_attach(arguments, debug_path())?),
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Merge(arguments) => Command::Merge(saved::resolve_merge(arguments)?),
@@ -287,7 +291,7 @@ pub fn parse(
             let binaries = std::env::split_paths(&binaries).filter(|dir| !dir.as_os_str().is_empty());
             Command::Convert(convert::resolve(arguments, debug_path().chain(binaries))?)
         }
-        Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())),
+        Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())?),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {
             let (pid, color) = (arguments.pid, arguments.color);
@@ -303,14 +307,18 @@ fn command() -> clap::Command {
     command.mut_subcommand("attach", |attach| attach.mut_arg("pin", |pin| pin.hide(true)))
 }
 
-fn resolve_run(arguments: RunArguments, debug_path: impl Iterator<Item = PathBuf>) -> RunOptions {
+fn resolve_run(arguments: RunArguments, debug_path: impl Iterator<Item = PathBuf>) -> Result<RunOptions, Refusal> {
     let mut words = arguments.command.into_iter();
-    RunOptions {
+    Ok(RunOptions {
         // clap has seen to it that there is one.
         program: words.next().unwrap_or_default(),
         arguments: words.collect(),
-        profile: resolve_profile(arguments.profile, debug_path),
-    }
+        profile: resolve_profile(arguments.profile, debug_path)?,
+    })
+}
+
+fn series_wanted(profile: &ProfileArguments) -> bool {
+    profile.series.profile_every.is_some() || profile.series.profile_every_allocs.is_some()
 }
 
 fn resolve_attach(
@@ -327,6 +335,11 @@ fn resolve_attach(
             "--wait and --again are for --by-name: a process id is there or is not\n".to_owned(),
         ));
     }
+    if arguments.again && series_wanted(&arguments.profile) {
+        return Err(Refusal::Usage(
+            "--profile-every can't be used with --again: each process has a file already\n".to_owned(),
+        ));
+    }
     Ok(AttachOptions {
         target,
         wait: match (arguments.again, arguments.wait) {
@@ -335,27 +348,33 @@ fn resolve_attach(
             (false, false) => Wait::No,
         },
         leaks_at_end: arguments.leaks_at_end,
-        profile: resolve_profile(arguments.profile, debug_path),
+        profile: resolve_profile(arguments.profile, debug_path)?,
     })
 }
 
-fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item = PathBuf>) -> ProfileOptions {
+fn resolve_profile(
+    arguments: ProfileArguments,
+    debug_path: impl Iterator<Item = PathBuf>,
+) -> Result<ProfileOptions, Refusal> {
+    let occasions = arguments.occasions.resolve();
+    let series = series::resolve(&arguments.series, occasions.keep)?;
+    let default = if series.is_some() { DEFAULT_SERIES } else { DEFAULT_OUTPUT };
     let mut outputs = arguments.output;
     if outputs.is_empty() {
         outputs.push(
             arguments
                 .format
                 .map_or_else(
-                    || DEFAULT_OUTPUT.to_owned(),
+                    || default.to_owned(),
                     // A name that says what is in the file.
-                    |format| DEFAULT_OUTPUT.replace(Format::PprofGz.name(), format.name()),
+                    |format| default.replace(Format::PprofGz.name(), format.name()),
                 )
                 .into(),
         );
     }
     let mut debug_dirs = arguments.debug_dir;
     debug_dirs.extend(debug_path);
-    ProfileOptions {
+    Ok(ProfileOptions {
         outputs,
         format: arguments.format,
         engine: arguments.engine,
@@ -363,7 +382,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         start_paused: arguments.start_paused,
         delay: arguments.delay,
         toggle_signal: arguments.toggle_signal,
-        occasions: arguments.occasions.resolve(),
+        occasions,
         follow: arguments.follow_forks,
         selection: Selection { only: arguments.only, skip: arguments.skip },
         free_stacks: !arguments.no_free_stacks,
@@ -379,6 +398,7 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         debuginfod: arguments.debuginfod,
         save_binaries: arguments.save_binaries,
         on_profile: arguments.on_profile,
+        series,
         pprof_columns: arguments.pprof_columns,
         value: arguments.value,
         top: arguments.top.map(usize::from),
@@ -390,5 +410,5 @@ fn resolve_profile(arguments: ProfileArguments, debug_path: impl Iterator<Item =
         },
         progress: arguments.progress,
         color: arguments.color,
-    }
+    })
 }

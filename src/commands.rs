@@ -20,6 +20,7 @@ pub mod report;
 pub mod run;
 pub mod saved;
 mod saver;
+mod series;
 pub mod service;
 pub mod settings;
 mod slowdown;

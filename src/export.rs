@@ -42,6 +42,7 @@ use crate::profile::Profile;
 pub use crate::profile::value::Value;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 /// A file format.
@@ -241,11 +242,13 @@ pub struct ExportOptions {
     pub value: Option<Value>,
     /// Whether no further part of the same session will follow.
     pub last: bool,
+    /// Of a part of a series, from when to when it is, in nanoseconds since tracing began.
+    pub period: Option<Range<u64>>,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { pprof_columns: PprofColumns::All, top: 20, title: None, value: None, last: true }
+        Self { pprof_columns: PprofColumns::All, top: 20, title: None, value: None, last: true, period: None }
     }
 }
 

@@ -124,6 +124,21 @@ pub struct Anomalies {
 }
 
 impl Anomalies {
+    /// Those that came since `earlier`, of the same process.
+    #[must_use]
+    pub const fn since(&self, earlier: &Self) -> Self {
+        Self {
+            lost: self.lost.saturating_sub(earlier.lost),
+            truncated_stacks: self.truncated_stacks.saturating_sub(earlier.truncated_stacks),
+            cut_stacks: self.cut_stacks.saturating_sub(earlier.cut_stacks),
+            guessed_stacks: self.guessed_stacks.saturating_sub(earlier.guessed_stacks),
+            unknown_frees: self.unknown_frees.saturating_sub(earlier.unknown_frees),
+            double_frees: self.double_frees.saturating_sub(earlier.double_frees),
+            mismatched_frees: self.mismatched_frees.saturating_sub(earlier.mismatched_frees),
+            abandoned_calls: self.abandoned_calls.saturating_sub(earlier.abandoned_calls),
+        }
+    }
+
     /// Adds those of another process.
     pub fn add(&mut self, other: &Self) {
         self.lost += other.lost;

@@ -7,7 +7,7 @@ use crate::addr::{Addr, ModuleId};
 use crate::sampling;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 
@@ -476,6 +476,17 @@ pub struct Finding {
     pub function: String,
     /// How it compares with the baseline of `check`, if there is one.
     pub baseline: Option<leaks::BaselineStatus>,
+}
+
+impl Profile {
+    /// Makes it a profile of the time from `start_ns` on: times count from there. What happened before must not be in it.
+    pub(crate) fn begin_at(&mut self, start_ns: u64) {
+        let process = &mut self.meta.process;
+        process.started_at =
+            process.started_at.checked_add(Duration::from_nanos(start_ns)).unwrap_or(process.started_at);
+        self.totals.peak_at_ns = self.totals.peak_at_ns.saturating_sub(start_ns);
+        self.timeline.iter_mut().for_each(|point| point.t_ns = point.t_ns.saturating_sub(start_ns));
+    }
 }
 
 /// Everything that a run found out.

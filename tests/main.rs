@@ -71,11 +71,13 @@ mod suite {
     mod pipes;
     mod pprof;
     mod processes;
+    mod pushing;
     mod realprograms;
     mod redis;
     mod resident;
     mod sampling;
     mod saved;
+    mod series;
     mod signals;
     mod snapshot;
     mod stacks;

@@ -1,6 +1,7 @@
 //! What the user may type: clap's structures, and the texts of `--help`.
 
 use super::occasions::OccasionArguments;
+use super::series::SeriesArguments;
 use super::trace::TraceArguments;
 use super::{Engine, Unwinder, When, values};
 use crate::export::{Format, PprofColumns, Value};
@@ -136,10 +137,14 @@ pub(super) struct ProfileArguments {
 
     /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
     ///
-    /// It runs when tracing has ended and the file is written; its output goes to stderr. If it fails heaptrace says so, and
+    /// It runs when the file is written, of a series (--profile-every) while the program runs on; $HEAPTRACE_FROM and
+    /// $HEAPTRACE_UNTIL say what time the file is of, in seconds since 1970. Its output goes to stderr. If it fails heaptrace says so, and
     /// exits with 125 if the program gave 0.
     #[arg(long, value_name = "CMD", help_heading = "Output")]
     pub(super) on_profile: Option<OsString>,
+
+    #[command(flatten)]
+    pub(super) series: SeriesArguments,
 
     /// Columns of pprof files
     ///

@@ -1,7 +1,7 @@
 //! The options of `heaptrace check`.
 
 use super::args::{ProfileArguments, RunArguments};
-use super::{RunOptions, resolve_run, values};
+use super::{Refusal, RunOptions, resolve_run, values};
 use crate::check::verdict::{Limits, Policy};
 use crate::leaks::InteriorPointers;
 use clap::Args;
@@ -167,7 +167,13 @@ pub(super) struct CheckArguments {
     profile: ProfileArguments,
 }
 
-pub(super) fn resolve_check(arguments: CheckArguments, debug_path: impl Iterator<Item = PathBuf>) -> CheckOptions {
+///
+/// # Errors
+/// Options that don't go together.
+pub(super) fn resolve_check(
+    arguments: CheckArguments,
+    debug_path: impl Iterator<Item = PathBuf>,
+) -> Result<CheckOptions, Refusal> {
     let mut leak_kinds: LeakKinds = [false; 4];
     for kinds in arguments.leak_kinds {
         leak_kinds.iter_mut().zip(kinds).for_each(|(counts, kind)| *counts |= kind);
@@ -187,11 +193,16 @@ pub(super) fn resolve_check(arguments: CheckArguments, debug_path: impl Iterator
     // The report on stderr is the result: without -o there is no file.
     let has_output = !arguments.profile.output.is_empty();
     let command = RunArguments { command: arguments.command, profile: arguments.profile };
-    let mut run = resolve_run(command, debug_path);
+    let mut run = resolve_run(command, debug_path)?;
+    if run.profile.series.is_some() {
+        return Err(Refusal::Usage(
+            "a check judges the whole run: --profile-every is for `run` and `attach`\n".to_owned(),
+        ));
+    }
     if !has_output {
         run.profile.outputs.clear();
     }
-    CheckOptions {
+    Ok(CheckOptions {
         run,
         policy,
         suppressions: arguments.suppressions,
@@ -201,5 +212,5 @@ pub(super) fn resolve_check(arguments: CheckArguments, debug_path: impl Iterator
         explain: arguments.explain,
         github: arguments.github,
         interior: arguments.interior_pointers,
-    }
+    })
 }

@@ -154,7 +154,7 @@ pub(super) fn resolve(
     let defaults = Defaults::try_parse_from(["heaptrace"]).map_err(|error| usage(&error.to_string()))?;
     let given = ProfileArguments { output: arguments.output, format: arguments.format, ..defaults.profile };
     let given = ProfileArguments { debug_dir: arguments.debug_dir, sysroot: arguments.sysroot, ..given };
-    let mut profile = resolve_profile(given, debug_path);
+    let mut profile = resolve_profile(given, debug_path)?;
     profile.outputs.retain(|output| output != Path::new(STDOUT));
     profile.symbolize = !arguments.no_symbolize;
     profile.debuginfod = arguments.debuginfod;

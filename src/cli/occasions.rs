@@ -56,7 +56,8 @@ pub(super) struct OccasionArguments {
     #[arg(long, value_name = "FILE", help_heading = "Snapshots")]
     snapshot_output: Vec<PathBuf>,
 
-    /// Keep only the newest N of these snapshots, and the one with the most live bytes
+    /// Keep only the newest N of these snapshots, and the one with the most live bytes; of a series (--profile-every), the newest N
+    /// parts, and the last
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Snapshots")]
     keep: Option<u16>,
 

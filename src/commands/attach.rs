@@ -5,7 +5,7 @@ use super::instances::Instances;
 use super::message;
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, supervise, take_signals};
+use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, Wait};
 use crate::leaks::ScanOptions;
 use crate::progress::Progress;
@@ -69,8 +69,9 @@ fn trace(
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(shows_progress);
     let tick = || line.tick(progress.read());
-    let traced =
-        supervise(Target::Attach { pid }, settings, Schedule::of(profile), Signals::ForUs, profile, &progress, tick);
+    let wanted = Wanted { profile, series: destinations.series() };
+    let target = Target::Attach { pid };
+    let traced = supervise(target, settings, Schedule::of(profile), Signals::ForUs, &wanted, &progress, tick);
     drop(line);
     // Ctrl-C pressed twice in a hurry ends the tracing once; the profile is still wanted.
     let late = control::pending_signals().into_iter().any(control::is_request_to_end);

@@ -3,7 +3,8 @@
 use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
-use super::hook::{self, HookError};
+use super::hook::{self, HookError, Span};
+use super::series::{LastPart, Series};
 use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
 use crate::check::CheckRules;
@@ -21,6 +22,7 @@ use crate::symbols::DebugServers;
 use crate::trace::metadata::Names;
 use crate::tracer::control::signal_name;
 use crate::tracer::terminal;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
+    /// Whether a part of the series could not be written, or passed on, which the user was told then.
+    pub parts_failed: bool,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
     /// Whether the trace is not what was asked for.
@@ -51,6 +55,7 @@ pub struct Destinations {
     servers: Option<Arc<dyn DebugServers>>,
     binaries: Option<BinaryStore>,
     trace: Option<TraceFile>,
+    series: Option<Arc<Series>>,
 }
 
 impl Destinations {
@@ -64,9 +69,11 @@ impl Destinations {
         let quiet = options.verbosity == Verbosity::Quiet;
         let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
         let trace = TraceFile::prepare(options, owners())?;
+        let series = Series::prepare(options, &outputs)?;
         Ok(Self {
             outputs,
             trace,
+            series,
             servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>),
             binaries,
         })
@@ -78,6 +85,11 @@ impl Destinations {
     /// The file can't be created.
     pub fn begin_trace(&self, settings: &mut Settings, attached: bool) -> anyhow::Result<()> {
         self.trace.as_ref().map_or(Ok(()), |trace| trace.begin(settings, attached))
+    }
+
+    /// The series of profiles that is wanted, if one is.
+    pub fn series(&self) -> Option<&Arc<Series>> {
+        self.series.as_ref()
     }
 
     /// Whether there is an output for each of several processes.
@@ -107,6 +119,7 @@ impl Concluded {
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
         lost || self.trace_failed
+            || self.parts_failed
             || !self.unsaved.is_empty()
             || !self.not_passed_on.is_empty()
             || !self.unknown_functions.is_empty()
@@ -190,7 +203,16 @@ fn conclude_as(
         known.learn(names);
     }
     let mut work = Work { options, outputs, servers, export, number, known, judging, elsewhere };
-    let (profile, files) = if traced.others.is_empty() {
+    let mut last_part = None;
+    let (profile, files) = if let Some(series) = &destinations.series {
+        work.export.period = Some(0..traced.first.cost.wall_ns);
+        let LastPart { files, span } = series.write_last(&traced.first, &mut work.known, &mut waiter);
+        let profile = work.name(traced.first);
+        let mut all = work.outputs.write(Scope::Lifetime, &profile, &work.export, &mut waiter);
+        last_part = Some((all.len(), span));
+        all.extend(files);
+        (profile, all)
+    } else if traced.others.is_empty() {
         // What was not chosen has no file of its own.
         let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
         let profile = work.name(traced.first);
@@ -258,7 +280,14 @@ fn conclude_as(
     for error in &saved.failures {
         tell(&error.to_string());
     }
-    let not_passed_on = options.on_profile.as_ref().map(|command| hook::run(command, &files)).unwrap_or_default();
+    let (place, span) = last_part.unwrap_or((files.len(), Span::of(&profile)));
+    let (of_all, of_part) = files.split_at_checked(place).unwrap_or((&files, &[]));
+    let pass_on = |command: &OsString| {
+        let mut failed = hook::run(command, of_all, Span::of(&profile));
+        failed.extend(hook::run(command, of_part, span));
+        failed
+    };
+    let not_passed_on = options.on_profile.as_ref().map(pass_on).unwrap_or_default();
     for error in &not_passed_on {
         tell(&error.to_string());
     }
@@ -267,6 +296,7 @@ fn conclude_as(
         files,
         unsaved: saved.failures,
         not_passed_on,
+        parts_failed: destinations.series.as_ref().is_some_and(|series| series.has_failed()),
         unknown_functions,
         trace_failed: trace.as_ref().is_some_and(|trace| trace.has_failed),
         interrupted: waiter.interrupted().or(naming_ended_by).or(trace.and_then(|trace| trace.interrupted)),

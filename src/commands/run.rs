@@ -2,8 +2,9 @@
 
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, Notice, ProgressLine, Sharing};
+use super::series::Series;
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, supervise, take_signals};
+use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
 use crate::profile::Exit;
@@ -29,7 +30,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
     destinations.begin_trace(&mut settings, false)?;
-    let Some(traced) = trace(options, settings, None)? else { return Ok(EXIT_OWN_FAILURE) };
+    let Some(traced) = trace(options, settings, None, destinations.series())? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
     let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);
     // What came while the program was traced is its own, and must not end the writing.
@@ -52,6 +53,7 @@ pub(super) fn trace(
     options: &RunOptions,
     settings: Settings,
     timeout: Option<Duration>,
+    series: Option<&Arc<Series>>,
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
@@ -66,7 +68,8 @@ pub(super) fn trace(
         notice.tick(progress.read());
     };
     let schedule = Schedule::of(profile).with_timeout(timeout);
-    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, profile, &progress, tick);
+    let traced =
+        supervise(target, settings, schedule, Signals::ForTheProgram, &Wanted { profile, series }, &progress, tick);
     drop(line);
     let mut traced = match traced {
         Ok(traced) => traced,

@@ -1,6 +1,7 @@
 //! Snapshots of processes that are traced on: the tracer thread gives a view, and this thread names it and writes it.
 
 use super::conclude::{export_options, wanted};
+use super::hook::Span;
 use super::{hook, owners, tell};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
@@ -174,6 +175,7 @@ impl Work {
         self.number += 1;
         let export = export_options(&self.options);
         let (mut live, mut files) = (0, Vec::new());
+        let mut span = None;
         for pid in pids {
             let mut snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
             let mut profile = match snapshots.take(pid, None, &mut self.known) {
@@ -189,6 +191,7 @@ impl Work {
                 continue;
             }
             profile.meta.part = self.number;
+            span = Some(Span::of(&profile));
             live += totals.live_bytes;
             files.extend(self.outputs.write(Scope::All, &profile, &export, &mut Impatient));
         }
@@ -203,7 +206,8 @@ impl Work {
                 }
             }
         }
-        let passed_on = self.options.on_profile.as_ref().map(|command| hook::run(command, &files)).unwrap_or_default();
+        let command = self.options.on_profile.as_ref().zip(span);
+        let passed_on = command.map(|(command, span)| hook::run(command, &files, span)).unwrap_or_default();
         self.saved.problems.extend(passed_on.iter().map(ToString::to_string));
         let written: Vec<PathBuf> =
             files.into_iter().filter(|file| file.result.is_ok()).map(|file| file.path).collect();
@@ -230,7 +234,7 @@ const MOST_PROBLEMS: usize = 10;
 
 /// A pipe without a reader, or with one that takes nothing, gets no snapshot: the next one is to come in time.
 #[derive(Debug)]
-struct Impatient;
+pub(super) struct Impatient;
 
 impl DirectOutputs for Impatient {
     fn open(&mut self, path: &Path) -> io::Result<Option<File>> {

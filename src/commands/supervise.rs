@@ -2,6 +2,7 @@
 //! takes the user's signals and draws the progress line.
 
 use super::occasions::{self, Watcher};
+use super::series::Series;
 use super::service::Service;
 use super::slowdown::Slowdown;
 use crate::cli::ProfileOptions;
@@ -58,6 +59,15 @@ impl Schedule {
     }
 }
 
+/// What is made of what the session finds while it lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What the user asks for.
+    pub profile: &'a ProfileOptions,
+    /// The series of profiles, if one is written.
+    pub series: Option<&'a Arc<Series>>,
+}
+
 /// Makes heaptrace take its own signals from now on, the user's among them. Returns the mask from before.
 ///
 /// # Errors
@@ -77,7 +87,7 @@ pub fn supervise(
     mut settings: Settings,
     schedule: Schedule,
     signals: Signals,
-    profile: &ProfileOptions,
+    wanted: &Wanted<'_>,
     progress: &Arc<Progress>,
     mut tick: impl FnMut(),
 ) -> anyhow::Result<Traced> {
@@ -85,8 +95,8 @@ pub fn supervise(
     let launches = matches!(target, Target::Launch { .. });
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let mut watcher = Watcher::start(profile, &control, &settings.requests, progress)?;
-    let _service = Service::start(&control, &settings.requests, profile);
+    let mut watcher = Watcher::start(wanted.profile, &control, &settings.requests, progress)?;
+    let _service = Service::start(&control, &settings.requests, wanted.profile);
     // On this thread: the tracer thread's waits must not find another child.
     let mut guardian = match GuardianProcess::start(settings.pin) {
         Ok((process, guardian)) => {
@@ -98,6 +108,7 @@ pub fn supervise(
             None
         }
     };
+    let series = wanted.series.map(|series| series.start(&control, &settings.requests, progress)).transpose()?;
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
@@ -212,7 +223,11 @@ pub fn supervise(
         tick();
     }
     // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
-    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"))?;
+    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"));
+    if let Some(series) = series {
+        series.end();
+    }
+    let traced = traced?;
     if let Some(guardian) = guardian {
         guardian.dismiss();
     }

@@ -63,7 +63,7 @@ fn build(view: &View<'_>, options: &ExportOptions) -> ProfilesData {
             (sums, Sample { stack_index, attribute_indices, ..Sample::default() })
         })
         .collect();
-    let comments = pprof::comments(view.profile, options.last).iter().map(|comment| text(comment)).collect();
+    let comments = pprof::comments(view.profile, options).iter().map(|comment| text(comment)).collect();
     let comments = AnyValue { value: Some(any_value::Value::ArrayValue(ArrayValue { values: comments })) };
     let attribute_indices = vec![tables.attribute("pprof.profile.comment", comments)];
     let period_type = Some(tables.value_type("space", "bytes"));

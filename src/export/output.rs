@@ -46,6 +46,10 @@ pub enum Scope {
     Process,
     /// Of several processes, the files of all together: names without.
     Tree,
+    /// Of a series of profiles, the files of one part: names with `%i`.
+    Part,
+    /// Of a series of profiles, the files of the whole time: names without.
+    Lifetime,
 }
 
 /// Why an output can't be written.
@@ -201,19 +205,19 @@ impl<'a> Subject<'a> {
 }
 
 /// All outputs of a command, checked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Outputs {
     outputs: Vec<Output>,
     owners: Owners,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Output {
     format: Format,
     file: NamedFile,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct NamedFile {
     /// Absolute: the path stays right whatever becomes of the working directory.
     directory: PathBuf,
@@ -292,6 +296,11 @@ impl Outputs {
         }
     }
 
+    /// Whether some name has a `%i`, that is, takes the parts of a series.
+    pub fn takes_parts(&self) -> bool {
+        self.outputs.iter().any(|output| output.file.name.has_number())
+    }
+
     /// Whether some name has a `%p`, that is, takes the single processes of several.
     pub fn takes_processes(&self) -> bool {
         self.outputs.iter().any(|output| output.file.name.has_pid())
@@ -341,6 +350,8 @@ impl Outputs {
             Scope::All => true,
             Scope::Process => output.file.name.has_pid(),
             Scope::Tree => !output.file.name.has_pid(),
+            Scope::Part => output.file.name.has_number(),
+            Scope::Lifetime => !output.file.name.has_number(),
         });
         let mut order: Vec<(usize, &Output, PathBuf, PathBuf)> = selected
             .map(|(place, output)| {

@@ -107,7 +107,7 @@ pub(super) fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile 
             samples.push(proto::Sample { location_id, value, label: labels(&mut tables, sample, pid) });
         }
     }
-    let comment = comments(profile, options.last).iter().map(|comment| tables.string(comment)).collect();
+    let comment = comments(profile, options).iter().map(|comment| tables.string(comment)).collect();
     proto::Profile {
         sample_type,
         sample: samples,

@@ -91,7 +91,8 @@ impl<'a> View<'a> {
         if let Some(saved) = &self.profile.saved {
             return if saved.about_peak { Headline::Peak } else { Headline::Live };
         }
-        if !meta.mode.is_attached() && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
+        let whole = !meta.mode.is_attached() && !meta.mode.is_snapshot();
+        if whole && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
     }
 
     /// The value that a picture shows: the one that was asked for; else the headline's, or where that is empty the next that is not.

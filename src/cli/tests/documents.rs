@@ -6,15 +6,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Options of other programs that the documents name, and of the programs that examples run.
-const OF_OTHERS: [&str; 17] = [
+const OF_OTHERS: [&str; 22] = [
     "all",
     "bench",
     "build",
     "cap-add",
+    "data-binary",
+    "fail",
     "features",
     "format-version",
     "its-option",
     "locked",
+    "max-time",
     "mount-proc",
     "option",
     "output-on-failure",
@@ -22,6 +25,8 @@ const OF_OTHERS: [&str; 17] = [
     "perf-basic-prof",
     "release",
     "security-opt",
+    "show-error",
+    "silent",
     "test-dir",
     "wrapper",
 ];

@@ -1,16 +1,17 @@
 //! The comments of a pprof file: what the format has no field for, one `key=value` a line. `import` reads them back, and
 //! `docs/profile.md` lists them.
 
-use super::super::text;
+use super::super::{ExportOptions, text};
 use crate::profile::saved::{Holds, Saved, ranges};
 use crate::profile::{Exit, Mode, Profile};
+use std::ops::Range;
 
 /// What was done, what could not be seen, and what `heaptrace merge` has to know.
-pub(in crate::export) fn comments(profile: &Profile, last: bool) -> Vec<String> {
+pub(in crate::export) fn comments(profile: &Profile, options: &ExportOptions) -> Vec<String> {
     let meta = &profile.meta;
     let process = &meta.process;
     let saved = profile.saved.as_deref();
-    let last = saved.map_or(last, |saved| saved.last);
+    let last = saved.map_or(options.last, |saved| saved.last);
     let mut comments = vec![
         format!("heaptrace {}", env!("CARGO_PKG_VERSION")),
         format!("command={}", text::shell_words(&process.command)),
@@ -36,6 +37,9 @@ pub(in crate::export) fn comments(profile: &Profile, last: bool) -> Vec<String> 
         comments.push(format!("part={}", meta.part));
     }
     comments.push(format!("last={last}"));
+    if let Some(Range { start, end }) = &options.period {
+        comments.push(format!("period={:.3}s-{:.3}s", *start as f64 / 1e9, *end as f64 / 1e9));
+    }
     comments.push(format!("complete={}", meta.complete));
     if let Some(saved) = saved {
         of_merged(saved, &mut comments);

@@ -1,0 +1,96 @@
+//! What a recording has that earlier parts of a series have not told.
+
+use super::leakrecord::LeakScan;
+use super::recording::Recording;
+use crate::heapmodel::Counted;
+use crate::profile::{Anomalies, Cost};
+
+/// What parts of a series have told of a process.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Images that the process has had before; each begins with a new heap.
+    images: usize,
+    heap: Counted,
+    anomalies: Anomalies,
+    cost: Cost,
+}
+
+impl Told {
+    /// When the last part ended, in nanoseconds since tracing began.
+    pub const fn until_ns(&self) -> u64 {
+        self.cost.wall_ns
+    }
+}
+
+impl Recording {
+    /// All that it tells.
+    pub fn told(&self) -> Told {
+        Told {
+            images: self.images.len(),
+            heap: Counted::by(&self.snapshot),
+            anomalies: self.anomalies,
+            cost: self.cost,
+        }
+    }
+
+    /// How many allocations it has that `told` has not.
+    pub fn allocations_since(&self, told: Option<&Told>) -> u64 {
+        let before = told.filter(|told| told.images == self.images.len()).map_or(0, |told| told.heap.allocations());
+        self.snapshot.totals.allocations.saturating_sub(before)
+    }
+
+    /// The part of it that `told` has not, without a leak scan. After an exec that is all of the new image, as the old one's heap is gone.
+    #[must_use]
+    pub fn since(&self, told: Option<&Told>) -> Self {
+        let nothing = Counted::default();
+        let same_image = told.filter(|told| told.images == self.images.len());
+        let start_ns = told.map_or(0, Told::until_ns);
+        let snapshot = self.snapshot.since(same_image.map_or(&nothing, |told| &told.heap), start_ns);
+        let before = told.map(|told| told.cost).unwrap_or_default();
+        let cost = Cost {
+            wall_ns: self.cost.wall_ns.saturating_sub(before.wall_ns),
+            stopped_ns: self.cost.stopped_ns.saturating_sub(before.stopped_ns),
+            cpu_ns: self.cost.cpu_ns.saturating_sub(before.cpu_ns),
+            user_ns: self.cost.user_ns.saturating_sub(before.user_ns),
+            stops_cpu_ns: self.cost.stops_cpu_ns.saturating_sub(before.stops_cpu_ns),
+            known_cpu_ns: self.cost.known_cpu_ns.saturating_sub(before.known_cpu_ns),
+            events: self.cost.events.saturating_sub(before.events),
+            stops: self.cost.stops.saturating_sub(before.stops),
+            waited_ns: None,
+            ..self.cost
+        };
+        let anomalies = same_image.map_or(self.anomalies, |told| self.anomalies.since(&told.anomalies));
+        Self {
+            snapshot,
+            stacks: self.stacks.clone(),
+            table: self.table.clone(),
+            modules: self.modules.clone(),
+            thread_names: self.thread_names.clone(),
+            process: self.process.clone(),
+            session: self.session.clone(),
+            stream: self.stream,
+            origin: self.origin,
+            parent: self.parent,
+            number: self.number,
+            selected: self.selected,
+            detached_early: self.detached_early,
+            root: self.root.clone(),
+            attached: self.attached,
+            detached: self.detached,
+            harmed: self.harmed,
+            user: self.user,
+            cost,
+            anomalies,
+            children: self.children.clone(),
+            images: self.images.clone(),
+            warnings: self.warnings.clone(),
+            leaks: LeakScan::NotWanted,
+            blind_spots: self.blind_spots.clone(),
+            unknown_functions: self.unknown_functions.clone(),
+            timed_out: self.timed_out,
+            broken_off: self.broken_off.clone(),
+            interrupted: self.interrupted,
+            dismissed: self.dismissed,
+        }
+    }
+}
