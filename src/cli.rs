@@ -35,7 +35,7 @@ pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFile
 pub use series::{DEFAULT_SERIES, SeriesOptions};
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use subcommands::{Arguments, Subcommand};
 
@@ -263,6 +263,21 @@ pub enum Refusal {
     Usage(String),
 }
 
+/// What makes the profile of a whole trace, with names from where the environment says, and writes nothing.
+///
+/// # Errors
+/// None that the user could cause.
+pub fn whole_trace(trace: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Result<ConvertOptions, Refusal> {
+    convert::whole(trace, binary_path(&variable))
+}
+
+/// Where files with the names of a trace's addresses are looked for besides the usual places.
+fn binary_path(variable: &dyn Fn(&str) -> Option<OsString>) -> std::vec::IntoIter<PathBuf> {
+    let folders = ["HEAPTRACE_DEBUG_PATH", "PPROF_BINARY_PATH"].map(|name| variable(name).unwrap_or_default());
+    let folders: Vec<PathBuf> = folders.iter().flat_map(std::env::split_paths).collect();
+    folders.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect::<Vec<_>>().into_iter()
+}
+
 /// Reads a command line, program name included. `color`: whether help may hold terminal colours; `variable`: reads the
 /// environment.
 ///
@@ -286,11 +301,7 @@ pub fn parse(
         Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
-        Subcommand::Convert(arguments) => {
-            let binaries = variable("PPROF_BINARY_PATH").unwrap_or_default();
-            let binaries = std::env::split_paths(&binaries).filter(|dir| !dir.as_os_str().is_empty());
-            Command::Convert(convert::resolve(arguments, debug_path().chain(binaries))?)
-        }
+        Subcommand::Convert(arguments) => Command::Convert(convert::resolve(arguments, binary_path(&variable))?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())?),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {

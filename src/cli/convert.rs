@@ -170,6 +170,18 @@ pub(super) fn resolve(
     Ok(ConvertOptions { trace: arguments.trace, span, thread, stdout, profile })
 }
 
+/// What makes the profile of a whole trace and writes nothing.
+///
+/// # Errors
+/// Never, but clap can't know that.
+pub fn whole(trace: &Path, debug_path: impl Iterator<Item = PathBuf>) -> Result<ConvertOptions, Refusal> {
+    let defaults = Defaults::try_parse_from(["heaptrace"]).map_err(|error| Refusal::Usage(error.to_string()))?;
+    let mut profile = resolve_profile(defaults.profile, debug_path)?;
+    profile.outputs.clear();
+    profile.verbosity = Verbosity::Quiet;
+    Ok(ConvertOptions { trace: trace.to_owned(), span: Span::Whole, thread: None, stdout: None, profile })
+}
+
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -38,8 +38,8 @@ pub struct SavedFiles {
 
 /// Show a saved profile: the summary, call trees, callers, sums
 ///
-/// FILE is what -o NAME.pb.gz, .pb, .json or .json.gz wrote, or a heap profile in pprof's format of another tool (Go's,
-/// memory_sampler's). `-` reads standard input. What a format does not hold is not shown: pprof files have no sum of
+/// FILE is what -o NAME.pb.gz, .pb, .json or .json.gz wrote, a trace (--trace), or a heap profile in pprof's format of another tool
+/// (Go's, memory_sampler's). `-` reads standard input. What a format does not hold is not shown: pprof files have no sum of
 /// temporary blocks for each stack, report.json no threads.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\

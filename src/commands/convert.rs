@@ -1,8 +1,8 @@
 //! `heaptrace convert`: a trace becomes profiles, as the run that wrote it would have made them, or one of a part of it.
 
-use super::conclude::{Destinations, conclude_trace};
+use super::conclude::{Concluded, Destinations, conclude_trace};
 use super::tell;
-use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, Verbosity};
+use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, Verbosity, whole_trace};
 use crate::export::{ExportOptions, Format, write};
 use crate::profile::Profile;
 use crate::replay::{Outcome, Replay, Wanted};
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How zstd frames begin (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
+
+/// How traces begin: fxt's magic record.
+const MAGIC: [u8; 8] = 0x0016_5478_4604_0010_u64.to_le_bytes();
 
 /// Frames that need more than 2^this bytes of memory to be unpacked are refused; zstd's own limit.
 const LARGEST_WINDOW: u32 = 27;
@@ -40,6 +43,31 @@ pub fn execute(options: &ConvertOptions) -> anyhow::Result<u8> {
     if options.stdout.is_some_and(Format::needs_verdict) {
         bail!("this format holds the verdict of a check: use `heaptrace check`");
     }
+    let concluded = replay(options, &destinations)?;
+    if let Some(format) = options.stdout {
+        print(format, &concluded.profile, options).context("could not write to standard output")?;
+    }
+    let lost = concluded.files.iter().any(|file| file.result.is_err());
+    Ok(if lost { EXIT_OWN_FAILURE } else { 0 })
+}
+
+/// The profile of a whole trace.
+///
+/// # Errors
+/// If it can't be read.
+pub fn load(trace: &Path) -> anyhow::Result<Profile> {
+    let Ok(options) = whole_trace(trace, |name| std::env::var_os(name)) else {
+        bail!("internal error: there is no default for each option")
+    };
+    Ok(replay(&options, &Destinations::prepare(&options.profile)?)?.profile)
+}
+
+/// Whether a file that begins so is a trace, or may be one that is compressed.
+pub fn is_trace(start: &[u8]) -> bool {
+    start.starts_with(&MAGIC) || start.starts_with(&ZSTD_MAGIC)
+}
+
+fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<Concluded> {
     let mut wanted = Wanted {
         span: options.span,
         thread: options.thread.clone(),
@@ -55,12 +83,7 @@ pub fn execute(options: &ConvertOptions) -> anyhow::Result<u8> {
         outcome = read(options, &wanted).with_context(shown)?;
     }
     let Outcome { traced, names, .. } = outcome;
-    let concluded = conclude_trace(traced, names.unwrap_or_default(), &options.profile, &destinations);
-    if let Some(format) = options.stdout {
-        print(format, &concluded.profile, options).context("could not write to standard output")?;
-    }
-    let lost = concluded.files.iter().any(|file| file.result.is_err());
-    Ok(if lost { EXIT_OWN_FAILURE } else { 0 })
+    Ok(conclude_trace(traced, names.unwrap_or_default(), &options.profile, destinations))
 }
 
 /// Reads the trace from its beginning to its end.

@@ -1,7 +1,7 @@
 //! Saved profiles: the one place that reads them, and what the offline commands write.
 
 use super::direct::Waiter;
-use super::{owners, tell};
+use super::{convert, owners, tell};
 use crate::cli::{SavedFiles, Verbosity};
 use crate::export::output::{Outputs, Scope};
 use crate::export::{ExportOptions, Format, write};
@@ -23,11 +23,19 @@ pub fn memory_limits() -> Limits {
     Limits { unpacked: all.unpacked.min(free), tables: all.tables.min(free) }
 }
 
-/// Reads a saved profile; `-` is standard input.
+/// Reads a saved profile, or a trace; `-` is standard input, and no trace.
 ///
 /// # Errors
 /// The file can't be read, or is no profile: the error names it.
 pub fn load(path: &Path) -> anyhow::Result<Profile> {
+    let mut start = [0; 8];
+    let is_file = path.as_os_str() != "-" && std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if is_file
+        && let Ok(read) = File::open(path).and_then(|mut file| file.read(&mut start))
+        && convert::is_trace(start.get(..read).unwrap_or_default())
+    {
+        return convert::load(path).with_context(|| path.display().to_string());
+    }
     load_within(path, &memory_limits())
 }
 

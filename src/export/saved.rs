@@ -2,7 +2,7 @@
 
 use super::sections::Layout;
 use super::text::{duration, grouped, plural, printable, wrap};
-use super::view::exit_text;
+use super::view::end_text;
 use crate::profile::saved::{Saved, Writer, ranges};
 use crate::profile::{Mode, Profile};
 use std::fmt::Write;
@@ -16,7 +16,7 @@ pub(super) fn header(out: &mut String, layout: Layout, profile: &Profile, saved:
     let what = match (saved.files, known, saved.writer) {
         (2.., _, _) if saved.parts.is_empty() => format!("merged of {}", plural(saved.files, "file")),
         (2.., _, _) => format!("pid {}, parts {} of a session, {after} in all", process.pid, ranges(&saved.parts)),
-        (_, true, Writer::Heaptrace) => format!("pid {}: {} after {after}", process.pid, exit_text(process.exit)),
+        (_, true, Writer::Heaptrace) => format!("pid {}: {} after {after}", process.pid, end_text(&profile.meta)),
         (_, _, Writer::Heaptrace) if process.pid != 0 => format!("pid {}, traced for {after}", process.pid),
         (_, _, _) if profile.meta.duration_ns == 0 => "a heap profile".to_owned(),
         _ => format!("a heap profile of {after}"),

@@ -7,7 +7,7 @@ use super::text::{
     self, Paint, duration, grouped, human_bytes, percent, place, plural, printable, right, short_name, slowness,
     telling_frames, wrap,
 };
-use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, exit_text};
+use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::value::Value;
 use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident};
 use crate::unwinder::Quality;
@@ -67,8 +67,8 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         return;
     }
     let end = match meta.process.exit {
-        Some(Exit::Code(0)) | None => exit_text(meta.process.exit),
-        Some(_) => layout.paint.yellow(&exit_text(meta.process.exit)),
+        Some(Exit::Code(0)) | None => end_text(meta),
+        Some(_) => layout.paint.yellow(&end_text(meta)),
     };
     let children = match profile.processes.len() {
         0 | 1 => String::new(),
@@ -78,7 +78,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
     let inside = meta.process.pid_inside.map(|inside| format!(" ({inside} in its container)")).unwrap_or_default();
     let program = printable(&meta.process.program);
     let (who, after) = (format!("pid {}{inside}{children}:", meta.process.pid), duration(meta.duration_ns));
-    let texts = ["heaptrace:", &program, ", ", &who, " ", &exit_text(meta.process.exit), " after ", &after, clause];
+    let texts = ["heaptrace:", &program, ", ", &who, " ", &end_text(meta), " after ", &after, clause];
     let fits = texts.iter().map(|text| text.chars().count()).sum::<usize>() < layout.width;
     let gap = if fits { " " } else { "\n  " };
     let (name, program) = (layout.paint.bold("heaptrace:"), layout.paint.bold(&program));
@@ -109,7 +109,11 @@ fn sampling_note(out: &mut String, layout: Layout, profile: &Profile) {
 /// The table of totals.
 pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     let totals = &profile.totals;
-    let live = if profile.meta.process.exit.is_some() { "at exit" } else { "at the end of tracing" };
+    let live = match profile.meta.process.exit {
+        Some(_) => "at exit",
+        None if profile.meta.mode.is_snapshot() => "now",
+        None => "at the end of tracing",
+    };
     let peak = match (totals.peak_bytes, profile.processes.len()) {
         (0, _) => String::new(),
         (_, 0 | 1) if totals.peak_at_ns == 0 && profile.saved.is_some() => String::new(),

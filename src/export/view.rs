@@ -6,7 +6,7 @@ use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
 use crate::profile::saved::LeakLabel;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Location, ModuleInfo, Profile, Sample, signal_text};
+use crate::profile::{Amount, Exit, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
@@ -217,6 +217,11 @@ fn leak_labels(profile: &Profile) -> Vec<&'static str> {
         }
     }
     labels
+}
+
+/// How the program was at the profile's end: alive, where it was traced on; else how it ended.
+pub(crate) fn end_text(meta: &Meta) -> String {
+    if meta.mode.is_snapshot() { "alive".to_owned() } else { exit_text(meta.process.exit) }
 }
 
 /// Whether the program ended, and with what; one that has not was let go while it ran.

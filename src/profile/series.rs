@@ -15,7 +15,7 @@ use crate::sampling::weight;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 mod plan;
 
@@ -48,6 +48,8 @@ pub struct Series {
     saved: Option<Saved>,
     first: Option<First>,
     totals: Totals,
+    /// When the largest peak was reached, of a single session.
+    peak_time: Option<SystemTime>,
     anomalies: super::Anomalies,
     sizes: Vec<u64>,
     lifetimes: Vec<u64>,
@@ -68,6 +70,7 @@ impl Series {
             saved: None,
             first: None,
             totals: Totals::default(),
+            peak_time: None,
             anomalies: super::Anomalies::default(),
             sizes: Vec::new(),
             lifetimes: Vec::new(),
@@ -125,7 +128,9 @@ impl Series {
             *sum = sum.saturating_add(part);
         }
         if share.peak && self.single {
-            sum.peak_at_ns = totals.peak_at_ns;
+            // A part counts from its own beginning.
+            let began = profile.meta.process.started_at;
+            self.peak_time = began.checked_add(Duration::from_nanos(totals.peak_at_ns));
         }
     }
 
@@ -220,6 +225,8 @@ impl Series {
         saved.holds.freed = saved.holds.live && saved.holds.allocated && !saved.is_partial() && saved.open.is_empty();
         let mut profile = empty(meta);
         profile.totals = self.totals;
+        let since_start = self.peak_time.and_then(|time| time.duration_since(profile.meta.process.started_at).ok());
+        profile.totals.peak_at_ns = since_start.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         profile.anomalies = self.anomalies;
         (profile.histograms.size, profile.histograms.lifetime) = (self.sizes, self.lifetimes);
         profile.warnings = self.warnings.into_iter().collect();

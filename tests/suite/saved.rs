@@ -21,18 +21,27 @@ fn totals(summary: &str) -> Vec<String> {
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The summary of both formats is that of the run.
+/// The summary of both formats, and of the trace, is that of the run.
 #[test]
 fn the_summary_is_that_of_the_run() {
     let program = Program::fixture("peak");
-    let traced = program.traced();
+    let trace = program.outside("t.fxt.zst");
+    let traced = program.traced_with(&["--trace", text(&trace)]);
     let of_run = totals(&traced.ended.stderr);
     assert_eq!(of_run.len(), 4, "{}", traced.ended.stderr);
-    for file in [&traced.profile, &program.report_path()] {
+    for file in [&traced.profile, &program.report_path(), &trace] {
         let summary = heaptrace(&["report", text(file)]);
         assert_eq!(totals(&summary), of_run, "{summary}");
         assert!(summary.contains("exit status 0 after"), "{summary}");
     }
+    for file in [&traced.profile, &program.report_path()] {
+        let difference = heaptrace(&["diff", text(file), text(&trace)]);
+        assert!(difference.contains("No stack has changed"), "{difference}");
+    }
+    std::fs::write(&trace, &std::fs::read(&trace).unwrap()[..20]).unwrap();
+    let refused = Program::new("/bin/true").start_heaptrace(["report", text(&trace)]).wait();
+    assert_eq!(refused.code(), 125);
+    assert!(refused.stderr.contains("t.fxt.zst"), "{}", refused.stderr);
 }
 
 /// Each function of the fixture has its sums in each view, whichever file they are from.

@@ -81,6 +81,16 @@ fn assert_parts_add_up(parts: &[PathBuf], traced: &Traced) {
         end = until.to_owned();
     }
     assert_eq!(end, format!("{:.3}s", traced.report.number("/duration_ns") as f64 / 1e9));
+
+    let merged = traced.profile.with_file_name("merged.pb.gz");
+    let words = ["merge", "-o"].map(PathBuf::from).into_iter().chain([merged.clone()]).chain(parts.iter().cloned());
+    Program::new("/bin/true").start_heaptrace(words).wait().success();
+    let totals = |profile: &Path| {
+        let text = pprof(&["-comments"], &[profile]);
+        text.lines().find(|line| line.starts_with("totals: ")).unwrap().to_owned()
+    };
+    assert_eq!(totals(&merged), totals(lifetime), "reallocations, failures, the moment of the peak, temporary blocks");
+    assert_eq!(column("peak_space", &[&merged]), column("peak_space", &[lifetime]));
 }
 
 /// A run, by time: threads allocate without end, and other threads free.
