@@ -73,26 +73,30 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
             *slot = Some(is);
         }
     });
-    let (mut heads, mut indices, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut heads, mut added, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     let mut unreadable = Vec::new();
     for (index, seen) in seen.into_iter().enumerate() {
         match seen {
             Some(Seen::Unreadable(error)) => unreadable.push(error),
             Some(Seen::Added(head)) => {
+                added.push((index, heads.len()));
                 heads.push(head);
-                indices.push(index);
             }
             Some(Seen::Waits(head)) => {
                 waiting.push((index, heads.len()));
                 heads.push(head);
-                indices.push(index);
             }
             None => {}
         }
     }
     tell_unreadable(&unreadable, options.skip_unreadable)?;
     let plan = plan(&heads, &finals, options.scale)?;
-    let mut series = if plan.single { Series::new(true, options.scale) } else { several };
+    let mut series = several;
+    if plan.single {
+        // What was added to the sum of several sessions is of the only one.
+        series = Series::new(true, options.scale);
+        waiting.append(&mut added);
+    }
     let order: Vec<usize> = waiting.iter().map(|(index, _)| *index).collect();
     let mut failed = None;
     read_each(&options.files, &order, &limits, |index, read| {

@@ -110,6 +110,7 @@ impl Series {
 
     fn run(&self, control: &Arc<Control>, requests: &Requests, progress: &Progress, stopped: &Receiver<()>) {
         let SeriesOptions { every, every_allocations, min_interval, .. } = self.options;
+        let every = every.map(|every| every.max(min_interval));
         let look = every.map_or(LOOK, |every| every.min(LOOK)).max(Duration::from_millis(1));
         let snapshots = Snapshots { requests, control, options: &self.profile };
         let mut known = KnownNames::default();
@@ -166,7 +167,11 @@ impl Series {
         let mut state = self.state();
         state.failed |= !failures.is_empty();
         let written = files.into_iter().filter(|file| file.result.is_ok() && file.path.is_file());
-        state.kept.push_back(written.map(|file| file.path).collect());
+        let written: Vec<PathBuf> = written.map(|file| file.path).collect();
+        // What could not be written takes no other part's place.
+        if !written.is_empty() {
+            state.kept.push_back(written);
+        }
         let keep = self.options.keep.unwrap_or(usize::MAX);
         while state.kept.len() > keep {
             for file in state.kept.pop_front().unwrap_or_default() {
@@ -202,18 +207,22 @@ impl Series {
         known: &mut KnownNames,
         direct: &mut dyn DirectOutputs,
     ) -> LastPart {
-        let mut state = self.state();
+        let state = self.state();
         let start_ns = state.told.as_ref().map_or(0, Told::until_ns);
         let end_ns = recording.cost.wall_ns.max(start_ns);
         let part = recording.since(state.told.as_ref());
         let mut profile = naming::build_profile(part, Wanted { snapshot: true, ..wanted(&self.profile) }, known);
         profile.begin_at(start_ns);
-        state.parts = state.parts.saturating_add(1);
-        profile.meta.part = state.parts;
-        state.told = Some(recording.told());
+        profile.meta.part = state.parts.saturating_add(1);
         drop(state);
         let export = ExportOptions { last, period: Some(start_ns..end_ns), ..export_options(&self.profile) };
         let files = self.outputs.write(Scope::Part, &profile, &export, direct);
+        // What is in no file belongs to the next part's period.
+        if files.iter().any(|file| file.result.is_ok()) {
+            let mut state = self.state();
+            state.parts = profile.meta.part;
+            state.told = Some(recording.told());
+        }
         LastPart { files, span: Span::of(&profile) }
     }
 

@@ -200,6 +200,8 @@ fn shrinks_while_it_is_read(program: &Path, debug: &Path) {
                 file.write_all_at(&whole, 0).unwrap();
                 std::thread::sleep(Duration::from_millis(3));
                 file.set_len(4096).unwrap();
+                // Short for long enough to be met.
+                std::thread::sleep(Duration::from_micros(500));
             }
         });
         let runs = std::panic::catch_unwind(|| {

@@ -75,6 +75,10 @@ fn merging_is_refused_where_it_would_be_wrong() {
     let ended = heaptrace(&["merge", "--skip-unreadable", "-o", text(&out), text(&first), text(&torn), text(&second)]);
     assert!(ended.stderr.contains("torn.pb.gz: the file ends too early"), "{}", ended.stderr);
     assert!(ended.success().stderr.contains("2 of 3 files merged"));
+    let one = program.outside("one.pb.gz");
+    let ended = heaptrace(&["merge", "--skip-unreadable", "-o", text(&one), text(&first), text(&torn)]);
+    assert!(ended.success().stderr.contains("1 of 2 files merged"));
+    assert_eq!(top(&[], &[&one], "alloc_space"), top(&[], &[&first], "alloc_space"));
     assert!(heaptrace(&["merge", text(&first)]).stderr.contains("merge needs a file to write"));
 }
 

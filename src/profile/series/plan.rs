@@ -62,6 +62,12 @@ pub enum SeriesError {
          a run can't be added to its final profile; `heaptrace diff` compares them)"
     )]
     SamePart { one: String, other: String },
+    /// Both are of one session, and not parts of one series.
+    #[error(
+        "{one} and {other} are of one session, but not parts of one series: {one} holds all that happened until then, so that blocks would \
+         count twice (snapshots and the profile of the whole time can't be added; `heaptrace diff` compares them)"
+    )]
+    NotOneSeries { one: String, other: String },
     /// A sum of several sessions, and another part of one of these.
     #[error(
         "{merged} is merged of several sessions, one of which {other} has parts of, too; merge all parts in one go instead"
@@ -159,18 +165,24 @@ pub fn plan(heads: &[Head], finals: &[String], scale: bool) -> Result<Plan, Seri
 
 /// The newest part tells what is live, the one with the largest peak the peak. Returns the parts that are there.
 fn of_session(heads: &[Head], files: &[usize], shares: &mut [Share]) -> Result<Vec<u32>, SeriesError> {
+    let name_of = |at: usize| heads.get(at).map(|head| head.file.clone()).unwrap_or_default();
     let mut by_part: BTreeMap<u32, usize> = BTreeMap::new();
     for file in files {
         for part in heads.get(*file).iter().flat_map(|head| &head.parts) {
             if let Some(known) = by_part.insert(*part, *file) {
-                let name = |at: usize| heads.get(at).map(|head| head.file.clone()).unwrap_or_default();
                 // The same whatever the order.
-                let (one, other) = (name(known).min(name(*file)), name(known).max(name(*file)));
+                let (one, other) = (name_of(known).min(name_of(*file)), name_of(known).max(name_of(*file)));
                 return Err(SeriesError::SamePart { one, other });
             }
         }
     }
     let newest = by_part.last_key_value().map(|(_, file)| *file);
+    // Only the newest part of a series can be its last; what else says so is whole.
+    let whole = files.iter().copied().filter(|file| Some(*file) != newest);
+    let whole = whole.filter(|file| heads.get(*file).is_some_and(|head| head.last)).min_by_key(|file| name_of(*file));
+    if let (Some(whole), Some(newest)) = (whole, newest) {
+        return Err(SeriesError::NotOneSeries { one: name_of(whole), other: name_of(newest) });
+    }
     let highest = files.iter().copied().max_by_key(|file| {
         let head = heads.get(*file);
         (head.map(|head| head.peak_bytes), head.map(|head| std::cmp::Reverse(head.peak_part)))

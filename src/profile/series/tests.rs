@@ -134,6 +134,15 @@ fn sums_that_would_be_wrong_are_refused() {
     assert!(matches!(merged(&[mixed, part(2, true)]), Err(SeriesError::SplitSession { .. })));
 }
 
+/// Snapshots of a run, and its profile at the end, are of one session and have numbers, but each tells all until its moment.
+#[test]
+fn what_is_no_part_of_a_series_is_not_added_to_its_session() {
+    let file = |part, last| File { session: 7, part, last, amounts: vec![(0, 1, 2, 1, 2)] }.profile();
+    for files in [[file(1, true), file(2, true)], [file(1, true), file(5, false)], [file(3, false), file(2, true)]] {
+        assert!(matches!(merged(&files), Err(SeriesError::NotOneSeries { .. })));
+    }
+}
+
 #[test]
 fn partials_of_memory_sampler_count_without_what_is_live() {
     let sampler = |live: u64, dead: u64| {
