@@ -119,14 +119,8 @@ fn stream() -> Vec<Event> {
     events
 }
 
-/// Seconds, and bytes at the end.
-fn write(events: &[Event], level: Option<i32>) -> (f64, u64) {
-    let count = Count::default();
-    let output = match level {
-        None => Output::Plain(count.clone()),
-        Some(level) => Output::Packed(Encoder::new(count.clone(), level).expect("zstd")),
-    };
-    let session = Session {
+fn session() -> Session {
+    Session {
         format: FORMAT,
         heaptrace: "0.1.0".to_owned(),
         session: "0123456789abcdef".to_owned(),
@@ -135,11 +129,20 @@ fn write(events: &[Event], level: Option<i32>) -> (f64, u64) {
         segment: 0,
         attached: false,
         engine: "trap".to_owned(),
+    }
+}
+
+/// Seconds, and bytes at the end.
+fn write(events: &[Event], level: Option<i32>) -> (f64, u64) {
+    let count = Count::default();
+    let output = match level {
+        None => Output::Plain(count.clone()),
+        Some(level) => Output::Packed(Encoder::new(count.clone(), level).expect("zstd")),
     };
     let names = ["malloc", "free", "calloc", "realloc"].into_iter().zip(0..);
     let functions = names.map(|(name, id)| Function { id, name: name.to_owned(), symbol: name.to_owned() }).collect();
     let begin = Instant::now();
-    let writer = TraceWriter::new(Box::new(output), session, functions, PIECE);
+    let writer = TraceWriter::new(Box::new(output), session(), functions, PIECE);
     let recorder = Recorder::new(writer, false, true, Arc::default());
     let mut reader = recorder.reader(ProcessId { pid: 1000, number: 0 });
     for id in 1..=STACKS {
@@ -159,18 +162,8 @@ fn write(events: &[Event], level: Option<i32>) -> (f64, u64) {
 /// The tracer's memory depends on live blocks and stacks, not on how many events there were: model and writer after a tenth of ten
 /// million allocations and frees, and after all.
 fn memory() -> (u64, u64) {
-    let session = Session {
-        format: FORMAT,
-        heaptrace: "0.1.0".to_owned(),
-        session: "0123456789abcdef".to_owned(),
-        started_at_unix_ns: 0,
-        trace_mode: TraceMode::Streaming,
-        segment: 0,
-        attached: false,
-        engine: "trap".to_owned(),
-    };
     let packer = Encoder::new(Count::default(), 3).expect("zstd");
-    let writer = TraceWriter::new(Box::new(Output::Packed(packer)), session, Vec::new(), PIECE);
+    let writer = TraceWriter::new(Box::new(Output::Packed(packer)), session(), Vec::new(), PIECE);
     let mut reader = Recorder::new(writer, false, true, Arc::default()).reader(ProcessId { pid: 1000, number: 0 });
     let mut model = HeapModel::default();
     let mut random = Random(0x1234_5678_9abc_def1);

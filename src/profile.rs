@@ -363,6 +363,35 @@ impl Sample {
 }
 
 impl Profile {
+    /// One with nothing in it.
+    pub(crate) fn empty(meta: Meta) -> Self {
+        Self {
+            meta,
+            totals: Totals::default(),
+            cost: Cost::default(),
+            anomalies: Anomalies::default(),
+            allocators: Vec::new(),
+            modules: Vec::new(),
+            images: Vec::new(),
+            children: Children::default(),
+            timeline: Vec::new(),
+            histograms: Histograms::default(),
+            strings: Vec::new(),
+            functions: Vec::new(),
+            locations: Vec::new(),
+            stacks: Vec::new(),
+            samples: Vec::new(),
+            findings: Vec::new(),
+            leaks: None,
+            suppressions: Vec::new(),
+            verdict: None,
+            budgets: Vec::new(),
+            warnings: Vec::new(),
+            processes: Vec::new(),
+            saved: None,
+        }
+    }
+
     /// The standard error of the allocated bytes in a sampled profile, in bytes; 0 in an exact one.
     pub(crate) fn standard_error(&self) -> u64 {
         if let Some(saved) = &self.saved {

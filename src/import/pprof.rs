@@ -10,7 +10,7 @@ mod tables;
 use super::wire::Torn;
 use super::{ImportError, Limits, comments};
 use crate::profile::saved::{Holds, Saved, Writer};
-use crate::profile::{Anomalies, Children, Conditions, Cost, Histograms, Meta, Mode, ProcessInfo, Profile, Totals};
+use crate::profile::{Conditions, Cost, Meta, Mode, ProcessInfo, Profile};
 use samples::Samples;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
@@ -186,29 +186,6 @@ fn empty(tables: &Tables<'_>, program: String) -> Profile {
         session: String::new(),
         sample_interval: tables.interval(),
     };
-    Profile {
-        meta,
-        totals: Totals::default(),
-        cost: Cost { wall_ns: tables.duration_nanos, conditions: Conditions::default(), ..Cost::default() },
-        anomalies: Anomalies::default(),
-        allocators: Vec::new(),
-        modules: Vec::new(),
-        images: Vec::new(),
-        children: Children::default(),
-        timeline: Vec::new(),
-        histograms: Histograms::default(),
-        strings: Vec::new(),
-        functions: Vec::new(),
-        locations: Vec::new(),
-        stacks: Vec::new(),
-        samples: Vec::new(),
-        findings: Vec::new(),
-        leaks: None,
-        suppressions: Vec::new(),
-        verdict: None,
-        budgets: Vec::new(),
-        warnings: Vec::new(),
-        processes: Vec::new(),
-        saved: None,
-    }
+    let cost = Cost { wall_ns: tables.duration_nanos, conditions: Conditions::default(), ..Cost::default() };
+    Profile { cost, ..Profile::empty(meta) }
 }

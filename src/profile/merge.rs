@@ -6,10 +6,7 @@
 use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::pool::{Numbers, Place, Pool};
-use super::{
-    Amount, Anomalies, Children, Cost, Finding, Histograms, Meta, ProcessInfo, ProcessRow, Profile, Sample,
-    TimelinePoint, Totals,
-};
+use super::{Amount, Cost, Finding, Meta, ProcessInfo, ProcessRow, Profile, Sample, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -73,32 +70,10 @@ pub struct Origin {
 impl Merger {
     /// Begins with the profile of the first process, whose names and times the whole has.
     pub fn new(first: Profile, origin: &Origin) -> Self {
-        let empty = Profile {
-            totals: Totals::default(),
-            cost: Cost { conditions: first.cost.conditions, waited_ns: first.cost.waited_ns, ..Cost::default() },
-            anomalies: Anomalies::default(),
-            allocators: Vec::new(),
-            modules: Vec::new(),
-            children: Children::default(),
-            timeline: Vec::new(),
-            histograms: Histograms::default(),
-            strings: Vec::new(),
-            functions: Vec::new(),
-            locations: Vec::new(),
-            stacks: Vec::new(),
-            samples: Vec::new(),
-            findings: Vec::new(),
-            suppressions: Vec::new(),
-            leaks: None,
-            warnings: Vec::new(),
-            processes: Vec::new(),
-            saved: None,
-            budgets: Vec::new(),
-            verdict: None,
-            // Processes share pages, and have their peaks at different times: there is no sum.
-            meta: Meta { process: ProcessInfo { resident: None, ..first.meta.process.clone() }, ..first.meta.clone() },
-            images: Vec::new(),
-        };
+        // Processes share pages, and have their peaks at different times: there is no sum.
+        let process = ProcessInfo { resident: None, ..first.meta.process.clone() };
+        let mut empty = Profile::empty(Meta { process, ..first.meta.clone() });
+        empty.cost = Cost { conditions: first.cost.conditions, waited_ns: first.cost.waited_ns, ..Cost::default() };
         let mut merger = Self {
             merged: empty,
             pool: Pool::new(Place::First),

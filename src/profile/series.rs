@@ -223,7 +223,7 @@ impl Series {
             saved.peak_is_bound |= saved.files > 1 && saved.holds.peak;
         }
         saved.holds.freed = saved.holds.live && saved.holds.allocated && !saved.is_partial() && saved.open.is_empty();
-        let mut profile = empty(meta);
+        let mut profile = Profile::empty(meta);
         profile.totals = self.totals;
         let since_start = self.peak_time.and_then(|time| time.duration_since(profile.meta.process.started_at).ok());
         profile.totals.peak_at_ns = since_start.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -285,35 +285,6 @@ fn unsample(sample: &mut Sample, interval: u64) {
     sample.allocated = scaled(sample.allocated);
     sample.deallocated = scaled(sample.deallocated);
     sample.at_peak = scaled(sample.at_peak);
-}
-
-/// A profile with nothing in it.
-fn empty(meta: Meta) -> Profile {
-    Profile {
-        meta,
-        totals: Totals::default(),
-        cost: super::Cost::default(),
-        anomalies: super::Anomalies::default(),
-        allocators: Vec::new(),
-        modules: Vec::new(),
-        images: Vec::new(),
-        children: super::Children::default(),
-        timeline: Vec::new(),
-        histograms: super::Histograms::default(),
-        strings: Vec::new(),
-        functions: Vec::new(),
-        locations: Vec::new(),
-        stacks: Vec::new(),
-        samples: Vec::new(),
-        findings: Vec::new(),
-        leaks: None,
-        suppressions: Vec::new(),
-        verdict: None,
-        budgets: Vec::new(),
-        warnings: Vec::new(),
-        processes: Vec::new(),
-        saved: None,
-    }
 }
 
 /// Whether a file holds all of its session, so that it can be added without knowing the others.

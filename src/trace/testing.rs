@@ -6,11 +6,14 @@ use super::writer::{Room, TraceOutput, TraceWriter};
 use super::{FORMAT, TraceMode};
 use std::sync::{Arc, Mutex};
 
-/// A trace in memory; `segment`: the bytes after which a new one begins.
+/// A trace in memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) segments: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Bytes after which a segment is full.
     pub(crate) segment: Option<usize>,
+    /// Bytes after which all is.
+    pub(crate) full: Option<usize>,
 }
 
 impl Memory {
@@ -33,8 +36,9 @@ impl TraceOutput for Memory {
         }
         let current = segments.last_mut().unwrap();
         current.append(bytes);
-        match self.segment {
-            Some(most) if current.len() >= most => Room::NewSegment,
+        match (self.segment, self.full) {
+            (Some(most), _) if current.len() >= most => Room::NewSegment,
+            (_, Some(most)) if current.len() >= most => Room::Full,
             _ => Room::Enough,
         }
     }

@@ -1,58 +1,16 @@
 //! Made-up streams through the writer, and what stands in the bytes.
 
 use super::fxt;
-use super::metadata::{Function, Session};
+use super::metadata::Function;
 use super::recorder::Recorder;
+use super::testing::{Memory, session};
 use super::vocabulary::Word;
-use super::writer::{Room, TraceOutput, TraceWriter};
+use super::writer::TraceWriter;
 use super::*;
 use crate::addr::{Addr, FunctionId, ImageId, ModuleId, StackId};
 use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting};
 use crate::unwinder::StackNode;
-use std::sync::{Arc, Mutex};
-
-/// Keeps all segments.
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    segments: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Bytes after which a segment is full.
-    segment: Option<usize>,
-    /// Bytes after which all is.
-    full: Option<usize>,
-}
-
-impl TraceOutput for Memory {
-    fn take(&mut self, bytes: &mut Vec<u8>) -> Room {
-        let mut segments = self.segments.lock().unwrap();
-        if segments.is_empty() {
-            segments.push(Vec::new());
-        }
-        let current = segments.last_mut().unwrap();
-        current.append(bytes);
-        match (self.segment, self.full) {
-            (Some(most), _) if current.len() >= most => Room::NewSegment,
-            (_, Some(most)) if current.len() >= most => Room::Full,
-            _ => Room::Enough,
-        }
-    }
-
-    fn begin_segment(&mut self) {
-        self.segments.lock().unwrap().push(Vec::new());
-    }
-}
-
-fn session(trace_mode: TraceMode) -> Session {
-    Session {
-        format: FORMAT,
-        heaptrace: "0.1.0".to_owned(),
-        session: "0123456789abcdef".to_owned(),
-        started_at_unix_ns: 1,
-        trace_mode,
-        segment: 0,
-        attached: false,
-        engine: "trap".to_owned(),
-    }
-}
+use std::sync::Arc;
 
 fn recorder(output: &Memory, mode: TraceMode) -> Recorder {
     let functions = ["malloc", "free", "realloc"].iter().zip(0..);
