@@ -209,7 +209,7 @@ impl Replay {
         let Some(session) = self.session else { return Err(ReplayError::Nothing(nothing)) };
         let first = self.archive.take(first);
         let others = std::mem::take(&mut self.ended).into_values().collect();
-        let mut traced = Traced { first, others, archive: self.archive };
+        let mut traced = Traced { first, others, archive: self.archive, unsaved: false };
         if let Some(thread) = &self.wanted.thread {
             self.threads.check(thread)?;
         }

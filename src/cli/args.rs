@@ -139,7 +139,7 @@ pub(super) struct ProfileArguments {
     ///
     /// It runs when the file is written, of a series (--profile-every) while the program runs on; $HEAPTRACE_FROM and
     /// $HEAPTRACE_UNTIL say what time the file is of, in seconds since 1970. Its output goes to stderr. If it fails heaptrace says so, and
-    /// exits with 125 if the program gave 0.
+    /// exits with 125 if the program gave 0. When the tracing is over it is waited for up to 30 seconds; Ctrl-C ends it.
     #[arg(long, value_name = "CMD", help_heading = "Output")]
     pub(super) on_profile: Option<OsString>,
 

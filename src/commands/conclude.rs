@@ -22,7 +22,6 @@ use crate::symbols::DebugServers;
 use crate::trace::metadata::Names;
 use crate::tracer::control::signal_name;
 use crate::tracer::terminal;
-use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ pub struct Concluded {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
-    /// Whether a part of the series could not be written, or passed on, which the user was told then.
+    /// Whether a part of the series or a snapshot could not be written, or passed on, which the user was told then.
     pub parts_failed: bool,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
@@ -183,6 +182,7 @@ fn conclude_as(
         traced.first.warnings.push("no program that was executed is one that --only and --skip choose".to_owned());
     }
     let interrupted = traced.first.interrupted;
+    let unsaved = traced.unsaved;
     let unknown_functions = traced.take_unknown_functions();
     if let Some(trace) = &destinations.trace {
         trace.end_processes(&mut traced);
@@ -282,12 +282,12 @@ fn conclude_as(
     }
     let (place, span) = last_part.unwrap_or((files.len(), Span::of(&profile)));
     let (of_all, of_part) = files.split_at_checked(place).unwrap_or((&files, &[]));
-    let pass_on = |command: &OsString| {
-        let mut failed = hook::run(command, of_all, Span::of(&profile));
-        failed.extend(hook::run(command, of_part, span));
-        failed
-    };
-    let not_passed_on = options.on_profile.as_ref().map(pass_on).unwrap_or_default();
+    let quiet = options.verbosity == Verbosity::Quiet;
+    let mut not_passed_on = Vec::new();
+    if let Some(command) = &options.on_profile {
+        hook::run(command, of_all, Span::of(&profile), quiet, &mut not_passed_on);
+        hook::run(command, of_part, span, quiet, &mut not_passed_on);
+    }
     for error in &not_passed_on {
         tell(&error.to_string());
     }
@@ -296,7 +296,7 @@ fn conclude_as(
         files,
         unsaved: saved.failures,
         not_passed_on,
-        parts_failed: destinations.series.as_ref().is_some_and(|series| series.has_failed()),
+        parts_failed: unsaved || destinations.series.as_ref().is_some_and(|series| series.has_failed()),
         unknown_functions,
         trace_failed: trace.as_ref().is_some_and(|trace| trace.has_failed),
         interrupted: waiter.interrupted().or(naming_ended_by).or(trace.and_then(|trace| trace.interrupted)),

@@ -1,14 +1,38 @@
 //! `--on-profile`: a command of the user's for each finished file, to upload it or attach it to a crash report.
+//!
+//! While a process is traced the command has a thread of its own and as much time as it needs: nobody waits for it. When the tracing is
+//! over it is waited for a fixed time, or until a signal comes; then it is ended with all that it has started.
 
+use super::tell;
+use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::Outcome;
 use crate::profile::Profile;
 use crate::tracer::control;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a command may take when nobody is traced any more.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// How long a command may take to end after SIGTERM, before SIGKILL.
+const TO_CLEAR_UP: Duration = Duration::from_secs(1);
+
+/// After this time of waiting the user is told.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether a command has ended, at last; short ones are looked after more often.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How many times the command can wait to be run.
+const MOST_WAITING: usize = 256;
 
 /// The variable that holds the file's path.
 const FILE_VARIABLE: &str = "HEAPTRACE_FILE";
@@ -46,23 +70,189 @@ pub enum HookError {
         source: io::Error,
     },
     /// The command failed.
-    #[error("--on-profile failed for {}: {status}", file.display())]
+    #[error("--on-profile failed for {}: {status}{}", file.display(), in_words(*status))]
     Failed {
         /// The file.
         file: PathBuf,
         /// How it ended.
         status: ExitStatus,
     },
+    /// The command was ended.
+    #[error("--on-profile was ended {cut} for {}, which is whole", file.display())]
+    Cut {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        cut: Cut,
+    },
+    /// The command was not tried.
+    #[error("--on-profile was not run for {files} further file(s), as it was ended before")]
+    NotTried {
+        /// How many files.
+        files: usize,
+    },
 }
 
-/// Runs `command` by /bin/sh once for each regular file that was written, one after the other. To be called on a
-/// thread that nobody waits for who is traced. Returns what failed.
-pub fn run(command: &OsStr, files: &[Outcome], span: Span) -> Vec<HookError> {
-    let written = files.iter().filter(|file| file.result.is_ok() && file.path.is_file());
-    written.filter_map(|file| run_for(command, &file.path, span).err()).collect()
+/// What the two statuses say that a shell gives itself.
+fn in_words(status: ExitStatus) -> &'static str {
+    match status.code() {
+        Some(126) => " (the shell may not execute the command)",
+        Some(127) => " (the shell has not found the command)",
+        _ => "",
+    }
 }
 
-fn run_for(command: &OsStr, file: &Path, span: Span) -> Result<(), HookError> {
+/// Why a command is waited for no longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Cut {
+    /// It took too long.
+    #[error("after {} s", .0.as_secs())]
+    Late(Duration),
+    /// A signal to heaptrace asked for its end.
+    #[error("by {}", control::signal_name(*.0))]
+    Signal(i32),
+}
+
+/// Runs the command for files of processes that are traced on, one after the other, on a thread of its own.
+#[derive(Debug)]
+pub struct Passer {
+    orders: Mutex<Option<SyncSender<Order>>>,
+    over: Arc<Mutex<Option<Instant>>>,
+    thread: Mutex<Option<JoinHandle<bool>>>,
+}
+
+#[derive(Debug)]
+struct Order {
+    files: Vec<PathBuf>,
+    span: Span,
+}
+
+impl Passer {
+    /// Starts the thread, if `options` name a command.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(options: &ProfileOptions) -> io::Result<Option<Self>> {
+        let Some(command) = options.on_profile.clone() else { return Ok(None) };
+        let (orders, to_do) = mpsc::sync_channel(MOST_WAITING);
+        let over = Arc::new(Mutex::new(None));
+        let work = Work { command, over: Arc::clone(&over), quiet: options.verbosity == Verbosity::Quiet };
+        let thread = std::thread::Builder::new().name("on-profile".to_owned()).spawn(move || work.all(&to_do))?;
+        Ok(Some(Self { orders: Mutex::new(Some(orders)), over, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Lets the command be run once for each regular file that was written, when it has been run for those before. Nobody waits.
+    pub fn pass_on(&self, files: &[Outcome], span: Span) {
+        let files: Vec<PathBuf> = regular(files).map(Path::to_owned).collect();
+        let shown = files.first().map(|file| file.display().to_string());
+        let Some(shown) = shown else { return };
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if orders.as_ref().is_none_or(|orders| orders.try_send(Order { files, span }).is_err()) {
+            tell(&format!("--on-profile is not run for {shown}: it still runs for earlier files, and too many wait"));
+        }
+    }
+
+    /// Tells that nobody is traced any more, and waits for the command, for a limited time. Whether it did its work for all files;
+    /// if not, the user was told so.
+    pub fn finish(&self) -> bool {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        drop(self.orders.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.is_none_or(|thread| thread.join().unwrap_or(false))
+    }
+}
+
+/// What the thread has.
+struct Work {
+    command: OsString,
+    over: Arc<Mutex<Option<Instant>>>,
+    quiet: bool,
+}
+
+impl Work {
+    fn all(&self, orders: &Receiver<Order>) -> bool {
+        let (mut well, mut left_out, mut cut) = (true, 0, false);
+        for Order { files, span } in orders {
+            for file in files {
+                if cut {
+                    left_out += 1;
+                    continue;
+                }
+                if !file.is_file() {
+                    tell(&format!("--on-profile was not run for {}: it was deleted or moved before", file.display()));
+                    continue;
+                }
+                let since = || *self.over.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = run_for(&self.command, &file, span, &mut Patience::new(since, GRACE, self.quiet)) {
+                    tell(&error.to_string());
+                    well = false;
+                    cut = matches!(error, HookError::Cut { .. });
+                }
+            }
+        }
+        if left_out > 0 {
+            tell(&HookError::NotTried { files: left_out }.to_string());
+        }
+        well && left_out == 0
+    }
+}
+
+/// Runs `command` by /bin/sh once for each regular file that was written, one after the other, when nobody is traced any more. What
+/// failed is added to `failed`; after a command that had to be ended no other is begun.
+pub fn run(command: &OsStr, files: &[Outcome], span: Span, quiet: bool, failed: &mut Vec<HookError>) {
+    let written: Vec<&Path> = regular(files).collect();
+    for (done, file) in written.iter().enumerate() {
+        if failed.iter().any(|error| matches!(error, HookError::Cut { .. })) {
+            failed.push(HookError::NotTried { files: written.len() - done });
+            return;
+        }
+        let now = Instant::now();
+        failed.extend(run_for(command, file, span, &mut Patience::new(|| Some(now), GRACE, quiet)).err());
+    }
+}
+
+fn regular(files: &[Outcome]) -> impl Iterator<Item = &Path> {
+    files.iter().filter(|file| file.result.is_ok() && file.path.is_file()).map(|file| &*file.path)
+}
+
+/// How long one command is waited for.
+struct Patience<S> {
+    /// Since when nobody is traced any more; None: somebody is.
+    over: S,
+    grace: Duration,
+    /// Whether the user is told no more that it is waited.
+    told: bool,
+}
+
+impl<S: Fn() -> Option<Instant>> Patience<S> {
+    const fn new(over: S, grace: Duration, quiet: bool) -> Self {
+        Self { over, grace, told: quiet }
+    }
+
+    /// Whether the waiting is over. While somebody is traced it is not, and signals are not for us.
+    fn ends(&mut self, file: &Path) -> Option<Cut> {
+        let waited = (self.over)()?.elapsed();
+        if let Some(signal) = control::waiting_request_to_end() {
+            return Some(Cut::Signal(signal));
+        }
+        if waited >= self.grace {
+            return Some(Cut::Late(self.grace));
+        }
+        if waited >= SILENCE && !self.told {
+            self.told = true;
+            let seconds = self.grace.as_secs();
+            tell(&format!("waiting up to {seconds} s for --on-profile, for {} (Ctrl-C ends it)", file.display()));
+        }
+        None
+    }
+}
+
+fn run_for(
+    command: &OsStr,
+    file: &Path,
+    span: Span,
+    patience: &mut Patience<impl Fn() -> Option<Instant>>,
+) -> Result<(), HookError> {
     let error = |source| HookError::Start { file: file.to_owned(), source };
     // The command may change its folder before it looks at the file.
     let path = std::path::absolute(file).map_err(error)?;
@@ -71,8 +261,77 @@ fn run_for(command: &OsStr, file: &Path, span: Span) -> Result<(), HookError> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).env(FILE_VARIABLE, path).stdin(Stdio::null()).stdout(stderr);
     shell.env(FROM_VARIABLE, span.from.to_string()).env(UNTIL_VARIABLE, span.until.to_string());
-    // Ctrl-C ends the command and Ctrl-Z stops it: what we have blocked for ourselves must not be blocked in it.
+    // Of its own, so that it can be ended with all that it has started.
+    shell.process_group(0);
+    // What we have blocked for ourselves must not be blocked in it.
     control::give_inherited_signals(&mut shell);
-    let status = shell.status().map_err(error)?;
-    if status.success() { Ok(()) } else { Err(HookError::Failed { file: file.to_owned(), status }) }
+    let mut child = shell.spawn().map_err(error)?;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait().map_err(error)? {
+            return if status.success() { Ok(()) } else { Err(HookError::Failed { file: file.to_owned(), status }) };
+        }
+        if let Some(cut) = patience.ends(file) {
+            end(&mut child).map_err(error)?;
+            return Err(HookError::Cut { file: file.to_owned(), cut });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(POLL);
+    }
+}
+
+/// Ends a process with all of its group.
+fn end(leader: &mut Child) -> io::Result<()> {
+    let group = leader.id().cast_signed();
+    let _ = control::send_to_group(group, control::TERMINATE);
+    let since = Instant::now();
+    // As long as the leader has not been waited for, nobody else's group has its number.
+    while since.elapsed() < TO_CLEAR_UP && !control::has_ended(leader)? {
+        std::thread::sleep(POLL);
+    }
+    let _ = control::send_to_group(group, control::KILL);
+    leader.wait().map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::Format;
+
+    fn outcome(path: &Path) -> Outcome {
+        Outcome { path: path.to_owned(), format: Format::Txt, allocated_bytes: 0, result: Ok(1) }
+    }
+
+    const SPAN: Span = Span { from: 1, until: 2 };
+
+    /// It is told to end first, and killed if it does not listen.
+    #[test]
+    fn a_command_that_is_late_is_ended_with_its_children() {
+        let file = std::env::temp_dir().join(format!("heaptrace-hook-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        let now = Instant::now();
+        let grace = Duration::from_millis(300);
+        let command = "tail -f /dev/null & echo $! > $HEAPTRACE_FILE; trap '' TERM; while :; do sleep 0.1; done";
+        let mut patience = Patience::new(|| Some(now), grace, true);
+        let failed = run_for(command.as_ref(), &file, SPAN, &mut patience).unwrap_err();
+        assert!(matches!(failed, HookError::Cut { cut: Cut::Late(limit), .. } if limit == grace), "{failed}");
+        assert!(now.elapsed() >= grace + TO_CLEAR_UP);
+        let child = std::fs::read_to_string(&file).unwrap();
+        assert!(!Path::new(&format!("/proc/{}/exe", child.trim())).exists(), "{child}");
+        let _ = std::fs::remove_file(&file);
+    }
+
+    /// No time is too long while somebody is traced, and all files get their turn.
+    #[test]
+    fn a_command_is_waited_for_while_somebody_is_traced() {
+        let file = std::env::temp_dir().join(format!("heaptrace-passed-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        let over = || None;
+        run_for("sleep 0.2".as_ref(), &file, SPAN, &mut Patience::new(over, Duration::ZERO, true)).unwrap();
+        let mut failed = Vec::new();
+        run("exit 3".as_ref(), &[outcome(&file), outcome(&file)], SPAN, true, &mut failed);
+        assert_eq!(failed.len(), 2, "{failed:?}");
+        assert!(failed[0].to_string().ends_with("exit status: 3"), "{failed:?}");
+        let _ = std::fs::remove_file(&file);
+    }
 }

@@ -1,6 +1,7 @@
 //! Snapshots and marks that `run`, `attach` and `check` make by themselves: the control thread sees when, the saver writes.
 
-use super::saver::Saver;
+use super::hook::Passer;
+use super::saver::{Problems, Saver};
 use crate::cli::{Occasions, ProfileOptions};
 use crate::event::MarkName;
 use crate::progress::Progress;
@@ -60,6 +61,7 @@ impl Watcher {
         control: &Arc<Control>,
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
+        passer: Option<&Arc<Passer>>,
     ) -> anyhow::Result<Self> {
         let wanted = options.occasions.clone();
         let looks_at = |quantity| wanted.when.iter().any(|condition: &Condition| condition.quantity() == quantity);
@@ -73,7 +75,7 @@ impl Watcher {
             progress.count_allocated();
         }
         let saver = match wanted.write_snapshots() {
-            true => Some(Saver::start(options, control, requests, progress)?),
+            true => Some(Saver::start(options, control, requests, progress, passer)?),
             false => None,
         };
         Ok(Self {
@@ -137,8 +139,8 @@ impl Watcher {
         false
     }
 
-    /// Waits for what is being written. What went wrong, in words.
-    pub fn finish(self) -> Vec<String> {
+    /// Waits for what is being written.
+    pub(super) fn finish(self) -> Problems {
         self.saver.map(Saver::finish).unwrap_or_default()
     }
 }

@@ -1,8 +1,8 @@
 //! Snapshots of processes that are traced on: the tracer thread gives a view, and this thread names it and writes it.
 
 use super::conclude::{export_options, wanted};
-use super::hook::Span;
-use super::{hook, owners, tell};
+use super::hook::{Passer, Span};
+use super::{owners, tell};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
 use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
@@ -85,7 +85,10 @@ pub(super) struct Saver {
 
 #[derive(Debug, Default)]
 struct Saved {
+    /// The first ones, in words.
     problems: Vec<String>,
+    /// How many files could not be written.
+    missing: usize,
     written: u32,
     deleted: u32,
     last: Option<PathBuf>,
@@ -101,6 +104,7 @@ impl Saver {
         control: &Arc<Control>,
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
+        passer: Option<&Arc<Passer>>,
     ) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
             .without_verdict()?
@@ -111,6 +115,7 @@ impl Saver {
             control: Arc::clone(control),
             requests: Arc::clone(requests),
             progress: Arc::clone(progress),
+            passer: passer.cloned(),
             kept: Kept::newest(options.occasions.keep),
             options: options.clone(),
             outputs,
@@ -134,13 +139,17 @@ impl Saver {
         }
     }
 
-    /// Waits until all is written. What went wrong, in words.
-    pub(super) fn finish(self) -> Vec<String> {
+    /// Waits until all is written.
+    pub(super) fn finish(self) -> Problems {
         let Self { orders, thread, skipped, quiet } = self;
         drop(orders);
-        let Ok(Saved { mut problems, written, deleted, last }) = thread.join() else {
-            return vec!["internal error: the thread that writes snapshots broke down".to_owned()];
+        let Ok(Saved { mut problems, missing, written, deleted, last }) = thread.join() else {
+            let broken = "internal error: the thread that writes snapshots broke down";
+            return Problems { told: vec![broken.to_owned()], missing: true };
         };
+        if missing > MOST_PROBLEMS {
+            problems.push(format!("{missing} files of snapshots are missing in all"));
+        }
         if skipped > 0 {
             problems.push(format!("{skipped} snapshots were left out, as others were still being written"));
         }
@@ -148,8 +157,17 @@ impl Saver {
             let deleted = if deleted > 0 { format!(" ({deleted} deleted since, by --keep)") } else { String::new() };
             tell(&format!("{written} snapshots were written{deleted}, the last one to {}", last.display()));
         }
-        problems
+        Problems { told: problems, missing: missing > 0 }
     }
+}
+
+/// What went wrong with snapshots.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    /// In words.
+    pub(super) told: Vec<String>,
+    /// Whether a file could not be written.
+    pub(super) missing: bool,
 }
 
 /// What the thread that writes has.
@@ -158,6 +176,7 @@ struct Work {
     control: Arc<Control>,
     requests: Arc<Requests>,
     progress: Arc<Progress>,
+    passer: Option<Arc<Passer>>,
     options: ProfileOptions,
     outputs: Outputs,
     known: KnownNames,
@@ -202,13 +221,19 @@ impl Work {
                     self.saved.last = Some(file.path.clone());
                 }
                 Err(error) => {
-                    self.saved.problems.push(format!("a snapshot is missing: {}: {error}", file.path.display()));
+                    let problem = format!("a snapshot is missing: {}: {error}", file.path.display());
+                    // At once: until the end somebody may make room.
+                    if self.saved.missing < MOST_PROBLEMS {
+                        tell(&problem);
+                        self.saved.problems.push(problem);
+                    }
+                    self.saved.missing += 1;
                 }
             }
         }
-        let command = self.options.on_profile.as_ref().zip(span);
-        let passed_on = command.map(|(command, span)| hook::run(command, &files, span)).unwrap_or_default();
-        self.saved.problems.extend(passed_on.iter().map(ToString::to_string));
+        if let Some((passer, span)) = self.passer.as_deref().zip(span) {
+            passer.pass_on(&files, span);
+        }
         let written: Vec<PathBuf> =
             files.into_iter().filter(|file| file.result.is_ok()).map(|file| file.path).collect();
         if written.is_empty() {
@@ -223,9 +248,6 @@ impl Work {
                 }
             }
         }
-        // The same disk is full at each snapshot.
-        self.saved.problems.dedup();
-        self.saved.problems.truncate(MOST_PROBLEMS);
     }
 }
 

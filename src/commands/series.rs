@@ -1,10 +1,10 @@
 //! A series of profiles: parts that are written while the process runs on, and a last one at its end.
 //!
 //! A thread of its own looks when the next part is due, asks the tracer thread for a view, which takes it microseconds, and names and
-//! writes what the parts before have not told. The user's command runs on this thread, too: while it does, no part is written.
+//! writes what the parts before have not told. The user's command runs on another thread (`hook.rs`).
 
 use super::conclude::{export_options, wanted};
-use super::hook::{self, HookError, Span};
+use super::hook::{Passer, Span};
 use super::saver::{Impatient, Snapshots};
 use super::tell;
 use crate::cli::{ProfileOptions, SeriesOptions};
@@ -43,7 +43,7 @@ struct State {
     parts: u32,
     /// The files of each part that is kept, oldest first.
     kept: VecDeque<Vec<PathBuf>>,
-    /// Whether a file could not be written, or passed on.
+    /// Whether a file could not be written.
     failed: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until what is being written is there, and has been passed on.
+    /// Waits until what is being written is there.
     pub fn end(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
@@ -97,18 +97,27 @@ impl Series {
         control: &Arc<Control>,
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
+        passer: Option<&Arc<Passer>>,
     ) -> anyhow::Result<Running> {
         let (stop, stopped) = mpsc::channel();
+        let passer = passer.cloned();
         let (series, control, requests, progress) =
             (Arc::clone(self), Arc::clone(control), Arc::clone(requests), Arc::clone(progress));
         let thread = std::thread::Builder::new()
             .name("series".to_owned())
-            .spawn(move || series.run(&control, &requests, &progress, &stopped))
+            .spawn(move || series.run(&control, &requests, &progress, passer.as_deref(), &stopped))
             .context("could not start the thread that writes the series of profiles")?;
         Ok(Running { stop, thread })
     }
 
-    fn run(&self, control: &Arc<Control>, requests: &Requests, progress: &Progress, stopped: &Receiver<()>) {
+    fn run(
+        &self,
+        control: &Arc<Control>,
+        requests: &Requests,
+        progress: &Progress,
+        passer: Option<&Passer>,
+        stopped: &Receiver<()>,
+    ) {
         let SeriesOptions { every, every_allocations, min_interval, .. } = self.options;
         let every = every.map(|every| every.max(min_interval));
         let look = every.map_or(LOOK, |every| every.min(LOOK)).max(Duration::from_millis(1));
@@ -144,7 +153,7 @@ impl Series {
                     continue;
                 }
             }
-            self.write_part(&recording, &mut known);
+            self.write_part(&recording, &mut known, passer);
             events_needed = every_allocations.map_or(u64::MAX, |every| events.saturating_add(every));
             // Periods do not drift; what was missed while a part took long is not made up for.
             let due = every.filter(|_| by_time).and_then(|every| began?.checked_add(every));
@@ -152,7 +161,7 @@ impl Series {
         }
     }
 
-    fn write_part(&self, recording: &Recording, known: &mut KnownNames) {
+    fn write_part(&self, recording: &Recording, known: &mut KnownNames, passer: Option<&Passer>) {
         let LastPart { files, span } = self.write(recording, false, known, &mut Impatient);
         let mut failures: Vec<String> = Vec::new();
         for file in &files {
@@ -160,9 +169,9 @@ impl Series {
                 failures.push(format!("{}: {error}", file.path.display()));
             }
         }
-        let command = self.profile.on_profile.as_ref();
-        let not_passed_on = command.map(|command| hook::run(command, &files, span)).unwrap_or_default();
-        failures.extend(not_passed_on.iter().map(HookError::to_string));
+        if let Some(passer) = passer {
+            passer.pass_on(&files, span);
+        }
         failures.iter().for_each(|failure| tell(failure));
         let mut state = self.state();
         state.failed |= !failures.is_empty();
@@ -195,7 +204,7 @@ impl Series {
         self.write(recording, true, known, direct)
     }
 
-    /// Whether some part could not be written, or passed on.
+    /// Whether some part could not be written.
     pub fn has_failed(&self) -> bool {
         self.state().failed
     }

@@ -1,6 +1,7 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
+use super::hook::Passer;
 use super::occasions::{self, Watcher};
 use super::series::Series;
 use super::service::Service;
@@ -95,7 +96,8 @@ pub fn supervise(
     let launches = matches!(target, Target::Launch { .. });
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let mut watcher = Watcher::start(wanted.profile, &control, &settings.requests, progress)?;
+    let passer = Passer::start(wanted.profile).context("could not start the thread for --on-profile")?.map(Arc::new);
+    let mut watcher = Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref())?;
     let _service = Service::start(&control, &settings.requests, wanted.profile);
     // On this thread: the tracer thread's waits must not find another child.
     let mut guardian = match GuardianProcess::start(settings.pin) {
@@ -108,7 +110,10 @@ pub fn supervise(
             None
         }
     };
-    let series = wanted.series.map(|series| series.start(&control, &settings.requests, progress)).transpose()?;
+    let series = wanted
+        .series
+        .map(|series| series.start(&control, &settings.requests, progress, passer.as_ref()))
+        .transpose()?;
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({
@@ -224,16 +229,17 @@ pub fn supervise(
     }
     // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
     let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"));
+    if let Some(guardian) = guardian.filter(|_| traced.is_ok()) {
+        guardian.dismiss();
+    }
     if let Some(series) = series {
         series.end();
     }
-    let traced = traced?;
-    if let Some(guardian) = guardian {
-        guardian.dismiss();
-    }
     let problems = watcher.finish();
-    let mut traced = traced?;
-    traced.first.warnings.extend(problems);
+    let passed_on = passer.is_none_or(|passer| passer.finish());
+    let mut traced = traced??;
+    traced.unsaved |= !passed_on || problems.missing;
+    traced.first.warnings.extend(problems.told);
     slowdown.conclude(&mut traced);
     traced.first.interrupted = interrupts > 0;
     traced.first.dismissed = dismissed || out_of_time;

@@ -10,7 +10,7 @@ use crate::session::{Recording, Traced};
 impl Work<'_> {
     /// Writes the files of each process that has something to tell, then those of all. Returns the profile of all.
     pub(super) fn tree(&mut self, traced: Traced, direct: &mut dyn DirectOutputs) -> (Profile, Vec<Outcome>) {
-        let Traced { first, others, archive } = traced;
+        let Traced { first, others, archive, .. } = traced;
         let mut files = Vec::new();
         let mut rows = Vec::with_capacity(others.len() + 1);
         let (profile, origin) = self.one(first, &mut rows, &mut files, direct);

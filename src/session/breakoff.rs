@@ -116,7 +116,7 @@ impl Session {
         others.sort_by_key(|other| std::cmp::Reverse(other.rest().number));
         let first = first.or_else(|| others.pop().map(|first| archive.take(first)))?;
         others.reverse();
-        Some(Traced { first, others, archive })
+        Some(Traced { first, others, archive, unsaved: false })
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Traced {
     pub others: Vec<ArchivedRecording>,
     /// Where those lie.
     pub archive: Archive,
+    /// Whether something could not be written or passed on that was to be while it lasted; the user was told so.
+    pub unsaved: bool,
 }
 
 impl Traced {

@@ -396,6 +396,34 @@ pub fn pending_signals() -> Vec<i32> {
     std::iter::from_fn(|| next_signal(Duration::ZERO)).collect()
 }
 
+/// A signal that asks heaptrace to end and has not been taken yet. It is left where it is.
+pub fn waiting_request_to_end() -> Option<i32> {
+    let mut waiting = set_of(&[]);
+    // SAFETY: the set is valid, and filled by the call.
+    let result = unsafe { libc::sigpending(&raw mut waiting) };
+    // SAFETY: the set is valid, and so are the numbers.
+    let is_waiting = |signal: &i32| unsafe { libc::sigismember(&raw const waiting, *signal) } == 1;
+    (result == 0).then(|| OWN_SIGNALS.into_iter().find(is_waiting)).flatten()
+}
+
+/// Sends `signal` to all processes of a process group.
+pub fn send_to_group(group: i32, signal: i32) -> Result<()> {
+    // SAFETY: kill has no memory effects.
+    if unsafe { libc::kill(-group, signal) } == 0 { Ok(()) } else { Err(TracerError::last("signal", group)) }
+}
+
+/// Whether a child has ended. It is not waited for, and keeps its number.
+pub fn has_ended(child: &std::process::Child) -> std::io::Result<bool> {
+    let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `found` has room for what the kernel writes.
+    if unsafe { libc::waitid(libc::P_PID, child.id(), found.as_mut_ptr(), flags) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: zeroed above, which is valid, and filled by the call if the child has ended; then si_pid is its number.
+    Ok(unsafe { found.assume_init().si_pid() } != 0)
+}
+
 /// The name of one of heaptrace's own signals.
 pub const fn signal_name(signal: i32) -> &'static str {
     match signal {

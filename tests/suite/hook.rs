@@ -92,7 +92,75 @@ fn interrupt_ends_the_command() {
     killpg(Pid::from_raw(running.pid()), Signal::SIGINT).unwrap();
     let ended = running.wait();
     assert_eq!(ended.code(), 125);
-    assert!(ended.stderr.contains("signal: 2"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("was ended by Ctrl-C (SIGINT)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("report.json, which is whole"), "{}", ended.stderr);
+    assert!(output.exists());
+}
+
+/// A command that hangs, and leaves children: while the program runs parts go on being written; heaptrace ends when a fixed time has
+/// passed, nothing of the command is left, and all files are there.
+#[test]
+fn a_command_that_hangs_holds_neither_the_parts_nor_the_end_up() {
+    let program = Program::fixture("forever").args(["1"]);
+    let mut target = program.start();
+    let pid: i32 = target.value("ready").parse().unwrap();
+    let pids = program.outside("pids");
+    let command =
+        format!("tail -f /dev/null & echo $! >> {0}; echo $$ >> {0}; trap '' TERM; tail -f /dev/null", pids.display());
+    let part = program.outside("part.%i.json");
+    let tracer = Program::new("/bin/true");
+    let options = ["--profile-every", "100ms", "-o", part.to_str().unwrap(), "--on-profile", &command];
+    let attached = tracer.start_attached(&options, pid);
+    let is_there = |number: u32| program.outside(&format!("part.{number:06}.json")).exists();
+    procfs::wait_until("parts are written beside the command", || is_there(4));
+    assert_eq!(lines(&pids).len(), 2, "one command at a time");
+    attached.signal(Signal::SIGINT);
+    let over = std::time::Instant::now();
+    let ended = attached.wait();
+    assert!((29..90).contains(&over.elapsed().as_secs()), "{:?}", over.elapsed());
+    assert_eq!(ended.code(), 125, "{}", ended.stderr);
+    for said in [
+        "waiting up to 30 s for --on-profile",
+        "was ended after 30 s for",
+        "part.000001.json, which is whole",
+        "not run for",
+    ] {
+        assert!(ended.stderr.contains(said), "{said}: {}", ended.stderr);
+    }
+    for process in lines(&pids) {
+        assert!(!Path::new(&format!("/proc/{process}")).exists(), "{process} of the command is still there");
+    }
+    tracer.collect(ended);
+    target.assert_alive();
+    target.signal(Signal::SIGKILL);
+    target.wait();
+}
+
+/// A command for parts ends by a signal, too, when the program has ended.
+#[test]
+fn a_signal_ends_the_waiting_for_the_command_of_a_part() {
+    let program = Program::fixture("steps");
+    let mark = program.outside("mark");
+    let part = program.outside("part.%i.json");
+    let command = format!("case $HEAPTRACE_FILE in *part.*) echo > {}; exec tail -f /dev/null;; esac", mark.display());
+    let options = ["--profile-every", "50ms", "-o", part.to_str().unwrap(), "--on-profile", &command];
+    let mut running = program.start_traced(&options);
+    procfs::wait_until("the command runs", || mark.exists());
+    running.feed(b"");
+    procfs::wait_until("the program has ended", || {
+        std::fs::read_to_string(program.outside("stderr")).is_ok_and(|text| text.contains("waiting up to"))
+    });
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait();
+    assert!(ended.stderr.contains("was ended by SIGTERM for"), "{}", ended.stderr);
+}
+
+/// What the shell says of a command that is not there is put in words.
+#[test]
+fn a_command_that_is_not_there_is_told() {
+    let ended = Program::fixture("peak").start_traced(&["--on-profile", "no-such-uploader"]).wait();
+    assert_eq!(ended.code(), 125);
+    assert!(ended.stderr.contains("exit status: 127 (the shell has not found the command)"), "{}", ended.stderr);
 }
 
 /// The command gets the signal mask that heaptrace was started with: what heaptrace has blocked for itself would make

@@ -166,3 +166,25 @@ fn what_can_not_be_watched_is_refused() {
         assert!(text.contains(reason), "{options:?}: {text}");
     }
 }
+
+/// Snapshots that find no room are told at once and at the end, and cost heaptrace's status unless the program has failed itself; those
+/// that fit are there.
+#[test]
+fn a_snapshot_that_finds_no_room_is_told_and_costs_the_status() {
+    for (status, expected) in [(0, 125), (3, 3)] {
+        let script = format!("sleep 0.5; sleep 0.5; exit {status}");
+        let program = Program::new("/bin/sh").args(["-c", &script]);
+        for number in 2..=3 {
+            std::os::unix::fs::symlink("/dev/full", program.folder().join(format!("s.{number:06}.json"))).unwrap();
+        }
+        let out = output(&program);
+        let running = program.start_traced(&["--snapshot-every", "100ms", "--keep", "100", "--snapshot-output", &out]);
+        let ended = running.wait();
+        assert_eq!(ended.code(), expected, "{}", ended.stderr);
+        let told = "a snapshot is missing: ";
+        assert!(ended.stderr.matches(told).count() >= 2, "at once and at the end: {}", ended.stderr);
+        assert!(ended.stderr.contains("s.000002.json: No space left on device"), "{}", ended.stderr);
+        assert!(live_of(&program.folder().join("s.000001.json"), &ended) == 0);
+        program.collect(ended);
+    }
+}
