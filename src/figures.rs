@@ -18,6 +18,12 @@ impl Amount {
         Self { objects: self.objects.saturating_add(other.objects), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
+    /// What is left without `other`; nothing where that is more.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self { objects: self.objects.saturating_sub(other.objects), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+
     /// What sampled blocks stand for that count `weight` times each.
     #[must_use]
     pub fn times(self, weight: f64) -> Self {

@@ -3,6 +3,7 @@
 //!
 //! Whatever the bytes, nothing panics, and memory is bounded by [`Limits`].
 
+mod budget;
 mod comments;
 mod kinds;
 mod pprof;
@@ -11,19 +12,20 @@ mod unpack;
 mod wire;
 
 use crate::profile::Profile;
+use budget::Budget;
 
 /// How much a file may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The bytes that may come out of a compressed file, or that one may have.
     pub unpacked: u64,
-    /// What the profile made of it may take of memory, in bytes, about.
-    pub tables: u64,
+    /// What reading it may take of memory, in bytes: the file itself, what comes out of it, and the profile made of that.
+    pub memory: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { unpacked: 1 << 30, tables: 4 << 30 }
+        Self { unpacked: 1 << 30, memory: 4 << 30 }
     }
 }
 
@@ -51,7 +53,10 @@ pub enum ImportError {
     #[error("{file}: the file is damaged ({what}); get it anew")]
     Damaged { file: String, what: String },
     /// Out of proportion.
-    #[error("{file}: more than {limit} MiB would come out of this file; no profile is as large, or memory is short")]
+    #[error(
+        "{file}: reading this file would take more than {limit} MiB of memory; it was made to do so, or memory is short: read it where \
+         there is more"
+    )]
     TooLarge { file: String, limit: u64 },
     /// A profile of something else.
     #[error(
@@ -80,11 +85,12 @@ pub fn read(bytes: &[u8], name: &str, limits: &Limits) -> Result<Profile, Import
     if bytes.is_empty() {
         return Err(ImportError::Empty { file });
     }
-    let content = unpack::unpacked(bytes, name, limits.unpacked)?;
+    let mut budget = Budget::new(limits.memory);
+    let content = unpack::unpacked(bytes, name, limits, &mut budget)?;
     match kinds::kind(&content) {
-        kinds::Kind::Json => report::read(&content, name),
+        kinds::Kind::Json => report::read(&content, name, limits, &mut budget),
         kinds::Kind::Foreign(what, cure) => Err(ImportError::Foreign { file, what, cure }),
-        kinds::Kind::MaybePprof => pprof::read(&content, name, limits),
+        kinds::Kind::MaybePprof => pprof::read(&content, name, limits, &mut budget),
         kinds::Kind::Nothing if content.is_empty() => Err(ImportError::Empty { file }),
         kinds::Kind::Nothing => Err(ImportError::Unknown { file }),
     }

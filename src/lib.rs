@@ -132,6 +132,10 @@ pub mod internal {
         pub use crate::unwinder::StackNode;
     }
 
+    pub mod import {
+        pub use crate::import::{ImportError, Limits, read};
+    }
+
     pub mod maps {
         pub use crate::maps::{MapIndex, modules, parse};
     }

@@ -58,6 +58,7 @@ mod suite {
     mod harness;
     mod hook;
     mod hostile;
+    mod hostile_profiles;
     mod injection;
     mod launch;
     mod leaks;

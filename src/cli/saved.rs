@@ -161,6 +161,8 @@ pub struct MergeOptions {
     pub finals: Vec<PathBuf>,
     /// Whether files of different sampling are added up as estimates.
     pub scale: bool,
+    /// The sampling interval of memory_sampler's files, in bytes, where they don't say it.
+    pub sampler_interval: Option<u64>,
     /// Whether files that can't be read are left out.
     pub skip_unreadable: bool,
     /// What pictures show.
@@ -218,7 +220,9 @@ Examples:
   heaptrace merge --skip-unreadable -o fleet.pb.gz -o fleet.svg hosts/*/*.pb.gz
       Files that are torn are told and left out; without the option nothing is written then.
   heaptrace merge --final sampler.9.pb -o all.pb.gz sampler.*.pb
-      Of Fuchsia's memory_sampler, whose files don't say which is the last."
+      Of Fuchsia's memory_sampler, whose files don't say which is the last.
+  heaptrace merge --scale=1MiB --final sampler.9.pb -o all.pb.gz sampler.*.pb app.pb.gz
+      Its sampled blocks scaled up to what they stand for, which can be added to heaptrace's."
 )]
 pub(super) struct MergeArguments {
     /// The saved profiles
@@ -233,8 +237,11 @@ pub(super) struct MergeArguments {
     finals: Vec<PathBuf>,
 
     /// Add files up that were sampled differently, or not at all: all amounts are estimates then
-    #[arg(long)]
-    scale: bool,
+    ///
+    /// heaptrace's files have estimates anyway. memory_sampler's count each sampled block once, and don't say how many stand for it:
+    /// BYTES is its sampling interval (`kSamplingIntervalBytes` in its source).
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = values::size)]
+    scale: Option<Option<u64>>,
 
     /// Tell which files can't be read, and leave them out; without this, nothing is written
     #[arg(long)]
@@ -318,7 +325,8 @@ pub(super) fn resolve_merge(arguments: MergeArguments) -> Result<MergeOptions, R
     Ok(MergeOptions {
         files: arguments.files,
         finals: arguments.finals,
-        scale: arguments.scale,
+        scale: arguments.scale.is_some(),
+        sampler_interval: arguments.scale.flatten().filter(|bytes| *bytes > 0),
         skip_unreadable: arguments.skip_unreadable,
         value: arguments.value,
         quiet: arguments.quiet,

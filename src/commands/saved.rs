@@ -16,11 +16,21 @@ use std::path::{Path, PathBuf};
 /// The part of the free memory that one profile may take.
 const PART: u64 = 2;
 
-/// How much the files that are read may take, by the memory that is free.
-pub fn memory_limits() -> Limits {
+/// With less memory than this left besides, in bytes, no further file is added to a sum.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+/// How much a file that is read may take, by the memory that is free: one of `shares` parts of what all may.
+pub fn memory_limits(shares: u64) -> Limits {
     let all = Limits::default();
     let free = limits::available_memory().map_or(u64::MAX, |free| free / PART);
-    Limits { unpacked: all.unpacked.min(free), tables: all.tables.min(free) }
+    let memory = all.memory.min(free) / shares.max(1);
+    Limits { unpacked: all.unpacked.min(memory), memory }
+}
+
+/// Whether there is memory for a sum that needs so many bytes more before it is written.
+pub fn is_memory_left(needs: u64) -> bool {
+    let least = needs.saturating_add(LEAST_MEMORY);
+    !limits::is_memory_short() && limits::available_memory().is_none_or(|left| left >= least)
 }
 
 /// Reads a saved profile, or a trace; `-` is standard input, and no trace.
@@ -36,7 +46,7 @@ pub fn load(path: &Path) -> anyhow::Result<Profile> {
     {
         return convert::load(path).with_context(|| path.display().to_string());
     }
-    load_within(path, &memory_limits())
+    load_within(path, &memory_limits(1))
 }
 
 /// The same within limits.
@@ -51,7 +61,12 @@ pub fn load_within(path: &Path, limits: &Limits) -> anyhow::Result<Profile> {
     let read = if path.as_os_str() == "-" {
         io::stdin().lock().take(most).read_to_end(&mut bytes)
     } else {
-        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
+        File::open(path).and_then(|file| {
+            // Of a file, no more room than it needs.
+            let length = file.metadata().map_or(0, |metadata| metadata.len()).min(most);
+            bytes.reserve_exact(usize::try_from(length).unwrap_or(0));
+            file.take(most).read_to_end(&mut bytes)
+        })
     };
     read.with_context(|| format!("{name}: can't be read"))?;
     Ok(import::read(&bytes, &name, limits)?)

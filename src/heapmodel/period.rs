@@ -71,9 +71,9 @@ impl Snapshot {
         let sites = self.sites.iter().filter_map(|site| {
             let mut site = *site;
             if let Some(counted) = earlier.sites.get(&(site.key, site.inherited)) {
-                site.allocated = minus(site.allocated, counted.allocated);
-                site.freed = minus(site.freed, counted.freed);
-                site.deallocated = minus(site.deallocated, counted.deallocated);
+                site.allocated = site.allocated.minus(counted.allocated);
+                site.freed = site.freed.minus(counted.freed);
+                site.deallocated = site.deallocated.minus(counted.deallocated);
                 site.temporary = site.temporary.saturating_sub(counted.temporary);
             }
             if !new_peak {
@@ -107,13 +107,6 @@ impl Snapshot {
             unseen_frees: self.unseen_frees,
             sample_interval: self.sample_interval,
         }
-    }
-}
-
-const fn minus(amount: Amount, counted: Amount) -> Amount {
-    Amount {
-        objects: amount.objects.saturating_sub(counted.objects),
-        bytes: amount.bytes.saturating_sub(counted.bytes),
     }
 }
 
@@ -179,7 +172,7 @@ mod tests {
                 site.allocated = site.allocated.plus(blocks(allocated));
                 site.freed = site.freed.plus(blocks(freed));
                 site.deallocated = site.deallocated.plus(blocks(freed));
-                site.live = minus(site.live.plus(blocks(allocated)), blocks(freed));
+                site.live = site.live.plus(blocks(allocated)).minus(blocks(freed));
                 now.totals.allocations += allocated;
                 now.totals.bytes_allocated += allocated * size;
                 now.totals.frees += freed;

@@ -1,26 +1,34 @@
 //! What heaptrace writes into the comments of its pprof files, read back. `docs/profile.md` lists the lines.
 
-use crate::profile::saved::{Holds, Saved, Writer, parts_from};
-use crate::profile::{Anomalies, Exit, Meta, Mode, Resident, Totals};
+use super::budget::{Budget, Exhausted};
+use crate::profile::saved::{Holds, Saved, Writer, parts_from, parts_in};
+use crate::profile::{Anomalies, Exit, Meta, Mode, Profile, Resident, Totals};
 
-/// Enters what the comments say, and returns the sentences of warning among them. Without any of heaptrace's own, nothing changes.
+/// Enters what the comments say into a profile. Without any of heaptrace's own, nothing changes.
+///
+/// # Errors
+/// They would take more memory than the budget has.
 pub(super) fn apply<'a>(
     comments: impl Iterator<Item = &'a str> + Clone,
-    meta: &mut Meta,
-    totals: &mut Totals,
-    anomalies: &mut Anomalies,
+    profile: &mut Profile,
     saved: &mut Saved,
-) -> Vec<String> {
+    budget: &mut Budget,
+) -> Result<(), Exhausted> {
+    // A line may be there many times: each is looked at, and its text may be kept.
+    for line in comments.clone() {
+        budget.copy(line.len())?;
+    }
     if !comments.clone().any(|line| line.strip_prefix("heaptrace ").is_some_and(|rest| !rest.contains('='))) {
-        return Vec::new();
+        return Ok(());
     }
     saved.writer = Writer::Heaptrace;
     saved.holds = Holds { temporary: false, ..Holds::ALL }.and(saved.holds);
     saved.parts = vec![1];
-    let mut warnings = Vec::new();
+    let Profile { meta, totals, anomalies, warnings, .. } = profile;
     let mut part = 1;
     for line in comments {
         if let Some(warning) = line.strip_prefix("warning: ") {
+            budget.entries::<String>(1)?;
             warnings.push(warning.to_owned());
         } else if let Some(list) = line.strip_prefix("anomalies: ") {
             pairs(list, |key, value| set_anomaly(anomalies, key, value));
@@ -40,6 +48,16 @@ pub(super) fn apply<'a>(
         } else if let Some((key, value)) = line.split_once('=') {
             match key {
                 "part" => part = value.parse().unwrap_or(1),
+                "command" => meta.process.command = words(value, budget)?,
+                "parts" => saved.parts = parts(value, budget)?.unwrap_or_default(),
+                "open" => {
+                    if let Some((session, list)) = value.split_once(':')
+                        && let Some(parts) = parts(list, budget)?
+                    {
+                        budget.hashed::<String, Vec<u32>>()?;
+                        saved.open.insert(session.to_owned(), parts);
+                    }
+                }
                 _ => set(key, value, meta, saved),
             }
         }
@@ -52,13 +70,19 @@ pub(super) fn apply<'a>(
     if meta.session.is_empty() {
         saved.parts.clear();
     }
-    warnings
+    Ok(())
+}
+
+/// A list of parts, if it is one.
+fn parts(text: &str, budget: &mut Budget) -> Result<Option<Vec<u32>>, Exhausted> {
+    let Some(count) = parts_in(text) else { return Ok(None) };
+    budget.copy(count * size_of::<u32>())?;
+    Ok(parts_from(text))
 }
 
 fn set(key: &str, value: &str, meta: &mut Meta, saved: &mut Saved) {
     let number = || value.parse::<u64>().unwrap_or(0);
     match key {
-        "command" => meta.process.command = words(value),
         "program" => meta.process.program = value.to_owned(),
         "pid" => meta.process.pid = value.parse().unwrap_or(0),
         "cwd" => meta.process.cwd = value.into(),
@@ -78,17 +102,9 @@ fn set(key: &str, value: &str, meta: &mut Meta, saved: &mut Saved) {
         "exit" => meta.process.exit = exit(value),
         "variance" => saved.variance = value.parse().unwrap_or(0),
         "files" => saved.files = number().max(1),
-        "parts" => saved.parts = parts_from(value).unwrap_or_default(),
         "peak_part" => saved.peak_part = value.parse().unwrap_or(1),
         "peak" => saved.peak_is_bound = value == "upper bound",
         "missing" => saved.holds.without(value),
-        "open" => {
-            if let Some((session, parts)) = value.split_once(':')
-                && let Some(parts) = parts_from(parts)
-            {
-                saved.open.insert(session.to_owned(), parts);
-            }
-        }
         _ => {}
     }
 }
@@ -139,11 +155,17 @@ fn set_total(totals: &mut Totals, key: &str, value: u64) {
 }
 
 /// The words of a command line, as a shell would read them: quotes of `'`, and a backslash before a single character.
-fn words(line: &str) -> Vec<String> {
+fn words(line: &str, budget: &mut Budget) -> Result<Vec<String>, Exhausted> {
+    // They grow letter by letter.
+    budget.take(line.len())?;
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut characters = line.chars();
     while let Some(c) = characters.next() {
+        if word.is_none() && c != ' ' {
+            budget.entries::<String>(1)?;
+            budget.copy(0)?;
+        }
         match c {
             ' ' => words.extend(word.take()),
             '\'' => word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '\'')),
@@ -152,7 +174,7 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     words.extend(word);
-    words
+    Ok(words)
 }
 
 #[cfg(test)]
@@ -163,7 +185,9 @@ mod tests {
     fn command_lines_are_read_as_they_are_quoted() {
         for line in [&["./app"][..], &["a b", "it's", "", "x=1"], &["--é", "\\"], &[]] {
             let line: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(words(&crate::export::shell_words(&line)), line);
+            let text = crate::export::shell_words(&line);
+            assert_eq!(words(&text, &mut Budget::new(10_000)), Ok(line));
+            assert_eq!(text.is_empty(), words(&text, &mut Budget::new(2)).is_ok());
         }
     }
 }

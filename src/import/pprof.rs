@@ -7,6 +7,7 @@
 mod samples;
 mod tables;
 
+use super::budget::{Budget, Exhausted};
 use super::wire::Torn;
 use super::{ImportError, Limits, comments};
 use crate::profile::saved::{Holds, Saved, Writer};
@@ -31,14 +32,9 @@ impl From<Torn> for Trouble {
     }
 }
 
-/// What a profile may still take of memory, in bytes.
-#[derive(Debug)]
-struct Budget(u64);
-
-impl Budget {
-    fn take(&mut self, bytes: usize) -> Result<(), Trouble> {
-        self.0 = self.0.checked_sub(bytes as u64).ok_or(Trouble::TooLarge)?;
-        Ok(())
+impl From<Exhausted> for Trouble {
+    fn from(_: Exhausted) -> Self {
+        Self::TooLarge
     }
 }
 
@@ -110,21 +106,20 @@ impl Columns {
 }
 
 /// Reads the message.
-pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits) -> Result<Profile, ImportError> {
+pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits, budget: &mut Budget) -> Result<Profile, ImportError> {
     let file = name.to_owned();
-    profile(bytes, limits).map_err(|trouble| match trouble {
+    profile(bytes, budget).map_err(|trouble| match trouble {
         Trouble::Damaged(what) => ImportError::Damaged { file, what },
-        Trouble::TooLarge => ImportError::TooLarge { file, limit: limits.tables >> 20 },
+        Trouble::TooLarge => ImportError::TooLarge { file, limit: limits.memory >> 20 },
         Trouble::NoHeap(columns) => ImportError::NoHeap { file, columns },
         Trouble::Negative => ImportError::Negative { file },
     })
 }
 
-fn profile(bytes: &[u8], limits: &Limits) -> Result<Profile, Trouble> {
-    let mut budget = Budget(limits.tables);
-    let tables = Tables::read(bytes, &mut budget)?;
+fn profile(bytes: &[u8], budget: &mut Budget) -> Result<Profile, Trouble> {
+    let tables = Tables::read(bytes, budget)?;
     let columns = Columns::new(&tables.column_names())?;
-    let modules = tables.modules();
+    let modules = tables.modules(budget)?;
     let program = modules.first().map(|module| basename(&module.path)).unwrap_or_default();
     let mut profile = empty(&tables, program);
     let mut saved = Saved {
@@ -134,16 +129,18 @@ fn profile(bytes: &[u8], limits: &Limits) -> Result<Profile, Trouble> {
         parts: Vec::new(),
         ..Saved::whole()
     };
-    profile.warnings =
-        comments::apply(tables.comments(), &mut profile.meta, &mut profile.totals, &mut profile.anomalies, &mut saved);
+    comments::apply(tables.comments(), &mut profile, &mut saved, budget)?;
     if saved.writer == Writer::Heaptrace {
-        let frames = tables.drop_frames().split('|').filter(|frame| !frame.is_empty());
-        saved.drop_frames = frames.map(str::to_owned).collect();
+        for frame in tables.drop_frames().split('|').filter(|frame| !frame.is_empty()) {
+            budget.hashed::<String, ()>()?;
+            budget.copy(frame.len())?;
+            saved.drop_frames.insert(frame.to_owned());
+        }
     }
     profile.modules = modules;
-    tables.functions_and_locations(&mut profile, &mut budget)?;
-    let mut samples = Samples::new(&tables, &columns, saved.is_partial());
-    samples.read(bytes, &mut profile, &mut budget)?;
+    tables.functions_and_locations(&mut profile, budget)?;
+    let mut samples = Samples::new(&tables, &columns, saved.is_partial(), budget)?;
+    samples.read(bytes, &mut profile, budget)?;
     if let Some(pid) = samples.pid.filter(|_| profile.meta.process.pid == 0) {
         profile.meta.process.pid = pid;
     }

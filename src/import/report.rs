@@ -7,8 +7,11 @@
 mod judged;
 mod model;
 mod tables;
+mod weight;
 
-use super::ImportError;
+use super::budget::{Budget, Exhausted};
+use super::{ImportError, Limits};
+use crate::profile::leaks::Suppression;
 use crate::profile::saved::{Holds, Saved, Writer};
 use crate::profile::{AllocatorUse, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample};
 use crate::unwinder::Quality;
@@ -21,7 +24,7 @@ use tables::Tables;
 const NEWEST: u64 = 3;
 
 /// Reads the report.
-pub(super) fn read(bytes: &[u8], name: &str) -> Result<Profile, ImportError> {
+pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits, budget: &mut Budget) -> Result<Profile, ImportError> {
     let file = || name.to_owned();
     let no_report = |reason: String| ImportError::NoReport { file: file(), reason };
     let not_read = |error: serde_json::Error| {
@@ -37,11 +40,34 @@ pub(super) fn read(bytes: &[u8], name: &str) -> Result<Profile, ImportError> {
         Some(version) => return Err(ImportError::Version { file: file(), version, newest: NEWEST }),
         None => return Err(no_report("it has no `version`".to_owned())),
     }
+    let too_large = || ImportError::TooLarge { file: file(), limit: limits.memory >> 20 };
+    weight::take(bytes, budget).map_err(|Exhausted| too_large())?;
     let report: Report = serde_json::from_slice(bytes).map_err(not_read)?;
-    profile(report).map_err(|what| ImportError::Damaged { file: file(), what })
+    profile(report, budget).map_err(|trouble| match trouble {
+        Trouble::Damaged(what) => ImportError::Damaged { file: file(), what },
+        Trouble::TooLarge => too_large(),
+    })
 }
 
-fn profile(report: Report) -> Result<Profile, String> {
+/// Why no profile can be made of a report.
+enum Trouble {
+    Damaged(String),
+    TooLarge,
+}
+
+impl From<String> for Trouble {
+    fn from(what: String) -> Self {
+        Self::Damaged(what)
+    }
+}
+
+impl From<Exhausted> for Trouble {
+    fn from(_: Exhausted) -> Self {
+        Self::TooLarge
+    }
+}
+
+fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
     let resident = resident(report.resident.as_ref());
     let started_at = humantime::parse_rfc3339(&report.started_at).unwrap_or(UNIX_EPOCH + Duration::ZERO);
     let meta = Meta {
@@ -85,7 +111,11 @@ fn profile(report: Report) -> Result<Profile, String> {
         variance: u128::from(report.sampling.standard_error).pow(2),
         ..Saved::whole()
     };
-    let mut tables = Tables::new(report.modules, report.frames)?;
+    budget.entries::<Sample>(report.sites.len())?;
+    budget.entries::<ProcessRow>(report.processes.len())?;
+    budget.entries::<AllocatorUse>(report.allocators.len())?;
+    budget.entries::<Suppression>(report.suppressions.len())?;
+    let mut tables = Tables::new(report.modules, report.frames, budget)?;
     let samples = report.sites.iter().map(|site| sample(site, &mut tables)).collect::<Result<Vec<_>, _>>()?;
     let findings = judged::findings(&report.findings, &mut tables)?;
     let leaks = report.leaks.map(|leaks| judged::leaks(&leaks, &report.findings, &mut tables)).transpose()?;
@@ -141,7 +171,7 @@ fn resident(resident: Option<&ReportResident>) -> Option<Resident> {
     })
 }
 
-fn sample(site: &Site, tables: &mut Tables) -> Result<Sample, String> {
+fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
     let quality = match site.quality.as_str() {
         "guessed" => Quality::Guessed,
         "truncated" => Quality::Truncated,

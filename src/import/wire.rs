@@ -12,6 +12,17 @@ pub(super) enum Value<'a> {
     Fixed,
 }
 
+impl Value<'_> {
+    /// How many numbers a repeated field has, at most.
+    pub(super) const fn numbers_at_most(self) -> usize {
+        match self {
+            Self::Number(_) => 1,
+            Self::Bytes(packed) => packed.len(),
+            Self::Fixed => 0,
+        }
+    }
+}
+
 /// The bytes end inside of a field, or are none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Torn;

@@ -60,6 +60,25 @@ impl Pool {
         }
     }
 
+    /// About how much memory the tables take, in bytes, without what their entries point to.
+    pub(super) fn size(&self) -> usize {
+        fn list<T>(list: &Vec<T>) -> usize {
+            list.capacity() * size_of::<T>()
+        }
+        fn table<K, V>(table: &FxHashMap<K, V>) -> usize {
+            table.capacity() * size_of::<(K, V)>()
+        }
+        list(&self.strings)
+            + list(&self.functions)
+            + list(&self.modules)
+            + list(&self.locations)
+            + list(&self.stacks)
+            + table(&self.by_text)
+            + table(&self.by_function)
+            + table(&self.by_place)
+            + table(&self.by_locations)
+    }
+
     /// The number of a text.
     pub(super) fn intern(&mut self, text: &str) -> usize {
         number_of(text, &mut self.by_text, &mut self.strings)

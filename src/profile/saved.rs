@@ -2,6 +2,7 @@
 
 use crate::leakclass::LeakClass;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// A class of leaks, as the label of a sample tells it: one for all live blocks of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -199,19 +200,30 @@ pub fn ranges(parts: &[u32]) -> String {
 }
 
 /// The most parts that are read from a list of them.
-const PARTS: u32 = 1 << 20;
+const PARTS: u64 = 1 << 20;
+
+/// The ranges in what [`ranges`] writes; None for one that is something else.
+fn ranges_of(text: &str) -> impl Iterator<Item = Option<RangeInclusive<u32>>> {
+    text.split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        (last >= first).then_some(first..=last)
+    })
+}
+
+/// How many parts are listed in what [`ranges`] writes; None if it is something else, or too much.
+pub fn parts_in(text: &str) -> Option<usize> {
+    let sum = ranges_of(text).try_fold(0_u64, |sum, range| {
+        let range = range?;
+        Some(sum + u64::from(range.end() - range.start()) + 1).filter(|sum| *sum <= PARTS)
+    });
+    sum.and_then(|sum| usize::try_from(sum).ok())
+}
 
 /// Reads what [`ranges`] writes; None if it is something else, or too much.
 pub fn parts_from(text: &str) -> Option<Vec<u32>> {
-    let mut parts: Vec<u32> = Vec::new();
-    for range in text.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if last < first || last - first >= PARTS || parts.len() as u64 >= u64::from(PARTS) {
-            return None;
-        }
-        parts.extend(first..=last);
-    }
+    let mut parts: Vec<u32> = Vec::with_capacity(parts_in(text)?);
+    ranges_of(text).flatten().for_each(|range| parts.extend(range));
     parts.sort_unstable();
     parts.dedup();
     Some(parts)
@@ -228,6 +240,7 @@ mod tests {
         {
             assert_eq!(ranges(parts), text);
             assert_eq!(parts_from(text).as_deref(), Some(parts));
+            assert_eq!(parts_in(text), Some(parts.len()));
         }
         for wrong in ["", "x", "3-1", "1-4294967295", "1,,2"] {
             assert_eq!(parts_from(wrong), None, "{wrong}");

@@ -80,6 +80,12 @@ impl Series {
         }
     }
 
+    /// So much memory the sum may need at once, in bytes: its tables grow by doubling, and are sorted at the end.
+    pub fn needs(&self) -> u64 {
+        let samples = self.samples.capacity() * size_of::<(SampleKey, Sample)>();
+        2 * (samples + self.pool.size()) as u64
+    }
+
     /// Adds what `share` says of a profile that was read from a file.
     pub fn add(&mut self, profile: &Profile, share: &Share) {
         let numbers = self.pool.enter(profile);
@@ -275,14 +281,16 @@ fn worse(a: Exit, b: Exit) -> Exit {
     if rank(a) < rank(b) { b } else { a }
 }
 
-/// What the picked blocks of a sample stand for, by their mean size.
+/// What the picked blocks of a sample stand for, by their mean size. Live blocks, which memory_sampler counts as allocated, too, have a
+/// mean size of their own.
 fn unsample(sample: &mut Sample, interval: u64) {
     let scaled = |amount: Amount| {
         let size = amount.bytes.checked_div(amount.objects).unwrap_or(0);
         amount.times(weight(size, interval))
     };
+    let dead = sample.allocated.minus(sample.live);
     sample.live = scaled(sample.live);
-    sample.allocated = scaled(sample.allocated);
+    sample.allocated = scaled(dead).plus(sample.live);
     sample.deallocated = scaled(sample.deallocated);
     sample.at_peak = scaled(sample.at_peak);
 }

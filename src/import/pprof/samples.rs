@@ -52,6 +52,8 @@ pub(super) struct Samples<'t, 'a> {
     texts: FxHashMap<&'a str, usize>,
     stacks: FxHashMap<Box<[usize]>, usize>,
     known: FxHashMap<SampleKey, usize>,
+    /// For so many locations of one sample there is room.
+    deepest: usize,
     /// The process that the labels name, if it is one.
     pub(super) pid: Option<i32>,
 }
@@ -69,20 +71,32 @@ struct Labels {
 }
 
 impl<'t, 'a> Samples<'t, 'a> {
-    pub(super) fn new(tables: &'t Tables<'a>, columns: &'t Columns, is_partial: bool) -> Self {
-        let key = |(index, text): (u64, &str)| Some((index, KEYS.iter().find(|(name, _)| *name == text)?.1));
-        Self {
+    pub(super) fn new(
+        tables: &'t Tables<'a>,
+        columns: &'t Columns,
+        is_partial: bool,
+        budget: &mut Budget,
+    ) -> Result<Self, Trouble> {
+        let mut keys = FxHashMap::default();
+        for (index, text) in tables.texts() {
+            if let Some((_, key)) = KEYS.iter().find(|(name, _)| *name == text) {
+                budget.hashed::<u64, Key>()?;
+                keys.insert(index, *key);
+            }
+        }
+        Ok(Self {
             tables,
             columns,
             is_partial,
-            keys: tables.texts().filter_map(key).collect(),
+            keys,
             locations: tables.index(),
             strings: FxHashMap::default(),
             texts: FxHashMap::default(),
             stacks: FxHashMap::default(),
             known: FxHashMap::default(),
+            deepest: 0,
             pid: None,
-        }
+        })
     }
 
     pub(super) fn read(&mut self, message: &[u8], profile: &mut Profile, budget: &mut Budget) -> Result<(), Trouble> {
@@ -114,10 +128,17 @@ impl<'t, 'a> Samples<'t, 'a> {
         let mut unknown = None;
         for field in Fields::of(bytes) {
             match field? {
-                (1, value) => numbers(value, |id| match self.locations.get(&id) {
-                    Some(index) => locations.push(*index as usize),
-                    None => unknown = Some(id),
-                })?,
+                (1, value) => {
+                    let depth = locations.len().saturating_add(value.numbers_at_most());
+                    if depth > self.deepest {
+                        budget.entries::<usize>(depth - self.deepest)?;
+                        self.deepest = depth;
+                    }
+                    numbers(value, |id| match self.locations.get(&id) {
+                        Some(index) => locations.push(*index as usize),
+                        None => unknown = Some(id),
+                    })?
+                }
                 (2, value) => numbers(value, |number| values.extend((values.len() < VALUES).then_some(number as i64)))?,
                 (3, Value::Bytes(label)) => self.label(label, &mut labels)?,
                 _ => {}
@@ -157,7 +178,8 @@ impl<'t, 'a> Samples<'t, 'a> {
         match self.known.get(&key).and_then(|at| profile.samples.get_mut(*at)) {
             Some(known) => known.add(&sample),
             None => {
-                budget.take((size_of::<Sample>() + size_of::<SampleKey>()) * 2)?;
+                budget.entries::<Sample>(1)?;
+                budget.hashed::<SampleKey, usize>()?;
                 self.known.insert(key, profile.samples.len());
                 profile.samples.push(sample);
             }
@@ -210,7 +232,10 @@ impl<'t, 'a> Samples<'t, 'a> {
             return Ok(*known);
         }
         let text = self.tables.text(index);
-        budget.take(text.len() + size_of::<String>() * 4)?;
+        budget.copy(text.len())?;
+        budget.entries::<String>(1)?;
+        budget.hashed::<u64, usize>()?;
+        budget.hashed::<&str, usize>()?;
         let at = *self.texts.entry(text).or_insert_with(|| {
             profile.strings.push(text.to_owned());
             profile.strings.len() - 1
@@ -240,7 +265,11 @@ impl<'t, 'a> Samples<'t, 'a> {
             }
             return Ok(at);
         }
-        budget.take((size_of::<Stack>() + size_of_val(locations)) * 2 + size_of::<usize>() * 4)?;
+        for _ in 0..2 {
+            budget.copy(size_of_val(locations))?;
+        }
+        budget.entries::<Stack>(1)?;
+        budget.hashed::<Box<[usize]>, usize>()?;
         let at = profile.stacks.len();
         self.stacks.insert(locations.into(), at);
         profile.stacks.push(Stack { locations: locations.to_vec(), quality, leak: labels.leak });

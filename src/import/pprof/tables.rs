@@ -1,15 +1,20 @@
 //! All of the message but its samples.
 
+use super::super::budget::Budget;
 use super::super::wire::{Fields, Torn, Value, numbers};
-use super::{Budget, Trouble};
+use super::Trouble;
 use crate::addr::{Addr, ModuleId};
 use crate::profile::{Function, Line, Location, ModuleInfo, Profile, SymbolStatus};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use std::fmt::Write;
 use std::path::PathBuf;
 
-/// What an entry of a table takes of memory at most, besides its texts, in bytes: with what is made of it.
-const ENTRY: usize = 200;
+/// So many lines have room in the smallest list of them.
+const FIRST_LINES: usize = 2;
+
+/// The longest text of an offset, with its sign.
+const OFFSET_TEXT: usize = 20;
 
 /// The tables as they lie in the message.
 #[derive(Debug, Default)]
@@ -35,23 +40,26 @@ impl<'a> Tables<'a> {
         for field in Fields::of(message) {
             match field? {
                 (1, Value::Bytes(column)) => {
-                    budget.take(ENTRY)?;
+                    budget.entries::<(u64, &str)>(1)?;
                     tables.columns.push(value_type(column)?[0]);
                 }
                 (3, Value::Bytes(mapping)) => {
-                    budget.take(ENTRY)?;
+                    budget.entries::<(&[u8], ModuleInfo)>(1)?;
+                    budget.hashed::<u64, usize>()?;
                     tables.mappings.push(mapping);
                 }
                 (4, Value::Bytes(location)) => {
-                    budget.take(ENTRY)?;
+                    budget.entries::<(&[u8], Location)>(1)?;
+                    budget.hashed::<u64, u32>()?;
                     tables.locations.push(location);
                 }
                 (5, Value::Bytes(function)) => {
-                    budget.take(ENTRY)?;
+                    budget.entries::<(&[u8], Function)>(1)?;
+                    budget.hashed::<u64, usize>()?;
                     tables.functions.push(function);
                 }
                 (6, Value::Bytes(text)) => {
-                    budget.take(size_of::<&str>() * 2)?;
+                    budget.entries::<&str>(1)?;
                     tables.strings.push(text_of(text)?);
                 }
                 (7, Value::Number(text)) => tables.drop_frames = text,
@@ -60,8 +68,8 @@ impl<'a> Tables<'a> {
                 (11, Value::Bytes(kind)) => tables.period_type = value_type(kind)?,
                 (12, Value::Number(period)) => tables.period = period,
                 (13, value) => {
+                    budget.entries::<u64>(value.numbers_at_most())?;
                     numbers(value, |comment| tables.comments.push(comment))?;
-                    budget.take(size_of::<u64>())?;
                 }
                 (14, Value::Number(name)) => tables.default_column = name,
                 _ => {}
@@ -104,23 +112,26 @@ impl<'a> Tables<'a> {
         if kind == "space" && unit == "bytes" && (2..=i64::MAX as u64).contains(&self.period) { self.period } else { 0 }
     }
 
-    pub(super) fn modules(&self) -> Vec<ModuleInfo> {
-        let mapping = |(index, bytes): (u32, &&[u8])| {
+    pub(super) fn modules(&self, budget: &mut Budget) -> Result<Vec<ModuleInfo>, Trouble> {
+        let mut modules = Vec::with_capacity(self.mappings.len());
+        for (index, bytes) in (0..).zip(&self.mappings) {
             let number = |field| field_number(bytes, field);
             let flag = |field| number(field) != 0;
-            let build_id = self.text(number(6));
-            ModuleInfo {
+            let (path, build_id) = (self.text(number(5)), self.text(number(6)));
+            budget.copy(path.len())?;
+            budget.copy(build_id.len())?;
+            modules.push(ModuleInfo {
                 id: ModuleId(index),
-                path: PathBuf::from(self.text(number(5))),
+                path: PathBuf::from(path),
                 build_id: (!build_id.is_empty()).then(|| build_id.to_owned()),
                 start: Addr(number(2)),
                 end: Addr(number(3)),
                 file_offset: number(4),
                 symbols: SymbolStatus { functions: flag(7), files: flag(8), lines: flag(9), inlines: flag(10) },
                 debug_package: None,
-            }
-        };
-        (0..).zip(&self.mappings).map(mapping).collect()
+            });
+        }
+        Ok(modules)
     }
 
     /// Fills the profile's tables of functions and locations.
@@ -129,11 +140,14 @@ impl<'a> Tables<'a> {
         for bytes in &self.functions {
             let number = |field| field_number(bytes, field);
             let (name, system_name, file) = (self.text(number(2)), self.text(number(3)), self.text(number(4)));
-            budget.take(name.len() + system_name.len() + file.len())?;
             let name = if name.is_empty() { system_name } else { name };
+            let system_name = if system_name.is_empty() { name } else { system_name };
+            for text in [name, system_name, file] {
+                budget.copy(text.len())?;
+            }
             let function = Function {
                 name: name.to_owned(),
-                system_name: if system_name.is_empty() { name.to_owned() } else { system_name.to_owned() },
+                system_name: system_name.to_owned(),
                 file: (!file.is_empty()).then(|| file.to_owned()),
                 start_line: u32::try_from(number(5)).unwrap_or(0),
             };
@@ -146,9 +160,20 @@ impl<'a> Tables<'a> {
             let module = mappings.get(&field_number(bytes, 2)).copied();
             let mut lines = self.lines(bytes, &functions, budget)?;
             let address = field_number(bytes, 3);
-            let (name, offset) = place(profile, module, address);
+            let found = module.and_then(|module| profile.modules.get(module));
+            let offset = offset(found, address);
             if lines.is_empty() {
-                budget.take(ENTRY + name.len())?;
+                let name = file_name(found);
+                for _ in 0..2 {
+                    budget.copy(name.len() + OFFSET_TEXT)?;
+                }
+                budget.entries::<Function>(1)?;
+                budget.entries::<Line>(FIRST_LINES)?;
+                // without the room for more that format! leaves
+                let mut text = String::with_capacity(name.len() + OFFSET_TEXT);
+                text.push_str(&name);
+                let _never_fails = write!(text, "+{offset:#x}");
+                let name = text;
                 lines.push(Line { function: profile.functions.len(), line: 0, inlined: false });
                 profile.functions.push(Function { system_name: name.clone(), name, file: None, start_line: 0 });
             }
@@ -166,7 +191,7 @@ impl<'a> Tables<'a> {
         let mut lines = Vec::new();
         for field in Fields::of(location) {
             if let (4, Value::Bytes(line)) = field? {
-                budget.take(size_of::<Line>() * 2)?;
+                budget.entries::<Line>(if lines.is_empty() { FIRST_LINES } else { 1 })?;
                 let function = field_number(line, 1);
                 let function = functions.get(&function);
                 let function = *function.ok_or_else(|| Trouble::Damaged("a line of an unknown function".to_owned()))?;
@@ -186,19 +211,18 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// How a location without names is called, and where in the file it is.
-fn place(profile: &Profile, module: Option<usize>, address: u64) -> (String, u64) {
-    match module.and_then(|module| profile.modules.get(module)) {
-        Some(module) => {
-            let offset = address.wrapping_sub(module.start.0).wrapping_add(module.file_offset);
-            let name = match module.path.file_name().map(std::ffi::OsStr::to_string_lossy) {
-                Some(name) if !name.is_empty() => name,
-                // memory_sampler's mappings have a build id only
-                _ => module.build_id.as_deref().map_or(Cow::Borrowed("[unknown]"), Cow::Borrowed),
-            };
-            (format!("{name}+{offset:#x}"), offset)
-        }
-        None => (format!("[unknown]+{address:#x}"), address),
+/// Where in its file, or in the process, a location is.
+fn offset(module: Option<&ModuleInfo>, address: u64) -> u64 {
+    module.map_or(address, |module| address.wrapping_sub(module.start.0).wrapping_add(module.file_offset))
+}
+
+/// How the file of a location without names is called.
+fn file_name(module: Option<&ModuleInfo>) -> Cow<'_, str> {
+    let Some(module) = module else { return Cow::Borrowed("[unknown]") };
+    match module.path.file_name().map(std::ffi::OsStr::to_string_lossy) {
+        Some(name) if !name.is_empty() => name,
+        // memory_sampler's mappings have a build id only
+        _ => module.build_id.as_deref().map_or(Cow::Borrowed("[unknown]"), Cow::Borrowed),
     }
 }
 

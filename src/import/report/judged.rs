@@ -1,5 +1,6 @@
 //! What `check` concluded, as the report tells it.
 
+use super::Trouble;
 use super::model::{ReportBudget, ReportFinding, ReportLeaks, ReportStep, ReportSuppression, ReportVerdict};
 use super::tables::{Tables, hex};
 use crate::addr::Addr;
@@ -49,7 +50,7 @@ fn baseline(finding: &ReportFinding) -> Option<BaselineStatus> {
 }
 
 /// The errors among the findings.
-pub(super) fn findings(findings: &[ReportFinding], tables: &mut Tables) -> Result<Vec<Finding>, String> {
+pub(super) fn findings(findings: &[ReportFinding], tables: &mut Tables<'_>) -> Result<Vec<Finding>, Trouble> {
     let kinds = [
         FindingKind::DoubleFree,
         FindingKind::InvalidFree,
@@ -60,6 +61,8 @@ pub(super) fn findings(findings: &[ReportFinding], tables: &mut Tables) -> Resul
     let mut errors = Vec::new();
     for finding in findings {
         let Some(kind) = kinds.into_iter().find(|kind| kind.name() == finding.kind) else { continue };
+        tables.room_for::<Finding>()?;
+        tables.copies(1, finding.thread.len() + finding.alloc_fn.len())?;
         let mut stack = |frames: &[_]| tables.stack(frames, Quality::Complete);
         let optional = |frames: &[_]| !frames.is_empty();
         errors.push(Finding {
@@ -83,7 +86,11 @@ pub(super) fn findings(findings: &[ReportFinding], tables: &mut Tables) -> Resul
 }
 
 /// The leaks among the findings, by their stacks.
-pub(super) fn leaks(report: &ReportLeaks, findings: &[ReportFinding], tables: &mut Tables) -> Result<Leaks, String> {
+pub(super) fn leaks(
+    report: &ReportLeaks,
+    findings: &[ReportFinding],
+    tables: &mut Tables<'_>,
+) -> Result<Leaks, Trouble> {
     let mut sites: Vec<LeakSite> = Vec::new();
     let mut by_stack: FxHashMap<usize, usize> = FxHashMap::default();
     for finding in findings {
@@ -93,10 +100,12 @@ pub(super) fn leaks(report: &ReportLeaks, findings: &[ReportFinding], tables: &m
         let path = path(&finding.path, tables)?;
         let at = *by_stack.entry(stack).or_insert(sites.len());
         if at == sites.len() {
+            // In a table by its stack, too.
+            tables.room_for::<[LeakSite; 2]>()?;
             sites.push(LeakSite {
                 stack,
-                thread: tables.string(&finding.thread),
-                alloc_fn: tables.string(&finding.alloc_fn),
+                thread: tables.string(&finding.thread)?,
+                alloc_fn: tables.string(&finding.alloc_fn)?,
                 amounts: Default::default(),
                 holds: Amount::default(),
                 path: None,
@@ -132,13 +141,14 @@ pub(super) fn leaks(report: &ReportLeaks, findings: &[ReportFinding], tables: &m
     })
 }
 
-fn path(steps: &[ReportStep], tables: &mut Tables) -> Result<Option<RetentionPath>, String> {
+fn path(steps: &[ReportStep], tables: &mut Tables<'_>) -> Result<Option<RetentionPath>, Trouble> {
     let Some((root, blocks)) = steps.split_first().filter(|(_, blocks)| !blocks.is_empty()) else { return Ok(None) };
     let mut path = RetentionPath {
         root: root.root.clone().unwrap_or_default(),
         root_address: root.address.as_deref().map(hex).transpose()?.map(Addr),
         steps: Vec::with_capacity(blocks.len()),
     };
+    tables.copies(1, blocks.len() * size_of::<PathStep>() + path.root.len())?;
     for block in blocks {
         path.steps.push(PathStep {
             block: Addr(block.address.as_deref().map_or(Ok(0), hex)?),

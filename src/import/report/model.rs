@@ -125,6 +125,14 @@ pub(super) struct Frame {
     pub(super) inlined: bool,
 }
 
+impl Frame {
+    /// How many bytes its texts have.
+    pub(super) fn text_bytes(&self) -> usize {
+        let optional = [&self.file, &self.module, &self.offset];
+        self.function.len() + optional.into_iter().flatten().map(String::len).sum::<usize>()
+    }
+}
+
 /// A frame of a stack: its place in the table, or in version 1 the frame itself.
 pub(super) enum FrameOf {
     Index(u64),

@@ -1,5 +1,7 @@
 //! The tables of a profile, filled from the frames and modules of a report.
 
+use super::super::budget::Budget;
+use super::Trouble;
 use super::model::{Frame, FrameOf, Module};
 use crate::addr::{Addr, ModuleId};
 use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
@@ -19,7 +21,8 @@ pub(super) struct Finished {
 }
 
 /// See the module.
-pub(super) struct Tables {
+pub(super) struct Tables<'b> {
+    budget: &'b mut Budget,
     frames: Vec<Frame>,
     by_frame: FxHashMap<Frame, usize>,
     modules: Vec<ModuleInfo>,
@@ -35,9 +38,10 @@ pub(super) struct Tables {
     by_locations: FxHashMap<Vec<usize>, usize>,
 }
 
-impl Tables {
-    pub(super) fn new(modules: Vec<Module>, frames: Vec<Frame>) -> Result<Self, String> {
+impl<'b> Tables<'b> {
+    pub(super) fn new(modules: Vec<Module>, frames: Vec<Frame>, budget: &'b mut Budget) -> Result<Self, Trouble> {
         let mut tables = Self {
+            budget,
             frames,
             by_frame: FxHashMap::default(),
             modules: Vec::new(),
@@ -52,6 +56,9 @@ impl Tables {
             by_locations: FxHashMap::default(),
         };
         for module in modules {
+            tables.budget.copy(module.path.len())?;
+            tables.budget.hashed::<String, usize>()?;
+            tables.budget.entries::<ModuleInfo>(1)?;
             tables.by_path.entry(module.path.clone()).or_insert(tables.modules.len());
             tables.modules.push(ModuleInfo {
                 id: ModuleId(tables.modules.len() as u32),
@@ -74,17 +81,33 @@ impl Tables {
     }
 
     /// The index of a text.
-    pub(super) fn string(&mut self, text: &str) -> usize {
+    pub(super) fn string(&mut self, text: &str) -> Result<usize, Trouble> {
         if let Some(known) = self.by_text.get(text) {
-            return *known;
+            return Ok(*known);
         }
+        self.copies(2, text.len())?;
+        self.budget.entries::<String>(1)?;
+        self.budget.hashed::<String, usize>()?;
         self.strings.push(text.to_owned());
         self.by_text.insert(text.to_owned(), self.strings.len() - 1);
-        self.strings.len() - 1
+        Ok(self.strings.len() - 1)
+    }
+
+    /// Takes what an entry of another table needs from the budget.
+    pub(super) fn room_for<T>(&mut self) -> Result<(), Trouble> {
+        Ok(self.budget.entries::<T>(1)?)
+    }
+
+    /// Takes what so many copies of something of so many bytes need.
+    pub(super) fn copies(&mut self, count: usize, bytes: usize) -> Result<(), Trouble> {
+        for _ in 0..count {
+            self.budget.copy(bytes)?;
+        }
+        Ok(())
     }
 
     /// The index of a stack.
-    pub(super) fn stack(&mut self, stack: &[FrameOf], quality: Quality) -> Result<usize, String> {
+    pub(super) fn stack(&mut self, stack: &[FrameOf], quality: Quality) -> Result<usize, Trouble> {
         let mut locations = Vec::new();
         let mut frames: Vec<usize> = Vec::new();
         for (place, frame) in stack.iter().enumerate() {
@@ -107,25 +130,31 @@ impl Tables {
             }
             return Ok(known);
         }
+        self.copies(2, size_of_val(locations.as_slice()))?;
+        self.budget.entries::<Stack>(1)?;
+        self.budget.hashed::<Vec<usize>, usize>()?;
         self.by_locations.insert(locations.clone(), self.stacks.len());
         self.stacks.push(Stack { locations, quality, leak: None });
         Ok(self.stacks.len() - 1)
     }
 
-    fn frame(&mut self, frame: &FrameOf) -> Result<usize, String> {
+    fn frame(&mut self, frame: &FrameOf) -> Result<usize, Trouble> {
         match frame {
             FrameOf::Index(index) => {
                 let index = usize::try_from(*index).unwrap_or(usize::MAX);
                 if index < self.frames.len() {
                     Ok(index)
                 } else {
-                    Err(format!("a stack names frame {index}, which is not there"))
+                    Err(format!("a stack names frame {index}, which is not there").into())
                 }
             }
             FrameOf::Whole(frame) => {
                 if let Some(known) = self.by_frame.get(&**frame) {
                     return Ok(*known);
                 }
+                self.copies(2, frame.text_bytes())?;
+                self.budget.entries::<Frame>(1)?;
+                self.budget.hashed::<Frame, usize>()?;
                 self.frames.push((**frame).clone());
                 self.by_frame.insert((**frame).clone(), self.frames.len() - 1);
                 Ok(self.frames.len() - 1)
@@ -133,10 +162,14 @@ impl Tables {
         }
     }
 
-    fn location(&mut self, frames: &[usize]) -> Result<usize, String> {
+    fn location(&mut self, frames: &[usize]) -> Result<usize, Trouble> {
         if let Some(known) = self.by_frames.get(frames) {
             return Ok(*known);
         }
+        self.copies(1, frames.len() * size_of::<Line>())?;
+        self.copies(1, size_of_val(frames))?;
+        self.budget.entries::<Location>(1)?;
+        self.budget.hashed::<Box<[usize]>, usize>()?;
         let mut lines = Vec::with_capacity(frames.len());
         let mut place = (None, 0);
         for index in frames {
@@ -156,12 +189,18 @@ impl Tables {
                 module.symbols.lines |= frame.line.is_some();
                 module.symbols.inlines |= inlined;
             }
-            let known = self.by_function.get(&function).copied();
-            let function = known.unwrap_or_else(|| {
-                self.by_function.insert(function.clone(), self.functions.len());
-                self.functions.push(function);
-                self.functions.len() - 1
-            });
+            let function = match self.by_function.get(&function) {
+                Some(known) => *known,
+                None => {
+                    let texts = function.name.len() * 2 + function.file.as_ref().map_or(0, String::len);
+                    self.budget.copy(texts * 2)?;
+                    self.budget.entries::<Function>(1)?;
+                    self.budget.hashed::<Function, usize>()?;
+                    self.by_function.insert(function.clone(), self.functions.len());
+                    self.functions.push(function);
+                    self.functions.len() - 1
+                }
+            };
             lines.push(Line { function, line, inlined });
         }
         let (module, offset) = place;

@@ -39,8 +39,7 @@ impl Share {
     /// Takes out of a sample what the file does not contribute.
     pub(super) fn of(self, sample: &mut Sample) {
         if self.partial_of_sampler {
-            sample.allocated.objects = sample.allocated.objects.saturating_sub(sample.live.objects);
-            sample.allocated.bytes = sample.allocated.bytes.saturating_sub(sample.live.bytes);
+            sample.allocated = sample.allocated.minus(sample.live);
         }
         if !self.live {
             sample.live = Amount::default();
@@ -79,6 +78,18 @@ pub enum SeriesError {
          estimates of the whole already, memory_sampler's become so"
     )]
     Intervals { one: String, first: String, other: String, second: String },
+    /// memory_sampler counts sampled blocks only, whatever their interval.
+    #[error(
+        "{raw} is memory_sampler's and counts sampled blocks once, {other} has all blocks, or what those sampled stand for: their sum would mean \
+         nothing; give --scale=BYTES (memory_sampler's sampling interval), which makes estimates of both"
+    )]
+    RawBesideEstimates { raw: String, other: String },
+    /// Nobody says by how much to scale.
+    #[error(
+        "{file}: memory_sampler's files don't say how they were sampled; give its interval, as in --scale=1MiB (kSamplingIntervalBytes in its \
+         source)"
+    )]
+    UnknownInterval { file: String },
     /// memory_sampler does not say which is the last.
     #[error(
         "{one} and {other} are memory_sampler's, which does not say which of its files are a process's last; name these with --final FILE \
@@ -127,7 +138,13 @@ pub struct Plan {
 /// # Errors
 /// [`SeriesError`]: their sum would be wrong.
 pub fn plan(heads: &[Head], finals: &[String], scale: bool) -> Result<Plan, SeriesError> {
-    if !scale {
+    if scale {
+        let mut unknown = heads.iter().filter(|head| head.writer == Writer::MemorySampler && head.interval == 0);
+        if let Some(head) = unknown.next() {
+            return Err(SeriesError::UnknownInterval { file: head.file.clone() });
+        }
+    } else {
+        same_kind(heads)?;
         same_interval(heads)?;
     }
     let mut shares = of_sampler(heads, finals)?;
@@ -193,6 +210,18 @@ fn of_session(heads: &[Head], files: &[usize], shares: &mut [Share]) -> Result<V
         }
     }
     Ok(by_part.into_keys().collect())
+}
+
+/// Either all are memory_sampler's, or none is.
+fn same_kind(heads: &[Head]) -> Result<(), SeriesError> {
+    let first = |raw: bool| {
+        let of_kind = heads.iter().filter(|head| (head.writer == Writer::MemorySampler) == raw);
+        of_kind.map(|head| &head.file).min().cloned()
+    };
+    match (first(true), first(false)) {
+        (Some(raw), Some(other)) => Err(SeriesError::RawBesideEstimates { raw, other }),
+        _ => Ok(()),
+    }
 }
 
 fn same_interval(heads: &[Head]) -> Result<(), SeriesError> {

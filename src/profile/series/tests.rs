@@ -166,6 +166,60 @@ fn partials_of_memory_sampler_count_without_what_is_live() {
     assert_eq!((totals.live_blocks, totals.allocations, totals.frees), (1, 14, 13));
 }
 
+/// A file of memory_sampler: one sample with these amounts.
+fn raw(live: Amount, allocated: Amount, deallocated: Amount, interval: u64) -> Profile {
+    let mut profile = whole(1, &[(0, 1, 1, 0, 0)]).profile();
+    let [sample] = profile.samples.as_mut_slice() else { panic!("one sample") };
+    (sample.live, sample.allocated, sample.deallocated, sample.at_peak) =
+        (live, allocated, deallocated, Amount::default());
+    let saved = profile.saved.as_mut().expect("read");
+    (saved.writer, saved.parts, saved.holds) =
+        (Writer::MemorySampler, Vec::new(), Holds { peak: false, ..saved.holds });
+    profile.meta.session.clear();
+    profile.meta.sample_interval = interval;
+    profile
+}
+
+/// One large live block and many small dead ones at one stack: scaled by a mean size of all, both would be wrong.
+#[test]
+fn what_is_live_is_scaled_apart_from_what_is_dead() {
+    let interval = 4096;
+    let (large, small) = (Amount { objects: 1, bytes: 1 << 20 }, Amount { objects: 10, bytes: 160 });
+    let estimate = |amount: Amount| amount.times(weight(amount.bytes / amount.objects, interval));
+    for (is_final, allocations) in [(false, estimate(small)), (true, estimate(small).plus(estimate(large)))] {
+        let profiles = [raw(large, large.plus(small), small, interval), raw(small, small, Amount::default(), interval)];
+        let heads: Vec<Head> = profiles.iter().zip(["a", "b"]).map(|(profile, name)| Head::of(profile, name)).collect();
+        let finals = if is_final { ["a", "b"].map(str::to_owned).to_vec() } else { vec!["b".to_owned()] };
+        let plan = plan(&heads, &finals, true).expect("a plan");
+        let mut series = Series::new(plan.single, true);
+        profiles.iter().zip(&plan.shares).for_each(|(profile, share)| series.add(profile, share));
+        let totals = series.finish(plan.open).expect("files").totals;
+        let all = allocations.plus(estimate(small));
+        assert_eq!((totals.allocations, totals.bytes_allocated), (all.objects, all.bytes), "{is_final}");
+        assert_eq!(totals.frees, estimate(small).objects);
+        let live = if is_final { estimate(large).plus(estimate(small)) } else { estimate(small) };
+        assert_eq!((totals.live_blocks, totals.live_bytes), (live.objects, live.bytes));
+    }
+}
+
+#[test]
+fn raw_samples_are_not_added_to_estimates_unless_scaled() {
+    let one = Amount { objects: 1, bytes: 64 };
+    let mut ours = whole(2, &[(0, 1, 1, 0, 1)]).profile();
+    for interval in [0, 4096] {
+        ours.meta.sample_interval = interval;
+        let raw = raw(one, one, Amount::default(), interval);
+        let heads = [Head::of(&raw, "theirs"), Head::of(&ours, "ours")];
+        let error = plan(&heads, &[], false).expect_err("refused").to_string();
+        assert!(error.contains("theirs is memory_sampler's") && error.contains("--scale=BYTES"), "{error}");
+        let scaled = plan(&heads, &[], true);
+        match interval {
+            0 => assert!(matches!(scaled, Err(SeriesError::UnknownInterval { file }) if file == "theirs")),
+            _ => assert!(scaled.is_ok()),
+        }
+    }
+}
+
 fn amounts() -> impl Strategy<Value = Vec<(usize, u64, u64, u64, u64)>> {
     prop::collection::vec((0usize..6, 0u64..50, 50u64..1000, 0u64..100, 0u64..60), 0..5)
 }
