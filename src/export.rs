@@ -242,13 +242,23 @@ pub struct ExportOptions {
     pub value: Option<Value>,
     /// Whether no further part of the same session will follow.
     pub last: bool,
+    /// What `%i` in names stands for; None: the number of the part.
+    pub number: Option<u32>,
     /// Of a part of a series, from when to when it is, in nanoseconds since tracing began.
     pub period: Option<Range<u64>>,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { pprof_columns: PprofColumns::All, top: 20, title: None, value: None, last: true, period: None }
+        Self {
+            pprof_columns: PprofColumns::All,
+            top: 20,
+            title: None,
+            value: None,
+            last: true,
+            number: None,
+            period: None,
+        }
     }
 }
 

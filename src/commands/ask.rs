@@ -2,15 +2,16 @@
 
 use super::attach::find;
 use super::conclude::terminal_width;
-use super::{print, use_color};
+use super::{print, tell, use_color};
 use crate::cli::{CtlOptions, LeaksOptions, Order};
 use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
 use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
+use crate::tracer::control;
 use crate::tracer::socket::{self, TracerOf};
 use anyhow::{Context, anyhow, bail};
 use serde::de::IgnoredAny;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::time::{Duration, Instant};
 
 /// How long a tracer may take to classify a heap and to find the names for it.
@@ -18,6 +19,9 @@ const PATIENCE_FOR_LEAKS: Duration = Duration::from_secs(300);
 
 /// How long it may take to carry out an order.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// After this time without an answer the user is told.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// How often to look whether a process has been let go, of which the kernel sends no word.
 const POLL: Duration = Duration::from_millis(5);
@@ -33,8 +37,8 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
         explain: options.explain.map(|addr| addr.0),
         json: options.json,
     };
-    let color = use_color(options.color, &std::io::stdout());
-    let width = terminal_width(&std::io::stdout()).unwrap_or(SummaryOptions::default().width);
+    let color = use_color(options.color, &io::stdout());
+    let width = terminal_width(&io::stdout()).unwrap_or(SummaryOptions::default().width);
     let mut tracer = socket::connect_to_tracer_of(pid)?;
     let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
     print(&if options.json { report(pid, &text)? } else { lines(&text, color) })?;
@@ -84,6 +88,7 @@ fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>)
 fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: Duration) -> anyhow::Result<String> {
     let limit = command.longest_answer();
     put(tracer, pid, command, look, patience)?;
+    tracer.conversation.look_out(waiting(pid, patience, false));
     let mut answers = BufReader::new(&mut tracer.conversation);
     match ctl::receive(&mut answers, limit).with_context(|| no_answer(pid))? {
         Response::Done(text) => Ok(text),
@@ -94,6 +99,27 @@ fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: 
 
 pub(super) fn no_answer(pid: i32) -> String {
     format!("the heaptrace that traces process {pid} gave no answer")
+}
+
+/// What is done while no answer comes: after a while the user is told once, unless `quiet`; a signal that heaptrace has blocked ends the
+/// waiting.
+pub(super) fn waiting(pid: i32, patience: Duration, quiet: bool) -> impl FnMut() -> io::Result<()> + Send {
+    let since = Instant::now();
+    let mut told = quiet;
+    move || {
+        if let Some(signal) = control::waiting_request_to_end() {
+            return Err(io::Error::other(format!("given up by {}", control::signal_name(signal))));
+        }
+        if !told && since.elapsed() >= SILENCE {
+            told = true;
+            tell(&format!(
+                "waiting up to {} s for the heaptrace that traces process {pid}: it is at work, or answers others first (Ctrl-C \
+                 gives it up)",
+                patience.as_secs()
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Asks the question. The answer is to come within `patience`.

@@ -189,7 +189,7 @@ fn conclude_as(
     }
     let check = judging.as_ref().map(|judging| judging.options);
     let top = options.top;
-    let export = export_options(options);
+    let export = ExportOptions { number: Some(number), ..export_options(options) };
     let mut waiter = Waiter::new(options.verbosity);
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
@@ -202,7 +202,7 @@ fn conclude_as(
     if let Some(names) = names {
         known.learn(names);
     }
-    let mut work = Work { options, outputs, servers, export, number, known, judging, elsewhere };
+    let mut work = Work { options, outputs, servers, export, known, judging, elsewhere };
     let mut last_part = None;
     let (profile, files) = if let Some(series) = &destinations.series {
         work.export.period = Some(0..traced.first.cost.wall_ns);
@@ -310,8 +310,6 @@ pub(super) struct Work<'a> {
     /// Who is asked for debug files.
     pub(super) servers: Option<&'a Arc<dyn DebugServers>>,
     pub(super) export: ExportOptions,
-    /// In a series of processes.
-    pub(super) number: u32,
     pub(super) known: KnownNames,
     pub(super) judging: Option<&'a Judging<'a>>,
     /// See [`Wanted::elsewhere`].
@@ -332,7 +330,6 @@ impl Work<'_> {
         };
         let mut circumstances = naming::circumstances(&recording);
         let mut profile = naming::build_profile(recording, wanted, &mut self.known);
-        profile.meta.part = self.number;
         if let Some(signal) = self.known.ended_by() {
             let cause = format!("{} ended the looking up of names, which suppressions need", signal_name(signal));
             let before = circumstances.not_scanned.take();

@@ -7,6 +7,7 @@ use crate::addr::{Addr, StackId};
 use crate::ctl;
 use crate::heapmodel::{HeapView, LiveBlock};
 use crate::profile::Profile;
+use crate::tracer::control;
 use crate::tracer::memory::TargetMemory;
 use crate::unwinder::StackTable;
 use anyhow::{Context, bail};
@@ -177,7 +178,13 @@ impl Folder {
     /// The disk is full; the connection breaks; what comes is nothing of the kind.
     pub(super) fn receive(&self, blocks: u64, limit: u64, from: &mut impl Read) -> anyhow::Result<u64> {
         let mut all = 0u64;
+        if blocks > ctl::MOST_BLOCKS as u64 {
+            bail!("the tracer announces {blocks} blocks, more than the {} that may be sent", ctl::MOST_BLOCKS);
+        }
         for _ in 0..blocks {
+            if let Some(signal) = control::waiting_request_to_end() {
+                bail!("given up by {}", control::signal_name(signal));
+            }
             let addr = number(from)?;
             let mut file = OpenOptions::new()
                 .write(true)
@@ -237,4 +244,30 @@ fn number(from: &mut impl Read) -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
     from.read_exact(&mut bytes).context("the connection broke in the middle of the contents")?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes from the other side makes no more files than may be, whatever it announces.
+    #[test]
+    fn announced_blocks_are_not_believed() {
+        let path = std::env::temp_dir().join(format!("heaptrace-contents-{}", std::process::id()));
+        let folder = Folder::prepare(&path).unwrap();
+        // blocks without content at 1, 2, 3 and so on
+        let mut sent = Vec::new();
+        for addr in 1..1000u64 {
+            sent.extend(addr.to_le_bytes());
+            sent.extend([0; 8]);
+        }
+        let refused = folder.receive(u64::MAX, 1 << 30, &mut &*sent).unwrap_err().to_string();
+        assert!(refused.contains("more than the 100000"), "{refused}");
+        assert_eq!(fs::read_dir(&folder.temporary).unwrap().count(), 0);
+        let refused = folder.receive(2000, 1 << 30, &mut &*sent).unwrap_err().to_string();
+        assert!(refused.contains("the connection broke"), "{refused}");
+        let temporary = folder.temporary.clone();
+        drop(folder);
+        assert!(!temporary.exists());
+    }
 }

@@ -5,6 +5,7 @@ use super::hook::{Passer, Span};
 use super::{owners, tell};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
+use crate::export::ExportOptions;
 use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
@@ -192,12 +193,12 @@ impl Work {
             pids.truncate(1);
         }
         self.number += 1;
-        let export = export_options(&self.options);
+        let export = ExportOptions { number: Some(self.number), ..export_options(&self.options) };
         let (mut live, mut files) = (0, Vec::new());
         let mut span = None;
         for pid in pids {
             let mut snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
-            let mut profile = match snapshots.take(pid, None, &mut self.known) {
+            let profile = match snapshots.take(pid, None, &mut self.known) {
                 Ok(profile) => profile,
                 Err(reason) => {
                     tracing::info!("no snapshot of process {pid}: {reason}");
@@ -209,7 +210,6 @@ impl Work {
             if self.options.follow && totals.allocations + totals.preexisting_frees + totals.live_blocks == 0 {
                 continue;
             }
-            profile.meta.part = self.number;
             span = Some(Span::of(&profile));
             live += totals.live_bytes;
             files.extend(self.outputs.write(Scope::All, &profile, &export, &mut Impatient));

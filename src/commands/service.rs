@@ -16,15 +16,21 @@ use crate::profile::leaks::{ClassAmounts, LeakSite};
 use crate::session::{Answer, HeapCapture, Interim, Requests, Wish};
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
-use crate::tracer::socket::{ControlSocket, Conversation};
+use crate::tracer::socket::{ControlSocket, Conversation, HangUp};
 use crate::unwinder::StackTable;
 use rustc_hash::FxHashMap;
 use std::io::{self, BufReader, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long the other side may take to say what it wants, and again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// So many are connected at the same time.
+const MOST_GUESTS: usize = 32;
+
+/// How long one who is one too many may take to say what it wants.
+const PATIENCE_FOR_TOO_MANY: Duration = Duration::from_millis(200);
 
 /// How long reading and taking the contents of blocks may take.
 const PATIENCE_FOR_CONTENTS: Duration = Duration::from_secs(900);
@@ -53,17 +59,17 @@ impl Service {
         };
         tracing::info!("control socket: {}", socket.path().display());
         let served = Arc::clone(&socket);
-        let mut answerer = Answerer {
+        let answerer = Arc::new(Answerer {
             control: Arc::clone(control),
             requests: Arc::clone(requests),
             options: profile.clone(),
-            before: None,
-            known: KnownNames::default(),
-            snapshots: 0,
-        };
+            guests: Mutex::default(),
+            slow: Mutex::default(),
+        });
         let spawned = std::thread::Builder::new().name("control socket".to_owned()).spawn(move || {
-            while let Ok(stream) = served.accept() {
-                answerer.serve(stream);
+            for number in 0.. {
+                let Ok(asker) = served.accept() else { break };
+                Answerer::admit(&answerer, number, asker);
             }
         });
         spawned.is_ok().then_some(Self { socket })
@@ -77,12 +83,29 @@ impl Drop for Service {
     }
 }
 
-/// Answers questions, one after the other.
+/// Answers questions, each on a thread of its own: what takes long, one after the other; orders at once.
 #[derive(Debug)]
 struct Answerer {
     control: Arc<Control>,
     requests: Arc<Requests>,
     options: ProfileOptions,
+    /// Those who are connected, in the order in which they came.
+    guests: Mutex<Vec<Guest>>,
+    slow: Mutex<Slow>,
+}
+
+/// One who is connected.
+#[derive(Debug)]
+struct Guest {
+    number: u64,
+    connection: HangUp,
+    /// Whether the whole question has come.
+    has_asked: bool,
+}
+
+/// What the answers that take long need: one of them is made at a time.
+#[derive(Debug, Default)]
+struct Slow {
     /// What each site had at the last leak scan, by site id.
     before: Option<FxHashMap<u64, ClassAmounts>>,
     /// Names that snapshots have needed so far.
@@ -92,15 +115,59 @@ struct Answerer {
 }
 
 impl Answerer {
+    /// Answers one who has connected, on a thread of its own. There are so many at most; who says nothing gives way.
+    fn admit(self: &Arc<Self>, number: u64, mut asker: Conversation) {
+        let Ok(connection) = asker.hang_up() else { return };
+        let mut guests = self.guests();
+        if guests.len() >= MOST_GUESTS {
+            let Some(silent) = guests.iter().position(|guest| !guest.has_asked) else {
+                drop(guests);
+                // A question that nobody has read would break the answer off.
+                asker.wait_at_most(PATIENCE_FOR_TOO_MANY);
+                let _ = ctl::receive_question(&mut BufReader::new(&mut asker));
+                let reason = format!("{MOST_GUESTS} others are being answered: ask again later");
+                let _ = ctl::send(&Response::Failed(reason), &mut asker, ctl::LONGEST_ANSWER);
+                return;
+            };
+            guests.remove(silent).connection.now();
+        }
+        guests.push(Guest { number, connection, has_asked: false });
+        drop(guests);
+        let answerer = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("answer".to_owned()).spawn(move || {
+            answerer.serve(number, asker);
+            answerer.guests().retain(|guest| guest.number != number);
+        });
+        if spawned.is_err() {
+            self.guests().retain(|guest| guest.number != number);
+        }
+    }
+
+    fn guests(&self) -> MutexGuard<'_, Vec<Guest>> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other answer that takes long is being made.
+    ///
+    /// # Errors
+    /// Who asks has gone meanwhile.
+    fn slow(&self, asker: &Conversation) -> Result<MutexGuard<'_, Slow>, String> {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        if asker.is_gone() { Err("nobody waits for the answer any more".to_owned()) } else { Ok(slow) }
+    }
+
     /// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
-    fn serve(&mut self, mut asker: Conversation) {
+    fn serve(&self, number: u64, mut asker: Conversation) {
         asker.wait_at_most(PATIENCE);
         let question = ctl::receive_question(&mut BufReader::new(&mut asker));
+        for guest in self.guests().iter_mut().filter(|guest| guest.number == number) {
+            guest.has_asked = true;
+        }
         let mut files = Vec::new();
         let mut blocks = None;
         let (response, limit) = match &question {
             Ok(Request { pid, command: Command::Snapshot(question), .. }) => {
-                let response = match self.snapshot(*pid, question) {
+                let response = match self.snapshot(*pid, question, &asker) {
                     Ok(snapshot) => {
                         (files, blocks) = (snapshot.files, snapshot.contents);
                         Response::Snapshot(snapshot.head)
@@ -109,7 +176,9 @@ impl Answerer {
                 };
                 (response, ctl::LONGEST_ANSWER)
             }
-            Ok(request) => (self.respond(request).unwrap_or_else(Response::Failed), request.command.longest_answer()),
+            Ok(request) => {
+                (self.respond(request, &asker).unwrap_or_else(Response::Failed), request.command.longest_answer())
+            }
             Err(error) => (Response::Failed(error.to_string()), ctl::LONGEST_ANSWER),
         };
         asker.wait_at_most(if files.is_empty() { PATIENCE } else { PATIENCE_FOR_FILES });
@@ -133,7 +202,7 @@ impl Answerer {
     }
 
     /// What is live now, in each format that is wanted.
-    fn snapshot(&mut self, pid: i32, question: &SnapshotQuestion) -> Result<Snapshot, String> {
+    fn snapshot(&self, pid: i32, question: &SnapshotQuestion, asker: &Conversation) -> Result<Snapshot, String> {
         if question.formats.len() > ctl::MOST_FILES {
             return Err(format!("a snapshot is written as {} files at most", ctl::MOST_FILES));
         }
@@ -144,6 +213,7 @@ impl Answerer {
             .iter()
             .map(|name| Format::from_name(name).map_err(|error| format!("the tracer's heaptrace: {error}")))
             .collect::<Result<_, _>>()?;
+        let mut slow = self.slow(asker)?;
         let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
         let mut interim = snapshots.view(pid, since.is_some() || question.contents.is_some(), until)?;
         let mut contents = None;
@@ -153,14 +223,15 @@ impl Answerer {
             contents = Some(Contents::list(pid, interim.heap(), births, limit)?);
             stacks = interim.share_stacks();
         }
-        let mut profile = snapshots.name(interim, since, &mut self.known)?;
+        let profile = snapshots.name(interim, since, &mut slow.known)?;
         if let Some(contents) = &mut contents {
             contents.name(&stacks, &profile);
         }
-        self.snapshots += 1;
-        profile.meta.part = self.snapshots;
+        slow.snapshots += 1;
+        let number = slow.snapshots;
+        drop(slow);
         let pprof_columns = PprofColumns::from_name(&question.pprof_columns).unwrap_or_default();
-        let export = ExportOptions { pprof_columns, ..export_options(&self.options) };
+        let export = ExportOptions { pprof_columns, number: Some(number), ..export_options(&self.options) };
         let render = |format: &Format| {
             let mut file = Limited(Vec::new());
             export::write(*format, &profile, &export, &mut file).map_err(|error| format!(".{format}: {error}"))?;
@@ -170,7 +241,7 @@ impl Answerer {
         let head = SnapshotHead {
             pid: profile.meta.process.pid,
             program: profile.meta.process.program.clone(),
-            number: self.snapshots,
+            number,
             of_another_user: profile.meta.process.of_another_user,
             live_blocks: profile.totals.live_blocks,
             live_bytes: profile.totals.live_bytes,
@@ -180,7 +251,8 @@ impl Answerer {
         Ok(Snapshot { head, files, contents })
     }
 
-    fn respond(&mut self, request: &Request) -> Result<Response, String> {
+    fn respond(&self, request: &Request, asker: &Conversation) -> Result<Response, String> {
+        let mut slow = matches!(request.command, Command::Leaks { .. }).then(|| self.slow(asker)).transpose()?;
         let wish = match &request.command {
             Command::Leaks { .. } => Wish::Capture,
             Command::Pause => Wish::Pause(true),
@@ -194,7 +266,8 @@ impl Answerer {
         match (answer, &request.command) {
             (Answer::Captured(capture), Command::Leaks { increased, explain, json }) => {
                 let question = Question { increased: *increased, block: explain.map(Addr), json: *json };
-                self.leaks(*capture, &question, request.look).map(Response::Done)
+                let before = slow.as_mut().map(|slow| &mut slow.before);
+                self.leaks(*capture, &question, request.look, before).map(Response::Done)
             }
             (Answer::Paused { already: true }, _) => {
                 Ok(Response::Done("nothing to do: it was so already\n".to_owned()))
@@ -204,7 +277,13 @@ impl Answerer {
     }
 
     /// Classifies and names, while the process runs on.
-    fn leaks(&mut self, capture: HeapCapture, question: &Question, look: Look) -> Result<String, String> {
+    fn leaks(
+        &self,
+        capture: HeapCapture,
+        question: &Question,
+        look: Look,
+        last: Option<&mut Option<FxHashMap<u64, ClassAmounts>>>,
+    ) -> Result<String, String> {
         let wanted = Wanted { block: question.block, ..wanted(&self.options) };
         let mut profile = naming::build_profile(capture.classify(), wanted, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
@@ -214,7 +293,7 @@ impl Answerer {
         let id = |site: &LeakSite| ids.get(&site.stack).copied().unwrap_or_default();
         if let Some(leaks) = &mut profile.leaks {
             let now = leaks.sites.iter().map(|site| (id(site), site.amounts)).collect();
-            let before = self.before.replace(now);
+            let before = last.and_then(|last| last.replace(now));
             if question.increased {
                 leaks.keep_growth(id, &before.unwrap_or_default());
             }

@@ -1,6 +1,6 @@
 //! `heaptrace snapshot`: asks the heaptrace that traces a process for what is live, and writes it with the rights of the one who asks.
 
-use super::ask::{no_answer, put, refused};
+use super::ask::{no_answer, put, refused, waiting};
 use super::attach::find;
 use super::contents::Folder;
 use super::direct::Waiter;
@@ -34,9 +34,31 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
         bail!("this format holds the verdict of a check: use `heaptrace check`");
     }
     let outputs = Outputs::prepare(&paths, options.format, owners())?.without_verdict()?;
-    let formats: Vec<Format> = outputs.formats().chain(stdout_format).collect();
-    let folder = options.contents.as_deref().map(Folder::prepare).transpose()?;
     let pid = find(&options.target)?;
+    if options.contents.is_none() {
+        return ask(pid, options, outputs, stdout_format, None);
+    }
+    // A signal must not leave the folder half full.
+    control::block_own_signals()?;
+    let folder = options.contents.as_deref().map(Folder::prepare).transpose()?;
+    match (ask(pid, options, outputs, stdout_format, folder), control::waiting_request_to_end()) {
+        (Err(error), Some(signal)) => {
+            tell(&format!("{}; no contents were written", super::message(&error)));
+            Ok(128 + u8::try_from(signal).unwrap_or_default())
+        }
+        (asked, _) => asked,
+    }
+}
+
+/// Asks, and writes what comes.
+fn ask(
+    pid: i32,
+    options: &SnapshotOptions,
+    outputs: Outputs,
+    stdout_format: Option<Format>,
+    folder: Option<Folder>,
+) -> anyhow::Result<u8> {
+    let formats: Vec<Format> = outputs.formats().chain(stdout_format).collect();
     let mut tracer = socket::connect_to_tracer_of(pid)?;
     let question = SnapshotQuestion {
         formats: formats.iter().map(|format| format.name().to_owned()).collect(),
@@ -47,6 +69,7 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
     };
     let look = Look { top: None, color: false, width: 0 };
     put(&mut tracer, pid, Command::Snapshot(question), look, PATIENCE)?;
+    tracer.conversation.look_out(waiting(pid, PATIENCE, options.quiet));
     let mut answers = BufReader::new(&mut tracer.conversation);
     let head = match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
         Response::Snapshot(head) => head,

@@ -84,7 +84,7 @@ fn build(view: &View<'_>, options: &ExportOptions) -> ProfilesData {
                 duration_nano: meta.duration_ns,
                 period_type,
                 period: i64::try_from(meta.sample_interval.max(1)).unwrap_or(i64::MAX),
-                profile_id: profile_id(&meta.session, meta.part, kind.name),
+                profile_id: profile_id(&meta.session, options.number.unwrap_or(meta.part), kind.name),
                 attribute_indices: attribute_indices.clone(),
             }
         })
@@ -134,10 +134,10 @@ fn resource(view: &View<'_>) -> Resource {
     Resource { attributes }
 }
 
-/// 16 bytes that differ between profiles: the session's random id, the part of the series, the kind of values.
-fn profile_id(session: &str, part: u32, kind: &str) -> Vec<u8> {
+/// 16 bytes that differ between profiles: the session's random id, the number of the file, the kind of values.
+fn profile_id(session: &str, number: u32, kind: &str) -> Vec<u8> {
     let mut id = u64::from_str_radix(session, 16).unwrap_or(0).to_be_bytes().to_vec();
-    id.extend_from_slice(&part.to_be_bytes());
+    id.extend_from_slice(&number.to_be_bytes());
     let fnv = kind.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     id.extend_from_slice(&fnv.to_be_bytes());
     id

@@ -192,12 +192,12 @@ pub struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    fn of(profile: &'a Profile) -> Self {
+    fn of(profile: &'a Profile, number: Option<u32>) -> Self {
         let meta = &profile.meta;
         Self {
             program: &meta.process.program,
             pid: meta.process.pid,
-            number: meta.part,
+            number: number.unwrap_or(meta.part),
             of_another_user: meta.process.of_another_user,
             allocated_bytes: profile.totals.bytes_allocated,
         }
@@ -335,7 +335,7 @@ impl Outputs {
         direct: &mut dyn DirectOutputs,
     ) -> Vec<Outcome> {
         let fill = |_: usize, format: Format, out: &mut dyn Write| write(format, profile, options, out);
-        self.write_with(scope, &Subject::of(profile), &fill, direct)
+        self.write_with(scope, &Subject::of(profile, options.number), &fill, direct)
     }
 
     fn write_with(

@@ -13,9 +13,12 @@ pub(super) fn header(out: &mut String, layout: Layout, profile: &Profile, saved:
     let program = if process.program.is_empty() { "unknown program".to_owned() } else { printable(&process.program) };
     let after = duration(profile.meta.duration_ns);
     let known = process.exit.is_some() || profile.meta.mode != Mode::Run;
+    // The parts of a series are written like snapshots.
+    let is_snapshot = profile.meta.mode.is_snapshot() && process.exit.is_none() && !saved.is_partial();
     let what = match (saved.files, known, saved.writer) {
         (2.., _, _) if saved.parts.is_empty() => format!("merged of {}", plural(saved.files, "file")),
         (2.., _, _) => format!("pid {}, parts {} of a session, {after} in all", process.pid, ranges(&saved.parts)),
+        (_, _, Writer::Heaptrace) if is_snapshot => format!("pid {}: a snapshot after {after}", process.pid),
         (_, true, Writer::Heaptrace) => format!("pid {}: {} after {after}", process.pid, end_text(&profile.meta)),
         (_, _, Writer::Heaptrace) if process.pid != 0 => format!("pid {}, traced for {after}", process.pid),
         (_, _, _) if profile.meta.duration_ns == 0 => "a heap profile".to_owned(),

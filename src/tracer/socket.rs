@@ -9,10 +9,11 @@
 use super::root::TargetRoot;
 use super::{TracerError, permission, planted, procfs};
 use crate::paths::below;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr};
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -72,6 +73,16 @@ pub enum AskError {
         /// Whom it belongs to.
         owner: u32,
     },
+    /// Its socket has no room.
+    #[error(
+        "the heaptrace that traces process {pid} (process {tracer}) is asked by too many at the same time: try it again"
+    )]
+    Busy {
+        /// The process.
+        pid: i32,
+        /// Its tracer.
+        tracer: i32,
+    },
     /// Its socket may not be used.
     #[error(
         "the heaptrace that traces process {pid} (process {tracer}) belongs to another user: only that user and root may ask it"
@@ -89,11 +100,56 @@ pub enum AskError {
 pub struct Conversation {
     stream: UnixStream,
     ends: Instant,
+    lookout: Option<Lookout>,
+}
+
+/// How often it is looked out while the other side says nothing.
+const LOOK_OUT: Duration = Duration::from_millis(50);
+
+/// What is done while the other side says nothing; an error ends the waiting.
+struct Lookout(Box<dyn FnMut() -> io::Result<()> + Send>);
+
+impl std::fmt::Debug for Lookout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lookout")
+    }
+}
+
+/// Ends a connection from another thread.
+#[derive(Debug)]
+pub struct HangUp(UnixStream);
+
+impl HangUp {
+    /// Both sides read the end of the connection from now on.
+    pub fn now(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
 }
 
 impl Conversation {
     fn new(stream: UnixStream) -> Self {
-        Self { stream, ends: Instant::now() }
+        Self { stream, ends: Instant::now(), lookout: None }
+    }
+
+    /// Calls `look` from time to time while the other side says nothing; its error is that of the reading.
+    pub fn look_out(&mut self, look: impl FnMut() -> io::Result<()> + Send + 'static) {
+        self.lookout = Some(Lookout(Box::new(look)));
+    }
+
+    /// The means to end the connection from another thread.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn hang_up(&self) -> io::Result<HangUp> {
+        self.stream.try_clone().map(HangUp)
+    }
+
+    /// Whether the other side has gone, so that nobody would read an answer.
+    pub fn is_gone(&self) -> bool {
+        let mut events = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        let found = poll(&mut events, PollTimeout::ZERO).is_ok_and(|found| found > 0);
+        let [event] = events;
+        found && event.revents().is_some_and(|flags| flags.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
     }
 
     /// From now on, reading and writing end after `patience` with [`io::ErrorKind::TimedOut`].
@@ -115,8 +171,18 @@ fn timed_out(error: io::Error) -> io::Error {
 
 impl Read for Conversation {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(bytes).map_err(timed_out)
+        loop {
+            let left = self.left()?;
+            let slice = self.lookout.as_ref().map_or(left, |_| left.min(LOOK_OUT));
+            self.stream.set_read_timeout(Some(slice))?;
+            match self.stream.read(bytes).map_err(timed_out) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => match &mut self.lookout {
+                    Some(Lookout(look)) => look()?,
+                    None => return Err(error),
+                },
+                read => return read,
+            }
+        }
     }
 }
 
@@ -205,11 +271,20 @@ impl ControlSocket {
     /// Waits for somebody who may ask. Others are turned away without a word.
     ///
     /// # Errors
-    /// If the socket fails.
+    /// If the socket fails, or is closed.
     pub fn accept(&self) -> io::Result<Conversation> {
+        /// What passes when others give back descriptors or memory (accept(2)).
+        const PASSING: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ECONNABORTED];
         loop {
             let (stream, _) = match self.listener.accept() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.raw_os_error().is_some_and(|code| PASSING.contains(&code)) => {
+                    if self.closed.load(Ordering::Acquire) {
+                        return Err(error);
+                    }
+                    std::thread::sleep(LOOK_OUT);
+                    continue;
+                }
                 other => other?,
             };
             if peer(&stream).is_ok_and(|peer| may_ask(&peer)) {
@@ -272,6 +347,7 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 failure = AskError::NotPermitted { pid, tracer };
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => failure = AskError::Busy { pid, tracer },
             Ok(_) | Err(_) => {}
         }
     }
@@ -283,11 +359,21 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
     Err(failure)
 }
 
-/// Connects without waiting: a tracer that can be asked has room for who asks.
+/// How long others may take up all room in the queue of those who ask.
+const FOR_ROOM: Duration = Duration::from_secs(5);
+
+/// Connects without waiting, but for a moment where many others do the same: a tracer that can be asked has room for who asks.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let address = UnixAddr::new(path)?;
+    let since = Instant::now();
+    loop {
+        match nix::sys::socket::connect(socket.as_raw_fd(), &address) {
+            Err(nix::errno::Errno::EAGAIN) if since.elapsed() < FOR_ROOM => std::thread::sleep(LOOK_OUT),
+            connected => break connected?,
+        }
+    }
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)

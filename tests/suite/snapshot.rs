@@ -4,8 +4,12 @@ use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
 use crate::support::running::{Ended, Running};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
 
@@ -67,7 +71,7 @@ fn a_snapshot_under_the_load_of_8_threads_is_consistent() {
     let mut running = program.start_traced(&[]);
     let pid: i32 = running.value("ready").parse().unwrap();
     for _ in 0..4 {
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         let before = account(&shared);
         let report = snapshot(&program, pid, &[]);
         let after = account(&shared);
@@ -220,7 +224,7 @@ fn contents_of_a_busy_program_are_marked_where_blocks_went() {
     let (program, _) = fixture(&["load", "4"]);
     let mut running = program.start_traced(&[]);
     let pid = running.value("ready");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     let folder = program.folder().join("blocks");
     let path = folder.to_string_lossy().into_owned();
     let report = program.folder().join("now.json");
@@ -264,7 +268,114 @@ fn a_child_is_asked_for_alone_and_an_attached_process_as_such() {
     let text = ask(&["snapshot", &pid.to_string(), "-o", "-", "--format", "txt"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("allocated since attach"), "{text}");
-    attached.signal(nix::sys::signal::Signal::SIGINT);
+    attached.signal(Signal::SIGINT);
     assert_eq!(tracer.collect(attached.wait()).ended.code(), 0);
     drop(victim.wait());
+}
+
+/// Each snapshot is whole, whatever its number: it is read back as a snapshot, compared, and not added to others.
+#[test]
+fn later_snapshots_are_read_back_as_snapshots() {
+    let (program, _) = fixture(&["marks"]);
+    let mut running = program.start_traced(&[]);
+    let pid = running.value("ready");
+    let name = |number: u32, end: &str| format!("{}/s.{number:06}.{end}", program.folder().display());
+    for number in 1..=3 {
+        step(&mut running, &format!("take {}", number * 10));
+        let [json, pprof] = ["json", "pb.gz"].map(|end| format!("{}/s.%i.{end}", program.folder().display()));
+        assert!(ask(&["snapshot", &pid, "-o", &pprof, "-o", &json]).status.success());
+        for end in ["json", "pb.gz"] {
+            let told = ask(&["report", &name(number, end)]);
+            let text = String::from_utf8_lossy(&told.stdout).into_owned();
+            assert!(text.contains("a snapshot after") && !text.contains("part"), "{}", text);
+        }
+    }
+    for end in ["json", "pb.gz"] {
+        let [second, third] = [2, 3].map(|number| name(number, end));
+        let differs = ask(&["diff", &second, &third, "-o", "-", "--format", "json"]);
+        let differs: serde_json::Value = serde_json::from_slice(&differs.stdout).unwrap();
+        let bytes = |side: &str| differs[side]["bytes"].as_u64().unwrap();
+        assert_eq!(
+            (differs["value"].as_str(), bytes("before"), bytes("after")),
+            (Some("live"), 3000, 6000),
+            "{differs}"
+        );
+    }
+    let [second, third, all] = [name(2, "pb.gz"), name(3, "pb.gz"), name(0, "pb.gz")];
+    let merged = ask(&["merge", "-o", &all, &second, &third]);
+    assert_eq!(merged.status.code(), Some(125));
+    assert!(stderr(&merged).contains("`heaptrace diff` compares them"), "{}", stderr(&merged));
+    let traced = program.collect(running.wait());
+    let merged = ask(&["merge", "-o", &all, &second, traced.profile.to_str().unwrap()]);
+    assert_eq!(merged.status.code(), Some(125));
+    assert!(stderr(&merged).contains("`heaptrace diff` compares them"), "{}", stderr(&merged));
+}
+
+/// Ctrl-C while the tracer gives no answer leaves no folder behind.
+#[test]
+fn contents_that_are_given_up_leave_nothing() {
+    let (program, _) = fixture(&["marks"]);
+    let mut running = program.start_traced(&[]);
+    let pid = running.value("ready");
+    step(&mut running, "take 5");
+    running.signal(Signal::SIGSTOP);
+    let asks = Program::new("/bin/true");
+    let folder = asks.folder().join("blocks");
+    let asking = asks.start_heaptrace(["snapshot", &pid, "--contents", folder.to_str().unwrap()]);
+    let entries = || std::fs::read_dir(asks.folder()).unwrap().count();
+    procfs::wait_until("the folder is prepared", || entries() == 1);
+    procfs::wait_until("it says that it waits", || asking.stderr_so_far().contains("waiting up to 600 s"));
+    asking.signal(Signal::SIGINT);
+    let ended = asking.wait();
+    assert_eq!(ended.code(), 130, "{}", ended.stderr);
+    assert!(ended.stderr.contains("given up by Ctrl-C") && ended.stderr.contains("no contents"), "{}", ended.stderr);
+    assert_eq!(entries(), 0);
+    running.signal(Signal::SIGCONT);
+    step(&mut running, "take 5");
+    assert_eq!(running.wait().code(), 0);
+}
+
+/// The socket of the heaptrace with this process id.
+fn socket_of(tracer: i32) -> std::path::PathBuf {
+    let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let folders =
+        [format!("/run/user/{user}/heaptrace"), format!("{}/heaptrace-{user}", std::env::temp_dir().display())];
+    let sockets = folders.iter().map(|folder| Path::new(folder).join(format!("{tracer}.sock")));
+    sockets.into_iter().find(|socket| socket.exists()).expect("a socket")
+}
+
+/// Some connect and say nothing, some read no answer: others are answered at once, and the program runs on.
+#[test]
+fn those_who_say_or_read_nothing_keep_nobody_waiting() {
+    let (program, _) = fixture(&["marks"]);
+    let mut running = program.start_traced(&[]);
+    let pid = running.value("ready");
+    step(&mut running, "take 5");
+    let socket = socket_of(running.pid());
+    let connect = || UnixStream::connect(&socket).unwrap();
+    let soon = |words: &[&str]| {
+        let began = Instant::now();
+        let asked = ask(words);
+        assert!(asked.status.success(), "{}", stderr(&asked));
+        assert!(began.elapsed() < Duration::from_secs(8), "{words:?}: {:?}", began.elapsed());
+    };
+    let silent: Vec<UnixStream> = (0..200).map(|_| connect()).collect();
+    soon(&["ctl", &pid, "mark", "one"]);
+    soon(&["snapshot", &pid, "-o", "-", "--format", "json", "-q"]);
+    drop(silent);
+    // more bytes than a socket takes without a reader
+    let formats = vec!["json"; 32];
+    let question = serde_json::json!({"version": 2, "pid": pid.parse::<i32>().unwrap(),
+        "command": {"snapshot": {"formats": formats, "pprof_columns": "all"}},
+        "look": {"top": null, "color": false, "width": 80}});
+    let deaf: Vec<UnixStream> = (0..4).map(|_| connect()).collect();
+    for mut one in &deaf {
+        one.write_all(format!("{question}\n").as_bytes()).unwrap();
+        one.read_exact(&mut [0; 100]).unwrap();
+    }
+    soon(&["ctl", &pid, "mark", "two"]);
+    soon(&["snapshot", &pid, "--since", "two", "-o", "-", "--format", "json", "-q"]);
+    step(&mut running, "take 5");
+    drop(deaf);
+    assert_eq!(running.wait().code(), 0);
 }
