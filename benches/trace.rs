@@ -62,7 +62,7 @@ impl TraceOutput for Output {
         Room::Enough
     }
 
-    fn begin_segment(&mut self) {}
+    fn begin_segment(&mut self, _: u64) {}
 }
 
 /// Numbers without a pattern (xorshift).

@@ -210,6 +210,9 @@ pub trait EventSink: std::fmt::Debug {
     /// Takes the bytes that are live, after each event.
     fn note_live(&mut self, _time_ns: u64, _bytes: u64) {}
 
+    /// What follows no longer counts for the profile of the process, which is of this moment.
+    fn profile_ends(&mut self) {}
+
     /// The reader of a `child` that is forked at this place of the stream; the child's first event, [`EventKind::Forked`], comes to
     /// that one. None if children are not read.
     fn fork(&self, child: ProcessId) -> Option<Box<dyn EventSink>>;

@@ -49,8 +49,6 @@ pub struct Wanted {
     pub thread: Option<ThreadChoice>,
     /// Whether each of several processes gets a profile of its own.
     pub profile_each: bool,
-    /// Where the profile's events end before the stream does, by process (see [`End::profile_seq`]): what a first reading has found.
-    pub profile_seqs: FxHashMap<u64, u64>,
 }
 
 /// What was in a trace.
@@ -60,8 +58,6 @@ pub struct Outcome {
     pub traced: Traced,
     /// The names of addresses, if they are there.
     pub names: Option<Names>,
-    /// For which processes the events do not all count, and it was not known ([`Wanted::profile_seqs`]): it has to be read again.
-    pub cut_short: FxHashMap<u64, u64>,
 }
 
 /// Takes a trace item by item.
@@ -81,7 +77,6 @@ pub struct Replay {
     /// The time of the latest event, in nanoseconds.
     latest_ns: u64,
     threads: thread::Seen,
-    cut_short: FxHashMap<u64, u64>,
 }
 
 impl Replay {
@@ -103,6 +98,10 @@ impl Replay {
             Item::Functions(functions) => self.functions(&functions),
             Item::Process(process) => self.process(process),
             Item::Module(module) => self.module(module),
+            Item::ProfileEnd(moment) => {
+                let process = self.processes.get_mut(&moment.koid).filter(|_| self.wanted.span == Span::Whole);
+                process.into_iter().for_each(Replayed::profile_ends);
+            }
             Item::End(end) => self.end(*end),
             Item::Names(names) => self.names = Some(names),
         }
@@ -130,11 +129,10 @@ impl Replay {
             _ => {}
         }
         let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid));
-        let ends = self.wanted.profile_seqs.get(&koid).is_some_and(|end| event.seq >= *end);
         if self.wanted.thread.is_some() {
             self.threads.note(&event.kind);
         }
-        process.take(&event, self.wanted.span, ends);
+        process.take(&event, self.wanted.span);
     }
 
     fn stacks(&mut self, image: ImageId, nodes: Nodes<'_>) {
@@ -163,9 +161,6 @@ impl Replay {
     /// A process has ended: what it leaves is packed. Its end is told once more when all have, with what was found out since.
     fn end(&mut self, end: End) {
         let koid = end.koid;
-        if let Some(seq) = end.profile_seq.filter(|_| !self.wanted.profile_seqs.contains_key(&koid)) {
-            self.cut_short.insert(koid, seq);
-        }
         let Some(process) = self.processes.remove(&koid) else {
             if let Some(ended) = self.ended.get_mut(&number_of(koid)) {
                 process::amend(ended.rest_mut(), end, self.wanted.span);
@@ -221,7 +216,7 @@ impl Replay {
         let notes = notes(&session, gaps, torn);
         let span = self.wanted.span.in_words();
         traced.first.warnings.extend(notes.into_iter().chain(span));
-        Ok(Outcome { traced, names: self.names, cut_short: self.cut_short })
+        Ok(Outcome { traced, names: self.names })
     }
 }
 

@@ -48,7 +48,7 @@ Examples:
       On another machine, with what `--save-binaries saved` has copied."
 )]
 pub(super) struct ConvertArguments {
-    /// The trace: a .fxt or .fxt.zst
+    /// The trace: a .fxt or .fxt.zst, or a pipe; - is standard input
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
 

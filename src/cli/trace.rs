@@ -41,6 +41,8 @@ pub(super) struct TraceArguments {
     pub(super) trace_mode: TraceMode,
 
     /// The limit of a oneshot or circular trace: 64MiB unless told
+    ///
+    /// Names, and what is known of the processes at their ends, are written last and come on top.
     #[arg(long, value_name = "SIZE", value_parser = values::size, requires = "trace", help_heading = "Event trace")]
     pub(super) trace_size: Option<u64>,
 }

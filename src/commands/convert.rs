@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,9 @@ const MAGIC: [u8; 8] = 0x0016_5478_4604_0010_u64.to_le_bytes();
 
 /// Frames that need more than 2^this bytes of memory to be unpacked are refused; zstd's own limit.
 const LARGEST_WINDOW: u32 = 27;
+
+/// What stands for standard input.
+const STDIN: &str = "-";
 
 /// So many bytes are read at a time.
 const PIECE: usize = 1 << 18;
@@ -68,27 +72,16 @@ pub fn is_trace(start: &[u8]) -> bool {
 }
 
 fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<Concluded> {
-    let mut wanted = Wanted {
-        span: options.span,
-        thread: options.thread.clone(),
-        profile_each: destinations.take_processes(),
-        ..Wanted::default()
-    };
-    let shown = || format!("can't convert {}", options.trace.display());
-    let mut outcome = read(options, &wanted).with_context(shown)?;
-    if !outcome.cut_short.is_empty() {
-        // Which events count for the profile is told behind them.
-        wanted.profile_seqs = std::mem::take(&mut outcome.cut_short);
-        drop(outcome);
-        outcome = read(options, &wanted).with_context(shown)?;
-    }
-    let Outcome { traced, names, .. } = outcome;
+    let wanted =
+        Wanted { span: options.span, thread: options.thread.clone(), profile_each: destinations.take_processes() };
+    let Outcome { traced, names } =
+        read(options, &wanted).with_context(|| format!("can't convert {}", options.trace.display()))?;
     Ok(conclude_trace(traced, names.unwrap_or_default(), &options.profile, destinations))
 }
 
 /// Reads the trace from its beginning to its end.
 fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
-    let file = File::open(&options.trace)?;
+    let file = open(&options.trace)?;
     let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
     let progress = Progress::new(options, length);
     let count = Arc::new(AtomicU64::new(0));
@@ -132,6 +125,14 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
         ));
     }
     Ok(replay.finish(reader.gaps(), reader.tear().is_some())?)
+}
+
+/// Opens a trace; `-` is standard input.
+fn open(trace: &Path) -> io::Result<File> {
+    if trace == Path::new(STDIN) {
+        return Ok(io::stdin().as_fd().try_clone_to_owned()?.into());
+    }
+    File::open(trace)
 }
 
 /// Reads until the buffer is full or nothing more comes; how much came.

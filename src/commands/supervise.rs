@@ -207,7 +207,7 @@ pub fn supervise(
             }
             None | Some(Ok(false)) => {}
         }
-        if let Some(trace) = trace.as_ref().filter(|_| control.detach_requested()) {
+        if let Some(trace) = trace.as_ref().filter(|_| control.detach_requested() || kill_at.is_some()) {
             trace.hurry();
         }
         if control.is_pending() || watcher.is_pending() {

@@ -4,7 +4,7 @@
 //! than the program, the program waits. What goes wrong ends the trace, not the tracing.
 
 use super::tell;
-use super::tracestore::{Message, Progress, Store};
+use super::tracestore::{Finished, Message, Progress, SEGMENTS, Store};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::{GrowingFile, Owners};
 use crate::profile::ProcessInfo;
@@ -33,9 +33,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// How often is looked then whether a signal has come.
 const SIGNAL_POLL: Duration = Duration::from_millis(20);
-
-/// A circular trace consists of so many segments of equal size at most.
-const SEGMENTS: u64 = 8;
 
 /// The size of a trace that has a limit, unless another one is asked for.
 const DEFAULT_SIZE: u64 = 64 << 20;
@@ -160,7 +157,10 @@ impl TraceFile {
     pub fn end_processes(&self, traced: &mut Traced) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(running) = running.as_ref() else { return };
-        let (written, _) = self.attended(&running.progress, || running.recorder.flush());
+        let (written, _) = self.attended(&running.progress, || {
+            running.recorder.begin_end();
+            running.recorder.flush()
+        });
         let written = written.unwrap_or_default();
         let shown = self.file.shown();
         if let Some(failure) = running.progress.failure() {
@@ -229,9 +229,13 @@ fn outcome(progress: &Progress, written: Written, shown: &Path) -> TraceOutcome 
             TraceOutcome { text: format!("{}: {failure}", shown.display()), has_failed: true, interrupted: None }
         }
         None => {
-            let (path, bytes) = progress.finished();
+            let Finished { path, bytes, overwritten } = progress.finished();
             let path = path.unwrap_or_else(|| shown.to_owned());
-            let mut text = format!("trace: {} ({} events, {bytes} bytes)", path.display(), written.events);
+            let kept = written.events.saturating_sub(overwritten);
+            let mut text = format!("trace: {} ({kept} events, {bytes} bytes)", path.display());
+            if overwritten > 0 {
+                text.push_str(&format!("; {overwritten} events before them were overwritten (--trace-size)"));
+            }
             if written.dropped > 0 {
                 text.push_str(&format!(
                     "; it was full then: {} events that came later are not in it (--trace-size)",
@@ -329,11 +333,11 @@ impl TraceOutput for QueueOutput {
         }
     }
 
-    fn begin_segment(&mut self) {
+    fn begin_segment(&mut self, events: u64) {
         self.segment += 1;
         self.handed_over = 0;
         // A failure is told by the next piece.
-        let _ = self.send(Message::Segment);
+        let _ = self.send(Message::Segment { events });
     }
 }
 

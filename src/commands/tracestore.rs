@@ -19,6 +19,9 @@ use zstd::stream::write::Encoder;
 /// How long an output that takes nothing is waited for when tracing is to end.
 pub(super) const LAST_CHANCE: Duration = Duration::from_secs(2);
 
+/// A circular trace consists of so many segments of equal size at most.
+pub(super) const SEGMENTS: u64 = 8;
+
 /// How often a full pipe is tried again, or one without a reader.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -38,7 +41,10 @@ pub(super) enum Message {
     /// Whole records.
     Piece(Vec<u8>),
     /// What follows is another segment.
-    Segment,
+    Segment {
+        /// How many events there were before it.
+        events: u64,
+    },
     /// The trace is whole, and gets its name, which is that of this process where it has patterns.
     Finish {
         /// The process.
@@ -68,8 +74,28 @@ struct State {
     failure: Option<String>,
     /// The segment that is being written, and its bytes in the file.
     segment: (u64, u64),
-    /// The file's name and size when it is whole.
-    finished: (Option<PathBuf>, u64),
+    finished: Finished,
+}
+
+/// A trace that is whole.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Finished {
+    /// The file's name; None of a pipe.
+    pub(super) path: Option<PathBuf>,
+    /// Its size.
+    pub(super) bytes: u64,
+    /// How many events were overwritten.
+    pub(super) overwritten: u64,
+}
+
+/// A segment of a circular trace.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    number: u64,
+    /// In the file.
+    bytes: u64,
+    /// How many events there were before it.
+    events_before: u64,
 }
 
 impl Progress {
@@ -101,7 +127,7 @@ impl Progress {
         if current == segment { bytes } else { 0 }
     }
 
-    pub(super) fn finished(&self) -> (Option<PathBuf>, u64) {
+    pub(super) fn finished(&self) -> Finished {
         self.state().finished.clone()
     }
 }
@@ -194,8 +220,10 @@ pub(super) struct Store {
     sink: Option<Sink>,
     /// The number of the segment that is being written.
     segment: u64,
-    /// Segments that are whole, and their bytes, the oldest first.
-    ring: VecDeque<(u64, u64)>,
+    /// How many events there were before it.
+    events_before: u64,
+    /// Segments that are whole, the oldest first.
+    ring: VecDeque<Segment>,
 }
 
 impl Store {
@@ -213,7 +241,17 @@ impl Store {
             None => file.create((mode == TraceMode::Circular).then_some(0))?,
         };
         let sink = Sink::new(open, compressed, &progress).context("zstd does not begin")?;
-        Ok(Self { file, mode, size, compressed, progress, sink: Some(sink), segment: 0, ring: VecDeque::new() })
+        Ok(Self {
+            file,
+            mode,
+            size,
+            compressed,
+            progress,
+            sink: Some(sink),
+            segment: 0,
+            events_before: 0,
+            ring: VecDeque::new(),
+        })
     }
 
     /// Does what it is told until the end.
@@ -221,14 +259,14 @@ impl Store {
         let mut largest = 0;
         for message in messages {
             let done = match message {
-                Message::Piece(_) | Message::Segment if self.progress.has_failed() => Ok(()),
+                Message::Piece(_) | Message::Segment { .. } if self.progress.has_failed() => Ok(()),
                 Message::Piece(piece) => {
                     // Nothing much happens: what there is should not wait for more.
                     let is_small = piece.len() < largest / 2;
                     largest = largest.max(piece.len());
                     self.write(&piece, is_small)
                 }
-                Message::Segment => self.end_segment().and_then(|()| self.begin_segment()),
+                Message::Segment { events } => self.next_segment(events),
                 Message::Finish { process, another_user } => {
                     if !self.progress.has_failed()
                         && let Err(error) = self.finish(&process, another_user)
@@ -265,19 +303,20 @@ impl Store {
     fn end_segment(&mut self) -> anyhow::Result<()> {
         let Some(sink) = self.sink.take() else { return Ok(()) };
         let (_, bytes) = sink.finish()?;
-        self.ring.push_back((self.segment, bytes));
-        let sum = |ring: &VecDeque<(u64, u64)>| ring.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        // Room for the next one.
-        let next = self.size / 8;
-        while self.ring.len() > 1 && sum(&self.ring) + next > self.size {
-            if let Some((oldest, _)) = self.ring.pop_front() {
-                fs::remove_file(self.file.part(Some(oldest)))?;
-            }
-        }
+        self.ring.push_back(Segment { number: self.segment, bytes, events_before: self.events_before });
         Ok(())
     }
 
-    fn begin_segment(&mut self) -> anyhow::Result<()> {
+    /// Makes room for another segment, and begins it. So many `events` came before it.
+    fn next_segment(&mut self, events: u64) -> anyhow::Result<()> {
+        self.end_segment()?;
+        let next = self.size / SEGMENTS;
+        while self.ring.len() > 1 && self.ring.iter().map(|segment| segment.bytes).sum::<u64>() + next > self.size {
+            if let Some(oldest) = self.ring.pop_front() {
+                fs::remove_file(self.file.part(Some(oldest.number)))?;
+            }
+        }
+        self.events_before = events;
         self.segment += 1;
         let file = self.file.create(Some(self.segment))?;
         self.sink = Some(Sink::new(file, self.compressed, &self.progress)?);
@@ -289,8 +328,8 @@ impl Store {
         let (file, bytes) = if self.mode == TraceMode::Circular {
             self.end_segment()?;
             let mut whole = self.file.create(None)?;
-            for (segment, _) in &self.ring {
-                io::copy(&mut File::open(self.file.part(Some(*segment)))?, &mut whole)?;
+            for segment in &self.ring {
+                io::copy(&mut File::open(self.file.part(Some(segment.number)))?, &mut whole)?;
             }
             let bytes = whole.stream_position()?;
             (whole, bytes)
@@ -302,10 +341,11 @@ impl Store {
             Some(_) => None,
             None => Some(self.file.finish(&file, process, another_user)?),
         };
-        for (segment, _) in std::mem::take(&mut self.ring) {
-            fs::remove_file(self.file.part(Some(segment)))?;
+        let overwritten = self.ring.front().map_or(0, |oldest| oldest.events_before);
+        for segment in std::mem::take(&mut self.ring) {
+            fs::remove_file(self.file.part(Some(segment.number)))?;
         }
-        self.progress.state().finished = (path, bytes);
+        self.progress.state().finished = Finished { path, bytes, overwritten };
         Ok(())
     }
 
@@ -315,7 +355,7 @@ impl Store {
             return;
         }
         let circular = self.mode == TraceMode::Circular;
-        let segments = self.ring.iter().map(|(segment, _)| *segment).chain([self.segment]);
+        let segments = self.ring.iter().map(|segment| segment.number).chain([self.segment]);
         let parts: Vec<Option<u64>> = if circular { segments.map(Some).collect() } else { vec![None] };
         for part in parts {
             // It was ours; what can't be removed is left.

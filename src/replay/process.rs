@@ -9,6 +9,7 @@ use crate::figures::{Amount, Totals};
 use crate::heapmodel::{HeapModel, SiteKey, SiteStats, Snapshot};
 use crate::profile::merge::Origin;
 use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
+use crate::sampling::weight;
 use crate::session::{BreakOff, LeakScan, ModuleRecord, Recording, StreamEnd};
 use crate::symbols::FileVersion;
 use crate::trace::metadata::{End, Module, Process, Session};
@@ -22,6 +23,10 @@ use std::time::{Duration, SystemTime};
 
 /// What is said where the run has looked for leaks.
 const LEAKS_NOT_THERE: &str = "the run has looked for leaks: what it found is not in the trace";
+
+/// What is said where events count that did not in the run.
+const SCAN_OVERWRITTEN: &str =
+    "the run's profile is of the moment of its leak scan, which is not in the trace: this one is of the end";
 
 /// See the module's head.
 #[derive(Debug)]
@@ -212,14 +217,16 @@ impl Replayed {
         }
     }
 
-    /// Takes an event of its stream. `ends`: it no longer counts for the profile.
-    pub(super) fn take(&mut self, event: &Event, span: Span, ends: bool) {
+    /// What follows no longer counts for the profile.
+    pub(super) fn profile_ends(&mut self) {
+        self.of_profile.get_or_insert_with(|| self.model.snapshot());
+    }
+
+    /// Takes an event of its stream.
+    pub(super) fn take(&mut self, event: &Event, span: Span) {
         if self.is_past || span.end().is_some_and(|end| event.time_ns > end) {
             self.is_past = true;
             return;
-        }
-        if ends && self.of_profile.is_none() {
-            self.of_profile = Some(self.model.snapshot());
         }
         self.reach(event.time_ns, span);
         self.began_ns.get_or_insert(event.time_ns);
@@ -265,11 +272,12 @@ impl Replayed {
         if self.began_ns.is_none() && !self.is_past {
             // Its beginning was overwritten.
             (self.image, self.free_stacks) = (ImageId(described.image), described.free_stacks);
+            self.sample_interval = described.sample_interval;
             let kind = EventKind::Began {
                 image: self.image,
                 preexisting: Preexisting::Unknown,
                 free_stacks: described.free_stacks,
-                sample_interval: 0,
+                sample_interval: described.sample_interval,
             };
             self.model.apply(&Event { seq: 0, time_ns: 0, kind });
         }
@@ -308,6 +316,8 @@ impl Replayed {
         let has_ended = span.end().is_none_or(|end| ended_ns.is_some_and(|ended| ended <= end)) && !self.is_past;
         let seen = self.model.anomalies();
         let Self { model, of_profile, window, mut stacks, described, modules, .. } = self;
+        let is_later = |end: &End| end.profile_seq.is_some_and(|seq| seq < end.next_seq);
+        let scan_overwritten = span == Span::Whole && of_profile.is_none() && end.as_ref().is_some_and(is_later);
         let mut snapshot = match (of_profile, window, span) {
             (Some(snapshot), ..) => snapshot,
             (None, Some(window), _) => window.snapshot(&model),
@@ -325,7 +335,8 @@ impl Replayed {
         };
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            sites.map(amount).fold(Amount::default(), Amount::plus)
+            let weighted = |site| amount(site).times(weight(site.key.size, snapshot.sample_interval));
+            sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         let origin = Origin {
             start_ns: end.as_ref().map_or(began_ns, |end| end.origin.start_ns),
@@ -356,6 +367,7 @@ impl Replayed {
         };
         let mut warnings = end.warnings;
         warnings.extend(end.leak_scan.then(|| LEAKS_NOT_THERE.to_owned()));
+        warnings.extend(scan_overwritten.then(|| SCAN_OVERWRITTEN.to_owned()));
         let modules = if is_last && !end.modules.is_empty() { end.modules } else { modules };
         let origin = if has_ended && span == Span::Whole { end.origin } else { origin };
         let mut recording = Recording {

@@ -125,6 +125,21 @@ fn the_whole_trace_gives_the_models_snapshot() {
     assert_eq!((recording.process.pid, recording.number), (10, 0));
 }
 
+/// The profile is of the moment of the scan, parts of the trace are not.
+#[test]
+fn a_leak_scan_ends_the_profile_and_not_the_trace() {
+    let memory = Memory::default();
+    let recorder = recorder(&memory);
+    let mut told = two_threads(&recorder);
+    told.reader.profile_ends();
+    told.alloc(5 * SECOND, 1, 0x6000, 3200);
+    recorder.flush();
+    let live = |span| part(&memory, span).snapshot.totals.live_bytes;
+    assert_eq!(live(Span::Whole), 2100);
+    assert_eq!((live(Span::At(4 * SECOND)), live(Span::At(5 * SECOND))), (2100, 5300));
+    assert_eq!(live(Span::Window(4 * SECOND, None)), 4800);
+}
+
 #[test]
 fn at_a_moment_the_heap_is_as_it_was_then() {
     let memory = Memory::default();

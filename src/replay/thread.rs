@@ -4,6 +4,7 @@ use super::ReplayError;
 use crate::event::EventKind;
 use crate::figures::{Amount, Histograms, Totals};
 use crate::heapmodel::SiteStats;
+use crate::sampling::weight;
 use crate::session::Recording;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -61,7 +62,7 @@ impl Seen {
         snapshot.sites.retain(|site| is_chosen(site.key.task));
         snapshot.errors.retain(|error| is_chosen(error.task));
         *found |= !snapshot.sites.is_empty();
-        snapshot.totals = totals(&snapshot.sites);
+        snapshot.totals = totals(&snapshot.sites, snapshot.sample_interval);
         // They are of all threads together.
         snapshot.timeline.clear();
         snapshot.histograms = Histograms::default();
@@ -83,8 +84,11 @@ impl Seen {
 }
 
 /// The sums over these sites: what their threads have allocated, and what they have freed, whoever had allocated it.
-fn totals(sites: &[SiteStats]) -> Totals {
-    let sum = |amount: fn(&SiteStats) -> Amount| sites.iter().map(amount).fold(Amount::default(), Amount::plus);
+fn totals(sites: &[SiteStats], sample_interval: u64) -> Totals {
+    let sum = |amount: fn(&SiteStats) -> Amount| {
+        let weighted = |site| amount(site).times(weight(site.key.size, sample_interval));
+        sites.iter().map(weighted).fold(Amount::default(), Amount::plus)
+    };
     let (allocated, freed) = (sum(|site| site.allocated), sum(|site| site.deallocated));
     let (live, peak) = (sum(|site| site.live), sum(|site| site.at_peak));
     Totals {

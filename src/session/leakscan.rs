@@ -163,6 +163,7 @@ impl Process {
                 if let LeakScan::Done(mut record) = capture.classify().leaks {
                     record.snapshot = self.observer.model().snapshot();
                     record.at_seq = self.observer.stream_end().next_seq;
+                    self.observer.profile_ends();
                     self.leaks.done = Some(record);
                 }
             }
@@ -264,6 +265,7 @@ impl Process {
         let snapshot = self.observer.model().snapshot();
         let HeapRead { graph, sites, thread_names } = read;
         let at_seq = self.observer.stream_end().next_seq;
+        self.observer.profile_ends();
         Ok(ScanRecord {
             scan: graph.classify(),
             sites,

@@ -219,6 +219,13 @@ impl Observer {
         self.stream.define(definition);
     }
 
+    /// The profile is of this moment: that of a leak scan.
+    pub(super) fn profile_ends(&mut self) {
+        for reader in &mut self.stream.readers {
+            reader.profile_ends();
+        }
+    }
+
     /// Tells the readers of the modules that are new among all of the image.
     pub(super) fn define_modules(&mut self, modules: &[ModuleRecord]) {
         if self.stream.readers.is_empty() {

@@ -4,7 +4,9 @@
 //! kinds of metadata that are not known are skipped. Source of the format:
 //! <https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format>.
 
-use super::fxt::{BLOB_DATA, INLINE_STRING, MAGIC, argument, bits, record, record_type};
+use super::fxt::{
+    BLOB_DATA, INLINE_STRING, MAGIC, MAX_STRING_BYTES, argument, bits, record, record_type, record_words,
+};
 use super::vocabulary::Word;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
@@ -12,8 +14,6 @@ use thiserror::Error;
 
 /// An event has at most so many arguments.
 pub const MAX_ARGUMENTS: usize = 15;
-/// Longest string, in bytes.
-const MAX_STRING: usize = 32_000;
 /// What the strings of one segment may take in all, in bytes. The format would allow a gigabyte; heaptrace's own are the names of
 /// functions, arguments and programs.
 const MAX_STRINGS_BYTES: usize = 16 << 20;
@@ -288,8 +288,7 @@ impl<R: Read> Decoder<R> {
             if !self.begun && header != MAGIC {
                 return Err(DecodeError::Foreign);
             }
-            let large = record_type(header) == record::LARGE_BLOB;
-            let words = if large { bits(header, 4, 35) } else { bits(header, 4, 15) };
+            let words = record_words(header);
             if words == 0 {
                 // File systems give a file that was being written when the power failed its length, but not its contents.
                 if header == 0 && self.only_zeros_follow()? {
@@ -298,8 +297,9 @@ impl<R: Read> Decoder<R> {
                 self.offset += 8;
                 return Err(self.damaged(Damage::NoLength));
             }
-            if large {
-                let rest = (words - 1) * 8;
+            let length = words * 8;
+            if record_type(header) == record::LARGE_BLOB {
+                let rest = length as u64 - 8;
                 let skipped = io::copy(&mut self.input.by_ref().take(rest), &mut io::sink());
                 match self.or_end(skipped)? {
                     Some(skipped) if skipped == rest => self.offset += 8 + rest,
@@ -308,12 +308,11 @@ impl<R: Read> Decoder<R> {
                 continue;
             }
             // At most 32760 bytes.
-            let length = usize::try_from(words).unwrap_or(0) * 8;
             self.record.resize(length, 0);
             if self.fill(8)? < length {
                 return self.torn();
             }
-            self.offset += words * 8;
+            self.offset += length as u64;
             return Ok(Some(header));
         }
     }
@@ -321,7 +320,7 @@ impl<R: Read> Decoder<R> {
     /// Fills the record from `from` on; how much of it is filled then.
     fn fill(&mut self, mut from: usize) -> Result<usize, DecodeError> {
         while let Some(rest) = self.record.get_mut(from..).filter(|rest| !rest.is_empty()) {
-            let read = self.input.read(rest);
+            let read = read_some(&mut self.input, rest);
             match self.or_end(read)? {
                 None | Some(0) => break,
                 Some(count) => from += count,
@@ -330,7 +329,7 @@ impl<R: Read> Decoder<R> {
         Ok(from)
     }
 
-    /// What was read; None where the input ends in the middle of a frame, or was interrupted.
+    /// What was read; None where the input ends in the middle of a packed frame.
     fn or_end<T>(&self, read: io::Result<T>) -> Result<Option<T>, DecodeError> {
         match read {
             Ok(value) => Ok(Some(value)),
@@ -351,7 +350,7 @@ impl<R: Read> Decoder<R> {
     fn only_zeros_follow(&mut self) -> Result<bool, DecodeError> {
         let mut buffer = [0; 4096];
         loop {
-            let read = self.input.read(&mut buffer);
+            let read = read_some(&mut self.input, &mut buffer);
             match self.or_end(read)? {
                 None | Some(0) => return Ok(true),
                 Some(count) if buffer.iter().take(count).any(|byte| *byte != 0) => return Ok(false),
@@ -468,6 +467,16 @@ impl<R: Read> Decoder<R> {
     }
 }
 
+/// Reads what there is, also if a signal comes meanwhile.
+fn read_some(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match input.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// The rest of a record, or of an argument.
 #[derive(Clone, Copy)]
 struct Words<'a> {
@@ -491,7 +500,7 @@ impl<'a> Words<'a> {
 
     fn text(&mut self, length: u64) -> Result<&'a str, Damage> {
         let bytes = self.stream(length)?;
-        if bytes.len() > MAX_STRING {
+        if bytes.len() > MAX_STRING_BYTES {
             return Err(Damage::LongString);
         }
         std::str::from_utf8(bytes).map_err(|_| Damage::NotUtf8)

@@ -9,8 +9,8 @@ pub const MAGIC: u64 = 0x0016_5478_4604_0010;
 /// The largest index of a string in the table; 0 is the empty string.
 pub const MAX_STRING_INDEX: u16 = 0x7fff;
 
-/// The most bytes that a string may have.
-pub const MAX_STRING_BYTES: usize = 0x7fff;
+/// The most bytes that a string may have: the format's limit, though its length fields have 15 bits.
+pub const MAX_STRING_BYTES: usize = 32_000;
 
 /// In a string reference: the string follows in the record, the other bits say its length.
 pub const INLINE_STRING: u16 = 0x8000;

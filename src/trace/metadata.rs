@@ -59,6 +59,9 @@ pub struct Process {
     pub next_seq: u64,
     /// Whether frees come with their stacks.
     pub free_stacks: bool,
+    /// One byte in so many is sampled; 0: all blocks are recorded.
+    #[serde(default)]
+    pub sample_interval: u64,
     /// The name of the program that it executes.
     pub program: String,
     /// Its command line.
@@ -93,6 +96,15 @@ pub struct Module {
     /// The allocator functions probed in it, by [`Function::id`].
     #[serde(default)]
     pub probed: Vec<u16>,
+}
+
+/// `heaptrace.profile`: the profile of a process is of this moment, that of its leak scan; later events do not count for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProfileEnd {
+    /// See [`super::process_koid`].
+    pub koid: u64,
+    /// The place in its stream of the first event that does not count.
+    pub seq: u64,
 }
 
 /// `heaptrace.end`: what is known of a process at its end and its events do not give. The last one of a process counts.
@@ -160,8 +172,7 @@ pub struct End {
     pub broken_off: Option<String>,
     /// Whether a leak scan was made, whose results are not in the trace.
     pub leak_scan: bool,
-    /// The place in its stream from which on events no longer count for the profile, which is of the moment of the leak scan; None: all
-    /// count.
+    /// See [`ProfileEnd::seq`]; None: all events count.
     #[serde(default)]
     pub profile_seq: Option<u64>,
 }

@@ -6,7 +6,7 @@ mod tests;
 
 use super::decode::{DecodeError, Decoder, EventRecord, Record, Tear};
 use super::fxt::event_type;
-use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, Session};
+use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, ProfileEnd, Session};
 use super::vocabulary::{CONTINUED, Word};
 use super::{FORMAT, process_of};
 use crate::addr::{ImageId, ModuleId, StackId};
@@ -106,6 +106,8 @@ pub enum Item<'a> {
     Stacks(ImageId, Nodes<'a>),
     /// An event.
     Event(Told),
+    /// The moment that the profile of a process is of.
+    ProfileEnd(ProfileEnd),
     /// The end of a process.
     End(Box<End>),
     /// The names of addresses.
@@ -285,6 +287,7 @@ impl<R: Read> Reader<R> {
                 Item::Process(process)
             }
             Word::ModuleBlob => Item::Module(self.json(word, &bytes)?),
+            Word::ProfileBlob => Item::ProfileEnd(self.json(word, &bytes)?),
             Word::EndBlob => {
                 let end: Box<End> = Box::new(self.json(word, &bytes)?);
                 if let Some(stream) = self.processes.remove(&end.koid) {

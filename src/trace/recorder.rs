@@ -1,10 +1,10 @@
 //! The writer as a reader of each process's stream: what processes have in common lies in one [`TraceWriter`].
 
 use super::fxt::{argument, event_type};
-use super::metadata::{End, FilePath, Module, Names, Process};
+use super::metadata::{End, FilePath, Module, Names, Process, ProfileEnd};
 use super::process_koid;
 use super::vocabulary::Word;
-use super::writer::{EventRecord, TraceWriter, Written, pack};
+use super::writer::{EventBuilder, TraceWriter, Written, pack};
 use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
 use crate::event::{Call, Definition, Event, EventKind, EventSink, Missed, ModuleDefinition, Preexisting};
 use crate::unwinder::StackNode;
@@ -44,6 +44,7 @@ impl Recorder {
                 process,
                 koid: process_koid(process),
                 free_stacks: self.free_stacks,
+                sample_interval: 0,
                 image: ImageId::default(),
                 former_image: ImageId::default(),
                 former_koid: process_koid(process),
@@ -56,6 +57,11 @@ impl Recorder {
                 live_told_ns: None,
             },
         })
+    }
+
+    /// All events were told: see [`TraceWriter::begin_end`].
+    pub fn begin_end(&self) {
+        lock(&self.writer).begin_end();
     }
 
     /// Writes the end of a process.
@@ -115,6 +121,14 @@ impl EventSink for ProcessTrace {
         }
     }
 
+    fn profile_ends(&mut self) {
+        let mut writer = lock(&self.writer);
+        if writer.has_room() {
+            self.stream.enter_segment(&mut writer, self.stream.next_seq);
+            writer.profile_ends(&ProfileEnd { koid: self.stream.koid, seq: self.stream.next_seq });
+        }
+    }
+
     fn fork(&self, child: ProcessId) -> Option<Box<dyn EventSink>> {
         Some(Box::new(Self { writer: Arc::clone(&self.writer), stream: self.stream.fork(child) }))
     }
@@ -168,6 +182,7 @@ struct Stream {
     process: ProcessId,
     koid: u64,
     free_stacks: bool,
+    sample_interval: u64,
     image: ImageId,
     /// The image before; of a forked child its parent's.
     former_image: ImageId,
@@ -191,6 +206,7 @@ impl Stream {
             process: child,
             koid,
             free_stacks: self.free_stacks,
+            sample_interval: self.sample_interval,
             image: self.image,
             former_image: self.former_image,
             former_koid: self.koid,
@@ -207,7 +223,11 @@ impl Stream {
     /// Another image, or a copy of the one before.
     fn follow(&mut self, kind: EventKind) {
         let next = match kind {
-            EventKind::Began { image, .. } | EventKind::Forked { image, .. } => image,
+            EventKind::Began { image, sample_interval, .. } => {
+                self.sample_interval = sample_interval;
+                image
+            }
+            EventKind::Forked { image, .. } => image,
             EventKind::Exec { image } => {
                 match &mut self.stacks {
                     Stacks::Passing(passing) => passing.clear(),
@@ -232,7 +252,6 @@ impl Stream {
         }
         let is_first = self.segment.replace(writer.segment()).is_none();
         self.reallocs.clear();
-        self.live_told_ns = None;
         if let Stacks::Kept(kept) = &mut self.stacks {
             kept.written.clear();
         }
@@ -272,6 +291,7 @@ impl Stream {
                     image: self.image.0,
                     next_seq: self.next_seq,
                     free_stacks: self.free_stacks,
+                    sample_interval: self.sample_interval,
                     program: process.program.to_owned(),
                     command: process.command.to_vec(),
                     cwd: FilePath::from(process.cwd),
@@ -331,7 +351,7 @@ impl Stream {
         self.enter_segment(writer, self.next_seq);
         writer.make_room_for_strings();
         let name = writer.word(Word::LiveBytes);
-        let mut record = EventRecord::new(event_type::COUNTER, Word::Heap, name);
+        let mut record = EventBuilder::new(event_type::COUNTER, Word::Heap, name);
         record.number(writer.word(Word::Bytes), bytes);
         record.push(u64::from(self.process.number));
         writer.event(self.koid, None, time_ns, &record);
@@ -375,22 +395,25 @@ impl Stream {
             EventKind::ReallocAbandoned { old, task } => {
                 self.reallocs.remove(&task);
                 let name = writer.word(Word::ReallocAbandoned);
-                let mut record = EventRecord::instant(Word::ReallocAbandoned, name);
+                let mut record = EventBuilder::instant(Word::ReallocAbandoned, name);
                 record.wide(argument::POINTER, writer.word(Word::Old), old.0);
                 (record, Some(task))
             }
-            kind => self.heap_record(kind, writer),
+            kind => match heap_word(kind) {
+                Some(word) => self.heap_record(kind, word, writer),
+                None => return,
+            },
         };
         writer.event(self.koid, task, event.time_ns, &record);
     }
 
-    fn call_record(&mut self, category: Word, by: Call, writer: &mut TraceWriter) -> EventRecord {
+    fn call_record(&mut self, category: Word, by: Call, writer: &mut TraceWriter) -> EventBuilder {
         self.write_stacks(by.stack, writer);
-        EventRecord::instant(category, writer.function_name(by.function))
+        EventBuilder::instant(category, writer.function_name(by.function))
     }
 
     /// What stands in the record of the beginning is left out.
-    fn realloc_record(&mut self, old: Addr, new: Addr, size: u64, by: Call, writer: &mut TraceWriter) -> EventRecord {
+    fn realloc_record(&mut self, old: Addr, new: Addr, size: u64, by: Call, writer: &mut TraceWriter) -> EventBuilder {
         let open = self.reallocs.remove(&by.task);
         let mut record = self.call_record(Word::Realloc, by, writer);
         record.wide(argument::POINTER, writer.word(Word::Old), old.0);
@@ -409,35 +432,10 @@ impl Stream {
         record
     }
 
-    /// What is no call.
-    fn heap_record(&mut self, kind: EventKind, writer: &mut TraceWriter) -> (EventRecord, Option<TaskId>) {
-        let word = match kind {
-            EventKind::Began { .. } => Word::Began,
-            EventKind::Forked { .. } => Word::Forked,
-            EventKind::Exec { .. } => Word::Exec,
-            EventKind::Missed(Missed::Call) => Word::MissedCall,
-            EventKind::Missed(Missed::Return) => Word::MissedReturn,
-            EventKind::Missed(Missed::OuterFrames { .. }) => Word::MissedOuterFrames,
-            EventKind::Missed(Missed::UnwindRule) => Word::MissedUnwindRule,
-            EventKind::UnknownFreesExpected => Word::UnknownFreesExpected,
-            EventKind::Unobserved => Word::Unobserved,
-            EventKind::Paused(true) => Word::Paused,
-            EventKind::Paused(false) => Word::Resumed,
-            EventKind::BlockIgnored(_) => Word::BlockIgnored,
-            EventKind::NewBlocksIgnored { .. } => Word::NewBlocksIgnored,
-            EventKind::Mark(_) => Word::Mark,
-            EventKind::NotRecorded { .. } => Word::NotRecorded,
-            // Those of calls have records of their own.
-            EventKind::Allocated { .. }
-            | EventKind::AllocatedUnseen { .. }
-            | EventKind::Freed { .. }
-            | EventKind::ReallocBegan { .. }
-            | EventKind::ReallocEnded { .. }
-            | EventKind::ReallocAbandoned { .. }
-            | EventKind::Failed { .. } => Word::Unobserved,
-        };
+    /// What is no call, and is called so.
+    fn heap_record(&mut self, kind: EventKind, word: Word, writer: &mut TraceWriter) -> (EventBuilder, Option<TaskId>) {
         let name = writer.word(word);
-        let mut record = EventRecord::instant(Word::Heap, name);
+        let mut record = EventBuilder::instant(Word::Heap, name);
         let mut task = None;
         match kind {
             EventKind::Began { image, preexisting, free_stacks, sample_interval } => {
@@ -469,8 +467,36 @@ impl Stream {
     }
 }
 
+/// The name of an event of the category `heap`; None for the events of calls, which have records of their own.
+fn heap_word(kind: EventKind) -> Option<Word> {
+    Some(match kind {
+        EventKind::Began { .. } => Word::Began,
+        EventKind::Forked { .. } => Word::Forked,
+        EventKind::Exec { .. } => Word::Exec,
+        EventKind::Missed(Missed::Call) => Word::MissedCall,
+        EventKind::Missed(Missed::Return) => Word::MissedReturn,
+        EventKind::Missed(Missed::OuterFrames { .. }) => Word::MissedOuterFrames,
+        EventKind::Missed(Missed::UnwindRule) => Word::MissedUnwindRule,
+        EventKind::UnknownFreesExpected => Word::UnknownFreesExpected,
+        EventKind::Unobserved => Word::Unobserved,
+        EventKind::Paused(true) => Word::Paused,
+        EventKind::Paused(false) => Word::Resumed,
+        EventKind::BlockIgnored(_) => Word::BlockIgnored,
+        EventKind::NewBlocksIgnored { .. } => Word::NewBlocksIgnored,
+        EventKind::Mark(_) => Word::Mark,
+        EventKind::NotRecorded { .. } => Word::NotRecorded,
+        EventKind::Allocated { .. }
+        | EventKind::AllocatedUnseen { .. }
+        | EventKind::Freed { .. }
+        | EventKind::ReallocBegan { .. }
+        | EventKind::ReallocEnded { .. }
+        | EventKind::ReallocAbandoned { .. }
+        | EventKind::Failed { .. } => return None,
+    })
+}
+
 /// The last arguments of each call.
-fn end_call(record: &mut EventRecord, by: Call, internal: bool, writer: &mut TraceWriter) {
+fn end_call(record: &mut EventBuilder, by: Call, internal: bool, writer: &mut TraceWriter) {
     let (packed, beside) = pack(&by, internal);
     record.small(argument::U32, writer.word(Word::Stack), by.stack.0);
     record.small(argument::U32, writer.word(Word::Call), packed);

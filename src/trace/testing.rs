@@ -43,7 +43,7 @@ impl TraceOutput for Memory {
         }
     }
 
-    fn begin_segment(&mut self) {
+    fn begin_segment(&mut self, _: u64) {
         self.segments.lock().unwrap().push(Vec::new());
     }
 }

@@ -145,6 +145,33 @@ fn each_segment_of_a_circular_trace_can_be_read_by_itself() {
     assert_eq!(events, 1001);
 }
 
+/// Ends and names come last, and are no reason to overwrite events; a counter comes once a millisecond, whatever begins meanwhile.
+#[test]
+fn the_end_begins_no_segment() {
+    let output = Memory { segment: Some(4096), ..Memory::default() };
+    let recorder = recorder(&output, TraceMode::Circular);
+    let mut reader = recorder.reader(ProcessId { pid: 5, number: 0 });
+    let by = call(0, 0);
+    for n in 0..2000 {
+        let time_ns = n * 100 * TICK_NS;
+        reader.take(&Event { seq: n, time_ns, kind: EventKind::Allocated { block: Addr(16 * (n + 1)), size: 1, by } });
+        reader.note_live(time_ns, n);
+    }
+    recorder.begin_end();
+    recorder.flush();
+    let before = output.segments.lock().unwrap().len();
+    let names = metadata::Names { warnings: vec!["x".repeat(100_000)], ..metadata::Names::default() };
+    recorder.names(&names);
+    recorder.flush();
+    let segments = output.segments.lock().unwrap();
+    assert_eq!(segments.len(), before);
+    let all: Vec<Vec<u64>> = segments.iter().flat_map(|segment| records(segment)).collect();
+    let counters = of_type(&all, fxt::record::EVENT).into_iter().filter(|event| fxt::bits(event[0], 16, 19) == 1);
+    let times: Vec<u64> = counters.map(|event| event[1]).collect();
+    assert!(segments.len() > 20 && times.len() == 200, "{} {}", segments.len(), times.len());
+    assert!(times.is_sorted_by(|a, b| a + 1000 <= *b), "{times:?}");
+}
+
 /// The thread table has 255 places.
 #[test]
 fn threads_are_entered_anew_when_the_table_is_full() {

@@ -85,6 +85,7 @@ words! {
     ProcessBlob = "heaptrace.process",
     ModuleBlob = "heaptrace.module",
     StacksBlob = "heaptrace.stacks",
+    ProfileBlob = "heaptrace.profile",
     EndBlob = "heaptrace.end",
     NamesBlob = "heaptrace.names",
 }

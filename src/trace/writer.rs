@@ -4,7 +4,7 @@
 //! they are first used, and anew when a table is full. Bytes are handed over in pieces of whole records.
 
 use super::fxt::{self, argument, event_type, object_type};
-use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, Session};
+use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, ProfileEnd, Session};
 use super::vocabulary::{Align, CONTINUED, PROVIDER, PackedCall, Word};
 use super::{TICK_NS, thread_koid};
 use crate::addr::{FunctionId, StackId, TaskId};
@@ -30,8 +30,8 @@ pub trait TraceOutput: Send + std::fmt::Debug {
     /// Takes whole records, and leaves an empty buffer behind. It may wait until there is room.
     fn take(&mut self, bytes: &mut Vec<u8>) -> Room;
 
-    /// What is taken from here on begins a segment.
-    fn begin_segment(&mut self);
+    /// What is taken from here on begins a segment. So many events of heaps were written before it.
+    fn begin_segment(&mut self, events: u64);
 }
 
 /// What a trace has come to.
@@ -75,10 +75,12 @@ pub struct TraceWriter {
     written: Written,
     /// When the latest piece was handed over.
     handed_over_ns: u64,
+    /// Whether all events were told: what comes now belongs to the last segment, whatever its size.
+    is_ending: bool,
 }
 
 /// An event that is being put together.
-pub(super) struct EventRecord {
+pub(super) struct EventBuilder {
     kind: u64,
     category: Word,
     name: u16,
@@ -106,6 +108,7 @@ impl TraceWriter {
             room: Room::Enough,
             written: Written::default(),
             handed_over_ns: 0,
+            is_ending: false,
         };
         writer.begin_segment();
         writer
@@ -130,6 +133,12 @@ impl TraceWriter {
     /// What was written so far.
     pub const fn written(&self) -> Written {
         self.written
+    }
+
+    /// There will be no more events: what is written from now on, ends and names, begins no segment, for which older ones would have to
+    /// go.
+    pub fn begin_end(&mut self) {
+        self.is_ending = true;
     }
 
     /// Hands over what has not been yet.
@@ -164,6 +173,11 @@ impl TraceWriter {
         self.check_room();
     }
 
+    /// Writes that the events of a process that follow do not count for its profile.
+    pub(super) fn profile_ends(&mut self, moment: &ProfileEnd) {
+        self.json(Word::ProfileBlob, moment);
+    }
+
     /// Writes the names of addresses.
     pub fn names(&mut self, names: &Names) {
         self.json(Word::NamesBlob, names);
@@ -186,8 +200,8 @@ impl TraceWriter {
     }
 
     /// Writes an event of a process at a time. Without a thread it is the process's own.
-    pub(super) fn event(&mut self, process: u64, task: Option<TaskId>, time_ns: u64, record: &EventRecord) {
-        let EventRecord { kind, category, name, ref words, len, arguments } = *record;
+    pub(super) fn event(&mut self, process: u64, task: Option<TaskId>, time_ns: u64, record: &EventBuilder) {
+        let EventBuilder { kind, category, name, ref words, len, arguments } = *record;
         let thread = self.thread(process, task.map_or(process & u64::from(u32::MAX), thread_koid));
         let category = self.word(category);
         self.put(fxt::event(kind, 2 + len, arguments, thread, category, name));
@@ -372,8 +386,9 @@ impl TraceWriter {
         self.buffer.clear();
         match (self.room, room) {
             (Room::Full, Room::Enough | Room::NewSegment) => {}
+            (_, Room::NewSegment) if self.is_ending => {}
             (_, Room::NewSegment) => {
-                self.output.begin_segment();
+                self.output.begin_segment(self.written.events);
                 self.session.segment += 1;
                 self.begin_segment();
             }
@@ -382,7 +397,7 @@ impl TraceWriter {
     }
 }
 
-impl EventRecord {
+impl EventBuilder {
     /// One of a kind of events.
     pub(super) const fn new(kind: u64, category: Word, name: u16) -> Self {
         Self { kind, category, name, words: [0; 16], len: 0, arguments: 0 }

@@ -99,6 +99,58 @@ fn names_are_found_afterwards() {
     assert!(!functions(&report(&program, &trace, &["--no-symbolize"])).contains("\"leaf\""));
 }
 
+/// The profile of a check is of the moment of its scan; parts of the trace are of all that has happened. What the trace comes out
+/// of may be a pipe: it is read once.
+#[test]
+fn what_follows_a_leak_scan_is_in_the_parts() {
+    let program = Program::fixture("leaks/checked_now");
+    let trace = program.outside("t.fxt");
+    let checked = program.checked(&["--trace", text(&trace)]);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+    let totals = |report: &Value| report["totals"].clone();
+    let whole = report(&program, &trace, &[]);
+    assert_eq!(totals(&whole), checked.report.0["totals"]);
+    let all = report(&program, &trace, &["--from", "1us"]);
+    let lost_later = |figure: &str, more: u64| {
+        assert_eq!(
+            all["totals"][figure].as_u64().unwrap(),
+            whole["totals"][figure].as_u64().unwrap() + more,
+            "{figure}"
+        );
+    };
+    lost_later("bytes_allocated", 200);
+    lost_later("live_bytes", 200);
+
+    for from in ["-", "/dev/stdin", "pipe"] {
+        let script = match from {
+            "pipe" => "mkfifo pipe; cat \"$1\" > pipe & exec \"$0\" convert -q pipe -o - --format json".to_owned(),
+            _ => format!("cat \"$1\" | \"$0\" convert -q {from} -o - --format json"),
+        };
+        let shell = Program::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_heaptrace"), text(&trace)]);
+        let piped = shell.plain().success();
+        assert_eq!(serde_json::from_slice::<Value>(&piped.stdout).unwrap(), whole, "{from}");
+    }
+}
+
+/// The end of a trace of sampled blocks, whose beginning was overwritten, still says what each block stands for.
+#[test]
+fn a_circular_trace_of_a_sampled_run_keeps_its_interval() {
+    let program = Program::fixture("pairs").args(["20000"]);
+    let trace = program.outside("t.fxt");
+    let words =
+        ["--sample-interval", "100", "--trace-mode", "circular", "--trace-size", "256KiB", "--trace", text(&trace)];
+    program.traced_with(&words);
+    let end = report(&program, &trace, &[]);
+    assert_eq!(end["sampling"]["interval"], 100);
+    assert!(end["warnings"].to_string().contains("were overwritten"), "{end}");
+    // Frees of blocks that were not sampled are not told: each pair that is there stands for more than itself.
+    let total = |figure: &str| end["totals"][figure].as_u64().unwrap();
+    let (bytes, blocks) = (total("bytes_allocated"), total("allocations"));
+    assert!((63..=65).contains(&(bytes / blocks)) && (1000..20_000).contains(&blocks), "{bytes} in {blocks}");
+    let told = end["cost"]["events"].as_u64().unwrap();
+    assert!(told > blocks * 2, "{told} calls in all");
+}
+
 /// A file that was cut off is read to there; other files are refused in a sentence.
 #[test]
 fn torn_and_foreign_files() {

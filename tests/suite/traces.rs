@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 /// What the independent decoder says of a trace that keeps to all rules.
 fn decoded(trace: &Path, options: &[&str]) -> Value {
@@ -102,6 +103,24 @@ fn a_circular_trace_keeps_the_newest() {
     }
 }
 
+/// Names and ends, which come last, push no event out of a circular trace, however many they are.
+#[test]
+fn names_do_not_push_events_out_of_a_circular_trace() {
+    let program = Program::new(env!("CARGO_BIN_EXE_heaptrace")).args(["run", "--help"]);
+    let (ended, trace) = run(&program, "names.fxt", &["--trace-mode", "circular", "--trace-size", "256KiB"]);
+    let traced = program.collect(ended.success());
+    let read = decoded(&trace, &[]);
+    let events = count(&read, "alloc") + count(&read, "free");
+    assert!(events > 500 && read["segments"].as_u64().unwrap() > 5, "{read}");
+    assert!(fs::metadata(&trace).unwrap().len() > 400 << 10, "the names alone are more than the size");
+    assert_eq!((&read["names"], &read["ended"]), (&true.into(), &1.into()), "{read}");
+    // What was overwritten is not told as kept.
+    let all: u64 = read["events"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+    let told = format!("({all} events, ");
+    assert!(traced.ended.stderr.contains(&told), "{told}: {}", traced.ended.stderr);
+    assert!(traced.ended.stderr.contains("before them were overwritten"), "{}", traced.ended.stderr);
+}
+
 /// All processes of a tree are in one trace.
 #[test]
 fn a_tree_of_processes_is_in_one_trace() {
@@ -171,6 +190,20 @@ fn a_reader_that_does_not_read_is_given_up_when_told() {
     assert_eq!(ended.code(), 125, "{}", ended.stderr);
     assert!(ended.stderr.contains("took nothing any more when tracing was to end"), "{}", ended.stderr);
     assert!(program.collect(ended).report.total("allocations") >= 3000);
+}
+
+/// The same where nobody is there to press Ctrl-C: the time that `check` gives a program is also that of the trace's reader.
+#[test]
+fn a_reader_that_does_not_read_is_given_up_when_the_time_is_up() {
+    let program = Program::fixture("pairs").args(["100000000"]);
+    let pipe = program.outside("pipe.fxt");
+    mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+    let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    let running = program.start_checked(&["--timeout", "1s", "--trace", pipe.to_str().unwrap()]);
+    let ended = running.wait_at_most(Duration::from_secs(30));
+    drop(reader);
+    assert_eq!(ended.code(), 124, "{}", ended.stderr);
+    assert!(ended.stderr.contains("took nothing any more when tracing was to end"), "{}", ended.stderr);
 }
 
 /// A link in the place of the trace is followed, and what lies behind it is replaced as a whole.

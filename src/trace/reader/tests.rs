@@ -258,7 +258,7 @@ fn read(bytes: &[u8]) -> Result<Read, TraceError> {
             Item::Module(module) => read.modules.push(module),
             Item::Functions(functions) => read.functions = functions.len(),
             Item::Process(process) => drop(read.processes.insert(process.koid)),
-            Item::Session(_) | Item::End(_) | Item::Names(_) => {}
+            Item::Session(_) | Item::ProfileEnd(_) | Item::End(_) | Item::Names(_) => {}
         }
     }
     read.gaps = reader.gaps();
