@@ -4,12 +4,14 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that can't measure must not go on")]
 
 mod parts {
+    pub mod basics;
     pub mod floor;
     pub mod programs;
 }
 
+use parts::basics::{installed, median};
 use parts::floor::round_trip;
-use parts::programs::{fixture, heaptrace, installed, median, pairs, resident, wall};
+use parts::programs::{fixture, heaptrace, pairs, resident, wall};
 
 /// Live blocks of the memory measurement.
 const LIVE: u64 = 1_000_000;

@@ -11,6 +11,7 @@ mod booking;
 mod estimate;
 mod ignored;
 mod marks;
+mod newest;
 mod period;
 mod recent;
 mod sites;
@@ -26,6 +27,7 @@ use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
 pub use marks::Mark;
 use marks::Marks;
+use newest::Newest;
 pub use period::Counted;
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
@@ -150,8 +152,7 @@ pub struct HeapModel {
     inherited_births: u64,
     sizes: [u64; 65],
     lifetimes: [u64; 65],
-    /// Each thread's latest allocation. It may be dead; what is live at this address then is another thread's.
-    newest: FxHashMap<u32, Addr>,
+    newest: Newest,
     pending: Vec<PendingRealloc>,
     errors: FxHashMap<ErrorKey, HeapError>,
     anomalies: Anomalies,
@@ -204,7 +205,7 @@ impl HeapModel {
             inherited_births: 0,
             sizes: [0; 65],
             lifetimes: [0; 65],
-            newest: FxHashMap::default(),
+            newest: Newest::default(),
             pending: Vec::new(),
             errors: FxHashMap::default(),
             paused: false,
@@ -245,7 +246,7 @@ impl HeapModel {
         self.timeline = Timeline::new();
         (self.sizes, self.lifetimes) = ([0; 65], [0; 65]);
         self.ignored.fork(parent, child);
-        self.newest.clear();
+        self.newest = Newest::default();
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
         self.pending.retain_mut(|pending| {
@@ -294,7 +295,7 @@ impl HeapModel {
                 self.take_pending_realloc(old, task.serial);
             }
             EventKind::NotRecorded { task } => {
-                self.newest.remove(&task.serial);
+                self.newest.forget(task.serial);
             }
             EventKind::Failed { .. } => self.totals.failed += 1,
             EventKind::Missed(missed) => self.count_missed(missed),
@@ -362,7 +363,7 @@ impl HeapModel {
 
     /// Whether the thread's latest allocation is known to be a recorded one: [`EventKind::NotRecorded`] would change something.
     pub fn is_latest_recorded(&self, task: TaskId) -> bool {
-        self.newest.contains_key(&task.serial)
+        self.newest.of(task.serial).is_some()
     }
 
     /// Whether a block is known to live at `addr`.

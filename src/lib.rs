@@ -126,8 +126,8 @@ pub mod internal {
         pub use crate::allocators::Family;
         pub use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting, TICK_NS};
         pub use crate::trace::{
-            FORMAT, TraceMode, fxt, metadata, process_koid, process_of, recorder, task_of, thread_koid, vocabulary,
-            writer,
+            FORMAT, TraceMode, fxt, metadata, process_koid, process_of, reader, recorder, task_of, thread_koid,
+            vocabulary, writer,
         };
         pub use crate::unwinder::StackNode;
     }

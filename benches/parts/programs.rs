@@ -1,5 +1,6 @@
 //! Runs the benchmark programs, plainly and under tools.
 
+use super::basics::median;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,11 +27,6 @@ pub fn heaptrace(options: &[&str]) -> Vec<String> {
     words.extend(options.iter().map(|option| (*option).to_owned()));
     words.extend(["-o".into(), out.display().to_string(), "--".into()]);
     words
-}
-
-/// Whether a program is installed.
-pub fn installed(name: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
 }
 
 /// Runs the program of malloc/free pairs below the words of a tool; nanoseconds per pair, the median of three runs.
@@ -87,11 +83,4 @@ fn command(tool: &[String], program: &Path) -> Command {
     };
     command.args(words).arg(program).stdin(Stdio::null());
     command
-}
-
-/// The middle one.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

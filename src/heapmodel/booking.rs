@@ -59,7 +59,7 @@ impl HeapModel {
         }
         self.births = birth;
         self.ignored.born(addr, birth, by.task.serial);
-        self.newest.insert(by.task.serial, addr);
+        self.newest.set(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(id) {
             site.keep_peak_figures(self.peak_epoch);
@@ -92,13 +92,13 @@ impl HeapModel {
     pub(super) fn allocate_unseen(&mut self, size: u64, by: &Call) {
         // in the first page, where nothing can be mapped
         const NOWHERE: Addr = Addr(1);
-        let newest = self.newest.get(&by.task.serial).copied();
+        let newest = self.newest.of(by.task.serial);
         self.allocate(NOWHERE, size, by);
         // nothing says that it was temporary
         match newest {
-            Some(newest) => self.newest.insert(by.task.serial, newest),
-            None => self.newest.remove(&by.task.serial),
-        };
+            Some(newest) => self.newest.set(by.task.serial, newest),
+            None => self.newest.forget(by.task.serial),
+        }
         if let Some(block) = self.blocks.remove(NOWHERE) {
             self.anomalies.lost += 1;
             self.release(NOWHERE, block, FreedBy::Lost);
@@ -209,7 +209,7 @@ impl HeapModel {
             add(&mut site.freed, size);
             count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
             let task = site.task();
-            if self.newest.get(&task) == Some(&addr) {
+            if self.newest.of(task) == Some(addr) {
                 site.temporary += 1;
                 totals.temporary += 1;
             }
@@ -265,6 +265,7 @@ impl HeapModel {
     }
 
     /// Reports the free of a live block by a function of another family, and whether it is one.
+    #[inline]
     fn judge_family(&mut self, addr: Addr, block: Block, by: &Call) -> bool {
         let Some(site) = self.sites.get(block.site) else { return false };
         if let (Some(family), Some(freeing)) = (site.family(), by.family)

@@ -1,7 +1,6 @@
 //! The latest frees: what tells a double free from a free of what was never allocated.
 
 use crate::addr::{Addr, StackId};
-use hashbrown::HashTable;
 
 /// A block that was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,65 +11,82 @@ pub(super) struct Freed {
     pub(super) free_stack: StackId,
 }
 
+/// So many lists the freed blocks are spread over, by their addresses.
+const LISTS: usize = 1 << 16;
+
+/// A freed block in the ring, with the one before it in its list.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    freed: Freed,
+    /// The number of the free before, see [`RecentFrees::lists`].
+    before: u32,
+}
+
 /// Remembers a bounded number of freed blocks. To be asked about addresses that are not live only: an entry stays when its
-/// address is handed out again, and is replaced when that block is freed in turn.
+/// address is handed out again, and the newer one counts when that block is freed in turn.
+///
+/// To remember a free is to write two places, one of which is next to the one before. Nothing is ever taken out: what was
+/// overwritten in the ring is told by its age.
 #[derive(Clone, Debug)]
 pub(super) struct RecentFrees {
-    ring: Vec<Freed>,
-    /// Indices into `ring`, by address.
-    by_block: HashTable<u32>,
-    next: usize,
-    limit: usize,
+    ring: Vec<Entry>,
+    /// The number of the latest free in each list, counted from 1 on; 0: none. Made at the first free.
+    lists: Vec<u32>,
+    /// How many frees there were. Before there are more than it can count, all are forgotten.
+    count: u32,
+    /// A power of two.
+    limit: u32,
 }
 
 impl RecentFrees {
-    /// For the latest `limit` frees.
+    /// For the latest `limit` frees, rounded up to a power of two.
     pub(super) fn new(limit: u32) -> Self {
-        Self { ring: Vec::new(), by_block: HashTable::new(), next: 0, limit: limit.max(1) as usize }
+        Self { ring: Vec::new(), lists: Vec::new(), count: 0, limit: limit.clamp(1, 1 << 31).next_power_of_two() }
     }
 
+    #[inline]
     pub(super) fn remember(&mut self, freed: Freed) {
-        self.forget(freed.block);
-        let at = self.next;
-        self.next = (at + 1) % self.limit;
-        if let Some(oldest) = self.ring.get(at).copied() {
-            // Only if the table still means this place of the ring: the block may have been forgotten.
-            if let Ok(slot) = self.by_block.find_entry(hash(oldest.block), |i| *i as usize == at) {
-                slot.remove();
-            }
-            self.ring[at] = freed;
-        } else {
-            self.ring.push(freed);
+        if self.lists.is_empty() || self.count == u32::MAX {
+            *self = Self { lists: vec![0; LISTS], ..Self::new(self.limit) };
         }
-        let ring = &self.ring;
-        let rehash = |i: &u32| ring.get(*i as usize).map_or(0, |freed| hash(freed.block));
-        self.by_block.insert_unique(hash(freed.block), at as u32, rehash);
+        let at = self.place(self.count);
+        self.count += 1;
+        let Some(list) = self.lists.get_mut(list_of(freed.block)) else { return };
+        let entry = Entry { freed, before: std::mem::replace(list, self.count) };
+        match self.ring.get_mut(at) {
+            Some(place) => *place = entry,
+            None => self.ring.push(entry),
+        }
     }
 
     /// Forgets them all.
     pub(super) fn clear(&mut self) {
-        self.ring.clear();
-        self.by_block.clear();
-        self.next = 0;
+        *self = Self::new(self.limit);
     }
 
-    fn forget(&mut self, block: Addr) {
-        let ring = &self.ring;
-        let is = |i: &u32| ring.get(*i as usize).is_some_and(|freed| freed.block == block);
-        if let Ok(slot) = self.by_block.find_entry(hash(block), is) {
-            slot.remove();
-        }
-    }
-
+    /// The latest free of this address, if it is one of the latest frees.
     pub(super) fn get(&self, block: Addr) -> Option<Freed> {
-        let found = self.by_block.find(hash(block), |i| self.ring.get(*i as usize).is_some_and(|f| f.block == block));
-        found.and_then(|i| self.ring.get(*i as usize)).copied()
+        let mut number = *self.lists.get(list_of(block))?;
+        while number > 0 && self.count - number < self.limit {
+            let entry = self.ring.get(self.place(number - 1))?;
+            if entry.freed.block == block {
+                return Some(entry.freed);
+            }
+            number = entry.before;
+        }
+        None
+    }
+
+    /// Where the free is, or was, before which there had been `count`.
+    const fn place(&self, count: u32) -> usize {
+        (count & (self.limit - 1)) as usize
     }
 }
 
-fn hash(block: Addr) -> u64 {
-    let product = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (product ^ (product >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+/// Blocks that are neighbours are often freed one after the other: their lists are neighbours, too.
+const fn list_of(block: Addr) -> usize {
+    let page = (block.0 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    (page ^ block.0 >> 4) as usize % LISTS
 }
 
 #[cfg(test)]
@@ -84,13 +100,12 @@ mod tests {
     #[test]
     fn the_latest_frees_are_known() {
         let mut recent = RecentFrees::new(4);
+        assert_eq!(recent.get(Addr(1)), None);
         for block in 1..=6 {
             recent.remember(freed(block, 7));
         }
         assert_eq!(recent.get(Addr(2)), None, "the fifth newest");
         assert_eq!(recent.get(Addr(3)), Some(freed(3, 7)));
-        recent.forget(Addr(3));
-        assert_eq!(recent.get(Addr(3)), None);
         recent.remember(freed(6, 8));
         assert_eq!(recent.get(Addr(6)), Some(freed(6, 8)), "the second free of the block counts");
         for block in 10..13 {
@@ -103,5 +118,32 @@ mod tests {
         assert_eq!(recent.get(Addr(13)), None);
         recent.remember(freed(13, 9));
         assert_eq!(recent.get(Addr(13)), Some(freed(13, 9)));
+    }
+
+    #[test]
+    fn any_frees_are_known_as_a_plain_list_knows_them() {
+        let mut recent = RecentFrees::new(64);
+        let mut all: Vec<Freed> = Vec::new();
+        let mut state = 1u64;
+        for n in 0..3000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Some in one list, some not.
+            let block = 0x7f00_0000_0000 + (state >> 40) % 40 * if state >> 63 == 0 { 1 << 28 } else { 16 };
+            all.push(freed(block, n));
+            recent.remember(freed(block, n));
+            for known in all.iter().rev().take(200) {
+                let expected = all.iter().rev().take(64).find(|freed| freed.block == known.block);
+                assert_eq!(recent.get(known.block), expected.copied());
+            }
+        }
+    }
+
+    #[test]
+    fn after_four_billion_frees_it_begins_anew() {
+        let mut recent = RecentFrees::new(4);
+        recent.remember(freed(1, 7));
+        recent.count = u32::MAX;
+        recent.remember(freed(2, 7));
+        assert_eq!((recent.get(Addr(1)), recent.get(Addr(2))), (None, Some(freed(2, 7))));
     }
 }

@@ -1,0 +1,47 @@
+//! `cargo bench --bench model`: what an event costs the heap model, on the streams of real programs, recorded in this run.
+//!
+//! The limit is what the jump engine needs: the model is its consumer.
+
+#![allow(clippy::expect_used, clippy::panic, missing_docs, reason = "a benchmark that can't measure must not go on")]
+
+mod parts {
+    pub mod basics;
+    pub mod workloads;
+}
+
+use heaptrace::internal::heap::{HeapModel, Preexisting};
+use heaptrace::internal::trace::Event;
+use parts::basics::median;
+use parts::workloads::{calls, record, workloads};
+use std::hint::black_box;
+use std::time::Instant;
+
+fn main() {
+    println!("{:<10} {:>10} {:>12} {:>12}   limit", "program", "events", "ns an event", "fastest");
+    for workload in workloads() {
+        let Some(events) = record(&workload) else {
+            println!("{:<10} could not be recorded", workload.name);
+            continue;
+        };
+        let mut fastest = f64::MAX;
+        let middle = median((0..9).map(|_| {
+            let each = read(&events);
+            fastest = fastest.min(each);
+            each
+        }));
+        let limit = if matches!(workload.name, "jq" | "xmllint") { 60 } else { 40 };
+        println!("{:<10} {:>10} {middle:>12.1} {fastest:>12.1}   {limit}", workload.name, calls(&events));
+    }
+}
+
+/// Nanoseconds an event.
+fn read(events: &[Event]) -> f64 {
+    let mut model = HeapModel::new(Preexisting::None);
+    let begin = Instant::now();
+    for event in events {
+        model.apply(event);
+    }
+    let each = begin.elapsed().as_secs_f64() * 1e9 / events.len().max(1) as f64;
+    black_box(model.live_bytes());
+    each
+}

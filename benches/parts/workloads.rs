@@ -1,0 +1,161 @@
+//! Real programs with inputs that are made here, and what their heaps see: the events of a run, recorded by heaptrace itself.
+
+use super::basics::installed;
+use heaptrace::internal::trace::reader::{Item, Reader};
+use heaptrace::internal::trace::{Event, EventKind};
+use std::fmt::Write;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program with its arguments.
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// Program and arguments.
+    pub words: Vec<String>,
+}
+
+/// Those of jq, python3, sqlite3, xmllint and cc1 that are installed.
+pub fn workloads() -> Vec<Workload> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-inputs");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let json = file("big.json", json(4_000));
+    let sql = file("big.sql", sql(12_000));
+    let xml = file("big.xml", xml(10_000));
+    let c = file("big.c", c(40));
+    let parse = "import json,sys,re,collections\nd=json.load(open(sys.argv[1]))\nt=json.dumps([x['tags'] for x in d])\n\
+                 print(len(collections.Counter(re.findall(r'\\w+',t))))";
+    let jq = "[.[]|select(.id%2==0)|{id,name,t:(.tags|join(\",\"))}]|length";
+    let mut found = Vec::new();
+    let mut add = |name: &'static str, words: &[&str]| {
+        found.push(Workload { name, words: words.iter().map(|word| (*word).to_owned()).collect() });
+    };
+    for (name, words) in [
+        ("jq", &["jq", jq, &json][..]),
+        ("python3", &["/usr/bin/python3", "-c", parse, &json]),
+        ("sqlite3", &["sqlite3", ":memory:", &format!(".read {sql}")]),
+        ("xmllint", &["xmllint", "--noout", "--xpath", "count(//item[@id mod 3=0]/name)", &xml]),
+    ] {
+        if installed(name) {
+            add(name, words);
+        }
+    }
+    if let Some(cc1) = compiler() {
+        add("cc1", &[&cc1, "-quiet", "-O2", &c, "-o", "/dev/null"]);
+    }
+    found
+}
+
+/// The C compiler proper, which gcc only starts.
+fn compiler() -> Option<String> {
+    let output = Command::new("gcc").arg("-print-prog-name=cc1").output().ok()?;
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    path.is_absolute().then(|| path.display().to_string())
+}
+
+/// The events of the workload's first process, as heaptrace sees them with the stacks of frees; None if the run fails.
+pub fn record(workload: &Workload) -> Option<Vec<Event>> {
+    let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.fxt", workload.name));
+    let status = Command::new(env!("CARGO_BIN_EXE_heaptrace"))
+        .args(["run", "-q", "--no-symbolize", "--pin", "--trace"])
+        .arg(&trace)
+        .args(["-o", "/dev/null", "--format", "folded", "--"])
+        .args(&workload.words)
+        .stdout(Stdio::null())
+        .status()
+        .ok()?;
+    if !status.success() {
+        return None;
+    }
+    let mut reader = Reader::new(BufReader::with_capacity(1 << 20, File::open(trace).ok()?), false);
+    let mut events = Vec::new();
+    while let Some(item) = reader.next_item().ok()? {
+        if let Item::Event(told) = item {
+            events.push(told.event);
+        }
+    }
+    Some(events)
+}
+
+/// How many of the events are calls that allocate or free.
+pub fn calls(events: &[Event]) -> usize {
+    let is_call = |event: &&Event| {
+        matches!(
+            event.kind,
+            EventKind::Allocated { .. }
+                | EventKind::Freed { .. }
+                | EventKind::ReallocBegan { .. }
+                | EventKind::ReallocEnded { .. }
+        )
+    };
+    events.iter().filter(is_call).count()
+}
+
+fn json(records: u32) -> String {
+    let mut text = String::from("[");
+    for id in 0..records {
+        let separator = if id == 0 { "" } else { "," };
+        let hash = id.wrapping_mul(2_654_435_761);
+        writeln!(
+            text,
+            "{separator}{{\"id\":{id},\"name\":\"record {hash:08x}\",\"score\":{}.5,\"tags\":[\"tag{}\",\"tag{}\",\"t{hash}\"],\
+             \"inner\":{{\"a\":[{id},{hash},null,true],\"b\":\"{hash:x}\"}}}}",
+            hash % 1000,
+            id % 17,
+            hash % 29
+        )
+        .expect("a string takes all");
+    }
+    text + "]\n"
+}
+
+fn sql(rows: u32) -> String {
+    let mut text = String::from("create table t(id integer primary key, name text, value real, tag text);\nbegin;\n");
+    for id in 0..rows {
+        let hash = id.wrapping_mul(2_654_435_761);
+        writeln!(text, "insert into t values({id},'name {hash:x}',{}.25,'tag{}');", hash % 5000, hash % 31)
+            .expect("a string takes all");
+    }
+    text + "commit;\ncreate index i on t(tag,name);\n\
+            select tag,count(*),avg(value),group_concat(name) from t group by tag order by 2;\n\
+            select a.id from t a join t b on a.tag=b.tag and a.id=b.id+31 where a.value>b.value limit 2000;\n"
+}
+
+fn xml(items: u32) -> String {
+    let mut text = String::from("<?xml version=\"1.0\"?>\n<list>\n");
+    for id in 0..items {
+        let hash = id.wrapping_mul(2_654_435_761);
+        writeln!(
+            text,
+            "<item id=\"{id}\" key=\"{hash:x}\"><name>item {hash}</name><tags><tag>t{}</tag><tag>t{}</tag></tags></item>",
+            id % 13,
+            hash % 97
+        )
+        .expect("a string takes all");
+    }
+    text + "</list>\n"
+}
+
+fn c(functions: u32) -> String {
+    let mut text = String::from("typedef struct node { struct node *next; int value; double weight; } node;\n");
+    for id in 0..functions {
+        let (a, b) = (id % 7 + 1, id % 5 + 2);
+        writeln!(
+            text,
+            "int f{id}(node *list, int n) {{ int sum = {id}; double w = 0; for (node *p = list; p; p = p->next) {{ \
+             if (p->value % {a} == n) sum += p->value * {b}; else w += p->weight / {b}; \
+             switch (sum & 7) {{ case 0: sum ^= n; break; case 1: sum += {a}; break; case {b}: w -= sum; break; default: sum--; }} }} \
+             return sum + (int)w{}; }}",
+            if id > 0 { format!(" + f{}(list, n - 1)", id - 1) } else { String::new() }
+        )
+        .expect("a string takes all");
+    }
+    text
+}

@@ -1,0 +1,73 @@
+//! Each thread's latest allocation: a block is temporary that is freed before its thread allocates the next.
+
+use crate::addr::Addr;
+use rustc_hash::FxHashMap;
+
+/// By serial numbers of threads. A thread mostly follows itself, so that its allocation stands apart from the table of all.
+///
+/// The block may be dead; what is live at its address then is another thread's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Newest {
+    /// Of the thread that has allocated last. Where its block was forgotten, null.
+    latest: (u32, Addr),
+    others: FxHashMap<u32, Addr>,
+}
+
+impl Newest {
+    /// The thread's latest allocation.
+    #[inline]
+    pub(super) fn of(&self, task: u32) -> Option<Addr> {
+        let (latest, addr) = self.latest;
+        if task == latest { (!addr.is_null()).then_some(addr) } else { self.others.get(&task).copied() }
+    }
+
+    /// The thread has allocated the block at `addr`, which is not null.
+    #[inline]
+    pub(super) fn set(&mut self, task: u32, addr: Addr) {
+        if task != self.latest.0 {
+            self.change_to(task);
+        }
+        self.latest.1 = addr;
+    }
+
+    /// Nothing is known any more of what the thread has allocated last.
+    pub(super) fn forget(&mut self, task: u32) {
+        if task == self.latest.0 {
+            self.latest.1 = Addr::NULL;
+        } else {
+            self.others.remove(&task);
+        }
+    }
+
+    fn change_to(&mut self, task: u32) {
+        let (before, addr) = std::mem::replace(&mut self.latest, (task, Addr::NULL));
+        self.others.remove(&task);
+        if !addr.is_null() {
+            self.others.insert(before, addr);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn every_thread_has_its_own_as_in_a_plain_map() {
+        let (mut newest, mut map) = (Newest::default(), HashMap::new());
+        let mut state = 1u64;
+        for n in 1..20_000u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let task = (state >> 60) as u32 % 5;
+            if state >> 40 & 7 == 0 {
+                newest.forget(task);
+                map.remove(&task);
+            } else {
+                newest.set(task, Addr(n));
+                map.insert(task, Addr(n));
+            }
+            (0..6).for_each(|task| assert_eq!(newest.of(task), map.get(&task).copied()));
+        }
+    }
+}
