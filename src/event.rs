@@ -13,7 +13,7 @@ use crate::allocators::Family;
 pub use definition::{Definition, ModuleDefinition, ProcessDefinition};
 #[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
-pub use mark::MarkName;
+pub use mark::{Generation, MarkName};
 
 /// Events' times are multiples of so many nanoseconds: finer ones would say nothing, as a stop alone takes ten times as long, and fill a
 /// trace with noise.

@@ -6,6 +6,7 @@
 
 use crate::allocators::AllocatorTable;
 use crate::check::CheckRules;
+use crate::event::Generation;
 use crate::glob::Selection;
 use crate::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
@@ -151,6 +152,7 @@ impl Profiler {
             selection: Selection::default(),
             profile_each: true,
             session: session::new_session_id(),
+            generation: Generation::default(),
             trace: None,
         };
         let trace = move || session::trace(target, settings, &Arc::new(Control::new(false)), Arc::default());

@@ -2,6 +2,7 @@
 
 use super::snapshot::DEFAULT_SNAPSHOT;
 use super::values;
+use crate::event::{Generation, MarkName};
 use crate::tracer::control::UserSignal;
 use crate::triggers::Condition;
 use clap::Args;
@@ -23,6 +24,8 @@ pub struct Occasions {
     pub keep: Option<usize>,
     /// The signal to heaptrace that sets a mark.
     pub mark_on_signal: Option<UserSignal>,
+    /// Of which blocks what is written at the end is to be.
+    pub generation: Generation,
 }
 
 impl Occasions {
@@ -67,6 +70,17 @@ pub(super) struct OccasionArguments {
     /// mark NAME` does the same with names.
     #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Snapshots")]
     mark_on_signal: Option<UserSignal>,
+
+    /// At the end, write only blocks that were allocated since this mark and are live then, or at --until
+    ///
+    /// Marks are set by `heaptrace ctl PID mark NAME` and --mark-on-signal; of several with one name the latest counts. If it was not set,
+    /// heaptrace says which ones were, writes all blocks, and exits with 125 if the program gave 0.
+    #[arg(long, value_name = "MARK", value_parser = values::mark, help_heading = "Snapshots")]
+    since: Option<MarkName>,
+
+    /// At the end, write what was live when this mark was set
+    #[arg(long, value_name = "MARK", value_parser = values::mark, help_heading = "Snapshots")]
+    until: Option<MarkName>,
 }
 
 impl OccasionArguments {
@@ -82,6 +96,7 @@ impl OccasionArguments {
             outputs,
             keep: self.keep.map(usize::from),
             mark_on_signal: self.mark_on_signal,
+            generation: Generation { since: self.since, until: self.until },
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Engine, LeakKinds, Unwinder, When};
 use crate::addr::Addr;
+use crate::event::MarkName;
 use crate::export::report::By;
 use crate::export::{Format, PprofColumns, Value};
 use crate::leaks::InteriorPointers;
@@ -73,6 +74,12 @@ pub(super) fn leak_kind(word: &str) -> Result<LeakKinds, String> {
         (None, "none") => Ok([false; 4]),
         _ => Err("there are definite, indirect, possible, reachable, all and none".to_owned()),
     }
+}
+
+/// The name of a mark.
+pub(super) fn mark(text: &str) -> Result<MarkName, String> {
+    let reason = || format!("the name of a mark has 1 to {} bytes, and no control characters", MarkName::LONGEST);
+    MarkName::new(text).ok_or_else(reason)
 }
 
 /// A number of bytes, or one with a unit: k, M, G, KiB, MiB, GiB (all of 1024).

@@ -7,6 +7,7 @@ use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, Wait};
+use crate::event::Generation;
 use crate::leaks::ScanOptions;
 use crate::progress::Progress;
 use crate::session::{SessionError, Target, Traced};
@@ -28,6 +29,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     }
     if options.leaks_at_end && profile.sample_interval > 0 {
         bail!("--leaks-at-end needs every block: without --sample-interval");
+    }
+    if options.leaks_at_end && profile.occasions.generation != Generation::default() {
+        bail!("--leaks-at-end is about all blocks: without --since and --until");
     }
     // A declaration that can't be understood is refused before anything is waited for.
     settings(profile, false)?;

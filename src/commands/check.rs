@@ -7,6 +7,7 @@ use super::settings::settings;
 use super::{owners, run, tell};
 use crate::check::suppressions;
 use crate::cli::{CheckOptions, EXIT_OWN_FAILURE};
+use crate::event::Generation;
 use crate::export::output::write_file;
 use crate::leaks::ScanOptions;
 use crate::session::LeakScan;
@@ -25,6 +26,9 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let profile = &options.run.profile;
     if profile.start_paused || profile.delay.is_some() || profile.toggle_signal.is_some() {
         bail!("check needs to see the program from start to end: without --start-paused, --delay and --toggle-signal");
+    }
+    if profile.occasions.generation != Generation::default() {
+        bail!("check judges all blocks: without --since and --until");
     }
     if profile.sample_interval > 0 {
         bail!("check needs every block: without --sample-interval");

@@ -41,6 +41,8 @@ pub struct Concluded {
     pub parts_failed: bool,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
+    /// Whether a mark was never set that the profile was to be of.
+    pub missing_mark: bool,
     /// Whether the trace is not what was asked for.
     pub trace_failed: bool,
     /// The signal that ended the looking up of names or the waiting for an output, if one did.
@@ -119,6 +121,7 @@ impl Concluded {
         let lost = self.files.iter().any(|file| file.result.is_err());
         lost || self.trace_failed
             || self.parts_failed
+            || self.missing_mark
             || !self.unsaved.is_empty()
             || !self.not_passed_on.is_empty()
             || !self.unknown_functions.is_empty()
@@ -183,6 +186,7 @@ fn conclude_as(
     }
     let interrupted = traced.first.interrupted;
     let unsaved = traced.unsaved;
+    let missing_mark = traced.first.missing_mark.take();
     let unknown_functions = traced.take_unknown_functions();
     if let Some(trace) = &destinations.trace {
         trace.end_processes(&mut traced);
@@ -258,7 +262,7 @@ fn conclude_as(
         for reason in profile.verdict.iter().flat_map(|verdict| &verdict.reasons) {
             tell(reason);
         }
-        for unknown in &unknown_functions {
+        for unknown in unknown_functions.iter().chain(&missing_mark) {
             tell(unknown);
         }
         for file in &files {
@@ -298,6 +302,7 @@ fn conclude_as(
         not_passed_on,
         parts_failed: unsaved || destinations.series.as_ref().is_some_and(|series| series.has_failed()),
         unknown_functions,
+        missing_mark: missing_mark.is_some(),
         trace_failed: trace.as_ref().is_some_and(|trace| trace.has_failed),
         interrupted: waiter.interrupted().or(naming_ended_by).or(trace.and_then(|trace| trace.interrupted)),
     }

@@ -2,6 +2,7 @@
 
 use crate::allocators::AllocatorTable;
 use crate::cli::{ProfileOptions, Unwinder};
+use crate::event::Generation;
 use crate::glob::Selection;
 use crate::session::{Settings, new_session_id};
 use crate::symbols::Search;
@@ -16,6 +17,9 @@ use std::sync::Arc;
 pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Settings> {
     if !options.follow && options.selection != Selection::default() {
         bail!("--only and --skip choose among the processes that -f follows: add -f");
+    }
+    if options.occasions.generation != Generation::default() && options.series.is_some() {
+        bail!("--since and --until are for one profile at the end: without --profile-every and --profile-every-allocs");
     }
     let mut table = AllocatorTable::new();
     for spec in &options.alloc_fns {
@@ -41,6 +45,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         selection: options.selection.clone(),
         profile_each: true,
         session: new_session_id(),
+        generation: options.occasions.generation,
         trace: None,
     })
 }

@@ -29,6 +29,31 @@ impl MarkName {
     }
 }
 
+/// The blocks between two marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Generation {
+    /// They were allocated since this mark; None: whenever.
+    pub since: Option<MarkName>,
+    /// They were live when this mark was set; None: at the end, or now.
+    pub until: Option<MarkName>,
+}
+
+impl Generation {
+    /// A sentence about figures that are of these blocks; None if all are meant.
+    pub fn in_words(&self) -> Option<String> {
+        match (self.since, self.until) {
+            (None, None) => None,
+            (Some(since), None) => {
+                Some(format!("only blocks are in here that were allocated since the mark `{since}`"))
+            }
+            (None, Some(until)) => Some(format!("this is how the heap was when the mark `{until}` was set")),
+            (Some(since), Some(until)) => Some(format!(
+                "only blocks are in here that were allocated since the mark `{since}` and live when the mark `{until}` was set"
+            )),
+        }
+    }
+}
+
 impl fmt::Debug for MarkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_str().fmt(f)

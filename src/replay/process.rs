@@ -412,6 +412,7 @@ impl Replayed {
             leaks: LeakScan::NotWanted,
             blind_spots: end.blind_spots,
             unknown_functions: end.unknown_functions,
+            missing_mark: None,
             timed_out: end.timed_out,
             broken_off: end.broken_off.map(BreakOff::as_told),
             interrupted: false,

@@ -1,7 +1,7 @@
 //! What a process leaves: its recording, made at its end, or so far.
 
 use super::aftermath::{Aftermath, BreakOff};
-use super::interim::Interim;
+use super::interim::{Interim, births_at, known};
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
 use super::observer::MOST_MARKED;
@@ -9,7 +9,7 @@ use super::process::Process;
 use super::recording::Recording;
 use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
-use crate::event::MarkName;
+use crate::event::{Generation, MarkName};
 use crate::heapmodel::{HeapView, SiteStats, Snapshot};
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
@@ -31,14 +31,33 @@ impl Process {
 
     /// The same of the moment when a mark was set; with the single blocks. An error is a sentence for people.
     pub(super) fn interim_at(&mut self, mark: &MarkName) -> Result<Interim, String> {
+        let heap = self.heap_at(mark)?;
+        Ok(Interim { at: Some(*mark), ..self.interim_of(heap) })
+    }
+
+    /// The heap when a mark was set.
+    fn heap_at(&self, mark: &MarkName) -> Result<HeapView, String> {
         let refused = || {
+            let kept: Vec<MarkName> = self.observer.kept_marks().collect();
             format!(
-                "the heap at the mark `{mark}` is not kept: it is for the newest {MOST_MARKED} marks of a program, and no mark of \
-                 this name is among them"
+                "the heap at the mark `{mark}` is not kept: it is for the newest {MOST_MARKED} marks of a program since its exec; {}",
+                known(&kept)
             )
         };
-        let heap = self.observer.marked(mark).ok_or_else(refused)?.clone();
-        Ok(self.interim_of(heap))
+        Ok(self.observer.marked(mark).ok_or_else(refused)?.clone())
+    }
+
+    /// What of the heap is wanted at the end. An error is a sentence for people: a mark was not set.
+    fn wanted_snapshot(&mut self) -> Result<Snapshot, String> {
+        let Generation { since, until } = self.settings.generation;
+        let heap = match until {
+            Some(mark) => self.heap_at(&mark)?,
+            None if since.is_none() => return Ok(self.observer.model().snapshot()),
+            None => self.observer.view(true),
+        };
+        let Some(since) = since else { return Ok(heap.snapshot()) };
+        let births = births_at(&heap, &since).map_err(|error| error.to_string())?;
+        Ok(heap.survivors(births).unwrap_or_default())
     }
 
     fn interim_of(&mut self, heap: HeapView) -> Interim {
@@ -48,7 +67,7 @@ impl Process {
         self.note_thread_names();
         self.note_peak_resident(self.pid);
         let recording = self.record(LeakScan::NotWanted, stacks, modules);
-        Interim { recording, heap, follows: self.settings.follow }
+        Interim { recording, heap, at: None, follows: self.settings.follow }
     }
 
     /// Looks once more at what a process can change: the names of its threads, and its user.
@@ -78,11 +97,21 @@ impl Process {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.teardown.exit),
             None => LeakScan::NotWanted,
         };
-        let snapshot = match &mut leaks {
+        let mut missing_mark = None;
+        let mut snapshot = match &mut leaks {
             LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
-            LeakScan::NotWanted | LeakScan::Missed(_) => self.observer.model().snapshot(),
+            LeakScan::NotWanted | LeakScan::Missed(_) => match self.wanted_snapshot() {
+                Ok(snapshot) => {
+                    self.warnings.extend(self.settings.generation.in_words());
+                    snapshot
+                }
+                Err(reason) => {
+                    missing_mark = Some(format!("{reason}. So all blocks are told, whenever they were allocated"));
+                    self.observer.model().snapshot()
+                }
+            },
         };
-        let mut snapshot = snapshot;
+        self.warnings.extend(missing_mark.clone());
         // What was inherited and is gone says nothing.
         snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
         let (stacks, modules) = self.space.take_records();
@@ -98,6 +127,7 @@ impl Process {
             recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));
         }
         recording.broken_off = broken_off.cloned();
+        recording.missing_mark = missing_mark;
         if let Some(trace) = &self.settings.trace {
             trace.end(&recording.trace_end());
         }
@@ -197,6 +227,7 @@ impl Process {
             leaks,
             blind_spots,
             unknown_functions: Vec::new(),
+            missing_mark: None,
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,

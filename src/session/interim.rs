@@ -1,7 +1,7 @@
 //! What a living process has left so far: made on the tracer thread in no time, finished by the thread that wants it.
 
 use super::recording::Recording;
-use crate::event::MarkName;
+use crate::event::{Generation, MarkName};
 use crate::heapmodel::{HeapView, Snapshot};
 use crate::unwinder::StackTable;
 
@@ -11,25 +11,49 @@ pub struct Interim {
     /// All but the figures.
     pub(super) recording: Recording,
     pub(super) heap: HeapView,
+    /// The mark whose heap it is; None: that of now.
+    pub(super) at: Option<MarkName>,
     /// Whether other processes are followed.
     pub(super) follows: bool,
 }
 
 /// Which blocks are wanted of a state: those that were allocated behind a mark.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no mark of the name `{name}` was set in this process, or in this program since its exec{}", known(*.set))]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no mark of the name `{name}` was set in this process, or in this program since its exec: {}", known(set))]
 pub struct NoSuchMark {
     /// The name asked for.
     pub name: MarkName,
-    /// How many marks there are.
-    pub set: usize,
+    /// The marks that there are, the oldest first.
+    pub set: Vec<MarkName>,
 }
 
-fn known(set: usize) -> String {
-    match set {
-        0 => ": there are none (`heaptrace ctl PID mark NAME` sets one)".to_owned(),
-        set => format!(": there are {set} others"),
+/// So many marks are named where another one is not found.
+const NAMED: usize = 10;
+
+/// The names of marks, the newest ones if there are many.
+pub(super) fn known(set: &[MarkName]) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for name in set.iter().rev().map(ToString::to_string) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
     }
+    if names.is_empty() {
+        return "there are none (`heaptrace ctl PID mark NAME` sets one)".to_owned();
+    }
+    let older = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let older = if older > 0 { format!(" and {older} older ones") } else { String::new() };
+    format!("there are {}{older}", names.join(", "))
+}
+
+/// How many blocks had been born when the latest mark of this name was set.
+///
+/// # Errors
+/// There is no such mark.
+pub(super) fn births_at(heap: &HeapView, name: &MarkName) -> Result<u64, NoSuchMark> {
+    let refused = || NoSuchMark { name: *name, set: heap.marks().iter().map(|mark| mark.name).collect() };
+    Ok(heap.mark(name).ok_or_else(refused)?.births)
 }
 
 impl Interim {
@@ -53,14 +77,13 @@ impl Interim {
     /// # Errors
     /// There is no such mark.
     pub fn births_at(&self, name: &MarkName) -> Result<u64, NoSuchMark> {
-        let refused = NoSuchMark { name: *name, set: self.heap.marks().len() };
-        Ok(self.heap.mark(name).ok_or(refused)?.births)
+        births_at(&self.heap, name)
     }
 
     /// What was found out by then. Sums up the figures, which takes time by the number of sites.
     pub fn into_recording(self) -> Recording {
         let snapshot = self.heap.snapshot();
-        self.with(snapshot)
+        self.with(snapshot, None)
     }
 
     /// The same, with nothing but those blocks that were allocated since the latest mark of this name and are live. Single blocks must
@@ -70,11 +93,12 @@ impl Interim {
     /// There is no such mark.
     pub fn into_recording_since(self, name: &MarkName) -> Result<Recording, NoSuchMark> {
         let snapshot = self.heap.survivors(self.births_at(name)?).unwrap_or_default();
-        Ok(self.with(snapshot))
+        Ok(self.with(snapshot, Some(*name)))
     }
 
-    fn with(self, snapshot: Snapshot) -> Recording {
-        let Self { recording, follows, .. } = self;
+    fn with(self, snapshot: Snapshot, since: Option<MarkName>) -> Recording {
+        let Self { mut recording, follows, at, .. } = self;
+        recording.warnings.extend(Generation { since, until: at }.in_words());
         recording.with_figures(snapshot, follows)
     }
 }

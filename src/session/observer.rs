@@ -407,10 +407,13 @@ impl Observer {
     }
 
     /// Sets a mark, and keeps the heap of this moment.
-    pub(super) fn mark(&mut self, name: MarkName) {
+    /// That of `wanted` is kept, however many follow.
+    pub(super) fn mark(&mut self, name: MarkName, wanted: Option<MarkName>) {
         self.tell(EventKind::Mark(name));
-        if self.marked.len() >= MOST_MARKED {
-            self.marked.remove(0);
+        let latest = |wanted| self.marked.iter().rposition(|(known, _)| *known == wanted);
+        let needed = wanted.filter(|wanted| *wanted != name).and_then(latest);
+        if self.marked.len() >= MOST_MARKED + usize::from(needed.is_some()) {
+            self.marked.remove(usize::from(needed == Some(0)));
         }
         let view = self.view(true);
         self.marked.push((name, view));
@@ -419,6 +422,11 @@ impl Observer {
     /// The heap at the latest mark of this name, if it is one of the newest.
     pub(super) fn marked(&self, name: &MarkName) -> Option<&HeapView> {
         self.marked.iter().rev().find(|(known, _)| known == name).map(|(_, view)| view)
+    }
+
+    /// The marks whose heaps are kept, the oldest first.
+    pub(super) fn kept_marks(&self) -> impl Iterator<Item = MarkName> {
+        self.marked.iter().map(|(name, _)| *name)
     }
 
     /// The same at this moment, to be kept.

@@ -71,7 +71,7 @@ impl Session {
         {
             for process in self.processes.iter_mut() {
                 process.settle();
-                process.observer.mark(name);
+                process.observer.mark(name, process.settings.generation.until);
             }
             let _ = request.reply.send(Ok(Answer::Marked));
             return;

@@ -87,6 +87,7 @@ impl Recording {
             leaks: LeakScan::NotWanted,
             blind_spots: self.blind_spots.clone(),
             unknown_functions: self.unknown_functions.clone(),
+            missing_mark: self.missing_mark.clone(),
             timed_out: self.timed_out,
             broken_off: self.broken_off.clone(),
             interrupted: self.interrupted,

@@ -60,6 +60,8 @@ pub struct Recording {
     pub blind_spots: Vec<String>,
     /// Functions that the user has declared and no module has, in words.
     pub unknown_functions: Vec<String>,
+    /// Why it is not of the blocks between two marks that were asked for, in words.
+    pub missing_mark: Option<String>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
     /// Why, if the tracing ended in the middle.

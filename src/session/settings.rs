@@ -2,6 +2,7 @@
 
 use super::requests::Requests;
 use crate::allocators::AllocatorTable;
+use crate::event::Generation;
 use crate::glob::Selection;
 use crate::leaks::ScanOptions;
 use crate::symbols::Search;
@@ -63,6 +64,8 @@ pub struct Settings {
     pub profile_each: bool,
     /// A random id that ties the files of the session together, see [`new_session_id`].
     pub session: String,
+    /// Of which blocks the recording is to be at its end.
+    pub generation: Generation,
     /// Where all events are written to, if they are.
     pub trace: Option<Recorder>,
 }

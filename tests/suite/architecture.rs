@@ -78,8 +78,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("profiler", &["allocators", "check", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"]),
-    ("cli", &["addr", "check", "export", "glob", "leaks", "profile", "replay", "trace", "tracer", "triggers"]),
+    (
+        "profiler",
+        &["allocators", "check", "event", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"],
+    ),
+    ("cli", &["addr", "check", "event", "export", "glob", "leaks", "profile", "replay", "trace", "tracer", "triggers"]),
     (
         "commands",
         &[

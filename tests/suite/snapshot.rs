@@ -132,6 +132,10 @@ fn a_snapshot_has_any_format_and_the_right_default_column() {
         (vec!["snapshot", "-o", "x.sarif", &pid], "verdict of a check"),
         (vec!["snapshot", "-o", "/nowhere/at/all.svg", &pid], "can't create a file in this directory"),
         (vec!["snapshot", "--since", "dawn", &pid, "-o", "-", "--format", "txt"], "no mark of the name `dawn`"),
+        (
+            vec!["snapshot", "--since", "dawn", &pid, "-o", "-", "--format", "txt"],
+            "exec: there are none (`heaptrace ctl",
+        ),
     ] {
         let asked = ask(&words);
         assert_eq!(asked.status.code(), Some(125), "{words:?}");
@@ -162,6 +166,8 @@ fn a_snapshot_since_a_mark_holds_what_came_after_it_and_stayed() {
     for (options, live) in [(&["--until", "hot"][..], 15), (&["--since", "warm", "--until", "hot"], 5)] {
         let report = snapshot(&program, pid, options);
         assert_eq!(report.site_sum(&["take"], "/live/objects"), live, "{options:?}");
+        let said = report.0["warnings"].to_string();
+        assert!(options.iter().skip(1).step_by(2).all(|mark| said.contains(&format!("the mark `{mark}`"))), "{said}");
     }
     let asked = ask(&["snapshot", &pid.to_string(), "--until", "dawn", "-o", "-", "--format", "txt"]);
     assert!(stderr(&asked).contains("the heap at the mark `dawn` is not kept"), "{}", stderr(&asked));
@@ -378,4 +384,60 @@ fn those_who_say_or_read_nothing_keep_nobody_waiting() {
     step(&mut running, "take 5");
     drop(deaf);
     assert_eq!(running.wait().code(), 0);
+}
+
+/// The profile at the end is of the blocks between two marks, of run as of attach, and says so; one that was never set is told with
+/// those that were, and loses nothing.
+#[test]
+fn the_profile_at_the_end_is_of_the_blocks_between_two_marks() {
+    for (options, live) in [
+        (&["--since", "warm"][..], Some(15)),
+        (&["--until", "hot"], Some(15)),
+        (&["--since", "warm", "--until", "hot"], Some(5)),
+        (&["--since", "dawn"], None),
+        (&["--since", "hot", "--until", "dusk"], None),
+    ] {
+        for attach in [false, true] {
+            let (program, _) = fixture(&["marks"]);
+            let tracer = Program::new("/bin/true");
+            let mut victim = if attach { program.start() } else { program.start_traced(options) };
+            let pid: i32 = victim.value("ready").parse().unwrap();
+            let attached = attach.then(|| {
+                let attached = tracer.start_attached(options, pid);
+                procfs::wait_until_probed(pid);
+                attached
+            });
+            step(&mut victim, "take 10");
+            for (name, blocks) in [("warm", 5), ("hot", 4), ("a", 1), ("b", 2), ("c", 2), ("d", 1)] {
+                assert!(ask(&["ctl", &pid.to_string(), "mark", name]).status.success());
+                step(&mut victim, &format!("take {blocks}"));
+            }
+            let traced = match attached {
+                None => program.collect(victim.wait()),
+                Some(attached) => {
+                    attached.signal(Signal::SIGINT);
+                    let traced = tracer.collect(attached.wait());
+                    drop(victim.wait());
+                    traced
+                }
+            };
+            let said = &traced.ended.stderr;
+            let told = ask(&["report", traced.profile.to_str().unwrap()]);
+            let told = String::from_utf8_lossy(&told.stdout).replace("\n  ", " ");
+            assert_eq!(traced.report.site_sum(&["take"], "/live/objects"), live.unwrap_or(25), "{options:?}: {said}");
+            assert_eq!(traced.report.site_sum(&["take"], "/live/bytes"), 100 * live.unwrap_or(25), "{options:?}");
+            let code = if live.is_some() { 0 } else { 125 };
+            assert_eq!(traced.ended.code(), code, "{options:?}: {said}");
+            let words: Vec<String> = match live {
+                Some(_) => options.iter().skip(1).step_by(2).map(|mark| format!("the mark `{mark}`")).collect(),
+                None => vec!["there are d, c, b, a".to_owned(), "So all blocks are told".to_owned()],
+            };
+            for word in words {
+                assert!(told.contains(&word), "{options:?}: {told}");
+                assert!(said.replace("\n  ", " ").contains(&word), "{options:?}: {said}");
+            }
+        }
+    }
+    let refused = ask(&["check", "--since", "a", "/bin/true"]);
+    assert!(stderr(&refused).contains("check judges all blocks"), "{}", stderr(&refused));
 }
