@@ -66,9 +66,21 @@ pub fn load(trace: &Path) -> anyhow::Result<Profile> {
     Ok(replay(&options, &Destinations::prepare(&options.profile)?)?.profile)
 }
 
-/// Whether a file that begins so is a trace, or may be one that is compressed.
-pub fn is_trace(start: &[u8]) -> bool {
-    start.starts_with(&MAGIC) || start.starts_with(&ZSTD_MAGIC)
+/// Whether a trace begins here, or one that is compressed. What else is compressed with zstd is none.
+///
+/// # Errors
+/// It can't be read, or not be unpacked.
+pub fn begins_as_trace(mut file: impl Read) -> io::Result<bool> {
+    let mut start = Vec::new();
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    if !start.starts_with(&ZSTD_MAGIC) {
+        return Ok(start == MAGIC);
+    }
+    let mut unpacked = Vec::new();
+    let mut decoder = zstd::stream::read::Decoder::new(start.chain(file))?;
+    decoder.window_log_max(LARGEST_WINDOW)?;
+    decoder.take(MAGIC.len() as u64).read_to_end(&mut unpacked)?;
+    Ok(unpacked == MAGIC)
 }
 
 fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<Concluded> {

@@ -38,13 +38,9 @@ pub fn is_memory_left(needs: u64) -> bool {
 /// # Errors
 /// The file can't be read, or is no profile: the error names it.
 pub fn load(path: &Path) -> anyhow::Result<Profile> {
-    let mut start = [0; 8];
     let is_file = path.as_os_str() != "-" && std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    if is_file
-        && let Ok(read) = File::open(path).and_then(|mut file| file.read(&mut start))
-        && convert::is_trace(start.get(..read).unwrap_or_default())
-    {
-        return convert::load(path).with_context(|| path.display().to_string());
+    if is_file && let Ok(true) = File::open(path).and_then(convert::begins_as_trace) {
+        return convert::load(path);
     }
     load_within(path, &memory_limits(1))
 }

@@ -8,6 +8,7 @@ use super::text::{
     telling_frames, wrap,
 };
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, end_text};
+use crate::profile::saved::Writer;
 use crate::profile::value::Value;
 use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident};
 use crate::unwinder::Quality;
@@ -98,10 +99,12 @@ fn sampling_note(out: &mut String, layout: Layout, profile: &Profile) {
     let meta = &profile.meta;
     if meta.sample_interval > 0 {
         let interval = human_bytes(meta.sample_interval);
-        let error = percent(profile.standard_error(), profile.totals.bytes_allocated);
-        let text = format!(
-            "Sampled, one byte in {interval} on average: all amounts are estimates. The standard error of the allocated bytes is {error}."
-        );
+        let mut text = format!("Sampled, one byte in {interval} on average: all amounts are estimates.");
+        // Other tools don't tell it.
+        if profile.saved.as_ref().is_none_or(|saved| saved.writer == Writer::Heaptrace) {
+            let error = percent(profile.standard_error(), profile.totals.bytes_allocated);
+            let _ = write!(text, " The standard error of the allocated bytes is {error}.");
+        }
         let _ = writeln!(out, "{}", wrap(&text, 0, layout.width));
     }
 }
@@ -112,6 +115,7 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     let live = match profile.meta.process.exit {
         Some(_) => "at exit",
         None if profile.meta.mode.is_snapshot() => "now",
+        None if profile.saved.as_ref().is_some_and(|saved| saved.writer != Writer::Heaptrace) => "",
         None => "at the end of tracing",
     };
     let peak = match (totals.peak_bytes, profile.processes.len()) {

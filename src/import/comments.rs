@@ -3,6 +3,7 @@
 use super::budget::{Budget, Exhausted};
 use crate::profile::saved::{Holds, Saved, Writer, parts_from, parts_in};
 use crate::profile::{Anomalies, Exit, Meta, Mode, Profile, Resident, Totals};
+use std::collections::BTreeSet;
 
 /// Enters what the comments say into a profile. Without any of heaptrace's own, nothing changes.
 ///
@@ -26,6 +27,7 @@ pub(super) fn apply<'a>(
     saved.parts = vec![1];
     let Profile { meta, totals, anomalies, warnings, .. } = profile;
     let mut part = 1;
+    let (mut sessions, mut parts_told) = (BTreeSet::new(), BTreeSet::new());
     for line in comments {
         if let Some(warning) = line.strip_prefix("warning: ") {
             budget.entries::<String>(1)?;
@@ -47,7 +49,16 @@ pub(super) fn apply<'a>(
             }
         } else if let Some((key, value)) = line.split_once('=') {
             match key {
-                "part" => part = value.parse().unwrap_or(1),
+                "part" => {
+                    part = value.parse().unwrap_or(1);
+                    budget.hashed::<u32, ()>()?;
+                    parts_told.insert(part);
+                }
+                "session" => {
+                    budget.hashed::<&str, ()>()?;
+                    sessions.insert(value);
+                    meta.session = value.to_owned();
+                }
                 "command" => meta.process.command = words(value, budget)?,
                 "parts" => saved.parts = parts(value, budget)?.unwrap_or_default(),
                 "open" => {
@@ -67,10 +78,41 @@ pub(super) fn apply<'a>(
         saved.parts = vec![part];
         saved.peak_part = saved.peak_part.max(part);
     }
-    if meta.session.is_empty() {
+    added_by_pprof(sessions.len(), parts_told, profile, saved);
+    if profile.meta.session.is_empty() {
         saved.parts.clear();
     }
     Ok(())
+}
+
+/// What is true of a file that pprof has made of several of ours, whose comments it strings together: each of ours names one session
+/// and one part.
+fn added_by_pprof(sessions: usize, parts: BTreeSet<u32>, profile: &mut Profile, saved: &mut Saved) {
+    let Profile { meta, totals, warnings, .. } = profile;
+    if sessions <= 1 && parts.len() <= 1 {
+        return;
+    }
+    // Sums that no column has are those of one file.
+    (totals.temporary, totals.peak_at_ns, saved.holds.temporary) = (0, 0, false);
+    if sessions > 1 {
+        saved.files = saved.files.max(sessions as u64);
+        saved.peak_is_bound = true;
+        meta.session.clear();
+        (meta.process.pid, meta.process.exit, meta.process.resident) = (0, None, None);
+        warnings.push(format!(
+            "pprof has added up the profiles of {sessions} runs; what is told of the program and its end is that of one of them \
+             (`heaptrace merge` keeps more)"
+        ));
+    } else {
+        saved.files = saved.files.max(parts.len() as u64);
+        warnings.push(format!(
+            "pprof has added up {} parts of one session: what is live counts once in each of them (`heaptrace merge` counts it once)",
+            parts.len()
+        ));
+        saved.parts = parts.into_iter().collect();
+        // What it calls allocated less live is not what was freed.
+        saved.last = false;
+    }
 }
 
 /// A list of parts, if it is one.
@@ -87,7 +129,6 @@ fn set(key: &str, value: &str, meta: &mut Meta, saved: &mut Saved) {
         "pid" => meta.process.pid = value.parse().unwrap_or(0),
         "cwd" => meta.process.cwd = value.into(),
         "engine" => meta.engine = value.to_owned(),
-        "session" => meta.session = value.to_owned(),
         "complete" => meta.complete = value == "true",
         "last" => saved.last = value == "true",
         "mode" => {

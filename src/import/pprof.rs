@@ -22,6 +22,7 @@ use tables::Tables;
 enum Trouble {
     Damaged(String),
     TooLarge,
+    NoProfile,
     NoHeap(String),
     Negative,
 }
@@ -83,9 +84,11 @@ impl Columns {
             }
         }
         if !columns.has(Role::Live) && !columns.has(Role::Allocated) {
+            if names.iter().all(|name| name.is_empty()) {
+                return Err(Trouble::NoProfile);
+            }
             let names: Vec<String> = names.iter().take(8).map(|name| name.chars().take(40).collect()).collect();
-            let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-            return Err(Trouble::NoHeap(names));
+            return Err(Trouble::NoHeap(names.join(", ")));
         }
         Ok(columns)
     }
@@ -111,6 +114,7 @@ pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits, budget: &mut Budge
     profile(bytes, budget).map_err(|trouble| match trouble {
         Trouble::Damaged(what) => ImportError::Damaged { file, what },
         Trouble::TooLarge => ImportError::TooLarge { file, limit: limits.memory >> 20 },
+        Trouble::NoProfile => ImportError::Unknown { file },
         Trouble::NoHeap(columns) => ImportError::NoHeap { file, columns },
         Trouble::Negative => ImportError::Negative { file },
     })
@@ -141,7 +145,7 @@ fn profile(bytes: &[u8], budget: &mut Budget) -> Result<Profile, Trouble> {
     tables.functions_and_locations(&mut profile, budget)?;
     let mut samples = Samples::new(&tables, &columns, saved.is_partial(), budget)?;
     samples.read(bytes, &mut profile, budget)?;
-    if let Some(pid) = samples.pid.filter(|_| profile.meta.process.pid == 0) {
+    if let Some(pid) = samples.pid.filter(|_| profile.meta.process.pid == 0 && saved.files == 1) {
         profile.meta.process.pid = pid;
     }
     saved.holds.freed &= !saved.is_partial();

@@ -30,7 +30,10 @@ pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits, budget: &mut Budge
     let not_read = |error: serde_json::Error| {
         if error.is_eof() { ImportError::Torn { file: file() } } else { no_report(error.to_string()) }
     };
-    let head: Head = serde_json::from_slice(bytes).map_err(not_read)?;
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => no_report("its `version` is no number".to_owned()),
+        _ => not_read(error),
+    })?;
     // other tools' reports have versions, too
     if head.heaptrace_version.is_none() {
         return Err(no_report("it has no `heaptrace_version`".to_owned()));

@@ -209,7 +209,8 @@ fn what_is_no_profile_is_refused_with_cause_and_way_out() {
         (b"heap_v2/524288\n", "jemalloc"),
         (b"{\"dhatFileVersion\":2}", "no report of heaptrace"),
         (version.as_bytes(), "version 99"),
-        (b"#!/bin/sh\n", "neither a pprof profile nor a report.json"),
+        (b"#!/bin/sh\n", "a text, and no profile"),
+        (&[0xff; 9], "neither a pprof profile nor a report.json"),
         (b"\x7fELF\x02", "heaptrace run"),
     ] {
         let error = refused(bytes);

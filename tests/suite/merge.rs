@@ -82,6 +82,22 @@ fn merging_is_refused_where_it_would_be_wrong() {
     assert!(heaptrace(&["merge", text(&first)]).stderr.contains("merge needs a file to write"));
 }
 
+/// A report does not tell its session, and is refused beside another file of its run all the same.
+#[test]
+fn a_report_and_a_profile_of_one_run_are_not_added() {
+    let (one, other) = (Program::fixture("peak"), Program::fixture("sites"));
+    let profile = one.traced().profile;
+    other.traced();
+    let (out, copy) = (one.outside("sum.pb.gz"), one.outside("copy.json"));
+    std::fs::copy(one.report_path(), &copy).unwrap();
+    for file in [&profile, &copy] {
+        let ended = heaptrace(&["merge", "-o", text(&out), text(&one.report_path()), text(file)]);
+        assert_eq!(ended.code(), 125, "{}", ended.stderr);
+        assert!(ended.stderr.contains("are of the same run, so that its blocks would count twice"), "{}", ended.stderr);
+    }
+    heaptrace(&["merge", "-o", text(&out), text(&one.report_path()), text(&other.report_path())]).success();
+}
+
 /// The difference is the one that `pprof -diff_base` shows, percentages included.
 #[test]
 fn a_difference_is_pprof_s() {

@@ -148,3 +148,118 @@ fn files_that_are_no_profiles_are_refused() {
         assert!(ended.stderr.contains(expected), "{args:?}: {}", ended.stderr);
     }
 }
+
+/// How each of the three commands refuses a file.
+fn refusals(program: &Program, file: &Path, good: &Path) -> [String; 3] {
+    let out = program.outside("refused.pb.gz");
+    let commands = [
+        vec!["report", text(file)],
+        vec!["diff", text(good), text(file)],
+        vec!["merge", "-o", text(&out), text(good), text(file)],
+    ];
+    commands.map(|args| {
+        let ended = Program::new("/bin/true").start_heaptrace(&args).wait();
+        assert_eq!(ended.code(), 125, "{args:?}: {}", ended.stderr);
+        assert!(ended.text().is_empty() && !out.exists(), "{args:?}: {}", ended.text());
+        ended.stderr
+    })
+}
+
+/// Whatever is given instead of a profile: the file is named once, with what it is and what to do.
+#[test]
+fn what_is_no_profile_is_refused_by_each_command() {
+    let program = Program::fixture("peak");
+    let others = ["heaptrack.zst", "pftrace", "otlp.pb", "folded", "svg", "txt"];
+    let others = others.map(|ending| (ending, program.outside(&format!("peak.{ending}"))));
+    let outputs: Vec<&str> = others.iter().flat_map(|(_, path)| ["-o", text(path)]).collect();
+    let Traced { profile, .. } = program.traced_with(&outputs);
+    let unread = "neither a pprof profile nor a report.json";
+    let mut cases: Vec<(std::path::PathBuf, &str)> = Vec::new();
+    for (ending, path) in &others {
+        let expected = match *ending {
+            "heaptrack.zst" => "compressed with zstd; of a trace (.fxt.zst) `heaptrace convert` makes a profile",
+            "pftrace" | "otlp.pb" => unread,
+            "folded" => "a text, and no profile; give the .pb.gz or .json",
+            "svg" => "XML; give the .pb.gz or .json",
+            _ => "a text report; give the .pb.gz or .json",
+        };
+        cases.push((path.clone(), expected));
+    }
+    let mut file = |name: &str, content: &[u8], expected: &'static str| {
+        let path = program.outside(name);
+        std::fs::write(&path, content).unwrap();
+        cases.push((path, expected));
+    };
+    file("empty.pb.gz", b"", "the file is empty; was it still being written");
+    file("text.pb.gz", b"hello, this is no profile\n", "a text, and no profile");
+    file("csv.json", b"a,b,c\n1,2,3\n", "a text, and no profile");
+    file("other.json", b"{\"a\": 1}", "no report of heaptrace (it has no `heaptrace_version`)");
+    file("sarif.json", b"{\"version\": \"2.1.0\"}", "no report of heaptrace (its `version` is no number)");
+    file("short.zst", &[0x28, 0xb5, 0x2f, 0xfd, b'.', b'.'], "compressed with zstd");
+    file("tiny.pb", &[8, 1, 16, 2], unread);
+    file("torn.pb.gz", &std::fs::read(&profile).unwrap()[..300], "the file ends too early; it was cut off");
+    cases.push((program.folder().to_owned(), "Is a directory"));
+    cases.push((program.outside("missing.pb.gz"), "No such file"));
+    for (path, expected) in &cases {
+        for error in refusals(&program, path, &profile) {
+            let first = error.lines().next().unwrap_or_default();
+            let start = format!("heaptrace: {}: ", path.display());
+            assert!(first.starts_with(&start) && first.contains(expected), "{expected}\n{error}");
+            assert_eq!(error.matches(&*path.to_string_lossy()).count(), 1, "{error}");
+        }
+    }
+}
+
+/// A file that may not be read.
+#[test]
+fn what_may_not_be_read_is_told() {
+    let program = Program::new("/bin/true");
+    let path = program.outside("secret.pb.gz");
+    std::fs::write(&path, b"x").unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+    if std::fs::File::open(&path).is_ok() {
+        // root may; one who has lost this may not
+        let own = env!("CARGO_BIN_EXE_heaptrace");
+        let args = ["--bounding-set=-all", "--inh-caps=-all", own, "report", text(&path)];
+        let ended = Program::new("setpriv").args(args).start().wait();
+        assert_eq!(ended.code(), 125, "{}", ended.stderr);
+        assert!(ended.stderr.contains("secret.pb.gz: can't be read: Permission denied"), "{}", ended.stderr);
+        return;
+    }
+    let ended = Program::new("/bin/true").start_heaptrace(["report", text(&path)]).wait();
+    assert!(ended.stderr.contains("secret.pb.gz: can't be read: Permission denied"), "{}", ended.stderr);
+}
+
+/// What pprof has made of our files is what it says: the same, a part, or a sum that is told to be one.
+#[test]
+fn files_that_pprof_rewrote_are_read() {
+    let (program, other) = (Program::fixture("peak"), Program::fixture("sites"));
+    let (first, second) = (program.traced().profile, other.traced().profile);
+    let rewritten = |name: &str, args: &[&str], files: &[&Path]| {
+        let path = program.outside(name);
+        let output = format!("-output={}", path.display());
+        pprof(&[&["-proto", &output], args].concat(), files);
+        path
+    };
+    let same = rewritten("same.pb.gz", &[], &[&first]);
+    assert_eq!(totals(&heaptrace(&["report", text(&same)])), totals(&heaptrace(&["report", text(&first)])));
+    assert!(heaptrace(&["diff", text(&first), text(&same)]).contains("No stack has changed"));
+    let some = heaptrace(&["report", text(&rewritten("some.pb.gz", &["-focus=early"], &[&first]))]);
+    assert!(some.contains("early") && !some.contains("late "), "{some}");
+    let sum = heaptrace(&["report", text(&rewritten("sum.pb.gz", &[], &[&first, &second]))]);
+    assert!(sum.contains("merged of 2 files") && sum.contains("pprof has added up the profiles of 2 runs"), "{sum}");
+    assert!(!sum.contains("exit status") && sum.contains("upper bound"), "{sum}");
+    // The text that gperftools writes, by the way that the refusal names.
+    let old = program.outside("old.heap");
+    std::fs::write(
+        &old,
+        "heap profile:      2:     3000 [     5:     9000] @ heapprofile\n     2:     3000 [     5:     9000] @ 0x401136 0x401150\n\n\
+         MAPPED_LIBRARIES:\n00400000-00500000 r-xp 00000000 fe:00 1 /bin/tool\n",
+    )
+    .unwrap();
+    let refused = Program::new("/bin/true").start_heaptrace(["report", text(&old)]).wait();
+    assert!(refused.stderr.contains("old.heap: gperftools' text format; make a pprof file"), "{}", refused.stderr);
+    let converted = heaptrace(&["report", text(&rewritten("old.pb.gz", &[], &[&old]))]);
+    assert!(converted.contains("3,000") && converted.contains("9,000"), "{converted}");
+    assert!(!converted.contains("standard error"), "{converted}");
+}

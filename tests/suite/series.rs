@@ -108,6 +108,11 @@ fn parts_of_a_run_add_up() {
     let traced = program.collect(running.wait().success());
     let parts = parts(&program);
     assert_parts_add_up(&parts, &traced);
+    // What pprof makes of them tells that live blocks count more than once.
+    let sum = program.outside("sum.pb.gz");
+    pprof(&["-proto", &format!("-output={}", sum.display())], &[&parts[0], &parts[1]]);
+    let shown = Program::new("/bin/true").start_heaptrace([Path::new("report"), &sum]).wait().success().text();
+    assert!(shown.contains("pprof has added up 2 parts of one session"), "{shown}");
     assert!(pprof(&["-top"], &[&parts[0]]).contains("Type: inuse_space"));
     assert!(pprof(&["-top"], &[parts.last().unwrap()]).contains("Type: inuse_space"), "a part, too");
 }

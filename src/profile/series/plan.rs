@@ -5,6 +5,7 @@ use super::super::saved::{Saved, Writer, is_whole, ranges};
 use super::super::{Amount, Sample};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 
 /// What has to be known of a file before its amounts can be added to others'.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +20,8 @@ pub struct Head {
     interval: u64,
     writer: Writer,
     open: BTreeMap<String, Vec<u32>>,
+    /// What tells one run from others where no session does: its process, and when it began, in milliseconds since 1970.
+    run: Option<(i32, u128)>,
 }
 
 /// What a file contributes, besides what was allocated and freed.
@@ -61,6 +64,12 @@ pub enum SeriesError {
          a run can't be added to its final profile; `heaptrace diff` compares them)"
     )]
     SamePart { one: String, other: String },
+    /// A report, and another file of the same run.
+    #[error(
+        "{one} and {other} are of the same run, so that its blocks would count twice: leave one of them out (give each run's .pb.gz, or each \
+         run's .json)"
+    )]
+    SameRun { one: String, other: String },
     /// Both are of one session, and not parts of one series.
     #[error(
         "{one} and {other} are of one session, but not parts of one series: {one} holds all that happened until then, so that blocks would \
@@ -108,6 +117,8 @@ impl Head {
     /// The head of a profile that was read from `file`.
     pub fn of(profile: &Profile, file: &str) -> Self {
         let saved = profile.saved.as_deref().cloned().unwrap_or_else(Saved::whole);
+        let (pid, began) = (profile.meta.process.pid, profile.meta.process.started_at);
+        let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             file: file.to_owned(),
             session: profile.meta.session.clone(),
@@ -118,6 +129,8 @@ impl Head {
             interval: profile.meta.sample_interval,
             writer: saved.writer,
             open: saved.open,
+            run: (saved.writer == Writer::Heaptrace && saved.files == 1 && pid != 0)
+                .then_some((pid, began.as_millis())),
         }
     }
 }
@@ -147,6 +160,7 @@ pub fn plan(heads: &[Head], finals: &[String], scale: bool) -> Result<Plan, Seri
         same_kind(heads)?;
         same_interval(heads)?;
     }
+    same_run(heads)?;
     let mut shares = of_sampler(heads, finals)?;
     let mut sessions: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, head) in heads.iter().enumerate() {
@@ -210,6 +224,26 @@ fn of_session(heads: &[Head], files: &[usize], shares: &mut [Share]) -> Result<V
         }
     }
     Ok(by_part.into_keys().collect())
+}
+
+/// A report does not tell its session: no other file may be of its run. (Files with sessions are told apart by these.)
+fn same_run(heads: &[Head]) -> Result<(), SeriesError> {
+    let mut by_run: FxHashMap<(i32, u128), Vec<&Head>> = FxHashMap::default();
+    for head in heads {
+        if let Some(run) = head.run {
+            by_run.entry(run).or_default().push(head);
+        }
+    }
+    let twice =
+        by_run.into_values().filter(|heads| heads.len() > 1 && heads.iter().any(|head| head.session.is_empty()));
+    let twice = twice.map(|mut heads| {
+        heads.sort_unstable_by_key(|head| &head.file);
+        heads
+    });
+    match twice.min_by_key(|heads| heads.first().map(|head| &head.file)).as_deref() {
+        Some([one, other, ..]) => Err(SeriesError::SameRun { one: one.file.clone(), other: other.file.clone() }),
+        _ => Ok(()),
+    }
 }
 
 /// Either all are memory_sampler's, or none is.
