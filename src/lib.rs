@@ -125,6 +125,7 @@ pub mod internal {
         pub use crate::addr::{FunctionId, ImageId, ProcessId, StackId, TaskId};
         pub use crate::allocators::Family;
         pub use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting, TICK_NS};
+        pub use crate::replay::{Ending, Moment, Part, Replay, Wanted};
         pub use crate::trace::{
             FORMAT, TraceMode, fxt, metadata, process_koid, process_of, reader, recorder, task_of, thread_koid,
             vocabulary, writer,

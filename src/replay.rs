@@ -11,18 +11,22 @@ mod thread;
 
 use crate::addr::{FunctionId, ImageId};
 use crate::allocators::AllocatorTable;
-use crate::event::EventKind;
+use crate::event::{EventKind, MarkName};
 use crate::session::{Archive, ArchivedRecording, Traced};
 use crate::trace::metadata::{End, Function, Module, Names, Process, Session};
 use crate::trace::reader::{Gaps, Item, Nodes, Told};
 use crate::trace::{TraceMode, process_of};
 use process::Replayed;
 use rustc_hash::FxHashMap;
-pub use span::Span;
+use span::Span;
+pub use span::{Moment, Part};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
 pub use thread::ThreadChoice;
+
+/// So many threads or marks are named where the one that was asked for is not there.
+const NAMED: usize = 12;
 
 /// Why a trace gives no profile.
 #[derive(Debug, Error)]
@@ -30,6 +34,14 @@ pub enum ReplayError {
     /// No process is in it, or in that part of it.
     #[error("{0}")]
     Nothing(String),
+    /// There is no such mark.
+    #[error("no mark of the trace is called `{wanted}`, or none behind the part's beginning; there are {there}")]
+    NoMark {
+        /// What was asked for.
+        wanted: String,
+        /// Names of marks, in words.
+        there: String,
+    },
     /// No thread is the one that was asked for.
     #[error("no thread of the trace is {wanted}; there are {there}")]
     NoThread {
@@ -44,11 +56,22 @@ pub enum ReplayError {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
     /// Which part.
-    pub span: Span,
+    pub part: Part,
     /// Whose allocations and frees; None: those of all threads.
     pub thread: Option<ThreadChoice>,
     /// Whether each of several processes gets a profile of its own.
     pub profile_each: bool,
+}
+
+/// How the reading of a trace has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// All was read.
+    Whole,
+    /// The file ends in the middle.
+    Torn,
+    /// What follows can't be read.
+    Damaged,
 }
 
 /// What was in a trace.
@@ -64,6 +87,9 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 pub struct Replay {
     wanted: Wanted,
+    span: Span,
+    /// Names of marks that were seen.
+    marks: Vec<MarkName>,
     session: Option<Session>,
     table: Arc<AllocatorTable>,
     /// Those that have not ended.
@@ -74,7 +100,8 @@ pub struct Replay {
     /// Those that have, by their numbers.
     ended: BTreeMap<u64, ArchivedRecording>,
     names: Option<Names>,
-    /// The time of the latest event, in nanoseconds.
+    /// The time of the first event that is there, and of the latest, in nanoseconds.
+    first_ns: Option<u64>,
     latest_ns: u64,
     threads: thread::Seen,
 }
@@ -82,7 +109,7 @@ pub struct Replay {
 impl Replay {
     /// One of a trace of which nothing was read yet.
     pub fn new(wanted: Wanted) -> Self {
-        Self { wanted, ..Self::default() }
+        Self { span: wanted.part.span(), wanted, ..Self::default() }
     }
 
     /// Takes what comes next.
@@ -99,7 +126,7 @@ impl Replay {
             Item::Process(process) => self.process(process),
             Item::Module(module) => self.module(module),
             Item::ProfileEnd(moment) => {
-                let process = self.processes.get_mut(&moment.koid).filter(|_| self.wanted.span == Span::Whole);
+                let process = self.processes.get_mut(&moment.koid).filter(|_| self.span == Span::Whole);
                 process.into_iter().for_each(Replayed::profile_ends);
             }
             Item::End(end) => self.end(*end),
@@ -109,15 +136,23 @@ impl Replay {
 
     fn event(&mut self, told: &Told) {
         let Told { process: koid, parent, event } = *told;
+        self.first_ns.get_or_insert(event.time_ns);
         self.latest_ns = self.latest_ns.max(event.time_ns);
+        let mut ends = false;
         match event.kind {
+            EventKind::Mark(name) => {
+                if self.marks.len() < NAMED && !self.marks.contains(&name) {
+                    self.marks.push(name);
+                }
+                ends = self.span.reach_mark(self.wanted.part, name, event.time_ns);
+            }
             EventKind::Began { image, .. } | EventKind::Exec { image } => {
                 self.images.insert(image, koid);
             }
             EventKind::Forked { image, .. } => {
                 self.images.insert(image, koid);
                 let copy = parent.and_then(|parent| self.processes.get_mut(&parent)).map(|parent| {
-                    parent.reach(event.time_ns, self.wanted.span);
+                    parent.reach(event.time_ns, self.span);
                     parent.fork(koid)
                 });
                 let mut copy = copy.unwrap_or_else(|| Replayed::new(koid));
@@ -132,7 +167,10 @@ impl Replay {
         if self.wanted.thread.is_some() {
             self.threads.note(&event.kind);
         }
-        process.take(&event, self.wanted.span);
+        process.take(&event, self.span);
+        if ends {
+            process.end_part();
+        }
     }
 
     fn stacks(&mut self, image: ImageId, nodes: Nodes<'_>) {
@@ -163,7 +201,7 @@ impl Replay {
         let koid = end.koid;
         let Some(process) = self.processes.remove(&koid) else {
             if let Some(ended) = self.ended.get_mut(&number_of(koid)) {
-                process::amend(ended.rest_mut(), end, self.wanted.span);
+                process::amend(ended.rest_mut(), end, self.span);
             }
             return;
         };
@@ -174,7 +212,7 @@ impl Replay {
     /// Packs what a process leaves, if it lived in that part of the trace.
     fn leave(&mut self, process: Replayed, end: Option<End>) {
         let Some(session) = &self.session else { return };
-        let Some(mut recording) = process.into_recording(end, self.wanted.span, &self.table, session) else { return };
+        let Some(mut recording) = process.into_recording(end, self.span, &self.table, session) else { return };
         if let Some(thread) = &self.wanted.thread {
             self.threads.keep_only(thread, &mut recording);
         }
@@ -188,14 +226,24 @@ impl Replay {
     ///
     /// # Errors
     /// If nothing of what was asked for is in it.
-    pub fn finish(mut self, gaps: Gaps, torn: bool) -> Result<Outcome, ReplayError> {
+    pub fn finish(mut self, gaps: Gaps, ending: Ending) -> Result<Outcome, ReplayError> {
         let mut open: Vec<Replayed> = std::mem::take(&mut self.processes).into_values().collect();
         open.sort_unstable_by_key(Replayed::number);
         for process in open {
             self.leave(process, None);
         }
+        if let Some(missing) = self.span.missing_mark(self.wanted.part) {
+            let there: Vec<&str> = self.marks.iter().map(MarkName::as_str).collect();
+            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+            return Err(ReplayError::NoMark { wanted: missing.as_str().to_owned(), there });
+        }
         let seconds = Seconds(self.latest_ns);
-        let nothing = match self.wanted.span {
+        let first_ns = self.first_ns.unwrap_or(0);
+        let nothing = match self.span {
+            span if gaps.overwritten > 0 && span.end().is_some_and(|end| end < first_ns) => format!(
+                "that part of the trace was overwritten (--trace-mode circular): what is left of it begins at {}",
+                Seconds(first_ns)
+            ),
             Span::Whole => "the trace holds no process".to_owned(),
             Span::At(_) => format!("no process lived then: the trace ends after {seconds}"),
             Span::Window(..) => format!("nothing was traced then: the trace ends after {seconds}"),
@@ -205,23 +253,24 @@ impl Replay {
         let first = self.archive.take(first);
         let others = std::mem::take(&mut self.ended).into_values().collect();
         let mut traced = Traced { first, others, archive: self.archive, unsaved: false };
-        if let Some(thread) = &self.wanted.thread {
-            self.threads.check(thread)?;
-        }
+        let idle = match &self.wanted.thread {
+            Some(thread) => self.threads.check(thread)?,
+            None => None,
+        };
         let gaps = match traced.first.warnings.iter().any(|text| text.starts_with("the trace ")) {
             // The run has said so itself.
             true => Gaps { cut_off: 0, ..gaps },
             false => gaps,
         };
-        let notes = notes(&session, gaps, torn);
-        let span = self.wanted.span.in_words();
-        traced.first.warnings.extend(notes.into_iter().chain(span));
+        let notes = notes(&session, gaps, ending);
+        let part = self.wanted.part.in_words(self.span);
+        traced.first.warnings.extend(notes.into_iter().chain(part).chain(idle));
         Ok(Outcome { traced, names: self.names })
     }
 }
 
 /// What of the run is not in the trace, in words.
-fn notes(session: &Session, gaps: Gaps, torn: bool) -> Vec<String> {
+fn notes(session: &Session, gaps: Gaps, ending: Ending) -> Vec<String> {
     let mut notes = Vec::new();
     if gaps.overwritten > 0 {
         notes.push(format!(
@@ -246,8 +295,10 @@ fn notes(session: &Session, gaps: Gaps, torn: bool) -> Vec<String> {
             gaps.unknown, session.heaptrace
         ));
     }
-    if torn {
-        notes.push("the trace ends in the middle: what came afterwards is not in here".to_owned());
+    match ending {
+        Ending::Whole => {}
+        Ending::Torn => notes.push("the trace ends in the middle: what came afterwards is not in here".to_owned()),
+        Ending::Damaged => notes.push("the trace is damaged: what comes behind that place is not in here".to_owned()),
     }
     notes
 }

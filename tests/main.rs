@@ -54,6 +54,7 @@ mod suite {
     mod follow;
     mod formats;
     mod fuzz;
+    mod fuzz_traces;
     mod guardian;
     mod harness;
     mod hook;

@@ -2,11 +2,11 @@
 
 use super::args::ProfileArguments;
 use super::{ProfileOptions, Refusal, Verbosity, When, resolve_profile, values};
+use crate::export::Value;
 use crate::export::{Format, PprofColumns};
-use crate::replay::{Span, ThreadChoice};
+use crate::replay::{Moment, Part, ThreadChoice};
 use clap::{Args, Parser};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The name of the output that is standard output.
 const STDOUT: &str = "-";
@@ -17,7 +17,7 @@ pub struct ConvertOptions {
     /// The trace.
     pub trace: PathBuf,
     /// Which part of it.
-    pub span: Span,
+    pub part: Part,
     /// Whose allocations and frees; None: those of all threads.
     pub thread: Option<ThreadChoice>,
     /// What goes to standard output.
@@ -42,6 +42,8 @@ Examples:
       The heap as it was 12.5 seconds after the run began.
   heaptrace convert t.fxt --from 1m --to 5m -o grown.pb.gz
       What was allocated in those four minutes and is live at their end: what finds a leak in a server that is warm.
+  heaptrace convert t.fxt --from @warm --to @done -o grown.svg
+      The same between two marks, which `heaptrace ctl PID mark warm` has set.
   heaptrace convert t.fxt --thread worker -o - --format txt | less
       What the threads called worker have allocated and freed.
   heaptrace convert t.fxt --debug-dir saved -o out.pb.gz
@@ -70,26 +72,33 @@ pub(super) struct ConvertArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pprof_columns: PprofColumns,
 
+    /// Which column .svg, .folded and .txt show: live, peak, allocated, freed or temporary
+    ///
+    /// An empty one gives way to the next. Without it: peak, of a part of the trace what is live at its end.
+    #[arg(long, value_name = "VALUE", value_parser = values::value(), help_heading = "Output")]
+    value: Option<Value>,
+
     /// How many stacks the summary and .txt files show
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Output")]
     top: Option<u16>,
 
-    /// The heap at this time after the beginning: 12.5s, 500ms, 1m
+    /// The heap at this time after the beginning: 12.5s, 500ms, 1m; or at a mark: @NAME
     ///
-    /// What happened later is left out, and so are processes that had ended by then.
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"], value_parser = values::duration, help_heading = "Part")]
-    at: Option<Duration>,
+    /// What happened later is left out, and so are processes that had ended by then. Marks are set by `heaptrace ctl PID mark NAME`
+    /// and --mark-on-signal; where several have the name, the first one counts.
+    #[arg(long, value_name = "TIME|@MARK", conflicts_with_all = ["from", "to"], value_parser = values::moment, help_heading = "Part")]
+    at: Option<Moment>,
 
-    /// Only what happens from this time on
+    /// Only what happens from this time, or mark, on
     ///
     /// The live columns are then what was allocated since and is live at the end, or at --to; what was allocated and deallocated
     /// is what was so in between.
-    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Part")]
-    from: Option<Duration>,
+    #[arg(long, value_name = "TIME|@MARK", value_parser = values::moment, help_heading = "Part")]
+    from: Option<Moment>,
 
-    /// Only what happens before this time; without --from, since the beginning
-    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Part")]
-    to: Option<Duration>,
+    /// Only what happens before this time, or mark; without --from, since the beginning
+    #[arg(long, value_name = "TIME|@MARK", value_parser = values::moment, help_heading = "Part")]
+    to: Option<Moment>,
 
     /// Only what these threads allocate and free: a thread's id, or a name that several may have
     #[arg(long, value_name = "NAME|TID", help_heading = "Part")]
@@ -139,11 +148,13 @@ pub(super) fn resolve(
     debug_path: impl Iterator<Item = PathBuf>,
 ) -> Result<ConvertOptions, Refusal> {
     let usage = |text: &str| Refusal::Usage(format!("{text}\n"));
-    let span = match (arguments.at, arguments.from, arguments.to) {
-        (Some(at), ..) => Span::At(nanoseconds(at)),
-        (None, Some(from), Some(to)) if to <= from => return Err(usage("--to must be later than --from")),
-        (None, None, None) => Span::Whole,
-        (None, from, to) => Span::Window(nanoseconds(from.unwrap_or_default()), to.map(nanoseconds)),
+    let part = match (arguments.at, arguments.from, arguments.to) {
+        (Some(at), ..) => Part::At(at),
+        (None, Some(Moment::Time(from)), Some(Moment::Time(to))) if to <= from => {
+            return Err(usage("--to must be later than --from"));
+        }
+        (None, None, None) => Part::Whole,
+        (None, from, to) => Part::Window(from.unwrap_or(Moment::Time(0)), to),
     };
     let to_stdout = arguments.output.iter().any(|output| output == Path::new(STDOUT));
     let stdout = match (to_stdout, arguments.format) {
@@ -159,6 +170,7 @@ pub(super) fn resolve(
     profile.symbolize = !arguments.no_symbolize;
     profile.debuginfod = arguments.debuginfod;
     profile.pprof_columns = arguments.pprof_columns;
+    profile.value = arguments.value;
     profile.top = arguments.top.map(usize::from);
     profile.verbosity = if arguments.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     profile.progress = arguments.progress;
@@ -167,7 +179,7 @@ pub(super) fn resolve(
         Ok(id) => ThreadChoice::Id(id),
         Err(_) => ThreadChoice::Name(thread),
     });
-    Ok(ConvertOptions { trace: arguments.trace, span, thread, stdout, profile })
+    Ok(ConvertOptions { trace: arguments.trace, part, thread, stdout, profile })
 }
 
 /// What makes the profile of a whole trace and writes nothing.
@@ -179,9 +191,5 @@ pub fn whole(trace: &Path, debug_path: impl Iterator<Item = PathBuf>) -> Result<
     let mut profile = resolve_profile(defaults.profile, debug_path)?;
     profile.outputs.clear();
     profile.verbosity = Verbosity::Quiet;
-    Ok(ConvertOptions { trace: trace.to_owned(), span: Span::Whole, thread: None, stdout: None, profile })
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    Ok(ConvertOptions { trace: trace.to_owned(), part: Part::Whole, thread: None, stdout: None, profile })
 }

@@ -7,6 +7,7 @@ use crate::export::report::By;
 use crate::export::{Format, PprofColumns, Value};
 use crate::leaks::InteriorPointers;
 use crate::profile::leaks::LeakClass;
+use crate::replay::Moment;
 use crate::trace::TraceMode;
 use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -167,6 +168,17 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
             .map_err(|error| format!("{error}; write it like 30, 30s, 500ms or `1m 30s`"))?,
     };
     if duration.is_zero() { Err("it must be longer than zero".to_owned()) } else { Ok(duration) }
+}
+
+/// A moment of a trace: a time after its beginning, or the mark behind an `@`.
+pub(super) fn moment(text: &str) -> Result<Moment, String> {
+    match text.strip_prefix('@') {
+        Some(name) => Moment::of_mark(name).ok_or_else(|| format!("`{name}` can't be the name of a mark")),
+        None => {
+            let time = duration(text).map_err(|error| format!("{error}; or the name of a mark: @NAME"))?;
+            Ok(Moment::Time(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1)))
+        }
+    }
 }
 
 #[cfg(test)]

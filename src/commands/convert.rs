@@ -2,11 +2,12 @@
 
 use super::conclude::{Concluded, Destinations, conclude_trace};
 use super::tell;
-use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, Verbosity, whole_trace};
+use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, whole_trace};
+use crate::event::EventKind;
 use crate::export::{ExportOptions, Format, write};
 use crate::profile::Profile;
-use crate::replay::{Outcome, Replay, Wanted};
-use crate::trace::reader::Reader;
+use crate::replay::{Ending, Outcome, Replay, Wanted};
+use crate::trace::reader::{Item, Reader};
 use crate::tracer::limits;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -32,8 +33,16 @@ const STDIN: &str = "-";
 /// So many bytes are read at a time.
 const PIECE: usize = 1 << 18;
 
-/// After so many items, memory and progress are looked at.
+/// After so many items, memory and progress are looked at, or after so many bytes that were unpacked. A process counts as more of them.
 const LOOK: u64 = 1 << 16;
+const LOOK_BYTES: u64 = 16 << 20;
+const LOOK_PROCESS: u64 = 1 << 7;
+
+/// Names may have so many bytes in the trace for each byte that is free: they take up to eight times as many.
+const NAMES_SHARE: u64 = 16;
+
+/// So many bytes that can't be read are counted.
+const MOST_SKIPPED: u64 = 256 << 20;
 
 /// With less memory than this left, in bytes, a trace is not read on.
 const LEAST_MEMORY: u64 = 48 << 20;
@@ -85,7 +94,7 @@ pub fn begins_as_trace(mut file: impl Read) -> io::Result<bool> {
 
 fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<Concluded> {
     let wanted =
-        Wanted { span: options.span, thread: options.thread.clone(), profile_each: destinations.take_processes() };
+        Wanted { part: options.part, thread: options.thread.clone(), profile_each: destinations.take_processes() };
     let Outcome { traced, names } =
         read(options, &wanted).with_context(|| format!("can't convert {}", options.trace.display()))?;
     Ok(conclude_trace(traced, names.unwrap_or_default(), &options.profile, destinations))
@@ -111,13 +120,23 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
             Box::new(unpacked)
         }
     };
-    let mut reader = Reader::new(BufReader::with_capacity(PIECE, input), packed);
+    let names = limits::available_memory().map_or(u64::MAX, |left| left / NAMES_SHARE);
+    let mut reader = Reader::new(BufReader::with_capacity(PIECE, input), packed)
+        .with_names_up_to(usize::try_from(names).unwrap_or(usize::MAX));
     let mut replay = Replay::new(wanted.clone());
-    let mut items = 0_u64;
-    while let Some(item) = reader.next_item()? {
+    let mut watch = Watch::default();
+    let mut is_ours = false;
+    let damage = loop {
+        let item = match reader.next_item() {
+            Ok(Some(item)) => item,
+            Ok(None) => break None,
+            Err(error) if is_ours && error.is_damage() => break Some(error),
+            Err(error) => return Err(error.into()),
+        };
+        is_ours = true;
+        watch.note(&item);
         replay.take(item);
-        items += 1;
-        if items.is_multiple_of(LOOK) {
+        if watch.is_due(reader.offset()) {
             progress.tick(count.load(Ordering::Relaxed));
             if limits::is_memory_short() || limits::available_memory().is_some_and(|left| left < LEAST_MEMORY) {
                 bail!(
@@ -126,17 +145,67 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
                 );
             }
         }
+    };
+    let unpacked = if packed { " of what was unpacked" } else { "" };
+    let shown = options.trace.display();
+    let ending = match (&damage, reader.tear()) {
+        (Some(_), _) => Ending::Damaged,
+        (None, Some(_)) => Ending::Torn,
+        (None, None) => Ending::Whole,
+    };
+    let outcome = match (replay.finish(reader.gaps(), ending), damage) {
+        (Ok(outcome), Some(damage)) => {
+            let unread = match reader.skip_rest(MOST_SKIPPED) {
+                rest if rest < MOST_SKIPPED => format!("{rest} bytes{unpacked}"),
+                _ => format!("more than {} MiB{unpacked}", MOST_SKIPPED >> 20),
+            };
+            drop(progress);
+            tell(&format!(
+                "{shown}: {damage}. From there on nothing is read: {unread}; the profile is of what comes before"
+            ));
+            outcome
+        }
+        (Err(_), Some(damage)) => return Err(damage.into()),
+        (outcome, None) => {
+            drop(progress);
+            if let Some(tear) = reader.tear() {
+                tell(&format!(
+                    "{shown} ends in the middle, at byte {}{unpacked}: what came afterwards is not in the profile",
+                    tear.offset
+                ));
+            }
+            outcome?
+        }
+    };
+    Ok(outcome)
+}
+
+/// Says when memory and progress are to be looked at.
+#[derive(Debug, Default)]
+struct Watch {
+    items: u64,
+    looked_at: u64,
+}
+
+impl Watch {
+    /// Counts an item by what it may take.
+    fn note(&mut self, item: &Item<'_>) {
+        self.items += match item {
+            // A copy of all that its parent has.
+            Item::Event(told) if matches!(told.event.kind, EventKind::Forked { .. }) => LOOK,
+            Item::Event(told) if matches!(told.event.kind, EventKind::Began { .. }) => LOOK_PROCESS,
+            Item::Process(_) => LOOK_PROCESS,
+            _ => 1,
+        };
     }
-    drop(progress);
-    if let Some(tear) = reader.tear() {
-        let unpacked = if packed { " of what was unpacked" } else { "" };
-        tell(&format!(
-            "{} ends in the middle, at byte {}{unpacked}: what came afterwards is not in the profile",
-            options.trace.display(),
-            tear.offset
-        ));
+
+    fn is_due(&mut self, offset: u64) -> bool {
+        let is_due = self.items >= LOOK || offset >= self.looked_at.saturating_add(LOOK_BYTES);
+        if is_due {
+            *self = Self { items: 0, looked_at: offset };
+        }
+        is_due
     }
-    Ok(replay.finish(reader.gaps(), reader.tear().is_some())?)
 }
 
 /// Opens a trace; `-` is standard input.
@@ -165,7 +234,8 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 fn print(format: Format, profile: &Profile, options: &ConvertOptions) -> anyhow::Result<()> {
     let defaults = ExportOptions::default();
     let top = options.profile.top.unwrap_or(defaults.top);
-    let export = ExportOptions { pprof_columns: options.profile.pprof_columns, top, ..defaults };
+    let ProfileOptions { pprof_columns, value, .. } = options.profile;
+    let export = ExportOptions { pprof_columns, value, top, ..defaults };
     let mut out = BufWriter::new(io::stdout().lock());
     match write(format, profile, &export, &mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// How often the control thread looks around.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How often is looked whether the program sleeps while its last events wait in the trace's buffer.
+const TRACE_LOOK: Duration = Duration::from_secs(1);
+
 /// How often an order is repeated until the tracer thread has taken it.
 const REPEAT: Duration = Duration::from_millis(10);
 
@@ -135,6 +138,7 @@ pub fn supervise(
     let mut dismissed = false;
     let mut out_of_time = false;
     let mut asleep_since = None;
+    let mut trace_looked = Instant::now();
     while !control.is_finished() {
         let now = Instant::now();
         // The time counts from the first probe on.
@@ -209,6 +213,10 @@ pub fn supervise(
         }
         if let Some(trace) = trace.as_ref().filter(|_| control.detach_requested() || kill_at.is_some()) {
             trace.hurry();
+        }
+        if let Some(trace) = trace.as_ref().filter(|_| trace_looked.elapsed() >= TRACE_LOOK) {
+            trace_looked = Instant::now();
+            trace.look();
         }
         if control.is_pending() || watcher.is_pending() {
             control.wake();

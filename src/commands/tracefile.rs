@@ -289,7 +289,10 @@ impl QueueOutput {
         let mut hurry_since = None;
         loop {
             message = match self.queue.try_send(message) {
-                Ok(()) => return true,
+                Ok(()) => {
+                    self.progress.waiting.fetch_add(1, Ordering::Relaxed);
+                    return true;
+                }
                 Err(TrySendError::Disconnected(_)) => return false,
                 Err(TrySendError::Full(message)) => message,
             };
@@ -331,6 +334,15 @@ impl TraceOutput for QueueOutput {
             TraceMode::Circular if in_file >= self.limit => Room::NewSegment,
             _ => Room::Enough,
         }
+    }
+
+    fn flush(&mut self) {
+        // A failure is told by the next piece.
+        let _ = self.send(Message::Flush);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.progress.waiting.load(Ordering::Relaxed) <= 0
     }
 
     fn begin_segment(&mut self, events: u64) {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,6 +40,8 @@ const LEVEL: i32 = 3;
 pub(super) enum Message {
     /// Whole records.
     Piece(Vec<u8>),
+    /// What was written is to reach the file: nothing may follow for long.
+    Flush,
     /// What follows is another segment.
     Segment {
         /// How many events there were before it.
@@ -65,6 +67,8 @@ pub(super) struct Progress {
     pub(super) hurry: Arc<AtomicBool>,
     /// Whether the user was told that the trace is full.
     pub(super) was_full: AtomicBool,
+    /// How many messages wait; for a moment it may be one less.
+    pub(super) waiting: AtomicI64,
     failed: AtomicBool,
     state: Mutex<State>,
 }
@@ -256,16 +260,11 @@ impl Store {
 
     /// Does what it is told until the end.
     pub(super) fn serve(mut self, messages: &Receiver<Message>) {
-        let mut largest = 0;
         for message in messages {
             let done = match message {
-                Message::Piece(_) | Message::Segment { .. } if self.progress.has_failed() => Ok(()),
-                Message::Piece(piece) => {
-                    // Nothing much happens: what there is should not wait for more.
-                    let is_small = piece.len() < largest / 2;
-                    largest = largest.max(piece.len());
-                    self.write(&piece, is_small)
-                }
+                Message::Piece(_) | Message::Segment { .. } | Message::Flush if self.progress.has_failed() => Ok(()),
+                Message::Piece(piece) => self.write(&piece),
+                Message::Flush => self.flush(),
                 Message::Segment { events } => self.next_segment(events),
                 Message::Finish { process, another_user } => {
                     if !self.progress.has_failed()
@@ -287,17 +286,26 @@ impl Store {
             if let Err(error) = done {
                 self.fail(&error, true);
             }
+            self.progress.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn write(&mut self, piece: &[u8], flush: bool) -> anyhow::Result<()> {
+    fn write(&mut self, piece: &[u8]) -> anyhow::Result<()> {
         let Some(sink) = &mut self.sink else { return Ok(()) };
         sink.write(piece)?;
-        if flush {
-            sink.flush()?;
-        }
-        self.progress.state().segment = (self.segment, sink.bytes());
+        self.note_bytes();
         Ok(())
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        self.sink.as_mut().map_or(Ok(()), Sink::flush)?;
+        self.note_bytes();
+        Ok(())
+    }
+
+    fn note_bytes(&self) {
+        let Some(sink) = &self.sink else { return };
+        self.progress.state().segment = (self.segment, sink.bytes());
     }
 
     fn end_segment(&mut self) -> anyhow::Result<()> {

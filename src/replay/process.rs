@@ -222,6 +222,11 @@ impl Replayed {
         self.of_profile.get_or_insert_with(|| self.model.snapshot());
     }
 
+    /// The part that is wanted has ended with the latest event.
+    pub(super) const fn end_part(&mut self) {
+        self.is_past = true;
+    }
+
     /// Takes an event of its stream.
     pub(super) fn take(&mut self, event: &Event, span: Span) {
         if self.is_past || span.end().is_some_and(|end| event.time_ns > end) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::addr::{Addr, ModuleId, ProcessId, StackId, TaskId};
-use crate::event::{Call, Definition, Event, EventSink, Preexisting, ProcessDefinition};
+use crate::event::{Call, Definition, Event, EventSink, MarkName, Preexisting, ProcessDefinition};
 use crate::figures::{Amount, Totals};
 use crate::heapmodel::{HeapModel, SiteStats};
 use crate::session::Recording;
@@ -89,11 +89,11 @@ fn replayed(memory: &Memory, first: usize, wanted: &Wanted) -> Result<Outcome, R
     while let Some(item) = reader.next_item().unwrap() {
         replay.take(item);
     }
-    replay.finish(reader.gaps(), false)
+    replay.finish(reader.gaps(), Ending::Whole)
 }
 
-fn part(memory: &Memory, span: Span) -> Recording {
-    replayed(memory, 0, &Wanted { span, ..Wanted::default() }).unwrap().traced.first
+fn part(memory: &Memory, part: Part) -> Recording {
+    replayed(memory, 0, &Wanted { part, ..Wanted::default() }).unwrap().traced.first
 }
 
 /// One block from the first second lives to the end, one is freed in the third; in between some come and go.
@@ -114,7 +114,7 @@ fn two_threads(recorder: &Recorder) -> Told {
 fn the_whole_trace_gives_the_models_snapshot() {
     let memory = Memory::default();
     let told = two_threads(&recorder(&memory));
-    let recording = part(&memory, Span::Whole);
+    let recording = part(&memory, Part::Whole);
     let expected = told.model.snapshot();
     assert_eq!(recording.snapshot.sites, expected.sites);
     assert_eq!((recording.snapshot.totals, recording.snapshot.timeline), (expected.totals, expected.timeline));
@@ -134,10 +134,44 @@ fn a_leak_scan_ends_the_profile_and_not_the_trace() {
     told.reader.profile_ends();
     told.alloc(5 * SECOND, 1, 0x6000, 3200);
     recorder.flush();
-    let live = |span| part(&memory, span).snapshot.totals.live_bytes;
-    assert_eq!(live(Span::Whole), 2100);
-    assert_eq!((live(Span::At(4 * SECOND)), live(Span::At(5 * SECOND))), (2100, 5300));
-    assert_eq!(live(Span::Window(4 * SECOND, None)), 4800);
+    let live = |wanted| part(&memory, wanted).snapshot.totals.live_bytes;
+    assert_eq!(live(Part::Whole), 2100);
+    assert_eq!((live(Part::At(Moment::Time(4 * SECOND))), live(Part::At(Moment::Time(5 * SECOND)))), (2100, 5300));
+    assert_eq!(live(Part::Window(Moment::Time(4 * SECOND), None)), 4800);
+}
+
+#[test]
+fn marks_are_moments() {
+    let memory = Memory::default();
+    let recorder = recorder(&memory);
+    let mut told = Told::first(&recorder);
+    let mark = |name| MarkName::new(name).unwrap();
+    // all in one tick of the clock: marks stand between events
+    for (block, name) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+        told.alloc(SECOND, 1, block << 12, block);
+        told.tell(SECOND, EventKind::Mark(mark(name)));
+    }
+    told.free(SECOND, 1, 1 << 12);
+    recorder.flush();
+    let at = |name| Moment::Mark(mark(name));
+    let totals = |wanted| part(&memory, wanted).snapshot.totals;
+    assert_eq!((totals(Part::At(at("a"))).live_bytes, totals(Part::At(at("b"))).live_bytes), (1, 3));
+    assert_eq!(totals(Part::Whole).live_bytes, 9);
+    let window = totals(Part::Window(at("a"), Some(at("b"))));
+    assert_eq!((window.live_bytes, window.allocations, window.frees), (2, 1, 0));
+    let window = totals(Part::Window(at("b"), Some(at("a"))));
+    assert_eq!((window.live_bytes, window.allocations), (3, 1), "the first behind the beginning");
+    let rest = totals(Part::Window(at("b"), None));
+    assert_eq!((rest.live_bytes, rest.frees), (7, 1));
+    assert!(
+        part(&memory, Part::At(at("a")))
+            .warnings
+            .contains(&"this is the heap at the mark `a` (1.000 s) of the trace".to_owned())
+    );
+    let wrong = |wanted| replayed(&memory, 0, &Wanted { part: wanted, ..Wanted::default() }).unwrap_err().to_string();
+    let there = "or none behind the part's beginning; there are a, b";
+    assert_eq!(wrong(Part::At(at("c"))), format!("no mark of the trace is called `c`, {there}"));
+    assert_eq!(wrong(Part::Window(at("a"), Some(at("c")))), format!("no mark of the trace is called `c`, {there}"));
 }
 
 #[test]
@@ -147,11 +181,14 @@ fn at_a_moment_the_heap_is_as_it_was_then() {
     for (at, live, allocations) in
         [(0, 0, 0), (SECOND, 300, 2), (2 * SECOND, 1500, 4), (3 * SECOND, 500, 4), (9 * SECOND, 2100, 5)]
     {
-        let totals = part(&memory, Span::At(at)).snapshot.totals;
+        let totals = part(&memory, Part::At(Moment::Time(at))).snapshot.totals;
         assert_eq!((totals.live_bytes, totals.allocations), (live, allocations), "{at}");
     }
     assert!(
-        part(&memory, Span::At(2 * SECOND)).warnings.iter().any(|w| w == "this is the heap at 2.000 s of the trace")
+        part(&memory, Part::At(Moment::Time(2 * SECOND)))
+            .warnings
+            .iter()
+            .any(|w| w == "this is the heap at 2.000 s of the trace")
     );
 }
 
@@ -159,7 +196,7 @@ fn at_a_moment_the_heap_is_as_it_was_then() {
 fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
     let memory = Memory::default();
     two_threads(&recorder(&memory));
-    let recording = part(&memory, Span::Window(2 * SECOND, Some(3 * SECOND)));
+    let recording = part(&memory, Part::Window(Moment::Time(2 * SECOND), Some(Moment::Time(3 * SECOND))));
     let totals = recording.snapshot.totals;
     assert_eq!((totals.live_blocks, totals.live_bytes), (1, 400), "allocated since, and live at the end");
     assert_eq!((totals.allocations, totals.bytes_allocated), (2, 1200));
@@ -170,11 +207,11 @@ fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
     assert_eq!(sum(|site| site.allocated), Amount { objects: 2, bytes: 1200 });
     assert_eq!(sum(|site| site.live), Amount { objects: 1, bytes: 400 });
     assert_eq!(sum(|site| site.deallocated), Amount { objects: 2, bytes: 1000 }, "of blocks from before, too");
-    let rest = part(&memory, Span::Window(3 * SECOND + 1, None)).snapshot.totals;
+    let rest = part(&memory, Part::Window(Moment::Time(3 * SECOND + 1), None)).snapshot.totals;
     assert_eq!((rest.allocations, rest.live_bytes, rest.frees), (1, 1600, 0));
-    let all = part(&memory, Span::Window(0, None)).snapshot;
+    let all = part(&memory, Part::Window(Moment::Time(0), None)).snapshot;
     assert_eq!(all.totals.live_bytes, 2100);
-    let nothing = part(&memory, Span::Window(3_500_000_000, Some(3_600_000_000))).snapshot;
+    let nothing = part(&memory, Part::Window(Moment::Time(3_500_000_000), Some(Moment::Time(3_600_000_000)))).snapshot;
     assert_eq!((nothing.totals, nothing.sites.len()), (Totals::default(), 0));
 }
 
@@ -211,7 +248,7 @@ fn a_forked_child_begins_with_its_parents_blocks() {
     assert_eq!(other.origin.inherited, Amount { objects: 2, bytes: 2000 });
     assert_eq!((other.number, other.process.pid), (1, 11));
     // within a window, the parent's blocks of the window are inherited only
-    let wanted = Wanted { span: Span::Window(4 * SECOND, None), profile_each: true, ..Wanted::default() };
+    let wanted = Wanted { part: Part::Window(Moment::Time(4 * SECOND), None), profile_each: true, ..Wanted::default() };
     let mut traced = replayed(&memory, 0, &wanted).unwrap().traced;
     let other = traced.archive.take(traced.others.pop().unwrap());
     assert_eq!((other.snapshot.totals.allocations, other.origin.inherited_bytes), (1, 1600));

@@ -1,6 +1,6 @@
 //! The allocations and frees of some threads only.
 
-use super::ReplayError;
+use super::{NAMED, ReplayError};
 use crate::event::EventKind;
 use crate::figures::{Amount, Histograms, Totals};
 use crate::heapmodel::SiteStats;
@@ -8,9 +8,6 @@ use crate::sampling::weight;
 use crate::session::Recording;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
-
-/// So many threads are named where the one that was asked for is not there.
-const NAMED: usize = 12;
 
 /// Which threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +24,9 @@ pub(super) struct Seen {
     /// Thread ids by serial numbers.
     ids: FxHashMap<u32, i32>,
     there: BTreeSet<String>,
+    /// Whether the one that is wanted has called at any time, and in the part that is wanted.
     found: bool,
+    has_acted: bool,
 }
 
 impl Seen {
@@ -45,38 +44,39 @@ impl Seen {
 
     /// Leaves in a recording what those threads have done.
     pub(super) fn keep_only(&mut self, choice: &ThreadChoice, recording: &mut Recording) {
-        let Self { ids, there, found } = self;
+        let Self { ids, there, found, has_acted } = self;
         let names = &recording.thread_names;
         let is_chosen = |serial: u32| match choice {
             ThreadChoice::Id(id) => ids.get(&serial) == Some(id),
             ThreadChoice::Name(name) => names.get(&serial) == Some(name),
         };
         let snapshot = &mut recording.snapshot;
-        for site in &snapshot.sites {
-            if there.len() < NAMED
-                && let Some(id) = ids.get(&site.key.task)
-            {
-                there.insert(format!("{} ({id})", names.get(&site.key.task).map_or("?", String::as_str)));
+        let of_sites: BTreeSet<u32> = snapshot.sites.iter().map(|site| site.key.task).collect();
+        for (serial, id) in ids.iter().filter(|(serial, _)| names.contains_key(serial) || of_sites.contains(serial)) {
+            *found |= is_chosen(*serial);
+            if there.len() < NAMED {
+                there.insert(format!("{} ({id})", names.get(serial).map_or("?", String::as_str)));
             }
         }
         snapshot.sites.retain(|site| is_chosen(site.key.task));
         snapshot.errors.retain(|error| is_chosen(error.task));
-        *found |= !snapshot.sites.is_empty();
+        *has_acted |= !snapshot.sites.is_empty();
         snapshot.totals = totals(&snapshot.sites, snapshot.sample_interval);
         // They are of all threads together.
         snapshot.timeline.clear();
         snapshot.histograms = Histograms::default();
     }
 
-    /// Whether one of them was there.
-    pub(super) fn check(&self, choice: &ThreadChoice) -> Result<(), ReplayError> {
-        if self.found {
-            return Ok(());
-        }
+    /// Whether one of them was there; what is to be said if it has done nothing in this part.
+    pub(super) fn check(&self, choice: &ThreadChoice) -> Result<Option<String>, ReplayError> {
         let wanted = match choice {
             ThreadChoice::Id(id) => format!("number {id}"),
             ThreadChoice::Name(name) => format!("called `{name}`"),
         };
+        if self.found {
+            let idle = || format!("the thread {wanted} has allocated and freed nothing in this part of the trace");
+            return Ok((!self.has_acted).then(idle));
+        }
         let there: Vec<&str> = self.there.iter().map(String::as_str).collect();
         let there = if there.is_empty() { "none that allocates".to_owned() } else { there.join(", ") };
         Err(ReplayError::NoThread { wanted, there })

@@ -17,6 +17,8 @@ pub const MAX_ARGUMENTS: usize = 15;
 /// What the strings of one segment may take in all, in bytes. The format would allow a gigabyte; heaptrace's own are the names of
 /// functions, arguments and programs.
 const MAX_STRINGS_BYTES: usize = 16 << 20;
+/// So many bytes that are zero at the end of a file may be what a crash of the machine has left of those that were written last.
+const MOST_ZEROS: usize = 64 << 20;
 /// Without a record that says it, a tick is a nanosecond.
 const DEFAULT_TICKS: NonZeroU64 = NonZeroU64::new(1_000_000_000).unwrap();
 
@@ -187,6 +189,8 @@ pub struct Decoder<R> {
     packed: bool,
     /// Where the next record begins.
     offset: u64,
+    /// So many bytes behind the record were read.
+    looked_ahead: u64,
     /// The latest record, header included.
     record: Vec<u8>,
     strings: Vec<Option<Known>>,
@@ -204,6 +208,7 @@ impl<R: Read> Decoder<R> {
             input,
             packed,
             offset: 0,
+            looked_ahead: 0,
             record: Vec::with_capacity(1 << 15),
             strings: Vec::new(),
             strings_bytes: 0,
@@ -238,6 +243,24 @@ impl<R: Read> Decoder<R> {
         self.offset
     }
 
+    /// Where the record begins that was read last.
+    pub fn record_start(&self) -> u64 {
+        self.offset.saturating_sub(u64::try_from(self.record.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Reads on to the end without a look, or `most` bytes; how many there were behind the latest record's beginning.
+    pub fn skip_rest(&mut self, most: u64) -> u64 {
+        let mut skipped = self.offset - self.record_start() + self.looked_ahead;
+        let mut buffer = [0; 1 << 14];
+        while skipped < most {
+            match read_some(&mut self.input, &mut buffer) {
+                Ok(count) if count > 0 => skipped = skipped.saturating_add(count as u64),
+                _ => break,
+            }
+        }
+        skipped
+    }
+
     /// Ticks per second of the current segment.
     pub const fn ticks(&self) -> NonZeroU64 {
         self.ticks
@@ -245,8 +268,7 @@ impl<R: Read> Decoder<R> {
 
     /// Where the record is that was read last.
     fn damaged(&self, what: Damage) -> DecodeError {
-        let length = u64::try_from(self.record.len()).unwrap_or(u64::MAX);
-        DecodeError::Damaged { offset: self.offset.saturating_sub(length), packed: self.packed, what }
+        DecodeError::Damaged { offset: self.record_start(), packed: self.packed, what }
     }
 
     /// Reads records until one says something.
@@ -347,16 +369,21 @@ impl<R: Read> Decoder<R> {
         Ok(None)
     }
 
+    /// Whether all that follows are zeros, of which a file has no more than [`MOST_ZEROS`].
     fn only_zeros_follow(&mut self) -> Result<bool, DecodeError> {
-        let mut buffer = [0; 4096];
-        loop {
+        let mut buffer = [0; 1 << 14];
+        let mut zeros = 0;
+        while zeros < MOST_ZEROS {
             let read = read_some(&mut self.input, &mut buffer);
-            match self.or_end(read)? {
+            let read = self.or_end(read)?;
+            self.looked_ahead += read.unwrap_or(0) as u64;
+            match read {
                 None | Some(0) => return Ok(true),
                 Some(count) if buffer.iter().take(count).any(|byte| *byte != 0) => return Ok(false),
-                Some(_) => {}
+                Some(count) => zeros += count,
             }
         }
+        Ok(false)
     }
 
     fn initialize(&mut self) -> Result<(), Damage> {

@@ -177,7 +177,7 @@ pub struct End {
     pub profile_seq: Option<u64>,
 }
 
-/// `heaptrace.names`, the last blob: the names of the addresses in all stacks.
+/// `heaptrace.names`, the last blob: the names of the addresses in the stacks of the processes' last images.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Names {
     /// By module.

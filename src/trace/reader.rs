@@ -20,8 +20,14 @@ use std::io::Read;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
-/// The longest blob, all its parts together, in bytes. The names of a large browser take some tens of megabytes.
-const LONGEST_BLOB: usize = 128 << 20;
+/// The longest names, all parts of the blob together, in bytes. Those of a large browser take some tens of megabytes.
+const LONGEST_NAMES: usize = 128 << 20;
+
+/// The longest of the blobs that hold a list: a command line of some megabytes, the modules and threads of a process.
+const LONGEST_LIST: usize = 16 << 20;
+
+/// The longest of all others.
+const LONGEST_BLOB: usize = 1 << 20;
 
 /// How many processes a trace may have: more than process ids, a hundred times over.
 const MOST_PROCESSES: usize = 1 << 22;
@@ -89,6 +95,25 @@ pub enum TraceError {
         /// Where the record ends.
         offset: u64,
     },
+}
+
+impl TraceError {
+    /// Whether the trace is one of ours, and its bytes are not what was written at this place.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Decode(DecodeError::Damaged { .. })
+            | Self::Blob { .. }
+            | Self::Event { .. }
+            | Self::UnknownProcess { .. }
+            | Self::ManyProcesses { .. } => true,
+            // What can't be unpacked, and not what the system says of a file.
+            Self::Decode(DecodeError::Read { source, .. }) => source.raw_os_error().is_none(),
+            Self::Decode(DecodeError::Foreign | DecodeError::Empty)
+            | Self::NotOurs
+            | Self::Version { .. }
+            | Self::Joined { .. } => false,
+        }
+    }
 }
 
 /// What a trace says, one after the other.
@@ -177,6 +202,7 @@ pub struct Reader<R> {
     blob: Vec<u8>,
     /// The latest blob of stacks.
     nodes: Vec<u8>,
+    longest_names: usize,
     gaps: Gaps,
 }
 
@@ -198,8 +224,15 @@ impl<R: Read> Reader<R> {
             processes: FxHashMap::default(),
             blob: Vec::new(),
             nodes: Vec::new(),
+            longest_names: LONGEST_NAMES,
             gaps: Gaps::default(),
         }
+    }
+
+    /// Refuses names of more bytes than that; as they are kept they take up to ten times as many.
+    #[must_use]
+    pub fn with_names_up_to(self, bytes: usize) -> Self {
+        Self { longest_names: bytes.min(LONGEST_NAMES), ..self }
     }
 
     /// What comes next; None at the end.
@@ -220,6 +253,11 @@ impl<R: Read> Reader<R> {
     /// Where the trace ends before its time; known at its end.
     pub const fn tear(&self) -> Option<Tear> {
         self.decoder.tear()
+    }
+
+    /// After an error: how many bytes follow from the beginning of the record on that it is about, at most `most`.
+    pub fn skip_rest(&mut self, most: u64) -> u64 {
+        self.decoder.skip_rest(most)
     }
 
     /// What is not there of what was read.
@@ -263,8 +301,13 @@ impl<R: Read> Reader<R> {
                 if !self.introduced && word != Word::SessionBlob {
                     return Err(TraceError::NotOurs);
                 }
-                if self.blob.len() + payload.len() > LONGEST_BLOB {
-                    let cause = "it is longer than 128 MiB".to_owned();
+                let most = match word {
+                    Word::NamesBlob => self.longest_names,
+                    Word::FunctionsBlob | Word::ProcessBlob | Word::EndBlob => LONGEST_LIST,
+                    _ => LONGEST_BLOB,
+                };
+                if self.blob.len() + payload.len() > most {
+                    let cause = format!("it is longer than {most} bytes");
                     return Err(TraceError::Blob { offset: self.decoder.offset(), blob: word.text(), cause });
                 }
                 self.blob.extend_from_slice(payload);

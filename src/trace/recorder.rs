@@ -59,6 +59,13 @@ impl Recorder {
         })
     }
 
+    /// See [`TraceWriter::hand_over_if_quiet`]. Not now, if an event is being written.
+    pub fn look(&self) {
+        if let Ok(mut writer) = self.writer.try_lock() {
+            writer.hand_over_if_quiet();
+        }
+    }
+
     /// All events were told: see [`TraceWriter::begin_end`].
     pub fn begin_end(&self) {
         lock(&self.writer).begin_end();

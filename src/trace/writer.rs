@@ -30,6 +30,14 @@ pub trait TraceOutput: Send + std::fmt::Debug {
     /// Takes whole records, and leaves an empty buffer behind. It may wait until there is room.
     fn take(&mut self, bytes: &mut Vec<u8>) -> Room;
 
+    /// Lets what was taken reach the file.
+    fn flush(&mut self) {}
+
+    /// Whether nothing waits to be written, so that to take bytes takes no time.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
     /// What is taken from here on begins a segment. So many events of heaps were written before it.
     fn begin_segment(&mut self, events: u64);
 }
@@ -77,6 +85,8 @@ pub struct TraceWriter {
     handed_over_ns: u64,
     /// Whether all events were told: what comes now belongs to the last segment, whatever its size.
     is_ending: bool,
+    /// How many events there were at the latest look.
+    events_at_look: u64,
 }
 
 /// An event that is being put together.
@@ -109,6 +119,7 @@ impl TraceWriter {
             written: Written::default(),
             handed_over_ns: 0,
             is_ending: false,
+            events_at_look: 0,
         };
         writer.begin_segment();
         writer
@@ -139,6 +150,16 @@ impl TraceWriter {
     /// go.
     pub fn begin_end(&mut self) {
         self.is_ending = true;
+    }
+
+    /// To be called about once a second: hands over what no event has followed since the last call, if the output takes it at once. A
+    /// program that sleeps would let it wait for ever.
+    pub fn hand_over_if_quiet(&mut self) {
+        let is_quiet = std::mem::replace(&mut self.events_at_look, self.written.events) == self.written.events;
+        if is_quiet && !self.buffer.is_empty() && self.output.is_idle() {
+            self.hand_over();
+            self.output.flush();
+        }
     }
 
     /// Hands over what has not been yet.
@@ -214,9 +235,13 @@ impl TraceWriter {
     /// An event of the heap is whole.
     pub(super) fn end_event(&mut self, time_ns: u64) {
         self.written.events += 1;
-        if self.buffer.len() >= self.piece || time_ns >= self.handed_over_ns + LONGEST_WAIT_NS {
+        let is_late = time_ns >= self.handed_over_ns + LONGEST_WAIT_NS;
+        if is_late || self.buffer.len() >= self.piece {
             self.handed_over_ns = time_ns;
             self.hand_over();
+        }
+        if is_late {
+            self.output.flush();
         }
     }
 

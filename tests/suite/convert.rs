@@ -3,9 +3,12 @@
 use super::realprograms;
 use crate::support::program::Program;
 use crate::support::running::Ended;
+use heaptrace::internal::trace::fxt;
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Runs heaptrace with words of which some are paths.
 fn heaptrace(program: &Program, words: &[&str]) -> Ended {
@@ -167,4 +170,123 @@ fn torn_and_foreign_files() {
     let foreign = heaptrace(&program, &["convert", "-q", text(program.exe()), "-o", "-", "--format", "json"]);
     assert_eq!(foreign.code(), 125);
     assert!(foreign.stderr.contains("this is no trace"), "{}", foreign.stderr);
+}
+
+/// A trace's records, made up.
+struct MadeUp(Vec<u8>);
+
+impl MadeUp {
+    fn begin() -> Self {
+        let session = r#"{"format":1,"heaptrace":"0.1.0","session":"0123456789abcdef","started_at_unix_ns":1,
+            "trace_mode":"streaming","segment":0,"attached":false,"engine":"trap"}"#;
+        Self(fxt::MAGIC.to_le_bytes().to_vec()).blob("heaptrace.session", session.as_bytes())
+    }
+
+    fn blob(mut self, name: &str, payload: &[u8]) -> Self {
+        let words = 1 + fxt::words_of(name.len()) + fxt::words_of(payload.len());
+        let name_bytes = name.len() as u64 | 0x8000;
+        let header = 5 | (words as u64) << 4 | name_bytes << 16 | (payload.len() as u64) << 32 | 1 << 48;
+        self.0.extend(header.to_le_bytes());
+        for bytes in [name.as_bytes(), payload] {
+            self.0.extend(bytes);
+            self.0.resize(self.0.len().next_multiple_of(8), 0);
+        }
+        self
+    }
+
+    fn process(self, koid: u64) -> Self {
+        let process = format!(
+            r#"{{"koid":{koid},"pid":1,"parent":null,"image":{koid},"next_seq":0,"free_stacks":true,"program":"bomb","command":[],"cwd":"/"}}"#
+        );
+        self.blob("heaptrace.process", process.as_bytes())
+    }
+}
+
+/// Writes a packed trace: this, and so many times what follows.
+fn write_packed(path: &Path, begin: &MadeUp, times: u64, mut next: impl FnMut(u64) -> Vec<u8>) {
+    let mut packer = zstd::stream::write::Encoder::new(fs::File::create(path).unwrap(), 1).unwrap();
+    packer.write_all(&begin.0).unwrap();
+    for n in 0..times {
+        packer.write_all(&next(n)).unwrap();
+    }
+    packer.finish().unwrap();
+}
+
+/// Small files that are large when they are unpacked end in a sentence, in little memory and soon.
+#[test]
+fn bombs_are_defused() {
+    let program = Program::new("true");
+    let bomb = program.outside("bomb.fxt.zst");
+    let convert = || {
+        assert!(fs::metadata(&bomb).unwrap().len() < 8 << 20);
+        let mut command = std::process::Command::new("prlimit");
+        command.args(["--as=700000000", env!("CARGO_BIN_EXE_heaptrace"), "convert", "-q", text(&bomb)]);
+        let began = Instant::now();
+        let output = command.args(["-o", "-", "--format", "json"]).output().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let zeros = vec![0; 1 << 20];
+    write_packed(&bomb, &MadeUp::begin().process(1), 2048, |_| zeros.clone());
+    let (code, stderr) = convert();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("a record of no length") && stderr.contains("more than 256 MiB"), "{stderr}");
+
+    let empty = r#""","#.repeat(10_000);
+    let part = MadeUp(Vec::new()).blob("heaptrace.names+", empty.as_bytes()).0;
+    let begin = MadeUp::begin().process(1).blob("heaptrace.names+", br#"{"modules":[],"warnings":["#);
+    write_packed(&bomb, &begin, 50_000, |_| part.clone());
+    let (code, stderr) = convert();
+    assert_eq!(code, Some(0), "what comes before it is read: {stderr}");
+    assert!(stderr.contains("heaptrace.names can't be read: it is longer than"), "{stderr}");
+
+    write_packed(&bomb, &MadeUp::begin(), 150_000, |n| MadeUp(Vec::new()).process(n + 1).0);
+    let (code, stderr) = convert();
+    assert_eq!(code, Some(125), "{stderr}");
+    assert!(stderr.contains("there is not enough memory for what is live in this trace"), "{stderr}");
+}
+
+/// What is damaged in the middle is read up to there, and what is lost is told.
+#[test]
+fn a_damaged_trace_is_read_up_to_the_damage() {
+    let program = Program::fixture("peak");
+    let trace = program.outside("t.fxt");
+    program.traced_with(&["--trace", text(&trace)]);
+    let bytes = fs::read(&trace).unwrap();
+    let mut starts = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let header = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        starts.extend((header & 15 == 4).then_some(at));
+        at += 8 * fxt::record_words(header);
+    }
+    let middle = starts[starts.len() / 2];
+    let mut damaged = bytes.clone();
+    damaged[middle..middle + 8].fill(0);
+    let broken = program.outside("broken.fxt");
+    fs::write(&broken, &damaged).unwrap();
+    let ended = heaptrace(&program, &["convert", "-q", text(&broken), "-o", "-", "--format", "json"]).success();
+    let told = format!(
+        "at byte {middle}, a record of no length. From there on nothing is read: {} bytes;",
+        bytes.len() - middle
+    );
+    assert!(ended.stderr.contains(&told), "{told}: {}", ended.stderr);
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(report["complete"], false);
+    assert!(report["warnings"].to_string().contains("the trace is damaged"), "{}", report["warnings"]);
+    // The same as of a trace that was cut off there.
+    let torn = program.outside("torn.fxt");
+    fs::write(&torn, &bytes[..middle + 4]).unwrap();
+    let torn = self::report(&program, &torn, &[]);
+    assert_eq!(report["totals"], torn["totals"]);
+    assert!(report["totals"]["allocations"].as_u64().unwrap() > 10, "{report}");
+
+    // Packed, where what follows can't be unpacked.
+    let packed = program.outside("broken.fxt.zst");
+    let mut bytes = zstd::encode_all(&bytes[..], 1).unwrap();
+    let behind = bytes.len();
+    bytes.extend([0xff; 64]);
+    fs::write(&packed, &bytes).unwrap();
+    let ended = heaptrace(&program, &["convert", "-q", text(&packed), "-o", "-", "--format", "json"]).success();
+    assert!(ended.stderr.contains("From there on nothing is read"), "{behind}: {}", ended.stderr);
 }

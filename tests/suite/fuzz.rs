@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const MEMORY: usize = 24 << 20;
 
 /// So many cases, or as many as $PROPTEST_CASES says.
-fn cases(usual: u32) -> ProptestConfig {
+pub(super) fn cases(usual: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig { cases: asked.unwrap_or_else(|| super::rounds(usual)), ..ProptestConfig::default() }
 }
@@ -39,7 +39,7 @@ fn own_time() -> Duration {
 }
 
 /// Runs a reader over an input of `size` bytes and holds it to time and memory.
-fn bounded(size: usize, read: impl FnOnce()) {
+pub(super) fn bounded(size: usize, read: impl FnOnce()) {
     let began = own_time();
     let peak = peak_of(read);
     let took = own_time() - began;
@@ -49,7 +49,7 @@ fn bounded(size: usize, read: impl FnOnce()) {
 
 /// One change of an input.
 #[derive(Clone, Debug)]
-enum Edit {
+pub(super) enum Edit {
     /// A byte becomes another one.
     Byte(u8),
     /// A bit is turned over.
@@ -93,14 +93,14 @@ fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-type Edits = Vec<(Index, Index, bool, Edit)>;
+pub(super) type Edits = Vec<(Index, Index, bool, Edit)>;
 
 /// A few changes; each with a place in all of the input, and one in a part that matters.
-fn edits() -> impl Strategy<Value = Edits> {
+pub(super) fn edits() -> impl Strategy<Value = Edits> {
     prop::collection::vec((any::<Index>(), any::<Index>(), prop::bool::weighted(0.8), edit()), 1..12)
 }
 
-fn change(input: &[u8], parts: &[Range<usize>], edits: &Edits) -> Vec<u8> {
+pub(super) fn change(input: &[u8], parts: &[Range<usize>], edits: &Edits) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for (place, part, in_part, edit) in edits {
         if bytes.is_empty() {

@@ -97,8 +97,8 @@ fn a_circular_trace_keeps_the_newest() {
         let size = fs::metadata(&trace).unwrap().len();
         assert!((100 << 10..400 << 10).contains(&size), "{size}");
         let read = decoded(&trace, &[]);
-        let events = count(&read, "alloc") + count(&read, "free");
-        assert!(events > 1000 && events < traced.report.total("allocations"), "{read}");
+        let (kept, all) = (count(&read, "alloc"), traced.report.total("allocations"));
+        assert!(kept > 500 && kept < all * 9 / 10, "{kept} of {all}: {read}");
         no_parts(&trace);
     }
 }
@@ -261,6 +261,25 @@ fn impossible_traces_are_refused_before_the_program_starts() {
     assert_eq!(ended.code(), 127, "{}", ended.stderr);
     assert!(!trace.exists());
     no_parts(&trace);
+}
+
+/// What a program has done before it sleeps is in the file soon, though nothing follows it.
+#[test]
+fn the_last_events_before_a_sleep_reach_the_file() {
+    for name in ["sleep.fxt", "sleep.fxt.zst"] {
+        let program = Program::fixture("pairs").args(["100", "16", "7"]);
+        let trace = program.outside(name);
+        let part = program.outside(&format!("{name}.part"));
+        let mut running = program.start_traced(&["--trace", trace.to_str().unwrap()]);
+        assert_eq!(running.value("holding "), "7");
+        procfs::wait_until("the events are in the file", || fs::metadata(&part).is_ok_and(|part| part.len() > 500));
+        // Whatever is in the file now was told before the program slept.
+        running.signal(Signal::SIGKILL);
+        running.assert_killed();
+        let read = decoded(&part, &["--torn"]);
+        assert!(count(&read, "alloc") >= 7, "{read}");
+        assert_eq!(read["torn_at"], Value::Null, "all that was told is whole: {read}");
+    }
 }
 
 /// After a kill of heaptrace what was written is there, and can be read up to the tear.
