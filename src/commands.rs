@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod hook;
 pub mod instances;
 pub mod merge;
+mod notes;
 mod occasions;
 pub mod progress;
 pub mod report;

@@ -239,6 +239,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         explain: wanted.explain,
         block: wanted.block,
     });
+    let mut course = recording.course;
+    // Stacks of a program before the last exec mean nothing any more.
+    course.heaps.retain(|heap| heap.images == recording.images.len());
     let input = BuildInput {
         meta,
         anomalies: recording.anomalies,
@@ -252,6 +255,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         images: recording.images,
         children: recording.children,
         warnings: recording.warnings,
+        course,
         leaks,
     };
     let mut profile = build(input, symbolizer.as_mut());

@@ -3,6 +3,7 @@
 //!
 //! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
 
+use self::course::Course;
 use crate::addr::{Addr, ModuleId};
 use crate::sampling;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use std::time::{Duration, SystemTime};
 pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 
 pub(crate) mod build;
+pub mod course;
 pub mod diff;
 pub(crate) mod identity;
 pub mod leaks;
@@ -389,6 +391,7 @@ impl Profile {
             warnings: Vec::new(),
             processes: Vec::new(),
             saved: None,
+            course: Course::default(),
         }
     }
 
@@ -554,4 +557,6 @@ pub struct Profile {
     /// What is known besides of a profile that was read from a file; None of one that was just recorded. The figures of such a
     /// profile are scaled up already if it is sampled.
     pub saved: Option<Box<saved::Saved>>,
+    /// What it was on the way to the end, if that was noted; stacks are indices into `stacks`.
+    pub course: Course<usize>,
 }

@@ -21,6 +21,16 @@ def assert_known(message):
                 assert_known(inner)
 
 
+def names_of(trace):
+    """The name of the heap in each sequence."""
+    packets = [packet for packet in trace.packet if packet.HasField("profile_packet")]
+    return {
+        packet.trusted_packet_sequence_id: dump.heap_name
+        for packet in packets
+        for dump in packet.profile_packet.process_dumps
+    }
+
+
 def pftrace(path):
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 
@@ -31,6 +41,7 @@ def pftrace(path):
     tables = collections.defaultdict(lambda: collections.defaultdict(dict))
     begun, indices, heaps, tracks, counters = set(), {}, {}, {}, collections.defaultdict(list)
     clocks, mappings, sources, open_dumps = {}, {}, {}, set()
+    ids, given, sums = {}, set(), {}
 
     for packet in trace.packet:
         assert_known(packet)
@@ -68,35 +79,59 @@ def pftrace(path):
             profile = packet.profile_packet
             assert profile.index == indices.get(sequence, -1) + 1
             indices[sequence] = profile.index
-            (open_dumps.add if profile.continued else open_dumps.discard)(sequence)
             for dump in profile.process_dumps:
                 assert 4 in clocks, "no clock to place the dump by"
                 assert dump.orig_sampling_interval_bytes == dump.sampling_interval_bytes
-                heap = heaps.setdefault(dump.heap_name, {"pid": dump.pid, "timestamp": dump.timestamp})
+                heap = heaps.setdefault(dump.heap_name, {"pid": dump.pid, "dumps": {}})
+                heap["timestamp"] = dump.timestamp
                 heap["from_startup"], heap["interval"] = dump.from_startup, dump.sampling_interval_bytes
                 heap["packets"] = heap.get("packets", 0) + 1
                 for sample in dump.samples:
+                    # what Perfetto's importer makes of it: a stack with a frame that has no mapping is dropped, equal ones are one,
+                    # figures must not fall within a sequence
                     frames = [table["frame"][iid] for iid in table["stack"][sample.callstack_id].frame_ids]
+                    stack = []
                     for frame in frames:
-                        if frame.mapping_id:
-                            mapping = table["mapping"][frame.mapping_id]
-                            path = "".join("/" + table["path"][iid].str.decode() for iid in mapping.path_string_ids)
+                        mapping = table["mapping"][frame.mapping_id]
+                        path = "".join("/" + table["path"][iid].str.decode() for iid in mapping.path_string_ids)
+                        name = table["function"][frame.function_name_id].str.decode()
+                        stack.append((path, frame.rel_pc, name))
+                        if path != "/[no module]":
                             build_id = table["build"][mapping.build_id].str.hex() if mapping.build_id else None
                             mappings[path] = build_id
                             assert mapping.start < mapping.end and frame.rel_pc
                         if frame.source_path_iid:
-                            name = table["function"][frame.function_name_id].str.decode()
                             sources[name] = table["source"][frame.source_path_iid].str.decode()
-                    # the outermost comes first
-                    leaf = functions[table["function"][frames[-1].function_name_id].str.decode()]
+                    stack = tuple(stack)
+                    assert ids.setdefault((sequence, stack), sample.callstack_id) == sample.callstack_id
+                    assert (sequence, dump.timestamp, stack) not in given, "a stack twice in a dump"
+                    given.add((sequence, dump.timestamp, stack))
                     if sample.HasField("self_max"):
-                        leaf["peak_bytes"] += sample.self_max
-                        leaf["peak_objects"] += sample.self_max_count
+                        figures = (sample.self_max, sample.self_max_count, 0, 0)
                     else:
-                        leaf["allocated_bytes"] += sample.self_allocated
-                        leaf["allocated_objects"] += sample.alloc_count
-                        leaf["live_bytes"] += sample.self_allocated - sample.self_freed
-                        leaf["live_objects"] += sample.alloc_count - sample.free_count
+                        figures = (sample.self_allocated, sample.alloc_count, sample.self_freed, sample.free_count)
+                    before = sums.get((sequence, stack), (0, 0, 0, 0))
+                    assert all(now >= then for now, then in zip(figures, before)), (stack, before, figures)
+                    sums[sequence, stack] = figures
+                if not profile.continued:
+                    live = collections.Counter()
+                    for (owner, stack), (allocated, _, freed, _) in sums.items():
+                        if owner == sequence:
+                            # the outermost comes first
+                            live[stack[-1][2]] += allocated - freed
+                    heap["dumps"][dump.timestamp] = live
+            (open_dumps.add if profile.continued else open_dumps.discard)(sequence)
+    peaks = {sequence for sequence, name in names_of(trace).items() if name.endswith("at its peak")}
+    for (sequence, stack), (allocated, allocations, freed, frees) in sums.items():
+        leaf = functions[stack[-1][2]]
+        if sequence in peaks:
+            leaf["peak_bytes"] += allocated
+            leaf["peak_objects"] += allocations
+        else:
+            leaf["allocated_bytes"] += allocated
+            leaf["allocated_objects"] += allocations
+            leaf["live_bytes"] += allocated - freed
+            leaf["live_objects"] += allocations - frees
     assert not open_dumps, "a dump without an end"
     process = next(track.process for track in tracks.values() if track.HasField("process"))
     return {

@@ -1,6 +1,7 @@
 //! Snapshots and marks that `run`, `attach` and `check` make by themselves: the control thread sees when, the saver writes.
 
 use super::hook::Passer;
+use super::notes::Notes;
 use super::saver::{Problems, Saver};
 use crate::cli::{Occasions, ProfileOptions};
 use crate::event::MarkName;
@@ -62,6 +63,7 @@ impl Watcher {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<Passer>>,
+        notes: Option<&Arc<Notes>>,
     ) -> anyhow::Result<Self> {
         let wanted = options.occasions.clone();
         let looks_at = |quantity| wanted.when.iter().any(|condition: &Condition| condition.quantity() == quantity);
@@ -75,7 +77,7 @@ impl Watcher {
             progress.count_allocated();
         }
         let saver = match wanted.write_snapshots() {
-            true => Some(Saver::start(options, control, requests, progress, passer)?),
+            true => Some(Saver::start(options, control, requests, progress, passer, notes)?),
             false => None,
         };
         Ok(Self {

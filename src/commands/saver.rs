@@ -2,6 +2,7 @@
 
 use super::conclude::{export_options, wanted};
 use super::hook::{Passer, Span};
+use super::notes::Notes;
 use super::{owners, tell};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
@@ -10,7 +11,7 @@ use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
 use crate::progress::Progress;
-use crate::session::{Answer, Interim, Requests, Wish};
+use crate::session::{Answer, Interim, Recording, Requests, Wish};
 use crate::tracer::control::Control;
 use crate::tracer::files;
 use crate::triggers::Kept;
@@ -43,20 +44,7 @@ impl Snapshots<'_> {
         }
     }
 
-    /// The profile of what is live in process `pid` now; with `since`, only of what was allocated behind that mark.
-    ///
-    /// # Errors
-    /// Why there is none, in words.
-    pub(super) fn take(
-        &mut self,
-        pid: i32,
-        since: Option<MarkName>,
-        known: &mut KnownNames,
-    ) -> Result<Profile, String> {
-        self.name(self.view(pid, since.is_some(), None)?, since, known)
-    }
-
-    /// The same of a view that was taken.
+    /// The profile of a view; with `since`, only of what was allocated behind that mark.
     ///
     /// # Errors
     /// There is no such mark.
@@ -70,7 +58,11 @@ impl Snapshots<'_> {
             None => interim.into_recording(),
             Some(mark) => interim.into_recording_since(&mark).map_err(|error| error.to_string())?,
         };
-        Ok(naming::build_profile(recording, Wanted { snapshot: true, ..wanted(self.options) }, known))
+        Ok(self.build(recording, known))
+    }
+
+    fn build(&self, recording: Recording, known: &mut KnownNames) -> Profile {
+        naming::build_profile(recording, Wanted { snapshot: true, ..wanted(self.options) }, known)
     }
 }
 
@@ -106,6 +98,7 @@ impl Saver {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<Passer>>,
+        notes: Option<&Arc<Notes>>,
     ) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
             .without_verdict()?
@@ -117,6 +110,7 @@ impl Saver {
             requests: Arc::clone(requests),
             progress: Arc::clone(progress),
             passer: passer.cloned(),
+            notes: notes.cloned(),
             kept: Kept::newest(options.occasions.keep),
             options: options.clone(),
             outputs,
@@ -178,6 +172,7 @@ struct Work {
     requests: Arc<Requests>,
     progress: Arc<Progress>,
     passer: Option<Arc<Passer>>,
+    notes: Option<Arc<Notes>>,
     options: ProfileOptions,
     outputs: Outputs,
     known: KnownNames,
@@ -197,14 +192,18 @@ impl Work {
         let (mut live, mut files) = (0, Vec::new());
         let mut span = None;
         for pid in pids {
-            let mut snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
-            let profile = match snapshots.take(pid, None, &mut self.known) {
-                Ok(profile) => profile,
+            let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
+            let recording = match snapshots.view(pid, false, None) {
+                Ok(interim) => interim.into_recording(),
                 Err(reason) => {
                     tracing::info!("no snapshot of process {pid}: {reason}");
                     continue;
                 }
             };
+            if let Some(notes) = self.notes.as_ref().filter(|_| recording.parent.is_none()) {
+                notes.heap(&recording);
+            }
+            let profile = snapshots.build(recording, &mut self.known);
             let totals = profile.totals;
             // A shell that waits for others.
             if self.options.follow && totals.allocations + totals.preexisting_frees + totals.live_blocks == 0 {

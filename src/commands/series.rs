@@ -5,6 +5,7 @@
 
 use super::conclude::{export_options, wanted};
 use super::hook::{Passer, Span};
+use super::notes::Notes;
 use super::saver::{Impatient, Snapshots};
 use super::tell;
 use crate::cli::{ProfileOptions, SeriesOptions};
@@ -98,14 +99,15 @@ impl Series {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<Passer>>,
+        notes: Option<&Arc<Notes>>,
     ) -> anyhow::Result<Running> {
         let (stop, stopped) = mpsc::channel();
-        let passer = passer.cloned();
+        let (passer, notes) = (passer.cloned(), notes.cloned());
         let (series, control, requests, progress) =
             (Arc::clone(self), Arc::clone(control), Arc::clone(requests), Arc::clone(progress));
         let thread = std::thread::Builder::new()
             .name("series".to_owned())
-            .spawn(move || series.run(&control, &requests, &progress, passer.as_deref(), &stopped))
+            .spawn(move || series.run(&control, &requests, &progress, passer.as_deref(), notes.as_deref(), &stopped))
             .context("could not start the thread that writes the series of profiles")?;
         Ok(Running { stop, thread })
     }
@@ -116,6 +118,7 @@ impl Series {
         requests: &Requests,
         progress: &Progress,
         passer: Option<&Passer>,
+        notes: Option<&Notes>,
         stopped: &Receiver<()>,
     ) {
         let SeriesOptions { every, every_allocations, min_interval, .. } = self.options;
@@ -152,6 +155,9 @@ impl Series {
                     events_needed = events.saturating_add(missing);
                     continue;
                 }
+            }
+            if let Some(notes) = notes {
+                notes.heap(&recording);
             }
             self.write_part(&recording, &mut known, passer);
             events_needed = every_allocations.map_or(u64::MAX, |every| events.saturating_add(every));

@@ -292,10 +292,10 @@ impl Answerer {
         };
         let id = |site: &LeakSite| ids.get(&site.stack).copied().unwrap_or_default();
         if let Some(leaks) = &mut profile.leaks {
-            let now = leaks.sites.iter().map(|site| (id(site), site.amounts)).collect();
+            let now = leaks.by_id(id);
             let before = last.and_then(|last| last.replace(now));
             if question.increased {
-                leaks.keep_growth(id, &before.unwrap_or_default());
+                leaks.keep_growth(id, before.unwrap_or_default());
             }
         }
         if question.json {

@@ -2,6 +2,7 @@
 //! takes the user's signals and draws the progress line.
 
 use super::hook::Passer;
+use super::notes::Notes;
 use super::occasions::{self, Watcher};
 use super::series::Series;
 use super::service::Service;
@@ -100,7 +101,9 @@ pub fn supervise(
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
     let passer = Passer::start(wanted.profile).context("could not start the thread for --on-profile")?.map(Arc::new);
-    let mut watcher = Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref())?;
+    let notes = Notes::wanted(wanted.profile);
+    let mut watcher =
+        Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref(), notes.as_ref())?;
     let _service = Service::start(&control, &settings.requests, wanted.profile);
     // On this thread: the tracer thread's waits must not find another child.
     let mut guardian = match GuardianProcess::start(settings.pin) {
@@ -115,7 +118,7 @@ pub fn supervise(
     };
     let series = wanted
         .series
-        .map(|series| series.start(&control, &settings.requests, progress, passer.as_ref()))
+        .map(|series| series.start(&control, &settings.requests, progress, passer.as_ref(), notes.as_ref()))
         .transpose()?;
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
@@ -166,6 +169,9 @@ pub fn supervise(
         }
         if control.is_started() {
             watcher.look();
+            if let Some(notes) = &notes {
+                notes.resident(progress);
+            }
         }
         let is_pending = control.is_pending() || watcher.is_pending();
         let pause = if is_pending || !control.is_started() { REPEAT } else { TICK.min(slowdown.interval()) };
@@ -246,6 +252,9 @@ pub fn supervise(
     let problems = watcher.finish();
     let passed_on = passer.is_none_or(|passer| passer.finish());
     let mut traced = traced??;
+    if let Some(notes) = notes {
+        traced.first.course = notes.take();
+    }
     traced.unsaved |= !passed_on || problems.missing;
     traced.first.warnings.extend(problems.told);
     slowdown.conclude(&mut traced);

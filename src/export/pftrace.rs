@@ -7,6 +7,9 @@
 //!   The heap at the peak therefore has a sequence, and a name, of its own.
 //! * Counts of blocks at the peak count only where `orig_sampling_interval_bytes` is set.
 //! * A frame is one function: inlined calls are frames of the same address.
+//! * A frame whose mapping is not interned makes its whole stack vanish: those of no module have a mapping of their own.
+//! * Packets of heaps are numbered through in their sequence. A stack's figures are sums since the sequence began: one that is less than
+//!   before is left out. Stacks of equal frames (module, address, function) are one stack.
 
 use super::escape::printable;
 use super::proto::perfetto::{
@@ -18,6 +21,7 @@ use super::view::{UNKNOWN_STACK, View};
 use crate::profile::{Amount, ModuleInfo, Profile};
 use prost::Message;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::UNIX_EPOCH;
 
@@ -30,15 +34,19 @@ const HEAP_AT_PEAK: &str = "libc.malloc at its peak";
 /// The clocks of a snapshot: REALTIME, MONOTONIC, MONOTONIC_COARSE and BOOTTIME.
 const CLOCKS: [u32; 4] = [1, 3, 4, 6];
 
-/// Numbers of the sequences of packets: counters, the heap at the end, the heap at the peak.
+/// Numbers of the sequences of packets: counters, the heaps at snapshots and at the end, the heap at the peak.
 const COUNTERS: u32 = 1;
-const AT_END: u32 = 2;
+const HEAPS: u32 = 2;
 const AT_PEAK: u32 = 3;
 
-/// Tracks: the process, its live bytes, its resident memory.
+/// Tracks: the process, its live bytes, the most memory that was resident, its resident memory.
 const PROCESS: u64 = 1;
 const LIVE_BYTES: u64 = 2;
-const RESIDENT: u64 = 3;
+const MOST_RESIDENT: u64 = 3;
+const RESIDENT: u64 = 4;
+
+/// The module of frames that lie in none.
+const NO_MODULE: &str = "[no module]";
 
 /// Bits of `sequence_flags`.
 const BEGINS: u32 = 1;
@@ -66,9 +74,15 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     write_counters(view.profile, clock, &mut out)?;
     let sites = sites(view);
     let time = clock.at(view.profile.totals.peak_at_ns);
-    Dump { sequence: AT_PEAK, heap: HEAP_AT_PEAK, time, sample: Site::at_peak }.write(view, clock, &sites, &mut out)?;
-    let time = clock.at(view.profile.meta.duration_ns);
-    Dump { sequence: AT_END, heap: HEAP, time, sample: Site::at_end }.write(view, clock, &sites, &mut out)
+    let at_peak: Vec<_> = sites.iter().map(|site| (site.stack, site.at_peak)).collect();
+    Heaps::new(AT_PEAK, HEAP_AT_PEAK, view, clock).at_peak(time, &at_peak, &mut out)?;
+    let mut heaps = Heaps::new(HEAPS, HEAP, view, clock);
+    let end_ns = view.profile.meta.duration_ns;
+    for heap in view.profile.course.heaps.iter().filter(|heap| heap.t_ns < end_ns) {
+        heaps.at(clock.at(heap.t_ns), &heap.stacks, &mut out)?;
+    }
+    let at_end: Vec<_> = sites.iter().map(|site| (site.stack, site.allocated, site.live)).collect();
+    heaps.at(clock.at(end_ns), &at_end, &mut out)
 }
 
 /// Writes packets one after the other: a file is a message that consists of nothing else.
@@ -143,8 +157,14 @@ fn write_counters(profile: &Profile, clock: Clock, out: &mut Packets<'_>) -> io:
     let end = clock.at(profile.meta.duration_ns);
     out.packet(&value(LIVE_BYTES, end, profile.totals.live_bytes))?;
     if let Some(resident) = &process.resident {
-        out.packet(&describe(counter(RESIDENT, "most memory resident (RSS)")))?;
-        out.packet(&value(RESIDENT, end, resident.peak_bytes))?;
+        out.packet(&describe(counter(MOST_RESIDENT, "most memory resident (RSS)")))?;
+        out.packet(&value(MOST_RESIDENT, end, resident.peak_bytes))?;
+    }
+    if !profile.course.resident.is_empty() {
+        out.packet(&describe(counter(RESIDENT, "resident memory (RSS)")))?;
+    }
+    for (t_ns, bytes) in &profile.course.resident {
+        out.packet(&value(RESIDENT, clock.at(*t_ns).min(end), *bytes))?;
     }
     Ok(())
 }
@@ -156,30 +176,6 @@ struct Site {
     allocated: Amount,
     live: Amount,
     at_peak: Amount,
-}
-
-impl Site {
-    /// What was allocated on it, and freed again. Blocks that a fork has brought are live though nothing was allocated, and a part
-    /// of a series holds live blocks from before: they count as allocated here, so that the difference is what is live.
-    fn at_end(&self) -> Option<profile_packet::HeapSample> {
-        let objects = self.allocated.objects.max(self.live.objects);
-        let bytes = self.allocated.bytes.max(self.live.bytes);
-        (objects > 0).then(|| profile_packet::HeapSample {
-            self_allocated: bytes,
-            self_freed: bytes - self.live.bytes,
-            alloc_count: objects,
-            free_count: objects - self.live.objects,
-            ..profile_packet::HeapSample::default()
-        })
-    }
-
-    fn at_peak(&self) -> Option<profile_packet::HeapSample> {
-        (self.at_peak.objects > 0).then(|| profile_packet::HeapSample {
-            self_max: Some(self.at_peak.bytes),
-            self_max_count: self.at_peak.objects,
-            ..profile_packet::HeapSample::default()
-        })
-    }
 }
 
 /// The sums over threads, functions and sizes, by stack.
@@ -200,53 +196,104 @@ fn sites(view: &View<'_>) -> Vec<Site> {
     sites
 }
 
-/// A heap at one moment.
-struct Dump {
+/// Heaps of one name, one after the other. Readers take the differences from one to the next, for each stack, and leave out
+/// whatever is less than before; and number packets through all of them.
+struct Heaps<'a> {
     sequence: u32,
-    heap: &'static str,
-    time: u64,
-    /// What to tell of a site; None: nothing.
-    sample: fn(&Site) -> Option<profile_packet::HeapSample>,
+    name: &'static str,
+    clock: Clock,
+    tables: Tables<'a>,
+    /// Whether a packet was written.
+    begun: bool,
+    /// The number of the next packet with a heap.
+    index: u64,
+    /// By the id of a stack: what it had in all, and what was freed of that, when it was told the last time.
+    told: FxHashMap<u64, (Amount, Amount)>,
 }
 
-impl Dump {
-    /// Writes it in packets of [`STACKS`] stacks, each with what is new in it of functions, frames and stacks; at least one packet.
-    fn write(&self, view: &View<'_>, clock: Clock, sites: &[Site], out: &mut Packets<'_>) -> io::Result<()> {
-        let mut tables = Tables::new(view);
-        let told: Vec<(usize, profile_packet::HeapSample)> =
-            sites.iter().filter_map(|site| Some((site.stack, (self.sample)(site)?))).collect();
-        let packets = told.len().div_ceil(STACKS).max(1);
-        for index in 0..packets {
-            let chunk = told.chunks(STACKS).nth(index).unwrap_or_default();
-            let samples = chunk
-                .iter()
-                .map(|(stack, sample)| profile_packet::HeapSample { callstack_id: tables.callstack(*stack), ..*sample })
-                .collect();
-            let interval = view.profile.meta.sample_interval.max(1);
+impl<'a> Heaps<'a> {
+    fn new(sequence: u32, name: &'static str, view: &'a View<'a>, clock: Clock) -> Self {
+        Self { sequence, name, clock, tables: Tables::new(view), begun: false, index: 0, told: FxHashMap::default() }
+    }
+
+    /// Writes the heap of one moment: stacks with what was allocated by then, and what was live.
+    fn at(&mut self, time: u64, sites: &[(usize, Amount, Amount)], out: &mut Packets<'_>) -> io::Result<()> {
+        let mut sums: BTreeMap<u64, (Amount, Amount)> = BTreeMap::new();
+        for (stack, allocated, live) in sites {
+            let sum = sums.entry(self.tables.callstack(*stack)).or_default();
+            *sum = (sum.0.plus(*allocated), sum.1.plus(*live));
+        }
+        let samples = sums.into_iter().map(|(callstack_id, (allocated, live))| {
+            let last = self.told.entry(callstack_id).or_default();
+            let all = |allocated: u64, live: u64, last: u64, last_freed: u64| {
+                allocated.max(live).max(last).max(last_freed.saturating_add(live))
+            };
+            let objects = all(allocated.objects, live.objects, last.0.objects, last.1.objects);
+            let bytes = all(allocated.bytes, live.bytes, last.0.bytes, last.1.bytes);
+            let freed = Amount { objects: objects - live.objects, bytes: bytes - live.bytes };
+            *last = (Amount { objects, bytes }, freed);
+            profile_packet::HeapSample {
+                callstack_id,
+                self_allocated: bytes,
+                self_freed: freed.bytes,
+                alloc_count: objects,
+                free_count: freed.objects,
+                ..profile_packet::HeapSample::default()
+            }
+        });
+        let samples: Vec<_> = samples.filter(|sample| sample.alloc_count > 0).collect();
+        self.write(time, samples, out)
+    }
+
+    /// Writes the heap at the peak: stacks with what was live then.
+    fn at_peak(&mut self, time: u64, sites: &[(usize, Amount)], out: &mut Packets<'_>) -> io::Result<()> {
+        let mut sums: BTreeMap<u64, Amount> = BTreeMap::new();
+        for (stack, live) in sites.iter().filter(|(_, live)| live.objects > 0) {
+            let sum = sums.entry(self.tables.callstack(*stack)).or_default();
+            *sum = sum.plus(*live);
+        }
+        let samples = sums.into_iter().map(|(callstack_id, live)| profile_packet::HeapSample {
+            callstack_id,
+            self_max: Some(live.bytes),
+            self_max_count: live.objects,
+            ..profile_packet::HeapSample::default()
+        });
+        let samples = samples.collect();
+        self.write(time, samples, out)
+    }
+
+    /// Writes what is new of functions, frames and stacks, then packets of [`STACKS`] stacks each, at least one.
+    fn write(&mut self, time: u64, samples: Vec<profile_packet::HeapSample>, out: &mut Packets<'_>) -> io::Result<()> {
+        for new in self.tables.take_new() {
+            out.packet(&TracePacket { interned_data: Some(new), ..self.packet(time) })?;
+        }
+        let meta = &self.tables.view.profile.meta;
+        let packets = samples.len().div_ceil(STACKS).max(1);
+        for place in 0..packets {
+            let interval = meta.sample_interval.max(1);
             let dump = profile_packet::ProcessHeapSamples {
-                pid: u64::try_from(view.profile.meta.process.pid).unwrap_or(0),
-                samples,
-                from_startup: !view.profile.meta.mode.is_attached(),
-                timestamp: self.time,
-                heap_name: self.heap.to_owned(),
+                pid: u64::try_from(meta.process.pid).unwrap_or(0),
+                samples: samples.chunks(STACKS).nth(place).unwrap_or_default().to_vec(),
+                from_startup: !meta.mode.is_attached(),
+                timestamp: time,
+                heap_name: self.name.to_owned(),
                 sampling_interval_bytes: interval,
                 orig_sampling_interval_bytes: interval,
-                start_timestamp: clock.start,
+                start_timestamp: self.clock.start,
             };
-            out.packet(&TracePacket {
-                timestamp: self.time,
-                trusted_packet_sequence_id: self.sequence,
-                sequence_flags: if index == 0 { BEGINS | CONTINUES } else { CONTINUES },
-                interned_data: Some(std::mem::take(&mut tables.new)),
-                profile_packet: Some(ProfilePacket {
-                    process_dumps: vec![dump],
-                    continued: index + 1 < packets,
-                    index: index as u64,
-                }),
-                ..TracePacket::default()
-            })?;
+            let profile_packet =
+                ProfilePacket { process_dumps: vec![dump], continued: place + 1 < packets, index: self.index };
+            out.packet(&TracePacket { profile_packet: Some(profile_packet), ..self.packet(time) })?;
+            self.index += 1;
         }
         Ok(())
+    }
+
+    /// The next packet of the sequence, empty.
+    fn packet(&mut self, time: u64) -> TracePacket {
+        let sequence_flags = if std::mem::replace(&mut self.begun, true) { CONTINUES } else { BEGINS | CONTINUES };
+        let trusted_packet_sequence_id = self.sequence;
+        TracePacket { timestamp: time, trusted_packet_sequence_id, sequence_flags, ..TracePacket::default() }
     }
 }
 
@@ -262,8 +309,12 @@ struct Tables<'a> {
     mappings: FxHashMap<usize, u64>,
     /// By the profile's location: the frames, outermost first.
     frames: FxHashMap<usize, Vec<u64>>,
-    frame_count: u64,
-    stack_count: u64,
+    /// By mapping, address and function.
+    known_frames: FxHashMap<(u64, u64, u64), u64>,
+    /// By the profile's stack.
+    stacks: FxHashMap<usize, u64>,
+    /// By frames.
+    callstacks: FxHashMap<Vec<u64>, u64>,
     unknown: Option<u64>,
 }
 
@@ -278,14 +329,43 @@ impl<'a> Tables<'a> {
             build_ids: FxHashMap::default(),
             mappings: FxHashMap::default(),
             frames: FxHashMap::default(),
-            frame_count: 0,
-            stack_count: 0,
+            known_frames: FxHashMap::default(),
+            stacks: FxHashMap::default(),
+            callstacks: FxHashMap::default(),
             unknown: None,
         }
     }
 
-    /// Adds a stack, and gives its id.
+    /// What was added since the last time, in pieces that fit into a packet each.
+    fn take_new(&mut self) -> Vec<InternedData> {
+        let new = std::mem::take(&mut self.new);
+        let (mut function_names, mut source_paths) = (new.function_names.into_iter(), new.source_paths.into_iter());
+        let (mut mapping_paths, mut build_ids) = (new.mapping_paths.into_iter(), new.build_ids.into_iter());
+        let (mut mappings, mut frames) = (new.mappings.into_iter(), new.frames.into_iter());
+        let mut callstacks = new.callstacks.into_iter();
+        let mut pieces = Vec::new();
+        loop {
+            let piece = InternedData {
+                function_names: first(&mut function_names),
+                source_paths: first(&mut source_paths),
+                mapping_paths: first(&mut mapping_paths),
+                build_ids: first(&mut build_ids),
+                mappings: first(&mut mappings),
+                frames: first(&mut frames),
+                callstacks: first(&mut callstacks),
+            };
+            if piece == InternedData::default() {
+                return pieces;
+            }
+            pieces.push(piece);
+        }
+    }
+
+    /// The id of a stack, which is added if it is new.
     fn callstack(&mut self, stack: usize) -> u64 {
+        if let Some(id) = self.stacks.get(&stack) {
+            return *id;
+        }
         let view = self.view;
         let mut frame_ids = Vec::new();
         for location in view.locations(stack).iter().rev() {
@@ -294,9 +374,13 @@ impl<'a> Tables<'a> {
         if frame_ids.is_empty() {
             frame_ids.push(self.unknown());
         }
-        self.stack_count += 1;
-        self.new.callstacks.push(Callstack { iid: self.stack_count, frame_ids });
-        self.stack_count
+        let next = self.callstacks.len() as u64 + 1;
+        let iid = *self.callstacks.entry(frame_ids.clone()).or_insert(next);
+        if iid == next {
+            self.new.callstacks.push(Callstack { iid, frame_ids });
+        }
+        self.stacks.insert(stack, iid);
+        iid
     }
 
     fn location(&mut self, location: usize) -> &[u64] {
@@ -305,7 +389,7 @@ impl<'a> Tables<'a> {
             for frame in self.view.location_frames(location) {
                 let (mapping_id, rel_pc) = match frame.location.zip(frame.location.and_then(|place| place.module)) {
                     Some((place, module)) => (self.mapping(module), place.offset),
-                    None => (0, 0),
+                    None => (self.no_module(), 0),
                 };
                 let function_name_id = intern(&mut self.functions, &mut self.new.function_names, frame.name);
                 let source_path_iid =
@@ -327,9 +411,13 @@ impl<'a> Tables<'a> {
     }
 
     fn frame(&mut self, frame: Frame) -> u64 {
-        self.frame_count += 1;
-        self.new.frames.push(Frame { iid: self.frame_count, ..frame });
-        self.frame_count
+        let next = self.known_frames.len() as u64 + 1;
+        let identity = (frame.mapping_id, frame.rel_pc, frame.function_name_id);
+        let iid = *self.known_frames.entry(identity).or_insert(next);
+        if iid == next {
+            self.new.frames.push(Frame { iid, ..frame });
+        }
+        iid
     }
 
     fn unknown(&mut self) -> u64 {
@@ -337,17 +425,29 @@ impl<'a> Tables<'a> {
             return id;
         }
         let function_name_id = intern(&mut self.functions, &mut self.new.function_names, UNKNOWN_STACK);
-        let id = self.frame(Frame { function_name_id, ..Frame::default() });
+        let mapping_id = self.no_module();
+        let id = self.frame(Frame { function_name_id, mapping_id, ..Frame::default() });
         self.unknown = Some(id);
         id
     }
 
-    /// The id of a module; 0 if there is none.
+    /// The id of the mapping of frames that lie in no module.
+    fn no_module(&mut self) -> u64 {
+        let next = self.mappings.len() as u64 + 1;
+        let iid = *self.mappings.entry(usize::MAX).or_insert(next);
+        if iid == next {
+            let path_string_ids = vec![intern(&mut self.paths, &mut self.new.mapping_paths, NO_MODULE)];
+            self.new.mappings.push(Mapping { iid, path_string_ids, ..Mapping::default() });
+        }
+        iid
+    }
+
+    /// The id of a module's mapping.
     fn mapping(&mut self, module: usize) -> u64 {
         if let Some(id) = self.mappings.get(&module) {
             return *id;
         }
-        let Some(info) = self.view.profile.modules.get(module) else { return 0 };
+        let Some(info) = self.view.profile.modules.get(module) else { return self.no_module() };
         let iid = self.mappings.len() as u64 + 1;
         let path = info.path.to_string_lossy();
         let parts = path.split('/').filter(|part| !part.is_empty());
@@ -373,6 +473,11 @@ impl<'a> Tables<'a> {
         }
         iid
     }
+}
+
+/// Takes as many entries from the front as one packet gets.
+fn first<T>(list: &mut impl Iterator<Item = T>) -> Vec<T> {
+    list.take(STACKS).collect()
 }
 
 /// The id of a text, which is added to `new` if it is.

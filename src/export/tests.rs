@@ -12,6 +12,7 @@ mod summary;
 
 use super::*;
 use crate::addr::{Addr, ModuleId};
+use crate::profile::course::Course;
 use crate::profile::leaks::{
     BaselineStatus, Budget, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
@@ -101,6 +102,7 @@ pub(crate) fn sample_profile() -> Profile {
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
         processes: Vec::new(),
         saved: None,
+        course: Course::default(),
     }
 }
 

@@ -11,6 +11,7 @@ mod weight;
 
 use super::budget::{Budget, Exhausted};
 use super::{ImportError, Limits};
+use crate::profile::course::Course;
 use crate::profile::leaks::Suppression;
 use crate::profile::saved::{Holds, Saved, Writer};
 use crate::profile::{AllocatorUse, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample};
@@ -164,6 +165,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         warnings: report.warnings,
         processes: processes.collect(),
         saved: Some(Box::new(saved)),
+        course: Course::default(),
     })
 }
 

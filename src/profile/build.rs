@@ -8,6 +8,7 @@ use super::symbolize::Symbolize;
 use super::{AllocatorUse, Anomalies, Children, Cost, Finding, Image, Meta, ModuleInfo, Profile, Sample, Stack};
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
+use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -74,6 +75,8 @@ pub struct BuildInput<'a> {
     pub images: Vec<Image>,
     pub children: Children,
     pub warnings: Vec<String>,
+    /// What was noted along the way.
+    pub course: Course<StackId>,
     /// The leak scan, if one was made; `snapshot` is of its moment then.
     pub leaks: Option<LeakInput<'a>>,
 }
@@ -152,6 +155,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         warnings,
         processes: Vec::new(),
         saved: None,
+        course: input.course.named(|id| stacks.get(id).map(|exported| exported.stack)),
     };
     order::normalize(&mut profile);
     profile

@@ -214,13 +214,28 @@ pub struct AskedBlock {
 }
 
 impl Leaks {
-    /// Keeps of each site only what it has more than in `before`, by site id: what has grown.
-    pub fn keep_growth(&mut self, id: impl Fn(&LeakSite) -> u64, before: &FxHashMap<u64, ClassAmounts>) {
+    /// The sums of all sites, by site id. Stacks that differ in addresses only have one id.
+    pub fn by_id(&self, id: impl Fn(&LeakSite) -> u64) -> FxHashMap<u64, ClassAmounts> {
+        let mut sums: FxHashMap<u64, ClassAmounts> = FxHashMap::default();
+        for site in &self.sites {
+            for (sum, amount) in sums.entry(id(site)).or_default().iter_mut().zip(&site.amounts) {
+                *sum = sum.plus(*amount);
+            }
+        }
+        sums
+    }
+
+    /// Keeps of the sites only what they have more than in `before` ([`Self::by_id`]): what has grown.
+    pub fn keep_growth(&mut self, id: impl Fn(&LeakSite) -> u64, mut before: FxHashMap<u64, ClassAmounts>) {
         self.sites.retain_mut(|site| {
-            let Some(old) = before.get(&id(site)) else { return true };
+            let Some(old) = before.get_mut(&id(site)) else { return true };
             for (now, old) in site.amounts.iter_mut().zip(old) {
-                now.objects = now.objects.saturating_sub(old.objects);
-                now.bytes = now.bytes.saturating_sub(old.bytes);
+                for (now, old) in [(&mut now.objects, &mut old.objects), (&mut now.bytes, &mut old.bytes)] {
+                    // What one site had before does not count for another one of the same id.
+                    let known = (*now).min(*old);
+                    *now -= known;
+                    *old -= known;
+                }
             }
             site.amounts.iter().any(|amount| *amount != Amount::default())
         });
@@ -317,5 +332,45 @@ impl Budget {
     /// Whether the limit was kept.
     pub const fn ok(&self) -> bool {
         self.actual <= self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two calls in one function have one id: nothing that stayed as it was counts as growth, and what grows counts once.
+    #[test]
+    fn growth_is_told_by_id_where_several_sites_have_one() {
+        let amount = |objects, bytes| Amount { objects, bytes };
+        let leaks = |reachable: &[(usize, Amount)]| {
+            let site = |(stack, reachable): &(usize, Amount)| LeakSite {
+                stack: *stack,
+                thread: 0,
+                alloc_fn: 0,
+                amounts: [Amount::default(), Amount::default(), Amount::default(), *reachable],
+                holds: Amount::default(),
+                path: None,
+                suppressed_by: [None; 4],
+                baseline: [None; 4],
+            };
+            Leaks {
+                moment: ScanMoment::Request,
+                stopped_ns: 0,
+                scanned_bytes: 0,
+                unreadable_bytes: 0,
+                sites: reachable.iter().map(site).collect(),
+                asked: None,
+            }
+        };
+        let id = |site: &LeakSite| u64::from(site.stack > 1);
+        let before = leaks(&[(0, amount(1, 96)), (1, amount(1, 48_944)), (2, amount(5, 50))]).by_id(id);
+        let mut same = leaks(&[(1, amount(1, 48_944)), (0, amount(1, 96)), (2, amount(5, 50))]);
+        same.keep_growth(id, before.clone());
+        assert_eq!(same.sites.len(), 0, "{:?}", same.sites);
+        let mut grown = leaks(&[(0, amount(2, 192)), (1, amount(1, 48_944)), (3, amount(7, 70))]);
+        grown.keep_growth(id, before);
+        let sum = grown.sites.iter().map(|site| site.amounts[3]).fold(Amount::default(), Amount::plus);
+        assert_eq!(sum, amount(3, 116), "{:?}", grown.sites);
     }
 }

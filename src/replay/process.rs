@@ -7,6 +7,7 @@ use crate::allocators::AllocatorTable;
 use crate::event::{Event, EventKind, Preexisting};
 use crate::figures::{Amount, Totals};
 use crate::heapmodel::{HeapModel, SiteKey, SiteStats, Snapshot};
+use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
 use crate::sampling::weight;
@@ -418,6 +419,7 @@ impl Replayed {
             blind_spots: end.blind_spots,
             unknown_functions: end.unknown_functions,
             missing_mark: None,
+            course: Course::default(),
             timed_out: end.timed_out,
             broken_off: end.broken_off.map(BreakOff::as_told),
             interrupted: false,

@@ -11,6 +11,7 @@ use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::event::{Generation, MarkName};
 use crate::heapmodel::{HeapView, SiteStats, Snapshot};
+use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
 use crate::sampling::weight;
@@ -228,6 +229,7 @@ impl Process {
             blind_spots,
             unknown_functions: Vec::new(),
             missing_mark: None,
+            course: Course::default(),
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,

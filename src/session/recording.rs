@@ -6,6 +6,7 @@ use super::modulerecord::ModuleRecord;
 use crate::addr::StackId;
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
+use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Anomalies, Children, Cost, Image, ProcessInfo};
 use crate::session::tracerecord::StreamEnd;
@@ -62,6 +63,8 @@ pub struct Recording {
     pub unknown_functions: Vec<String>,
     /// Why it is not of the blocks between two marks that were asked for, in words.
     pub missing_mark: Option<String>,
+    /// What was noted along the way, if that was wanted.
+    pub course: Course<StackId>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
     /// Why, if the tracing ended in the middle.

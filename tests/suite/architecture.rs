@@ -102,6 +102,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "profile",
             "progress",
             "replay",
+            "sampling",
             "session",
             "symbols",
             "trace",

@@ -184,3 +184,54 @@ fn formats_of_an_attach() {
     assert_eq!(heaptrack_totals(&paths[2])[0], traced.report.total("allocations").to_string());
     assert_victim_well(victim, pid);
 }
+
+/// Perfetto shows a heap for each snapshot and for each part, what is live then by function, and the resident memory over time.
+#[test]
+fn pftrace_has_a_heap_for_each_snapshot_and_part() {
+    let kinds: [&[&str]; 2] = [
+        &["--snapshot-every", "100ms", "--snapshot-output", "s.%i.json"],
+        &["--profile-every", "100ms", "-o", "s.%i.json"],
+    ];
+    for options in kinds {
+        let program = Program::fixture("shared").args(["grow", "10000", "150", "10000"]);
+        let shared = program.folder().join("shared");
+        let program = program.env("SHARED", shared);
+        let path = program.outside("other.pftrace");
+        let mut running = program.start_traced(&[&["-o", path.to_str().unwrap()], options].concat());
+        running.value("ready");
+        assert_eq!(running.line(), "grown");
+        running.send("enough");
+        let traced = program.collect(running.wait());
+        let read = read_format("pftrace", &path);
+        let heap = &read["heaps"]["libc.malloc"];
+        let dumps = heap["dumps"].as_object().unwrap();
+        let numbers =
+            (1..).map_while(|number| std::fs::read(program.folder().join(format!("s.{number:06}.json"))).ok());
+        let files: Vec<serde_json::Value> = numbers.map(|bytes| serde_json::from_slice(&bytes).unwrap()).collect();
+        assert!(files.len() >= 4, "{options:?}: {}", traced.ended.stderr);
+        let lives: Vec<u64> = dumps.values().map(|live| live["take"].as_u64().unwrap_or(0)).collect();
+        let expected: Vec<u64> = files
+            .iter()
+            .map(|file| {
+                let sites = file["sites"].as_array().unwrap().iter();
+                let frame =
+                    |site: &serde_json::Value| site["stack"][0].as_u64().and_then(|at| usize::try_from(at).ok());
+                let named = |site: &&serde_json::Value| file["frames"][frame(site).unwrap()]["function"] == "take";
+                sites.filter(named).map(|site| site["live"]["bytes"].as_u64().unwrap()).sum()
+            })
+            .collect();
+        // a series has its last part at the end, as the whole has
+        let ends = if options[0] == "--profile-every" { 0 } else { 1 };
+        assert_eq!(lives.len(), files.len() + ends, "{options:?}: {dumps:?}");
+        assert_eq!(lives[..files.len()], expected, "{options:?}");
+        assert!(lives.first() < lives.last());
+        assert_eq!(*lives.last().unwrap(), traced.report.site_sum(&["take"], "/live/bytes"));
+        let resident = read["counters"]["resident memory (RSS)"].as_array().unwrap();
+        let bytes = |point: &serde_json::Value| point[1].as_u64().unwrap();
+        assert!(resident.len() >= 5, "{resident:?}");
+        let grown = bytes(resident.last().unwrap()) - bytes(&resident[0]);
+        assert!((1_000_000..8_000_000).contains(&grown), "the program takes 1.5 MB: {resident:?}");
+        let most = bytes(&read["counters"]["most memory resident (RSS)"][0]);
+        assert!(resident.iter().all(|point| bytes(point) <= most), "{most} {resident:?}");
+    }
+}

@@ -37,6 +37,9 @@ pub fn normalize(profile: &mut Profile) {
         sample.alloc_fn = texts.of(sample.alloc_fn);
         sample.program = sample.program.map(|program| texts.of(program));
     }
+    for (stack, _, _) in profile.course.heaps.iter_mut().flat_map(|heap| &mut heap.stacks) {
+        *stack = stacks.of(*stack);
+    }
     for Finding { stack, alloc_stack, free_stack, .. } in &mut profile.findings {
         for index in [Some(stack), alloc_stack.as_mut(), free_stack.as_mut()].into_iter().flatten() {
             *index = stacks.of(*index);

@@ -126,6 +126,7 @@ fn run_with(
         sample_interval: 0,
     };
     let input = BuildInput {
+        course: Course::default(),
         meta,
         anomalies: Anomalies { lost: 2, double_frees: 3, ..Anomalies::default() },
         cost: Cost::default(),
