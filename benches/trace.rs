@@ -1,4 +1,5 @@
-//! `cargo bench --bench trace`: events a second through the writer of event traces, and bytes an event.
+//! `cargo bench --bench trace`: events a second through the writer of event traces, bytes an event, and events a second through the
+//! reader and the heap model, as `heaptrace convert` has them.
 //!
 //! The stream is made up: a heap of 10,000 blocks that grows and shrinks at random, 2,000 stacks, four threads, about as
 //! many frees, a tenth reallocs. Real programs repeat themselves more.
@@ -7,16 +8,17 @@
 
 use heaptrace::internal::heap::HeapModel;
 use heaptrace::internal::trace::metadata::{Function, Session};
+use heaptrace::internal::trace::reader::Reader;
 use heaptrace::internal::trace::recorder::Recorder;
 use heaptrace::internal::trace::writer::{PIECE, Room, TraceOutput, TraceWriter};
 use heaptrace::internal::trace::{
-    Call, Definition, Event, EventKind, FORMAT, Family, FunctionId, ImageId, Preexisting, ProcessId, StackId,
-    StackNode, TICK_NS, TaskId, TraceMode,
+    Call, Definition, Ending, Event, EventKind, FORMAT, Family, FunctionId, ImageId, Preexisting, ProcessId, Replay,
+    StackId, StackNode, TICK_NS, TaskId, TraceMode, Wanted,
 };
 use heaptrace::internal::{Addr, ModuleId};
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use zstd::stream::write::Encoder;
 
@@ -28,6 +30,7 @@ const ALLOCATIONS: u64 = 10_000_000;
 enum Output {
     Plain(Count),
     Packed(Encoder<'static, Count>),
+    Kept(Arc<Mutex<Vec<u8>>>),
 }
 
 /// Where bytes end.
@@ -56,6 +59,7 @@ impl TraceOutput for Output {
         match self {
             Self::Plain(count) => count.write_all(bytes),
             Self::Packed(packer) => packer.write_all(bytes),
+            Self::Kept(kept) => kept.lock().expect("nobody else writes").write_all(bytes),
         }
         .expect("nothing can fail");
         bytes.clear();
@@ -139,6 +143,31 @@ fn write(events: &[Event], level: Option<i32>) -> (f64, u64) {
         None => Output::Plain(count.clone()),
         Some(level) => Output::Packed(Encoder::new(count.clone(), level).expect("zstd")),
     };
+    (write_to(output, events), count.0.load(Ordering::Relaxed))
+}
+
+/// The bytes of a trace read again; seconds. `packed`: they are zstd's.
+fn read(trace: &[u8], packed: bool, count: usize) -> f64 {
+    let begin = Instant::now();
+    let input: Box<dyn std::io::Read> = match packed {
+        false => Box::new(trace),
+        true => Box::new(zstd::stream::read::Decoder::new(trace).expect("zstd")),
+    };
+    let mut reader = Reader::new(std::io::BufReader::with_capacity(1 << 18, input), packed);
+    let mut replay = Replay::new(Wanted::default());
+    while let Some(item) = reader.next_item().expect("our own trace") {
+        replay.take(item);
+    }
+    let gaps = reader.gaps();
+    let outcome = replay.finish(gaps, Ending::Whole).expect("a process");
+    let seconds = begin.elapsed().as_secs_f64();
+    let told = outcome.traced.first.snapshot.totals;
+    assert!(gaps == Default::default() && told.allocations > count as u64 / 3, "{told:?}");
+    seconds
+}
+
+/// Seconds.
+fn write_to(output: Output, events: &[Event]) -> f64 {
     let names = ["malloc", "free", "calloc", "realloc"].into_iter().zip(0..);
     let functions = names.map(|(name, id)| Function { id, name: name.to_owned(), symbol: name.to_owned() }).collect();
     let begin = Instant::now();
@@ -156,7 +185,7 @@ fn write(events: &[Event], level: Option<i32>) -> (f64, u64) {
     }
     let written = recorder.flush();
     assert_eq!(written.events, events.len() as u64);
-    (begin.elapsed().as_secs_f64(), count.0.load(Ordering::Relaxed))
+    begin.elapsed().as_secs_f64()
 }
 
 /// The tracer's memory depends on live blocks and stacks, not on how many events there were: model and writer after a tenth of ten
@@ -213,5 +242,14 @@ fn main() {
         let best = runs.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
         let bytes = runs[0].1 as f64 / count;
         println!("{name:<24} {:>14.0} {bytes:>12.1}   at least 2,000,000 events/s", count / best);
+    }
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    write_to(Output::Kept(Arc::clone(&kept)), &events);
+    let plain = std::mem::take(&mut *kept.lock().expect("nobody else writes"));
+    let packed = zstd::encode_all(&plain[..], 3).expect("zstd");
+    println!("{:<24} {:>14}   limit", "convert", "events/s");
+    for (name, trace, is_packed) in [(".fxt", &plain, false), (".fxt.zst", &packed, true)] {
+        let best = (0..3).map(|_| read(trace, is_packed, events.len())).fold(f64::INFINITY, f64::min);
+        println!("{name:<24} {:>14.0}   at least 2,000,000 events/s", count / best);
     }
 }

@@ -43,6 +43,7 @@ mod suite {
     mod containers;
     mod control;
     mod convert;
+    mod convert_parts;
     mod counts;
     mod death;
     mod debuginfod;
@@ -61,6 +62,7 @@ mod suite {
     mod hostile;
     mod hostile_profiles;
     mod injection;
+    mod kept_traces;
     mod launch;
     mod leaks;
     mod library;

@@ -300,3 +300,37 @@ fn a_killed_heaptrace_leaves_what_it_has_written() {
         assert!(count(&read, "alloc") > 1000, "{read}");
     }
 }
+
+/// The tracer's memory is that of live blocks and stacks, not of events: ten times as many of them leave its peak where it was.
+#[test]
+fn the_tracer_s_memory_does_not_grow_with_events() {
+    let peak_kib = |pairs: &str| {
+        let program = Program::fixture("pairs").args([pairs]);
+        let (trace, report) = (program.outside("long.fxt.zst"), program.report_path());
+        // The tests' own record of each event is one thing that does grow.
+        let mut heaptrace = std::process::Command::new("env");
+        heaptrace.args([
+            "-u",
+            "HEAPTRACE_TEST_REPLAY",
+            env!("CARGO_BIN_EXE_heaptrace"),
+            "run",
+            "-q",
+            "--pin",
+            "--no-symbolize",
+        ]);
+        heaptrace.arg("--trace").arg(&trace).arg("-o").arg(&report).arg("--");
+        let running = program.start_under(heaptrace);
+        let mut peak = 0;
+        while running.is_alive() {
+            let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            peak = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(peak);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        running.wait().success();
+        peak
+    };
+    // Compression's own buffers fill up meanwhile, by about 2 MiB; 24 bytes for each event would be 3.8.
+    let (few, many): (u64, u64) = (peak_kib("20000"), peak_kib("100000"));
+    assert!(few > 1000 && many < few + 4096, "{few} KiB, then {many} KiB");
+}
