@@ -80,7 +80,7 @@ fn ask(
     if let Some(folder) = folder {
         let blocks = head.blocks.ok_or_else(|| anyhow!("process {pid}: its tracer sends no contents"))?;
         let shown = options.contents.clone().unwrap_or_default();
-        let bytes = folder.receive(blocks, options.contents_limit, &mut answers).with_context(|| no_answer(pid))?;
+        let bytes = folder.receive(blocks, options.contents_limit, &mut answers)?;
         folder.finish()?;
         if !options.quiet {
             tell(&format!("{}: {blocks} blocks with {bytes} bytes, and index.tsv", shown.display()));

@@ -60,11 +60,11 @@ fn a_program_that_the_oom_killer_ends_leaves_its_heap() {
 }
 
 /// A control group with a limit of memory, empty at first; it vanishes with this value.
-struct ControlGroup(PathBuf);
+pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
     /// None where none can be made: no such controller, or no right to.
-    fn of_memory(limit: u64) -> Option<Self> {
+    pub fn of_memory(limit: u64) -> Option<Self> {
         let name = format!("heaptrace-test-{}", std::process::id());
         let limits = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
         limits.into_iter().find_map(|(parent, file)| {
@@ -80,6 +80,13 @@ impl ControlGroup {
             }
             Some(group)
         })
+    }
+}
+
+impl ControlGroup {
+    /// The file that takes the processes which are to belong to it.
+    pub fn procs(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
     }
 }
 

@@ -1,8 +1,11 @@
 //! The formats of other tools, read by those tools or with their published definitions, against report.json of the same run.
 
 use crate::suite::attach::{assert_victim_well, start_victim};
+use crate::support::checks::pprof;
+use crate::support::procfs;
 use crate::support::program::{Program, Traced};
 use crate::support::python::{ByFunction, by_function, by_outer_function, of_report, only, read_format, sum};
+use crate::support::report::Report;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -233,5 +236,95 @@ fn pftrace_has_a_heap_for_each_snapshot_and_part() {
         assert!((1_000_000..8_000_000).contains(&grown), "the program takes 1.5 MB: {resident:?}");
         let most = bytes(&read["counters"]["most memory resident (RSS)"][0]);
         assert!(resident.iter().all(|point| bytes(point) <= most), "{most} {resident:?}");
+    }
+}
+
+/// The bytes that the fixture's function `take` has left live, as a file says in its own way.
+fn live_of_take(path: &Path) -> u64 {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let (_, format) = name.split_once('.').unwrap();
+    let of = |functions: &ByFunction| functions["take"]["live_bytes"];
+    let unpacked = |path: &Path| {
+        let unpacked = Command::new("gzip").args(["-dc"]).arg(path).output().unwrap();
+        assert!(unpacked.status.success());
+        unpacked.stdout
+    };
+    match format {
+        "pb.gz" | "pb" => {
+            let top = pprof(&["-top", "-unit=B", "-sample_index=inuse_space", "-nodefraction=0"], &[path]);
+            let line = top.lines().find(|line| line.split_whitespace().last() == Some("take")).expect(&top);
+            line.split_whitespace().next().unwrap().trim_end_matches('B').parse().unwrap()
+        }
+        "json" | "json.gz" => {
+            let plain = path.with_extension("unpacked");
+            std::fs::write(&plain, if format == "json" { std::fs::read(path).unwrap() } else { unpacked(path) })
+                .unwrap();
+            of(&of_report(&Report::read(&plain, &Program::new("/bin/true").plain())))
+        }
+        "folded" => {
+            let text = std::fs::read_to_string(path).unwrap();
+            let line = text.lines().find(|line| line.contains(";take")).expect(&text);
+            line.rsplit_once(' ').unwrap().1.parse().unwrap()
+        }
+        "svg" | "txt" => {
+            let text = std::fs::read_to_string(path).unwrap();
+            assert!(text.contains("take"), "{text}");
+            let told = ["700 B", "700 bytes", "(700"].iter().any(|told| text.contains(told));
+            if told { 700 } else { panic!("{text}") }
+        }
+        "pftrace" => of(&by_function(&read_format("pftrace", path))),
+        "otlp.pb" => of(&by_function(&read_format("otlp", path))),
+        "heaptrack.zst" => of(&heaptrack_functions(path, &path.with_extension("stacks"))),
+        other => panic!("no reader of .{other}"),
+    }
+}
+
+/// Each format from each command that writes profiles, with the same figures.
+#[test]
+fn all_formats_come_from_run_attach_snapshot_and_convert() {
+    const FORMATS: [&str; 10] =
+        ["pb.gz", "pb", "svg", "folded", "json", "json.gz", "txt", "pftrace", "heaptrack.zst", "otlp.pb"];
+    let traces = Program::new("/bin/true");
+    let paths =
+        |command: &str| FORMATS.map(|format| traces.outside(&format!("{command}.{format}")).display().to_string());
+    let outputs =
+        |command: &str| paths(command).into_iter().flat_map(|path| ["-o".to_owned(), path]).collect::<Vec<_>>();
+    let words = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+    let heaptrace = |args: &[String]| {
+        let ended = traces.start_heaptrace(args).wait();
+        assert_eq!(ended.code(), 0, "{}: {}", words(args), ended.stderr);
+    };
+    let trace = traces.outside("t.fxt").display().to_string();
+    let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    for attach in [false, true] {
+        let program = Program::fixture("shared").args(["marks"]);
+        let shared = program.folder().join("shared");
+        let program = program.env("SHARED", shared);
+        let options = [outputs(if attach { "attach" } else { "run" }), text(&["--value", "live"])].concat();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let with_trace = [&options[..], &["--trace", &trace]].concat();
+        let mut running = if attach { program.start() } else { program.start_traced(&with_trace) };
+        let pid: i32 = running.value("ready").parse().unwrap();
+        let attached = attach.then(|| {
+            let attached = traces.start_attached(&options, pid);
+            procfs::wait_until_probed(pid);
+            attached
+        });
+        running.send("take 7");
+        assert_eq!(running.line(), "ok");
+        match attached {
+            None => heaptrace(&[text(&["snapshot", &pid.to_string()]), outputs("snapshot")].concat()),
+            Some(attached) => {
+                attached.signal(nix::sys::signal::Signal::SIGINT);
+                attached.wait().success();
+            }
+        }
+        running.wait().success();
+    }
+    heaptrace(&[text(&["convert", &trace]), outputs("convert")].concat());
+    for command in ["run", "attach", "snapshot", "convert"] {
+        for path in paths(command) {
+            assert_eq!(live_of_take(Path::new(&path)), 700, "{path}");
+        }
     }
 }

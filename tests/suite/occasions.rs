@@ -1,5 +1,6 @@
 //! Snapshots that heaptrace takes by itself: by signal, at times, on conditions; and which of them are kept.
 
+use super::death::ControlGroup;
 use super::snapshot::account;
 use crate::support::program::Program;
 use crate::support::report::Report;
@@ -187,4 +188,44 @@ fn a_snapshot_that_finds_no_room_is_told_and_costs_the_status() {
         assert!(live_of(&program.folder().join("s.000001.json"), &ended) == 0);
         program.collect(ended);
     }
+}
+
+/// The share is that of the control group's limit: of the machine's memory the program would never have so much.
+#[test]
+fn a_share_of_the_memory_is_that_of_the_control_group() {
+    let Some(group) = ControlGroup::of_memory(64 << 20) else {
+        eprintln!("no control group of memory can be made here: not tested");
+        return;
+    };
+    let (inner, shared) = fixture(&[]);
+    let script =
+        format!("echo $$ > {} && exec {} grow 1000000 45 20000", group.procs().display(), inner.exe().display());
+    let program = Program::new("/bin/sh").args(["-c", &script]).env("SHARED", &shared);
+    let out = output(&program);
+    let options = ["--snapshot-when", "rss>50%", "--snapshot-when", "live>4M", "--snapshot-output", &out];
+    let mut running = program.start_traced(&options);
+    running.value("ready");
+    assert_eq!(running.line(), "grown");
+    running.send("enough");
+    let traced = program.collect(running.wait());
+    assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
+    let live: Vec<u64> = snapshots(program.folder()).iter().map(|(_, path)| live_of(path, &traced.ended)).collect();
+    assert_eq!(live.len(), 2, "each once: {live:?}");
+    assert!((4 << 20..12 << 20).contains(&live[0]) && (24 << 20..42 << 20).contains(&live[1]), "{live:?}");
+}
+
+/// The largest stays though it is old, beside the newest two.
+#[test]
+fn the_largest_snapshot_stays() {
+    let script = "import time\nx = bytearray(30 << 20)\ntime.sleep(1.5)\ndel x\ntime.sleep(2.5)";
+    let program = Program::new("python3").args(["-c", script]);
+    let out = output(&program);
+    let options = ["--snapshot-every", "500ms", "--keep", "2", "--snapshot-output", &out, "--no-symbolize"];
+    let traced = program.collect(program.start_traced(&options).wait());
+    let left = snapshots(program.folder());
+    let live = |path: &Path| Report::read(path, &traced.ended).total("live_bytes");
+    let live: Vec<u64> = left.iter().map(|(_, path)| live(path)).collect();
+    assert_eq!(live.len(), 3, "{left:?}");
+    assert!(live[0] > 30 << 20 && live[1] < 20 << 20 && live[2] < 20 << 20, "{live:?}");
+    assert!(left[0].0 + 1 < left[1].0 && left[1].0 + 1 == left[2].0, "{left:?}");
 }

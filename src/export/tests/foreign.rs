@@ -63,6 +63,31 @@ pub(super) fn many_stacks() -> Profile {
     profile
 }
 
+/// Perfetto drops stacks with a frame whose mapping it does not know: those of code in no module and of unknown stacks must have one.
+#[test]
+fn each_frame_has_a_mapping_in_pftrace() {
+    let mut profile = sample_profile();
+    for location in &mut profile.locations {
+        location.module = None;
+    }
+    let unknown = Stack { locations: Vec::new(), ..profile.stacks[0].clone() };
+    profile.stacks[1] = unknown;
+    for profile in [profile, sample_profile()] {
+        let (mut mappings, mut frames) = (std::collections::BTreeSet::new(), 0);
+        for packet in pftrace(&profile).packet {
+            let sequence = packet.trusted_packet_sequence_id;
+            if let Some(interned) = packet.interned_data {
+                mappings.extend(interned.mappings.iter().map(|mapping| (sequence, mapping.iid)));
+                frames += interned.frames.len();
+                for frame in interned.frames {
+                    assert!(mappings.contains(&(sequence, frame.mapping_id)), "{frame:?}");
+                }
+            }
+        }
+        assert!(frames > 5, "{frames}");
+    }
+}
+
 #[test]
 fn a_large_dump_is_told_in_parts() {
     let trace = pftrace(&many_stacks());
