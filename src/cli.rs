@@ -328,10 +328,6 @@ fn resolve_run(arguments: RunArguments, debug_path: impl Iterator<Item = PathBuf
     })
 }
 
-fn series_wanted(profile: &ProfileArguments) -> bool {
-    profile.series.profile_every.is_some() || profile.series.profile_every_allocs.is_some()
-}
-
 fn resolve_attach(
     arguments: AttachArguments,
     debug_path: impl Iterator<Item = PathBuf>,
@@ -344,11 +340,6 @@ fn resolve_attach(
     if (arguments.wait || arguments.again) && matches!(target, AttachTarget::Pid(_)) {
         return Err(Refusal::Usage(
             "--wait and --again are for --by-name: a process id is there or is not\n".to_owned(),
-        ));
-    }
-    if arguments.again && series_wanted(&arguments.profile) {
-        return Err(Refusal::Usage(
-            "--profile-every can't be used with --again: each process has a file already\n".to_owned(),
         ));
     }
     Ok(AttachOptions {

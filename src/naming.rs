@@ -152,6 +152,7 @@ pub struct Wanted<'a> {
 
 /// Gives a recording its names.
 pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames) -> Profile {
+    let session = recording.image_session();
     let process = recording.process;
     let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));
@@ -175,7 +176,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         engine: "trap".to_owned(),
         complete: recording.broken_off.is_none()
             && (!recording.detached || recording.attached || recording.detached_early),
-        session: recording.session,
+        session,
         sample_interval: recording.snapshot.sample_interval,
         process,
     };

@@ -154,6 +154,7 @@ impl Profiler {
             session: session::new_session_id(),
             generation: Generation::default(),
             trace: None,
+            endings: None,
         };
         let trace = move || session::trace(target, settings, &Arc::new(Control::new(false)), Arc::default());
         let tracer = std::thread::Builder::new().name("tracer".to_owned()).spawn(trace).map_err(Failure::Thread)?;

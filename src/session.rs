@@ -33,6 +33,7 @@ mod children;
 mod common;
 mod cost;
 mod detach;
+mod endings;
 mod engine;
 mod error;
 mod exec;
@@ -71,6 +72,7 @@ mod vm_sharers;
 pub use aftermath::BreakOff;
 pub use archive::{Archive, ArchivedRecording};
 pub use breakoff::trace;
+pub use endings::{Ended, Endings};
 pub use error::SessionError;
 pub use heapcapture::HeapCapture;
 pub use interim::Interim;
@@ -91,6 +93,7 @@ use crate::tracer::limits;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use common::Common;
+use endings::Ending;
 use process::Process;
 use slots::{Slot, Slots};
 use std::time::Instant;
@@ -358,7 +361,11 @@ impl Session {
             process.cost.wall_ns = process.lived_ns();
             process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             process.end();
-            self.finished.push(self.archive.add(process.finish(None)));
+            let recording = process.finish(None);
+            if let Some(endings) = &self.common.settings.endings {
+                endings.tell(Ending::Process(Box::new(recording.since(None))));
+            }
+            self.finished.push(self.archive.add(recording));
         }
     }
 }

@@ -194,11 +194,6 @@ pub(super) fn resolve_check(
     let has_output = !arguments.profile.output.is_empty();
     let command = RunArguments { command: arguments.command, profile: arguments.profile };
     let mut run = resolve_run(command, debug_path)?;
-    if run.profile.series.is_some() {
-        return Err(Refusal::Usage(
-            "a check judges the whole run: --profile-every is for `run` and `attach`\n".to_owned(),
-        ));
-    }
     if !has_output {
         run.profile.outputs.clear();
     }

@@ -18,11 +18,11 @@ pub(super) struct SeriesArguments {
     /// nothing happened and nothing lives are left out. The last one is written at the end of the program or the tracing, whatever
     /// ended it. Names without %i get a profile of the whole time, at the end. Example:
     /// `heaptrace attach --profile-every 1h --keep 24 -o heap.%i.pb.gz PID`
-    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "follow_forks", help_heading = "Series")]
+    #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Series")]
     pub(super) profile_every: Option<Duration>,
 
     /// Write a profile for each N allocations, counted ten times a second; with --profile-every: whichever comes first
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "follow_forks", help_heading = "Series")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Series")]
     pub(super) profile_every_allocs: Option<u64>,
 
     /// At least so much time lies between two parts (1s)

@@ -4,7 +4,7 @@ use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError, Span};
-use super::series::{LastPart, Series};
+use super::series::Series;
 use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
 use crate::check::CheckRules;
@@ -70,7 +70,7 @@ impl Destinations {
         let quiet = options.verbosity == Verbosity::Quiet;
         let servers = options.debuginfod.then(|| Debuginfod::prepare(quiet)).transpose()?;
         let trace = TraceFile::prepare(options, owners())?;
-        let series = Series::prepare(options, &outputs)?;
+        let (outputs, series) = Series::prepare(options, outputs)?;
         Ok(Self {
             outputs,
             trace,
@@ -95,7 +95,7 @@ impl Destinations {
 
     /// Whether there is an output for each of several processes.
     pub fn take_processes(&self) -> bool {
-        self.outputs.takes_processes()
+        self.outputs.takes_processes() || self.series.is_some()
     }
 
     /// Refuses files that would be the same for each process of a series.
@@ -103,6 +103,9 @@ impl Destinations {
     /// # Errors
     /// There is one.
     pub fn one_for_each_process(self) -> anyhow::Result<Self> {
+        if let Some(series) = &self.series {
+            series.one_for_each_process()?;
+        }
         Ok(Self { outputs: self.outputs.one_for_each_process()?, ..self })
     }
 
@@ -207,16 +210,11 @@ fn conclude_as(
         known.learn(names);
     }
     let mut work = Work { options, outputs, servers, export, known, judging, elsewhere };
-    let mut last_part = None;
-    let (profile, files) = if let Some(series) = &destinations.series {
-        work.export.period = Some(0..traced.first.cost.wall_ns);
-        let LastPart { files, span } = series.write_last(&traced.first, &mut work.known, &mut waiter);
-        let profile = work.name(traced.first);
-        let mut all = work.outputs.write(Scope::Lifetime, &profile, &work.export, &mut waiter);
-        last_part = Some((all.len(), span));
-        all.extend(files);
-        (profile, all)
-    } else if traced.others.is_empty() {
+    let last_part = destinations.series.as_ref().and_then(|series| {
+        work.export.period = traced.others.is_empty().then_some(0..traced.first.cost.wall_ns);
+        series.write_last(&traced.first, &mut work.known, &mut waiter)
+    });
+    let (profile, mut files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
         let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
         let profile = work.name(traced.first);
@@ -225,6 +223,11 @@ fn conclude_as(
     } else {
         work.tree(traced, &mut waiter)
     };
+    let last_part = last_part.map(|part| {
+        let place = files.len();
+        files.extend(part.files);
+        (place, part.span)
+    });
     let naming_ended_by = work.known.ended_by();
     let names = work.known.take_names();
     let trace = destinations.trace.as_ref();

@@ -47,5 +47,6 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         session: new_session_id(),
         generation: options.occasions.generation,
         trace: None,
+        endings: None,
     })
 }

@@ -9,7 +9,7 @@ use super::service::Service;
 use super::slowdown::Slowdown;
 use crate::cli::ProfileOptions;
 use crate::progress::Progress;
-use crate::session::{self, Settings, Target, Traced};
+use crate::session::{self, Endings, Settings, Target, Traced};
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use crate::tracer::guardian::GuardianProcess;
 use anyhow::{Context, anyhow};
@@ -116,10 +116,13 @@ pub fn supervise(
             None
         }
     };
-    let series = wanted
-        .series
-        .map(|series| series.start(&control, &settings.requests, progress, passer.as_ref(), notes.as_ref()))
-        .transpose()?;
+    let mut series = None;
+    if let Some(wanted) = wanted.series {
+        let (endings, ended) = Endings::new();
+        settings.endings = Some(endings);
+        let (requests, passer, notes) = (&settings.requests, passer.as_ref(), notes.as_ref());
+        series = Some(wanted.start(&control, requests, progress, passer, notes, ended)?);
+    }
     let tracer = std::thread::Builder::new()
         .name("tracer".to_owned())
         .spawn({

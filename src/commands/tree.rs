@@ -48,11 +48,10 @@ impl Work<'_> {
 }
 
 fn seen(recording: &Recording) -> Seen {
-    let totals = recording.snapshot.totals;
     match recording.selected {
         false => Seen::Skipped,
         true if recording.detached_early => Seen::LetGo,
-        true if totals.allocations + totals.frees + totals.preexisting_frees + totals.failed == 0 => Seen::Silent,
+        true if recording.is_silent() => Seen::Silent,
         true => Seen::Recorded,
     }
 }

@@ -46,10 +46,6 @@ pub enum Scope {
     Process,
     /// Of several processes, the files of all together: names without.
     Tree,
-    /// Of a series of profiles, the files of one part: names with `%i`.
-    Part,
-    /// Of a series of profiles, the files of the whole time: names without.
-    Lifetime,
 }
 
 /// Why an output can't be written.
@@ -147,6 +143,12 @@ pub enum OutputError {
         path: PathBuf,
         /// The patterns that it has to have.
         needs: &'static str,
+    },
+    /// A name that would be the same for the parts of every process.
+    #[error("{}: each process gets parts of its own here: put %p in the name, too, as in 'heap.%p.%i.pb.gz'", path.display())]
+    SameForEachSeries {
+        /// The path as given.
+        path: PathBuf,
     },
     /// Two outputs are one file.
     #[error("{}: named twice as an output", path.display())]
@@ -296,9 +298,28 @@ impl Outputs {
         }
     }
 
+    /// Refuses names that are the same for different processes.
+    ///
+    /// # Errors
+    /// The first such output.
+    pub fn one_series_for_each_process(self) -> Result<Self, OutputError> {
+        match self.outputs.iter().find(|output| !output.file.name.has_pid()) {
+            Some(Output { file, .. }) => {
+                Err(OutputError::SameForEachSeries { path: file.shown.join(file.name.source()) })
+            }
+            None => Ok(self),
+        }
+    }
+
     /// Whether some name has a `%i`, that is, takes the parts of a series.
     pub fn takes_parts(&self) -> bool {
         self.outputs.iter().any(|output| output.file.name.has_number())
+    }
+
+    /// The outputs of the whole time, whose names have no `%i`, and those of the parts of a series.
+    pub fn split_parts(self) -> (Self, Self) {
+        let (parts, whole) = self.outputs.into_iter().partition(|output| output.file.name.has_number());
+        (Self { outputs: whole, owners: self.owners }, Self { outputs: parts, owners: self.owners })
     }
 
     /// Whether some name has a `%p`, that is, takes the single processes of several.
@@ -350,8 +371,6 @@ impl Outputs {
             Scope::All => true,
             Scope::Process => output.file.name.has_pid(),
             Scope::Tree => !output.file.name.has_pid(),
-            Scope::Part => output.file.name.has_number(),
-            Scope::Lifetime => !output.file.name.has_number(),
         });
         let mut order: Vec<(usize, &Output, PathBuf, PathBuf)> = selected
             .map(|(place, output)| {

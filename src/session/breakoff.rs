@@ -3,6 +3,7 @@
 
 use super::Session;
 use super::aftermath::{Aftermath, BreakOff};
+use super::endings::Ending;
 use super::error::SessionError;
 use super::process::Process;
 use super::settings::{Settings, Target};
@@ -112,7 +113,12 @@ impl Session {
         }
         left.sort_by_key(|recording| std::cmp::Reverse(recording.number));
         let first = left.pop_if(|last| others.iter().all(|other| last.number < other.rest().number));
-        others.extend(left.into_iter().map(|recording| archive.add(recording)));
+        for recording in left {
+            if let Some(endings) = &self.common.settings.endings {
+                endings.tell(Ending::Process(Box::new(recording.since(None))));
+            }
+            others.push(archive.add(recording));
+        }
         others.sort_by_key(|other| std::cmp::Reverse(other.rest().number));
         let first = first.or_else(|| others.pop().map(|first| archive.take(first)))?;
         others.reverse();

@@ -1,6 +1,7 @@
 //! New images: what becomes of a process, and of a child that shares its memory, when it executes a program.
 
 use super::common::Common;
+use super::endings::Ending;
 use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
@@ -114,6 +115,9 @@ impl Process {
             Err(why) => return Ok(self.detach_new_image(tid, &why)),
         };
         if !too_early {
+            if let Some(endings) = self.settings.endings.clone().filter(|_| self.observer.events() > 0) {
+                endings.tell(Ending::Image(Box::new(self.interim(false))));
+            }
             self.end_image();
         }
         if self.settings.leak_scan.is_some() {

@@ -17,6 +17,11 @@ pub struct Told {
 }
 
 impl Told {
+    /// Whether it is of the image that `recording` is of.
+    pub const fn is_of_image(&self, recording: &Recording) -> bool {
+        self.images == recording.images.len()
+    }
+
     /// When the last part ended, in nanoseconds since tracing began.
     pub const fn until_ns(&self) -> u64 {
         self.cost.wall_ns

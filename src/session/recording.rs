@@ -76,6 +76,26 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The id of this image of this process, for files: its figures are its own, and add up with those of others. The first image of the
+    /// first process has that of the session; the same recording always has the same one, also out of a trace.
+    pub fn image_session(&self) -> String {
+        if self.parent.is_none() && self.images.is_empty() {
+            return self.session.clone();
+        }
+        // Fowler, Noll and Vo's hash, 64 bits, FNV-1a.
+        let numbers = [self.number, self.images.len() as u64].map(u64::to_le_bytes);
+        let bytes = self.session.bytes().chain(numbers.into_iter().flatten());
+        let hash = bytes
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        format!("{hash:016x}")
+    }
+
+    /// Whether it has anything to tell of its own.
+    pub const fn is_silent(&self) -> bool {
+        let totals = &self.snapshot.totals;
+        totals.allocations + totals.frees + totals.preexisting_frees + totals.failed == 0
+    }
+
     /// The stacks that something refers to.
     pub fn stack_ids(&mut self) -> impl Iterator<Item = &mut StackId> {
         let Snapshot { sites, errors, .. } = &mut self.snapshot;

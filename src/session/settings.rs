@@ -1,5 +1,6 @@
 //! What a session is asked for.
 
+use super::endings::Endings;
 use super::requests::Requests;
 use crate::allocators::AllocatorTable;
 use crate::event::Generation;
@@ -68,6 +69,8 @@ pub struct Settings {
     pub generation: Generation,
     /// Where all events are written to, if they are.
     pub trace: Option<Recorder>,
+    /// Who is told what ends while the session goes on, if somebody is.
+    pub endings: Option<Endings>,
 }
 
 /// An id for a session that no other one has: 16 hex digits.

@@ -128,6 +128,23 @@ fn wait_for_a_process_that_starts_later() {
     assert_profiled(&service.report(pid, 1, &ended), pid);
 }
 
+/// With `--again` each process has a series of its own, numbered from 1 on.
+#[test]
+fn again_writes_a_series_for_each_process() {
+    let service = Service::new("parts");
+    let (first, first_pid) = service.start();
+    let (second, second_pid) = service.start();
+    let tracer = service.attach(&["--again", "--profile-every", "1h"]);
+    work_and_end(first, first_pid);
+    work_and_end(second, second_pid);
+    procfs::wait_until("two reports are written", || service.reports() == 2);
+    tracer.signal(Signal::SIGTERM);
+    let ended = tracer.wait().success();
+    for pid in [first_pid, second_pid] {
+        assert_profiled(&service.report(pid, 1, &ended), pid);
+    }
+}
+
 /// `--again` takes those that run already, oldest first, and each that comes; every one has its own file. SIGTERM ends it.
 #[test]
 fn again_profiles_each_process_of_a_service() {

@@ -157,6 +157,113 @@ fn a_killed_program_leaves_its_last_part() {
     }
 }
 
+/// All allocations and frees that files tell.
+fn counts(files: &[PathBuf]) -> [u64; 2] {
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    ["allocated_objects", "deallocated_objects"].map(|name| column(name, &files).values().sum())
+}
+
+/// Where children are followed each process has a series of its own, whose last part is there when it ends.
+#[test]
+fn each_process_has_a_series_of_its_own() {
+    let victim = Program::fixture("victim");
+    let script = format!("{{ sleep 1; }} | {0} 1 & {0} 1; wait", victim.exe().display());
+    let program = Program::new("/bin/sh").args(["-c", &script]);
+    let (name, whole) = (program.outside("part.%p.%i.pb.gz"), program.outside("whole.%p.pb.gz"));
+    let names = [name, whole.clone()].map(|path| path.display().to_string());
+    let options = ["-f", "--profile-every", "400ms", "-o", &names[0], "-o", &names[1]];
+    let mut running = program.start_traced(&options);
+    let is_last = |part: &PathBuf| comments(part).get("last").is_some_and(|last| last == "true");
+    let of_victims = |part: &&PathBuf| comments(part).get("program").is_some_and(|name| name == "victim");
+    // The first has ended while the second goes on: the last parts of both are not awaited together.
+    wait_for(1, || parts(&program).iter().filter(of_victims).filter(|part| is_last(part)).count());
+    wait_for(4, || parts(&program).iter().filter(of_victims).count());
+    running.feed(b"");
+    running.wait().success();
+    let mut by_process: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for part in parts(&program) {
+        let pid = part.file_name().unwrap().to_str().unwrap().split('.').nth(1).unwrap().to_owned();
+        by_process.entry(pid).or_default().push(part);
+    }
+    let (mut sessions, mut wholes) = (std::collections::BTreeSet::new(), Vec::new());
+    let mut longest = 0;
+    for (pid, parts) in &by_process {
+        let whole = PathBuf::from(names[1].replace("%p", pid));
+        let told: Vec<_> = parts.iter().map(|part| comments(part)).collect();
+        let newest = told.last().unwrap()["session"].clone();
+        let of_image: Vec<PathBuf> = parts
+            .iter()
+            .zip(&told)
+            .filter(|(_, told)| told["session"] == newest)
+            .map(|(part, _)| part.clone())
+            .collect();
+        assert_eq!(counts(&of_image), counts(std::slice::from_ref(&whole)), "{pid}");
+        assert_eq!(comments(&whole)["session"], newest);
+        assert!(
+            is_last(parts.last().unwrap())
+                && told.iter().filter(|told| told["session"] == newest && told["last"] == "true").count() == 1
+        );
+        assert!(sessions.insert(newest), "each has a session of its own");
+        longest = longest.max(of_image.len());
+        wholes.push(whole);
+    }
+    assert!(by_process.len() >= 3 && longest >= 3, "{by_process:?}");
+    // So they can be merged.
+    let merge = |name: &str, files: &[PathBuf]| {
+        let out = program.outside(name);
+        let words = ["merge", "-o"].map(PathBuf::from).into_iter().chain([out.clone()]).chain(files.iter().cloned());
+        Program::new("/bin/true").start_heaptrace(words).wait().success();
+        out
+    };
+    let sum = merge("sum.pb.gz", &wholes);
+    assert_eq!(counts(&[sum]), counts(&wholes));
+}
+
+/// An exec ends the series of a program, whose last part is written then, and begins another one.
+#[test]
+fn an_exec_begins_another_series() {
+    let peak = Program::fixture("peak");
+    let script = format!("for i in 1 2 3 4 5; do x=$x$i; sleep 0.2; done; exec {}", peak.exe().display());
+    let program = Program::new("/bin/sh").args(["-c", &script]).env("LEDGER", peak.outside("ledger"));
+    let name = part_name(&program);
+    let traced = program.collect(program.start_traced(&["--profile-every", "300ms", "-o", &name]).wait());
+    let all = parts(&program);
+    let told: Vec<_> = all.iter().map(|part| comments(part)).collect();
+    let split = told.iter().position(|told| told["program"] == "peak").expect("parts of the second image");
+    let (old, new) = (&all[..split], &all[split..]);
+    assert!(split >= 2, "{told:?}");
+    for told in [&told[..split], &told[split..]] {
+        let numbers: Vec<String> = told.iter().map(|told| told["part"].clone()).collect();
+        assert_eq!(numbers, (1..=told.len()).map(|part| part.to_string()).collect::<Vec<_>>());
+        assert!(told.iter().all(|one| one["session"] == told[0]["session"]));
+        assert_eq!(told.iter().map(|told| told["last"] == "true").position(|last| last), Some(told.len() - 1));
+    }
+    assert_ne!(told[0]["session"], told[split]["session"]);
+    assert_eq!(counts(old)[0], traced.report.number("/images/0/totals/allocations"));
+    assert_eq!(counts(new), counts(std::slice::from_ref(&traced.profile)));
+    let text = pprof(&["-comments"], &[&all[split - 1]]);
+    assert!(text.contains("an exec ended it: what was live then is gone with it"), "{text}");
+}
+
+/// A check writes parts meanwhile, and judges the whole.
+#[test]
+fn a_check_writes_parts_and_judges_the_whole() {
+    let program = Program::fixture("victim").args(["2"]);
+    let name = part_name(&program);
+    let mut running = program.start_checked(&["--profile-every", "300ms", "--max-allocations", "10", "-o", &name]);
+    running.value("ready");
+    wait_for(3, || parts(&program).len());
+    running.feed(b"");
+    let ended = running.wait();
+    assert_eq!(ended.code(), 23, "{}", ended.stderr);
+    assert!(ended.stderr.contains("max-allocations"), "{}", ended.stderr);
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(program.report_path()).unwrap()).unwrap();
+    let all = parts(&program);
+    assert_eq!(counts(&all)[0], report["totals"]["allocations"].as_u64().unwrap());
+    assert_eq!(report["verdict"]["result"], "over_budget");
+    assert_eq!(comments(all.last().unwrap())["last"], "true");
+}
+
 /// Old parts go, the last one stays; each was passed on with its time.
 #[test]
 fn only_the_newest_parts_are_kept() {
@@ -192,9 +299,15 @@ fn refusals_name_the_way_out() {
     for (options, expected) in [
         (&["run", "--profile-every", "1s", "-o", "a.pb.gz", "--", "/bin/true"][..], "put %i in it"),
         (&["run", "--min-interval", "3s", "--", "/bin/true"], "--profile-every TIME"),
-        (&["run", "-f", "--profile-every", "1s", "--", "/bin/true"], "cannot be used with"),
-        (&["attach", "--by-name", "x", "--again", "--profile-every", "1s"], "can't be used with --again"),
-        (&["check", "--profile-every", "1s", "--", "/bin/true"], "is for `run` and `attach`"),
+        (
+            &["run", "-f", "--profile-every", "1s", "-o", "a.%i.pb.gz", "--", "/bin/true"],
+            "a.%i.pb.gz: each process gets parts of its own here: put %p in the name, too",
+        ),
+        (
+            &["attach", "--by-name", "x", "--again", "--profile-every", "1s", "-o", "a.%i.pb.gz"],
+            "a.%i.pb.gz: each process gets parts of its own here: put %p in the name, too",
+        ),
+        (&["check", "--profile-every", "1s", "--", "/bin/true"], "put %i in it"),
     ] {
         let ended = program.start_heaptrace(options).wait();
         assert_eq!(ended.code(), 125, "{options:?}");
