@@ -62,6 +62,7 @@ mod suite {
     mod hostile;
     mod hostile_profiles;
     mod injection;
+    mod kept_profiles;
     mod kept_traces;
     mod launch;
     mod leaks;

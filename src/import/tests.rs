@@ -150,8 +150,8 @@ fn similar_asserts(a: &str, b: &str) {
 #[test]
 fn reports_of_earlier_versions_are_read() {
     for (bytes, resident) in [
-        (&include_bytes!("../check/baseline/version1.json")[..], None),
-        (&include_bytes!("../check/baseline/version2.json")[..], Some(2_000_000)),
+        (&include_bytes!("../../tests/kept/profiles/made-up/report-1.json")[..], None),
+        (&include_bytes!("../../tests/kept/profiles/made-up/report-2.json")[..], Some(2_000_000)),
     ] {
         let profile = read_back(bytes);
         assert_eq!(profile.totals.peak_bytes, 1_060_000);
@@ -169,7 +169,7 @@ fn reports_of_earlier_versions_are_read() {
 /// A file that the release of this name wrote; such stay as they are. A new one is made by running the test with
 /// HEAPTRACE_KEEP_FILES=1.
 fn kept(name: &str, format: Format) -> Vec<u8> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/import/kept").join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kept/profiles/made-up").join(name);
     if std::env::var_os("HEAPTRACE_KEEP_FILES").is_some() && !path.exists() {
         std::fs::write(&path, written(&check_profile(), format, PprofColumns::All)).expect("written");
     }
@@ -178,7 +178,7 @@ fn kept(name: &str, format: Format) -> Vec<u8> {
 
 #[test]
 fn files_of_each_version_are_read() {
-    for (name, format) in [("pprof-0.1.pb.gz", Format::PprofGz), ("report-3.json.gz", Format::JsonGz)] {
+    for (name, format) in [("pprof-0.1.0.pb.gz", Format::PprofGz), ("report-3.json.gz", Format::JsonGz)] {
         let profile = read_back(&kept(name, format));
         let expected = check_profile();
         assert_eq!(profile.totals, expected.totals, "{name}");

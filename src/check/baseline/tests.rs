@@ -106,7 +106,9 @@ fn a_new_error_fails() {
 /// A file that heaptrace has written before stacks were indices into a table.
 #[test]
 fn reports_of_version_1_are_read() {
-    let baseline = Baseline::from_report(include_bytes!("version1.json"), "old.json").expect("a baseline");
+    let baseline =
+        Baseline::from_report(include_bytes!("../../../tests/kept/profiles/made-up/report-1.json"), "old.json")
+            .expect("a baseline");
     let mut known: Vec<_> = baseline.known.into_iter().map(|(id, amount)| (id, amount.objects, amount.bytes)).collect();
     known.sort_unstable();
     let expected = [
@@ -124,7 +126,8 @@ fn reports_of_version_1_are_read() {
 /// A file that heaptrace has written when abandoned calls were called dropped frames.
 #[test]
 fn reports_of_version_2_are_read() {
-    let old = Baseline::from_report(include_bytes!("version2.json"), "old.json").expect("a baseline");
+    let old = Baseline::from_report(include_bytes!("../../../tests/kept/profiles/made-up/report-2.json"), "old.json")
+        .expect("a baseline");
     let new = Baseline::from_report(&report(&check_profile()), "new.json").expect("a baseline");
     assert!(!old.known.is_empty());
     assert_eq!(old.known, new.known);

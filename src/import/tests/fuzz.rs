@@ -12,7 +12,7 @@ fn seeds() -> Vec<Vec<u8>> {
     [Format::Pprof, Format::PprofGz, Format::Json, Format::JsonGz]
         .map(|format| written(&profile, format, PprofColumns::All))
         .into_iter()
-        .chain([include_bytes!("../../check/baseline/version1.json").to_vec()])
+        .chain([include_bytes!("../../../tests/kept/profiles/made-up/report-1.json").to_vec()])
         .collect()
 }
 
