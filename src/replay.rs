@@ -252,7 +252,7 @@ impl Replay {
         let Some(session) = self.session else { return Err(ReplayError::Nothing(nothing)) };
         let first = self.archive.take(first);
         let others = std::mem::take(&mut self.ended).into_values().collect();
-        let mut traced = Traced { first, others, archive: self.archive, unsaved: false };
+        let mut traced = Traced { first, is_renumbered: false, others, archive: self.archive, unsaved: false };
         let idle = match &self.wanted.thread {
             Some(thread) => self.threads.check(thread)?,
             None => None,

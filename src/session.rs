@@ -363,7 +363,7 @@ impl Session {
             process.end();
             let recording = process.finish(None);
             if let Some(endings) = &self.common.settings.endings {
-                endings.tell(Ending::Process(Box::new(recording.since(None))));
+                endings.tell(Ending::Process(Box::new(recording.since(None))), &self.common.settings.requests);
             }
             self.finished.push(self.archive.add(recording));
         }

@@ -73,7 +73,7 @@ fn trace(
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(shows_progress);
     let tick = || line.tick(progress.read());
-    let wanted = Wanted { profile, series: destinations.series() };
+    let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
     let target = Target::Attach { pid };
     let traced = supervise(target, settings, Schedule::of(profile), Signals::ForUs, &wanted, &progress, tick);
     drop(line);

@@ -46,7 +46,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     Arc::make_mut(&mut settings.table).watch_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
     destinations.begin_trace(&mut settings, false)?;
-    let Some(mut traced) = run::trace(&options.run, settings, options.timeout, destinations.series())? else {
+    let Some(mut traced) = run::trace(&options.run, settings, options.timeout, &destinations)? else {
         return Ok(EXIT_OWN_FAILURE);
     };
     let (pid, lives_on) = (traced.first.process.pid, traced.first.detached && traced.first.process.exit.is_none());

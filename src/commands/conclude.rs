@@ -3,7 +3,7 @@
 use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
-use super::hook::{self, HookError, Span};
+use super::hook::{self, HookError, Passers, Span};
 use super::series::Series;
 use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
@@ -57,6 +57,7 @@ pub struct Destinations {
     binaries: Option<BinaryStore>,
     trace: Option<TraceFile>,
     series: Option<Arc<Series>>,
+    passers: Passers,
 }
 
 impl Destinations {
@@ -77,6 +78,7 @@ impl Destinations {
             series,
             servers: servers.map(|servers| Arc::new(servers) as Arc<dyn DebugServers>),
             binaries,
+            passers: Passers::default(),
         })
     }
 
@@ -91,6 +93,11 @@ impl Destinations {
     /// The series of profiles that is wanted, if one is.
     pub fn series(&self) -> Option<&Arc<Series>> {
         self.series.as_ref()
+    }
+
+    /// Who runs `--on-profile` for what was written meanwhile.
+    pub const fn passers(&self) -> &Passers {
+        &self.passers
     }
 
     /// Whether there is an output for each of several processes.
@@ -290,6 +297,8 @@ fn conclude_as(
     let (place, span) = last_part.unwrap_or((files.len(), Span::of(&profile)));
     let (of_all, of_part) = files.split_at_checked(place).unwrap_or((&files, &[]));
     let quiet = options.verbosity == Verbosity::Quiet;
+    // Only now: a command that hangs must not hold up what is written at the end.
+    let parts_passed_on = destinations.passers.finish();
     let mut not_passed_on = Vec::new();
     if let Some(command) = &options.on_profile {
         hook::run(command, of_all, Span::of(&profile), quiet, &mut not_passed_on);
@@ -303,7 +312,9 @@ fn conclude_as(
         files,
         unsaved: saved.failures,
         not_passed_on,
-        parts_failed: unsaved || destinations.series.as_ref().is_some_and(|series| series.has_failed()),
+        parts_failed: unsaved
+            || !parts_passed_on
+            || destinations.series.as_ref().is_some_and(|series| series.has_failed()),
         unknown_functions,
         missing_mark: missing_mark.is_some(),
         trace_failed: trace.as_ref().is_some_and(|trace| trace.has_failed),

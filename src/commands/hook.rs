@@ -14,7 +14,8 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -119,6 +120,30 @@ pub struct Passer {
     orders: Mutex<Option<SyncSender<Order>>>,
     over: Arc<Mutex<Option<Instant>>>,
     thread: Mutex<Option<JoinHandle<bool>>>,
+    /// Whether there was no room for a file.
+    refused: AtomicBool,
+}
+
+/// Those whose files' turn has not come, though nobody is traced any more.
+#[derive(Debug, Default)]
+pub struct Passers(Mutex<Vec<Arc<Passer>>>);
+
+impl Passers {
+    /// Tells the passer that nobody is traced any more, and keeps it.
+    pub fn close(&self, passer: Arc<Passer>) {
+        passer.close();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(passer);
+    }
+
+    /// Waits for them all, for a limited time. Whether the command did its work for all files; if not, the user was told so.
+    pub fn finish(&self) -> bool {
+        let passers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut well = true;
+        for passer in passers {
+            well &= passer.finish();
+        }
+        well
+    }
 }
 
 #[derive(Debug)]
@@ -138,27 +163,40 @@ impl Passer {
         let over = Arc::new(Mutex::new(None));
         let work = Work { command, over: Arc::clone(&over), quiet: options.verbosity == Verbosity::Quiet };
         let thread = std::thread::Builder::new().name("on-profile".to_owned()).spawn(move || work.all(&to_do))?;
-        Ok(Some(Self { orders: Mutex::new(Some(orders)), over, thread: Mutex::new(Some(thread)) }))
+        let (orders, thread, refused) = (Mutex::new(Some(orders)), Mutex::new(Some(thread)), AtomicBool::new(false));
+        Ok(Some(Self { orders, over, thread, refused }))
     }
 
     /// Lets the command be run once for each regular file that was written, when it has been run for those before. Nobody waits.
     pub fn pass_on(&self, files: &[Outcome], span: Span) {
         let files: Vec<PathBuf> = regular(files).map(Path::to_owned).collect();
-        let shown = files.first().map(|file| file.display().to_string());
-        let Some(shown) = shown else { return };
+        if files.is_empty() {
+            return;
+        }
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        if orders.as_ref().is_none_or(|orders| orders.try_send(Order { files, span }).is_err()) {
-            tell(&format!("--on-profile is not run for {shown}: it still runs for earlier files, and too many wait"));
+        let order = Order { files, span };
+        let refused = match orders.as_ref().map(|orders| orders.try_send(order)) {
+            Some(Err(TrySendError::Full(order) | TrySendError::Disconnected(order))) => order.files,
+            _ => return,
+        };
+        self.refused.store(true, Ordering::Relaxed);
+        for file in refused {
+            let file = file.display();
+            tell(&format!("--on-profile is not run for {file}: it still runs for earlier files, and too many wait"));
         }
     }
 
-    /// Tells that nobody is traced any more, and waits for the command, for a limited time. Whether it did its work for all files;
-    /// if not, the user was told so.
-    pub fn finish(&self) -> bool {
+    /// Nobody is traced any more: no file comes, and the time of the command is limited.
+    fn close(&self) {
         *self.over.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         drop(self.orders.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Waits for the command. Whether it did its work for all files.
+    fn finish(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        thread.is_none_or(|thread| thread.join().unwrap_or(false))
+        let well = thread.is_none_or(|thread| thread.join().unwrap_or(false));
+        well && !self.refused.load(Ordering::Relaxed)
     }
 }
 
@@ -180,6 +218,7 @@ impl Work {
                 }
                 if !file.is_file() {
                     tell(&format!("--on-profile was not run for {}: it was deleted or moved before", file.display()));
+                    well = false;
                     continue;
                 }
                 let since = || *self.over.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,18 +2,21 @@
 
 use crate::addr::StackId;
 use crate::cli::ProfileOptions;
+use crate::event::Generation;
 use crate::export::Format;
 use crate::profile::course::{Course, HeapAt};
 use crate::progress::Progress;
 use crate::sampling::weight;
-use crate::session::Recording;
+use crate::session::{Recording, Traced};
 use crate::tracer::pressure;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// See the module's head. It is of the process that tracing began with.
 #[derive(Debug, Default)]
 pub struct Notes {
     course: Mutex<Course<StackId>>,
+    /// The process.
+    first: OnceLock<i32>,
 }
 
 impl Notes {
@@ -38,13 +41,22 @@ impl Notes {
 
     /// Notes the resident memory of the process.
     pub fn resident(&self, progress: &Progress) {
-        let Some(bytes) = progress.processes().first().copied().and_then(pressure::resident) else { return };
+        let living = progress.processes();
+        let Some(first) = living.first().map(|first| *self.first.get_or_init(|| *first)) else { return };
+        let Some(bytes) = living.contains(&first).then(|| pressure::resident(first)).flatten() else { return };
         let t_ns = u64::try_from(progress.read().elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.course.lock().unwrap_or_else(PoisonError::into_inner).add_resident(t_ns, bytes);
     }
 
-    /// What was noted.
-    pub fn take(&self) -> Course<StackId> {
-        std::mem::take(&mut *self.course.lock().unwrap_or_else(PoisonError::into_inner))
+    /// What was noted, as the file of the end can show it: heaps of whole processes say nothing beside blocks between two marks, nor do
+    /// ids of stacks that have changed.
+    pub fn take(&self, traced: &Traced, options: &ProfileOptions) -> Course<StackId> {
+        let mut course = std::mem::take(&mut *self.course.lock().unwrap_or_else(PoisonError::into_inner));
+        if traced.is_renumbered || options.occasions.generation != Generation::default() {
+            course.heaps.clear();
+        }
+        // Two threads note heaps, each at its leisure.
+        course.heaps.sort_by_key(|heap| heap.t_ns);
+        course
     }
 }

@@ -2,7 +2,6 @@
 
 use super::conclude::{Destinations, conclude};
 use super::progress::{self, Notice, ProgressLine, Sharing};
-use super::series::Series;
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
@@ -30,7 +29,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
     destinations.begin_trace(&mut settings, false)?;
-    let Some(traced) = trace(options, settings, None, destinations.series())? else { return Ok(EXIT_OWN_FAILURE) };
+    let Some(traced) = trace(options, settings, None, &destinations)? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
     let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);
     // What came while the program was traced is its own, and must not end the writing.
@@ -53,7 +52,7 @@ pub(super) fn trace(
     options: &RunOptions,
     settings: Settings,
     timeout: Option<Duration>,
-    series: Option<&Arc<Series>>,
+    destinations: &Destinations,
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
@@ -68,8 +67,8 @@ pub(super) fn trace(
         notice.tick(progress.read());
     };
     let schedule = Schedule::of(profile).with_timeout(timeout);
-    let traced =
-        supervise(target, settings, schedule, Signals::ForTheProgram, &Wanted { profile, series }, &progress, tick);
+    let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
+    let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &wanted, &progress, tick);
     drop(line);
     let mut traced = match traced {
         Ok(traced) => traced,

@@ -190,7 +190,10 @@ impl Series {
         let parts = state.processes.entry(key(recording)).or_default();
         // A shell that waits for others, or a copy of one that became another program.
         let is_silent = recording.is_silent() && parts.parts == 0 && (self.profile.follow || cause == Cause::Ended);
-        if parts.over || is_silent || !recording.selected {
+        // A view from before an exec, whose last part is there.
+        let told = parts.told.as_ref();
+        let is_late = cause == Cause::Due && told.is_some_and(|told| told.until_ns() >= recording.cost.wall_ns);
+        if parts.over || is_silent || is_late || !recording.selected {
             return None;
         }
         if parts.told.as_ref().is_some_and(|told| !told.is_of_image(recording)) {

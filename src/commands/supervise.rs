@@ -1,7 +1,7 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
-use super::hook::Passer;
+use super::hook::{Passer, Passers};
 use super::notes::Notes;
 use super::occasions::{self, Watcher};
 use super::series::Series;
@@ -71,6 +71,8 @@ pub struct Wanted<'a> {
     pub profile: &'a ProfileOptions,
     /// The series of profiles, if one is written.
     pub series: Option<&'a Arc<Series>>,
+    /// Who waits for `--on-profile` when the files of the end are written.
+    pub passers: &'a Passers,
 }
 
 /// Makes heaptrace take its own signals from now on, the user's among them. Returns the mask from before.
@@ -253,12 +255,14 @@ pub fn supervise(
         series.end();
     }
     let problems = watcher.finish();
-    let passed_on = passer.is_none_or(|passer| passer.finish());
+    if let Some(passer) = passer {
+        wanted.passers.close(passer);
+    }
     let mut traced = traced??;
     if let Some(notes) = notes {
-        traced.first.course = notes.take();
+        traced.first.course = notes.take(&traced, wanted.profile);
     }
-    traced.unsaved |= !passed_on || problems.missing;
+    traced.unsaved |= problems.missing;
     traced.first.warnings.extend(problems.told);
     slowdown.conclude(&mut traced);
     traced.first.interrupted = interrupts > 0;

@@ -115,14 +115,15 @@ impl Session {
         let first = left.pop_if(|last| others.iter().all(|other| last.number < other.rest().number));
         for recording in left {
             if let Some(endings) = &self.common.settings.endings {
-                endings.tell(Ending::Process(Box::new(recording.since(None))));
+                endings.tell_at_once(Ending::Process(Box::new(recording.since(None))));
             }
             others.push(archive.add(recording));
         }
         others.sort_by_key(|other| std::cmp::Reverse(other.rest().number));
+        let is_renumbered = first.is_none();
         let first = first.or_else(|| others.pop().map(|first| archive.take(first)))?;
         others.reverse();
-        Some(Traced { first, others, archive, unsaved: false })
+        Some(Traced { first, is_renumbered, others, archive, unsaved: false })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::interim::Interim;
 use super::recording::Recording;
+use super::requests::Requests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// So many may wait to be written before the tracer thread waits, and the program with it.
 const MOST: usize = 16;
 
-/// How often it looks again, and how many times at most: who writes may himself wait for the tracer thread.
+/// How often it looks again, and how many times at most.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOKS: u32 = 200;
 
@@ -61,13 +62,19 @@ impl Endings {
         (Self { sender, waiting: Arc::clone(&waiting) }, Ended { receiver, waiting })
     }
 
-    pub(super) fn tell(&self, ending: Ending) {
+    /// Waits until there is room for it, but not while somebody waits for the tracer thread: it may be who writes.
+    pub(super) fn tell(&self, ending: Ending, requests: &Requests) {
         for _ in 0..LOOKS {
-            if self.waiting.load(Ordering::Relaxed) < MOST {
+            if self.waiting.load(Ordering::Relaxed) < MOST || requests.is_waiting() {
                 break;
             }
             std::thread::sleep(LOOK);
         }
+        self.tell_at_once(ending);
+    }
+
+    /// The same without waiting.
+    pub(super) fn tell_at_once(&self, ending: Ending) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Nobody may be left who writes.
         let _ = self.sender.send(ending);

@@ -116,7 +116,7 @@ impl Process {
         };
         if !too_early {
             if let Some(endings) = self.settings.endings.clone().filter(|_| self.observer.events() > 0) {
-                endings.tell(Ending::Image(Box::new(self.interim(false))));
+                endings.tell(Ending::Image(Box::new(self.interim(false))), &common.settings.requests);
             }
             self.end_image();
         }

@@ -8,6 +8,8 @@ use super::recording::Recording;
 pub struct Traced {
     /// The one that tracing began with.
     pub first: Recording,
+    /// Whether that one has ended before others: its stacks have other ids than they had while it was traced.
+    pub is_renumbered: bool,
     /// Those that were followed, in the order in which they came to be.
     pub others: Vec<ArchivedRecording>,
     /// Where those lie.

@@ -87,6 +87,8 @@ pub struct TraceWriter {
     is_ending: bool,
     /// How many events there were at the latest look.
     events_at_look: u64,
+    /// How many bytes had been handed over when the output was told to keep none back.
+    flushed: u64,
 }
 
 /// An event that is being put together.
@@ -120,6 +122,7 @@ impl TraceWriter {
             handed_over_ns: 0,
             is_ending: false,
             events_at_look: 0,
+            flushed: 0,
         };
         writer.begin_segment();
         writer
@@ -156,9 +159,11 @@ impl TraceWriter {
     /// program that sleeps would let it wait for ever.
     pub fn hand_over_if_quiet(&mut self) {
         let is_quiet = std::mem::replace(&mut self.events_at_look, self.written.events) == self.written.events;
-        if is_quiet && !self.buffer.is_empty() && self.output.is_idle() {
+        let is_out = self.buffer.is_empty() && self.flushed == self.written.bytes;
+        if is_quiet && !is_out && self.output.is_idle() {
             self.hand_over();
             self.output.flush();
+            self.flushed = self.written.bytes;
         }
     }
 

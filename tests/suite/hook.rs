@@ -109,13 +109,17 @@ fn a_command_that_hangs_holds_neither_the_parts_nor_the_end_up() {
         format!("tail -f /dev/null & echo $! >> {0}; echo $$ >> {0}; trap '' TERM; tail -f /dev/null", pids.display());
     let part = program.outside("part.%i.json");
     let tracer = Program::new("/bin/true");
-    let options = ["--profile-every", "100ms", "-o", part.to_str().unwrap(), "--on-profile", &command];
+    let whole = program.outside("whole.json");
+    let outputs = ["-o", part.to_str().unwrap(), "-o", whole.to_str().unwrap()];
+    let options = [&["--profile-every", "100ms", "--on-profile", &command][..], &outputs].concat();
     let attached = tracer.start_attached(&options, pid);
     let is_there = |number: u32| program.outside(&format!("part.{number:06}.json")).exists();
     procfs::wait_until("parts are written beside the command", || is_there(4));
     assert_eq!(lines(&pids).len(), 2, "one command at a time");
     attached.signal(Signal::SIGINT);
     let over = std::time::Instant::now();
+    procfs::wait_until("the profile of the end is there", || whole.exists());
+    assert!(over.elapsed().as_secs() < 20, "it has waited for the command: {:?}", over.elapsed());
     let ended = attached.wait();
     assert!((29..90).contains(&over.elapsed().as_secs()), "{:?}", over.elapsed());
     assert_eq!(ended.code(), 125, "{}", ended.stderr);
