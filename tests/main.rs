@@ -55,6 +55,7 @@ mod suite {
     mod follow;
     mod formats;
     mod fuzz;
+    mod fuzz_profiles;
     mod fuzz_traces;
     mod guardian;
     mod harness;
