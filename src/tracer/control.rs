@@ -313,11 +313,22 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
     }
 }
 
-/// Makes a write beyond the file size limit (ulimit -f) an error instead of the end of heaptrace. The launched program
-/// gets the default action back.
+/// The action for SIGXFSZ that heaptrace was started with.
+static INHERITED_FILE_SIZE_ACTION: OnceLock<libc::sighandler_t> = OnceLock::new();
+
+/// Makes a write beyond the file size limit (ulimit -f) an error instead of the end of heaptrace. What heaptrace starts gets back
+/// what was inherited, by [`restore_file_size_signal`].
 pub fn ignore_file_size_signal() {
     // SAFETY: changes a disposition of our own process; SIG_IGN is valid for this signal.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    INHERITED_FILE_SIZE_ACTION.get_or_init(|| before);
+}
+
+/// Between fork and exec. Async-signal-safe.
+pub(super) fn restore_file_size_signal() {
+    let inherited = INHERITED_FILE_SIZE_ACTION.get().copied().unwrap_or(libc::SIG_DFL);
+    // SAFETY: what was inherited over an exec is the default or to ignore, which are valid for this signal.
+    unsafe { libc::signal(libc::SIGXFSZ, inherited) };
 }
 
 /// The mask that heaptrace was started with.
@@ -372,11 +383,9 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
     let reset = move || {
         super::limits::restore();
         super::faults::restore_inherited();
-        // SAFETY: the mask is valid, nothing is returned; the default is valid for this signal.
-        let result = unsafe {
-            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut())
-        };
+        restore_file_size_signal();
+        // SAFETY: the mask is valid, nothing is returned.
+        let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
         match result {
             0 => Ok(()),
             error => Err(std::io::Error::from_raw_os_error(error)),

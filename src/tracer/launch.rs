@@ -254,7 +254,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = INHERITED_SIGPIPE.load(Ordering::Relaxed);
             libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
-            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            super::control::restore_file_size_signal();
             super::limits::restore();
             super::faults::restore_inherited();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());

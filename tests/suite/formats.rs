@@ -307,7 +307,7 @@ fn all_formats_come_from_run_attach_snapshot_and_convert() {
         let pid: i32 = running.value("ready").parse().unwrap();
         let attached = attach.then(|| {
             let attached = traces.start_attached(&options, pid);
-            procfs::wait_until_probed(pid);
+            procfs::wait_until_answered(pid);
             attached
         });
         running.send("take 7");

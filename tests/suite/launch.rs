@@ -4,6 +4,7 @@ use crate::support::checks::shell_status;
 use crate::support::counter::assert_same_behaviour;
 use crate::support::program::Program;
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 /// T01: arguments, environment, descriptors, signal mask and dispositions, limits, folder, input, both outputs and exit
 /// status are those of a plain run.
@@ -33,6 +34,25 @@ fn t01_surroundings_are_those_of_a_plain_run() {
 fn t01_sigpipe_is_the_default() {
     let ended = Program::fixture("surroundings").traced().ended;
     assert!(ended.text().contains("signal 13 blocked 0 default"), "{}", ended.text());
+}
+
+/// T01: what heaptrace's parent ignores its program ignores, too, as after nohup or in the background of a script.
+#[test]
+fn t01_ignored_signals_stay_ignored() {
+    let program = Program::fixture("surroundings");
+    let out = program.outside("heap.json");
+    let (exe, out) = (program.exe().to_str().unwrap(), out.to_str().unwrap());
+    let ignored = |words: &[&str]| {
+        let script = "trap '' HUP INT QUIT PIPE BUS USR1 XFSZ; exec \"$@\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]).args(words).stdin(Stdio::null());
+        let text = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+        let signals = text.lines().filter(|line| line.starts_with("signal ") && line.ends_with("ignored"));
+        signals.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let plain = ignored(&[exe]);
+    assert_eq!(plain.len(), 7, "{plain:?}");
+    assert_eq!(ignored(&[env!("CARGO_BIN_EXE_heaptrace"), "run", "-q", "-o", out, "--", exe]), plain);
 }
 
 /// A program that somebody has open for writing (a linker, a copy) can't be started; its loader has no part in that.

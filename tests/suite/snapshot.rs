@@ -269,7 +269,7 @@ fn a_child_is_asked_for_alone_and_an_attached_process_as_such() {
     let pid: i32 = victim.value("ready").parse().unwrap();
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], pid);
-    procfs::wait_until_probed(pid);
+    procfs::wait_until_answered(pid);
     step(&mut victim, "take 3");
     let report = snapshot(&program, pid, &[]);
     assert_eq!(report.site_sum(&["take"], "/live/objects"), 3);
@@ -406,7 +406,7 @@ fn the_profile_at_the_end_is_of_the_blocks_between_two_marks() {
             let pid: i32 = victim.value("ready").parse().unwrap();
             let attached = attach.then(|| {
                 let attached = tracer.start_attached(options, pid);
-                procfs::wait_until_probed(pid);
+                procfs::wait_until_answered(pid);
                 attached
             });
             step(&mut victim, "take 10");
