@@ -338,6 +338,11 @@ impl HeapModel {
         Anomalies { lost: self.anomalies.lost + self.unseen_frees, ..self.anomalies }
     }
 
+    /// For how long the stream has lasted at this time of the session, in nanoseconds.
+    pub const fn age_ns(&self, session_ns: u64) -> u64 {
+        session_ns.saturating_sub(self.began_ns)
+    }
+
     /// The bytes that are live. Cheap.
     pub fn live_bytes(&self) -> u64 {
         self.totals.live_bytes

@@ -9,9 +9,10 @@ use std::time::Duration;
 const STOPS_PER_LOOK: u64 = 1024;
 
 impl Process {
-    /// For how long it was traced, ns: what the times of its events and of its end are told in.
+    /// For how long it was traced, ns: what the times of its events and of its end are told in. By the clock of the events, so that none
+    /// of them comes after the end.
     pub(super) fn lived_ns(&self) -> u64 {
-        u64::try_from(self.identity.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.observer.age_ns()
     }
 
     /// A stop was answered, which took `time`.

@@ -438,6 +438,11 @@ impl Observer {
         &self.stream.model
     }
 
+    /// For how long the stream has lasted, in nanoseconds.
+    pub(super) fn age_ns(&self) -> u64 {
+        self.model().age_ns(self.now_ns())
+    }
+
     /// How many calls were recorded.
     pub(super) const fn events(&self) -> u64 {
         self.events
