@@ -23,6 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("allocators", &["addr"]),
     ("patches", &["addr", "arch"]),
     ("breakpoints", &["addr", "arch"]),
+    ("jump", &["addr", "arch", "memory"]),
     ("unwinder", &["addr", "arch", "chunk", "memory"]),
     ("event", &["addr", "allocators", "unwinder"]),
     ("calls", &["addr", "allocators", "event"]),
@@ -35,7 +36,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("symbols", &["addr", "elf", "mapped", "paths", "profile"]),
     ("export", &["addr", "check", "profile", "sampling", "unwinder"]),
     ("import", &["addr", "profile", "unwinder"]),
-    ("tracer", &["addr", "arch", "elf", "mapped", "maps", "memory", "patches", "paths"]),
+    ("tracer", &["addr", "arch", "elf", "jump", "mapped", "maps", "memory", "patches", "paths"]),
     (
         "session",
         &[
@@ -48,6 +49,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "elf",
             "glob",
             "heapmodel",
+            "jump",
             "leaks",
             "maps",
             "memory",

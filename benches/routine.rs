@@ -1,0 +1,3 @@
+//! What the jump engine's routine costs a call.
+
+fn main() {}

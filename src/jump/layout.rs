@@ -1,0 +1,309 @@
+//! What lies where in the memory that the jump engine adds to a process. The routine (`tracer/jump/routine.s`) is assembled with
+//! these numbers.
+//!
+//! Two mappings. The *code region*: [`CODE_SIZE`] bytes of routine and stubs (R-X, private), and behind it the *state page* (RW, private,
+//! wiped in forked children). The *shared region*: [`SHARED_SIZE`] bytes of a memfd that the tracer maps, too; not inherited by children.
+//! All offsets and sizes are in bytes; all words are little-endian.
+
+/// The first word of the code region and of the shared region: `heapjump`.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
+/// The version of this layout, the word behind [`MAGIC`].
+pub const VERSION: u64 = 1;
+
+/// Bytes of the code region that hold code.
+pub const CODE_SIZE: u64 = 0x4000;
+/// Where the state page begins in the code region.
+pub const STATE: u64 = CODE_SIZE;
+/// Bytes of the state page.
+pub const STATE_SIZE: u64 = 0x1000;
+/// Bytes of the code region with its state page.
+pub const REGION_SIZE: u64 = CODE_SIZE + STATE_SIZE;
+
+/// In the state page: a u32, one of [`Active`].
+pub const STATE_ACTIVE: u64 = STATE;
+/// In the state page: the process address of the shared region.
+pub const STATE_SHARED: u64 = STATE + 8;
+
+/// What the stubs of a process do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Active {
+    /// Pass calls through and touch nothing else. What a forked child finds, as its state page is wiped.
+    Off = 0,
+    /// Record.
+    Record = 1,
+    /// Hand each call to the tracer.
+    Ask = 2,
+}
+
+/// Bytes of the shared region.
+pub const SHARED_SIZE: u64 = 0x400_0000;
+
+// ---- control page, at 0: MAGIC, VERSION, then
+
+/// A u64 in a cache line of its own: the counter that orders records, see [`Record`].
+pub const SEQ: u64 = 0x40;
+/// A u32: 0 if frees are to be recorded with their caller's node only.
+pub const FREE_STACKS: u64 = 0x80;
+/// A u64: where the trie's index begins in the shared region (low 32 bits), and its number of slots less one (high 32 bits). Published
+/// in one word.
+pub const INDEX_WORD: u64 = 0x88;
+/// A u64 in a cache line of its own: which copy slots are taken, one bit each.
+pub const COPY_BITS: u64 = 0xc0;
+
+// ---- which cell a thread has
+
+/// [`CELL_KEYS`] entries of 16 bytes: the thread's fs base (0: the entry is free, and ends a search), then the cell's number (u32).
+/// A search begins at [`cell_slot`] and goes on to the next entry, round the end; fs base [`CELL_GONE`] is passed over.
+pub const CELL_INDEX: u64 = 0x1000;
+/// Entries of the cell index: a power of two, at least twice [`CELLS`].
+pub const CELL_KEYS: u64 = 1024;
+/// An entry whose thread has gone.
+pub const CELL_GONE: u64 = 1;
+/// The multiplier of [`cell_slot`]: 2^64 divided by the golden ratio.
+pub const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Where the search for the cell of the thread with this fs base begins: an entry of the cell index.
+pub const fn cell_slot(fs_base: u64) -> u64 {
+    fs_base.wrapping_mul(HASH) >> (64 - CELL_KEYS.trailing_zeros())
+}
+
+// ---- what a call within a call is
+
+/// [`NESTED_KEYS`] entries of 16 bytes: the return address of the inner call (0: free, ends a search), then the outer function (u16), the
+/// inner function (u16) and one of [`Nested`] (u32). A search begins at [`nested_slot`] and goes on to the next entry, round the end.
+pub const NESTED: u64 = 0x5000;
+/// Entries of the table of nested calls: a power of two. The tracer fills at most half of it.
+pub const NESTED_KEYS: u64 = 1024;
+
+/// Where the search for a nested call begins.
+pub const fn nested_slot(return_addr: u64) -> u64 {
+    return_addr.wrapping_mul(HASH) >> (64 - NESTED_KEYS.trailing_zeros())
+}
+
+/// What a call is that a function makes while another call of its thread is in progress. Without an entry: ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Nested {
+    /// Part of the outer call: not recorded.
+    Part = 1,
+    /// A call of its own: recorded.
+    Own = 2,
+}
+
+// ---- cells
+
+/// [`CELLS`] cells of [`CELL_SIZE`] bytes.
+pub const CELL_AREA: u64 = 0x1_0000;
+/// How many threads can have a cell and a ring at a time. Those without one ask at each call.
+pub const CELLS: u64 = 96;
+/// Bytes of a cell.
+pub const CELL_SIZE: u64 = 1024;
+/// In a cell: a u32, one of [`Mode`].
+pub const CELL_MODE: u64 = 0;
+/// In a cell: a u32, the number of frames in use: those with smaller numbers.
+pub const CELL_DEPTH: u64 = 4;
+/// In a cell: a u64, the position up to which the ring has room, as the routine read it last (tail + [`RING_RECORDS`]).
+pub const CELL_LIMIT: u64 = 8;
+/// In a cell: u64s, for the thread alone: how often it asked, copied, waited for room in its ring; dead frames that were dropped.
+pub const CELL_ASKS: u64 = 16;
+/// See [`CELL_ASKS`].
+pub const CELL_COPIES: u64 = 24;
+/// See [`CELL_ASKS`].
+pub const CELL_WAITS: u64 = 32;
+/// See [`CELL_ASKS`].
+pub const CELL_DROPPED: u64 = 40;
+/// In a cell: u64s, for the truth about the own cost: the sum of timestamp counter differences of the calls that were timed, and their number
+/// (one call in 1,024).
+pub const CELL_TSC: u64 = 48;
+/// See [`CELL_TSC`].
+pub const CELL_TIMED: u64 = 56;
+/// In a cell, in a line of its own: a u64, how many records were published in all. Written by the thread only.
+pub const CELL_HEAD: u64 = 64;
+/// In a cell, in a line of its own: a u64, how many records the tracer has taken. Written by the tracer only.
+pub const CELL_TAIL: u64 = 128;
+/// In a cell: [`FRAMES`] frames of [`FRAME_SIZE`] bytes.
+pub const CELL_FRAMES: u64 = 256;
+/// Frames of a cell: calls of one thread in progress at a time. A thread with more asks.
+pub const FRAMES: u64 = 8;
+/// Bytes of a frame.
+pub const FRAME_SIZE: u64 = 64;
+/// In a frame: where the return address of the call lay on the stack (u64; 0: free).
+pub const FRAME_SLOT: u64 = 0;
+/// In a frame: the return address of the call (u64), which the routine writes back when the call is over.
+pub const FRAME_CALLER: u64 = 8;
+/// In a frame: the function's first three arguments (u64 each).
+pub const FRAME_ARGS: u64 = 16;
+/// In a frame: as the second word of a record ([`RECORD_WHAT`]) for the end of the call.
+pub const FRAME_WHAT: u64 = 40;
+
+/// What is done with the calls of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// They are recorded.
+    Record = 0,
+    /// They are handed to the tracer, each.
+    Ask = 1,
+}
+
+/// Where a cell begins in the shared region.
+pub const fn cell_at(cell: u64) -> u64 {
+    CELL_AREA + cell * CELL_SIZE
+}
+
+// ---- copies of stacks
+
+/// [`COPIES`] slots of [`COPY_SIZE`] bytes.
+pub const COPY_AREA: u64 = 0x4_0000;
+/// Slots for copies of stacks.
+pub const COPIES: u64 = 64;
+/// Bytes of a slot: 16 general registers as at the function's entry, in the order of their numbers in instructions (rax, rcx, rdx, rbx,
+/// rsp, rbp, rsi, rdi, r8 to r15), the number of bytes of stack (u64), then the stack from rsp on.
+pub const COPY_SIZE: u64 = 0x1_0000;
+/// In a slot: the number of bytes of stack.
+pub const COPY_LEN: u64 = 128;
+/// In a slot: the stack.
+pub const COPY_STACK: u64 = 136;
+/// In a cell: a u64, where the stack of the thread ends (process address, exclusive), as far as the tracer knows; 0: not known, so that
+/// nothing is copied. It holds for stack pointers from [`CELL_STACK_BEGIN`] on.
+pub const CELL_STACK_END: u64 = 192;
+/// In a cell: a u64, where the mapping of the thread's stack begins at the latest: below it, nothing is known.
+pub const CELL_STACK_BEGIN: u64 = 200;
+
+// ---- rings of records
+
+/// One ring of [`RING_SIZE`] bytes for each cell.
+pub const RING_AREA: u64 = 0x44_0000;
+/// Records of a ring: a power of two.
+pub const RING_RECORDS: u64 = 4096;
+/// Bytes of a record.
+pub const RECORD_SIZE: u64 = 64;
+/// Bytes of a ring.
+pub const RING_SIZE: u64 = RING_RECORDS * RECORD_SIZE;
+
+/// Where the ring of a cell begins in the shared region.
+pub const fn ring_at(cell: u64) -> u64 {
+    RING_AREA + cell * RING_SIZE
+}
+
+/// In a record: the key that orders it among all of the process (u64). A call that gives something back ([`Kind::Freed`], [`Kind::Began`])
+/// takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a call loads g = [`SEQ`] after the function has run: 2g.
+pub const RECORD_KEY: u64 = 0;
+/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 55), flags (bits 56 to 63).
+///
+/// The stack is a stack's id, or with [`FLAG_COPY`] the number of a copy slot, or with [`FLAG_CALLER`] the id of the stack that has the
+/// caller only.
+pub const RECORD_WHAT: u64 = 8;
+/// In a record: what the function has returned in rax (u64); of an end only.
+pub const RECORD_RESULT: u64 = 16;
+/// In a record: the function's first three arguments as at its entry (u64 each).
+pub const RECORD_ARGS: u64 = 24;
+/// In a record: of an end of a function of [`Way::AllocOut`] that has returned 0, the word that its first argument points to.
+pub const RECORD_OUT: u64 = 48;
+/// In a record: the return address of the call.
+pub const RECORD_CALLER: u64 = 56;
+
+/// Flag of a record: the stack is the number of a copy slot.
+pub const FLAG_COPY: u64 = 1 << 56;
+/// Flag of a record: the stack is that of the caller only, as frees are not walked.
+pub const FLAG_CALLER: u64 = 1 << 57;
+
+/// What a record tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A function of [`Way::Free`] is about to run. It has no end.
+    Freed = 1,
+    /// A function of [`Way::Realloc`] is about to run.
+    Began = 2,
+    /// A function of any other way has run.
+    Ended = 3,
+}
+
+/// How the routine goes about a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Way {
+    /// One record, when it has returned.
+    Alloc = 0,
+    /// One record, when it has returned; the block is where the first argument points to.
+    AllocOut = 1,
+    /// Two records: before it runs, and when it has returned. With a null first argument only the latter.
+    Realloc = 2,
+    /// One record, before it runs; none if the first argument is null.
+    Free = 3,
+}
+
+// ---- the trie of stacks
+
+/// The trie's index. A table of n slots (u32: a node's number, 0: free, ends a search) begins at this plus 4 n, so that tables of all
+/// sizes have places of their own; n is a power of two, from [`INDEX_LEAST`] to [`INDEX_MOST`]. A search begins at [`index_slot`] and goes on to
+/// the next slot, round the end.
+pub const INDEX_AREA: u64 = 0x1c4_0000;
+/// Slots of the smallest index.
+pub const INDEX_LEAST: u64 = 1 << 12;
+/// Slots of the largest index.
+pub const INDEX_MOST: u64 = 1 << 20;
+
+/// Where the search for the node of the caller at `ra` of the stack `parent` begins, in an index of `mask` + 1 slots.
+pub const fn index_slot(parent: u32, ra: u64, mask: u64) -> u64 {
+    ((ra ^ (parent as u64) << 40).wrapping_mul(HASH) >> 32) & mask
+}
+
+/// Nodes of [`NODE_SIZE`] bytes, each at its number: that of the stack in the tracer's table. Node 0 is the empty stack.
+pub const NODE_AREA: u64 = 0x244_0000;
+/// Bytes of a node.
+pub const NODE_SIZE: u64 = 32;
+/// How many nodes there are at most. Stacks beyond that stay unknown to the routine.
+pub const NODES: u64 = 786_432;
+
+/// In a node: the address of the frame (u64; a return address). 0: the node matches nothing. Written last, and never changed but to 0.
+pub const NODE_RA: u64 = 0;
+/// In a node: the stack without this frame (u32).
+pub const NODE_PARENT: u64 = 8;
+/// In a node: a node to try first for the caller (u32; 0: none). May be any node: the routine compares its parent.
+pub const NODE_HINT: u64 = 12;
+/// In a node: of [`Form::End`]: the stack's id (u32).
+pub const NODE_STACK: u64 = 16;
+/// In a node: one of [`Form`] (u8).
+pub const NODE_FORM: u64 = 20;
+/// In a node: where the caller's rbp is saved, in words from the CFA ([`Form::LoadRbp`]: from rbp) on (i16); [`RBP_SAME`]: rbp is the
+/// caller's.
+pub const NODE_RBP: u64 = 22;
+/// In a node: the offset of the form (i32, bytes).
+pub const NODE_OFFSET: u64 = 24;
+
+/// See [`NODE_RBP`].
+pub const RBP_SAME: i16 = i16::MIN;
+
+/// How the caller of a frame is found: the three forms of `Rule::Compact`. The return address is in the word below the CFA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Form {
+    /// Not by the routine: it makes a copy.
+    Unknown = 0,
+    /// The CFA is rsp + offset.
+    Rsp = 1,
+    /// The CFA is rbp + offset.
+    Rbp = 2,
+    /// The CFA is in the word at rbp + offset.
+    LoadRbp = 3,
+    /// The walk ends here, with the id in [`NODE_STACK`].
+    End = 4,
+}
+
+/// The CFA of a caller is above that of the frame it called, by so many bytes at most. Else the walk is lost, and a copy is made.
+pub const LARGEST_FRAME: u64 = 16 << 20;
+
+const _: () = {
+    assert!(CELL_INDEX + CELL_KEYS * 16 <= NESTED);
+    assert!(NESTED + NESTED_KEYS * 16 <= CELL_AREA);
+    assert!(CELL_AREA + CELLS * CELL_SIZE <= COPY_AREA);
+    assert!(CELL_FRAMES + FRAMES * FRAME_SIZE <= CELL_SIZE);
+    assert!(COPY_AREA + COPIES * COPY_SIZE <= RING_AREA);
+    assert!(RING_AREA + CELLS * RING_SIZE <= INDEX_AREA);
+    assert!(INDEX_AREA + 4 * (2 * INDEX_MOST) <= NODE_AREA);
+    assert!(NODE_AREA + NODES * NODE_SIZE <= SHARED_SIZE);
+    assert!(CELL_KEYS >= 2 * CELLS);
+};
