@@ -4,5 +4,9 @@
 //! The routine repeats what the tracer has established, and hands what it does not know to the tracer. Everything in the shared region
 //! can be written by the program: what is read from there is input of a stranger.
 
-#[allow(dead_code, reason = "the session comes with the next commits")]
+#![allow(dead_code, reason = "the session comes with the next commits")]
+
 pub mod layout;
+pub mod merge;
+pub mod nodes;
+pub mod shared;

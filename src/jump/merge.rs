@@ -1,0 +1,227 @@
+//! The rings of all threads, merged into one order by the records' keys.
+//!
+//! A call that gives something back has an odd key, 2s + 1 with a number s of its own, taken before it begins; the end of a call
+//! an even one, 2g, where g is how many numbers had been taken by then. Numbers have no holes, but a thread that has taken one may not have
+//! published its record yet. So:
+//!
+//! * all rings' heads are read twice: a record with an odd key is taken if it lies below the first reading, one with an even key below the second. Before
+//!   a free's key was taken, the allocation of its block was published: it is below the second reading;
+//! * the record with the number s is taken when all with smaller numbers were; an even key 2g when all numbers below g were.
+//!
+//! A number that does not come belongs to a thread in its commit window, or to one that is gone. Who must have all that is there ([`Merge::skip`])
+//! passes over it.
+
+use super::layout::{
+    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, Kind, RECORD_ARGS, RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT,
+    RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
+};
+use super::shared::Shared;
+
+/// A record, as a thread has written it; nothing of it is checked but its kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// What orders it.
+    pub key: u64,
+    /// What it tells.
+    pub kind: Kind,
+    /// The function.
+    pub function: u16,
+    /// What its stack is.
+    pub stack: RecordedStack,
+    /// What the function returned.
+    pub result: u64,
+    /// Its first three arguments.
+    pub args: [u64; 3],
+    /// The block's address, where it was written to memory.
+    pub out: u64,
+    /// The return address of the call.
+    pub caller: u64,
+}
+
+/// What a record says of its stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordedStack {
+    /// It is the one with this id.
+    Known(u32),
+    /// It was not walked: the id of the stack that has the caller only.
+    Caller(u32),
+    /// It lies in this copy slot.
+    Copied(u32),
+}
+
+impl RecordedStack {
+    /// As the second word of a record, or of a frame, has it.
+    pub const fn of(what: u64) -> Self {
+        let number = what as u32;
+        if what & FLAG_COPY != 0 {
+            Self::Copied(number)
+        } else if what & FLAG_CALLER != 0 {
+            Self::Caller(number)
+        } else {
+            Self::Known(number)
+        }
+    }
+}
+
+/// The function that the second word of a record, or of a frame, names.
+pub const fn function_of(what: u64) -> u16 {
+    (what >> 32) as u16
+}
+
+impl Record {
+    /// From its bytes. None if it is of no known kind.
+    pub fn of(words: &[u64; (RECORD_SIZE / 8) as usize]) -> Option<Self> {
+        let at = |offset: u64| words.get((offset / 8) as usize).copied().unwrap_or(0);
+        let what = at(RECORD_WHAT);
+        let kind = match (what >> 48) as u8 {
+            1 => Kind::Freed,
+            2 => Kind::Began,
+            3 => Kind::Ended,
+            _ => return None,
+        };
+        Some(Self {
+            key: at(RECORD_KEY),
+            kind,
+            function: function_of(what),
+            stack: RecordedStack::of(what),
+            result: at(RECORD_RESULT),
+            args: [at(RECORD_ARGS), at(RECORD_ARGS + 8), at(RECORD_ARGS + 16)],
+            out: at(RECORD_OUT),
+            caller: at(RECORD_CALLER),
+        })
+    }
+}
+
+/// What a look at the rings has given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// The next record, of this cell.
+    Record(u16, Record),
+    /// Nothing that was there at the last [`Merge::look`].
+    Empty,
+    /// A record waits for one with a smaller number, which is not there yet.
+    Waits,
+    /// A cell's ring is not as a thread leaves it: it is closed, and what it holds is lost.
+    Damaged(u16),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    cell: u16,
+    /// Records taken so far, which is what the tail says.
+    taken: u64,
+    /// The heads at the two readings.
+    first: u64,
+    second: u64,
+    /// The next record's key; None if there is none below the second reading.
+    key: Option<u64>,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Merge {
+    rings: Vec<Ring>,
+    /// All smaller numbers were taken, or passed over.
+    next: u64,
+    /// Cells whose heads can't be true, and that nobody was told of yet.
+    damaged: Vec<u16>,
+}
+
+impl Merge {
+    /// Takes up a cell whose ring is empty: its head and tail are at `position`.
+    pub fn open(&mut self, cell: u16, position: u64) {
+        self.close(cell);
+        self.rings.push(Ring { cell, taken: position, first: position, second: position, key: None });
+    }
+
+    /// Forgets a cell.
+    pub fn close(&mut self, cell: u16) {
+        self.rings.retain(|ring| ring.cell != cell);
+    }
+
+    /// Reads how far the rings are filled.
+    pub fn look(&mut self, shared: &dyn Shared) {
+        for ring in &mut self.rings {
+            ring.first = shared.word(cell_at(ring.cell.into()) + CELL_HEAD);
+        }
+        for ring in &mut self.rings {
+            ring.second = shared.word(cell_at(ring.cell.into()) + CELL_HEAD);
+            ring.key = ring.peek(shared);
+        }
+        self.damaged.extend(self.rings.iter().filter(|ring| ring.is_damaged()).map(|ring| ring.cell));
+    }
+
+    /// Takes the next record of those that were there at the last [`Self::look`].
+    pub fn next(&mut self, shared: &dyn Shared) -> Next {
+        if let Some(cell) = self.damaged.pop() {
+            self.close(cell);
+            return Next::Damaged(cell);
+        }
+        let Some(ring) = self.rings.iter_mut().filter(|ring| ring.key.is_some()).min_by_key(|ring| ring.key) else {
+            return Next::Empty;
+        };
+        let Some(key) = ring.key else { return Next::Empty };
+        let number = key / 2;
+        if key % 2 == 1 && ring.taken >= ring.first {
+            return Next::Empty;
+        }
+        if number > self.next {
+            return Next::Waits;
+        }
+        let cell = ring.cell;
+        let Some(record) = ring.take(shared) else {
+            self.close(cell);
+            return Next::Damaged(cell);
+        };
+        if key % 2 == 1 {
+            self.next = self.next.max(number + 1);
+        }
+        Next::Record(cell, record)
+    }
+
+    /// Passes over numbers that have not come, up to the first record that waits.
+    pub fn skip(&mut self) {
+        if let Some(key) = self.rings.iter().filter_map(|ring| ring.key).min() {
+            self.next = self.next.max(key / 2);
+        }
+    }
+
+}
+
+impl Ring {
+    /// Whether its head can't be true.
+    const fn is_damaged(&self) -> bool {
+        let filled = self.second.wrapping_sub(self.taken);
+        filled > RING_RECORDS || self.first.wrapping_sub(self.taken) > filled
+    }
+
+    fn at(&self) -> u64 {
+        ring_at(self.cell.into()) + self.taken % RING_RECORDS * RECORD_SIZE
+    }
+
+    fn peek(&self, shared: &dyn Shared) -> Option<u64> {
+        (self.taken != self.second).then(|| shared.word(self.at() + RECORD_KEY))
+    }
+
+    /// Reads the next record and gives its place back. None if it is none.
+    fn take(&mut self, shared: &dyn Shared) -> Option<Record> {
+        let mut bytes = [0; RECORD_SIZE as usize];
+        if !shared.copy_out(self.at(), &mut bytes) {
+            return None;
+        }
+        let mut words = [0; (RECORD_SIZE / 8) as usize];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        let record = Record::of(&words);
+        self.taken = self.taken.wrapping_add(1);
+        shared.set_word(cell_at(self.cell.into()) + CELL_TAIL, self.taken);
+        self.key = self.peek(shared);
+        record
+    }
+}
+
+const _: () = assert!(CELLS <= u16::MAX as u64);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The trie of stacks as the routine walks it: which of the tracer's stacks are published in the shared region, and how.
+//!
+//! A node has the number of its stack in the tracer's table. Only the tracer writes nodes, while threads walk them: `ra` last, and a table
+//! of the index that grows is whole before it is told of.
+
+use super::layout::{
+    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, NODE_AREA, NODE_FORM, NODE_HINT, NODE_OFFSET, NODE_PARENT, NODE_RA,
+    NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
+};
+use super::shared::Shared;
+
+/// How the routine goes on from a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Onward {
+    /// It does not know: it makes a copy.
+    Unknown,
+    /// To the caller, by one of the first three forms.
+    Caller {
+        /// Which.
+        form: Form,
+        /// Bytes from the form's base.
+        offset: i32,
+        /// Where the caller's rbp is saved, in words; [`RBP_SAME`]: nowhere.
+        rbp: i16,
+    },
+    /// Nowhere: the walk ends, and the stack is this one.
+    End(u32),
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Nodes {
+    /// The nodes that are published, by number.
+    published: Vec<Published>,
+    count: u64,
+    slots: u64,
+    /// Stacks that found no room.
+    refused: u64,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Published {
+    parent: u32,
+    ra: u64,
+}
+
+impl Nodes {
+    /// None but the empty stack, in a region that holds zeros.
+    pub fn new(shared: &dyn Shared) -> Self {
+        let nodes = Self { published: Vec::new(), count: 0, slots: INDEX_LEAST, refused: 0 };
+        nodes.tell_index(shared);
+        nodes
+    }
+
+    /// How many stacks found no room.
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Whether the stack `id` is known to the routine.
+    pub fn is_published(&self, id: u32) -> bool {
+        id == 0 || self.published.get(id as usize).is_some_and(|node| node.ra != 0)
+    }
+
+    /// The numbers of all published nodes.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.published.iter().enumerate().filter(|(_, node)| node.ra != 0).map(|(id, _)| id as u32)
+    }
+
+    /// Publishes the stack `id`: `parent` with a frame at `ra`. The parent must be published. False if there is no room, or it was.
+    pub fn publish(&mut self, shared: &dyn Shared, id: u32, parent: u32, ra: u64, onward: Onward) -> bool {
+        if u64::from(id) >= NODES {
+            self.refused += 1;
+            return false;
+        }
+        if ra == 0 || self.is_published(id) || !self.is_published(parent) {
+            return false;
+        }
+        if 2 * (self.count + 1) > self.slots && !self.grow(shared) {
+            self.refused += 1;
+            return false;
+        }
+        let index = id as usize;
+        if self.published.len() <= index {
+            self.published.resize(index + 1, Published::default());
+        }
+        if let Some(node) = self.published.get_mut(index) {
+            *node = Published { parent, ra };
+        }
+        let at = node_at(id);
+        shared.set_half(at + NODE_PARENT, parent);
+        shared.set_half(at + NODE_HINT, 0);
+        write_onward(shared, at, onward);
+        shared.set_word(at + NODE_RA, ra);
+        self.enter(shared, id, parent, ra);
+        self.count += 1;
+        let hint = node_at(parent) + NODE_HINT;
+        if shared.half(hint) == 0 {
+            shared.set_half(hint, id);
+        }
+        true
+    }
+
+    /// The walk that comes to the published node `id` ends there, with the stack `stack`.
+    pub fn end_at(&self, shared: &dyn Shared, id: u32, stack: u32) {
+        if id != 0 && self.is_published(id) {
+            write_onward(shared, node_at(id), Onward::End(stack));
+        }
+    }
+
+    /// The node matches nothing any more: what was at its address is gone. Its number is not used again.
+    pub fn forget(&mut self, shared: &dyn Shared, id: u32) {
+        if let Some(node) = self.published.get_mut(id as usize) {
+            node.ra = 0;
+            shared.set_word(node_at(id) + NODE_RA, 0);
+        }
+    }
+
+    /// Enters a node into the table of the index that is in use.
+    fn enter(&self, shared: &dyn Shared, id: u32, parent: u32, ra: u64) {
+        let mask = self.slots - 1;
+        let first = index_slot(parent, ra, mask);
+        // half the slots are free, unless the program writes there
+        for step in 0..self.slots {
+            let slot = INDEX_AREA + 4 * (self.slots + ((first + step) & mask));
+            if shared.half(slot) == 0 {
+                shared.set_half(slot, id);
+                return;
+            }
+        }
+    }
+
+    /// Makes a table of twice the slots and tells of it. False if it is the largest, and three quarters full.
+    fn grow(&mut self, shared: &dyn Shared) -> bool {
+        if self.slots >= INDEX_MOST {
+            return 4 * (self.count + 1) <= 3 * self.slots;
+        }
+        self.slots *= 2;
+        for (id, node) in self.published.iter().enumerate().filter(|(_, node)| node.ra != 0) {
+            self.enter(shared, id as u32, node.parent, node.ra);
+        }
+        self.tell_index(shared);
+        true
+    }
+
+    fn tell_index(&self, shared: &dyn Shared) {
+        shared.set_word(INDEX_WORD, (self.slots - 1) << 32 | (INDEX_AREA + 4 * self.slots));
+    }
+}
+
+/// Where a node begins in the shared region.
+const fn node_at(id: u32) -> u64 {
+    NODE_AREA + id as u64 * NODE_SIZE
+}
+
+fn write_onward(shared: &dyn Shared, at: u64, onward: Onward) {
+    let (form, rbp) = match onward {
+        Onward::Unknown => (Form::Unknown, RBP_SAME),
+        Onward::Caller { form, offset, rbp } => {
+            shared.set_half(at + NODE_OFFSET, offset.cast_unsigned());
+            (form, rbp)
+        }
+        Onward::End(stack) => {
+            shared.set_half(at + NODE_STACK, stack);
+            (Form::End, RBP_SAME)
+        }
+    };
+    // form in the low byte, rbp in the upper half
+    shared.set_half(at + NODE_FORM, form as u32 | u32::from(rbp.cast_unsigned()) << 16);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shared::testing::Made;
+    use super::*;
+    use std::collections::HashMap;
+
+    /// A look-up as the routine does it, from the region alone.
+    fn find(shared: &Made, parent: u32, ra: u64) -> Option<u32> {
+        let hint = shared.half(node_at(parent) + NODE_HINT);
+        let matches = |id: u32| shared.word(node_at(id)) == ra && shared.half(node_at(id) + NODE_PARENT) == parent;
+        if hint != 0 && matches(hint) {
+            return Some(hint);
+        }
+        let word = shared.word(INDEX_WORD);
+        let (base, mask) = (word & 0xffff_ffff, word >> 32);
+        let mut slot = index_slot(parent, ra, mask);
+        loop {
+            match shared.half(base + 4 * slot) {
+                0 => return None,
+                id if matches(id) => return Some(id),
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+    }
+
+    #[test]
+    fn each_node_is_found_while_the_index_grows() {
+        let shared = Made::default();
+        let mut nodes = Nodes::new(&shared);
+        let mut known: HashMap<(u32, u64), u32> = HashMap::new();
+        for id in 1..20_000u32 {
+            let (parent, ra) = (id / 3, 0x40_0000 + u64::from(id % 7) * 16 + u64::from(id) * 4096);
+            assert!(nodes.publish(&shared, id, parent, ra, Onward::Unknown));
+            assert!(!nodes.publish(&shared, id, parent, ra, Onward::Unknown), "twice");
+            known.insert((parent, ra), id);
+        }
+        for (&(parent, ra), &id) in &known {
+            assert_eq!(find(&shared, parent, ra), Some(id));
+            assert_eq!(find(&shared, parent, ra + 1), None);
+        }
+        nodes.forget(&shared, 77);
+        let (&(parent, ra), _) = known.iter().find(|(_, id)| **id == 77).unwrap();
+        assert_eq!(find(&shared, parent, ra), None);
+        assert!(!nodes.is_published(77) && nodes.iter().count() == 19_998);
+    }
+
+    #[test]
+    fn what_has_no_parent_or_no_room_stays_unknown() {
+        let shared = Made::default();
+        let mut nodes = Nodes::new(&shared);
+        assert!(!nodes.publish(&shared, 5, 4, 0x1000, Onward::Unknown), "the parent is not there");
+        assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, Onward::Unknown));
+        assert!(nodes.publish(&shared, NODES as u32 - 1, 0, 0x1000, Onward::Unknown));
+        assert_eq!(nodes.refused(), 1);
+    }
+
+    #[test]
+    fn a_node_says_how_to_go_on() {
+        let shared = Made::default();
+        let mut nodes = Nodes::new(&shared);
+        let onward = Onward::Caller { form: Form::LoadRbp, offset: -8, rbp: -2 };
+        assert!(nodes.publish(&shared, 1, 0, 0x1000, onward));
+        let at = node_at(1);
+        let mut bytes = [0; NODE_SIZE as usize];
+        assert!(shared.copy_out(at, &mut bytes));
+        assert_eq!(bytes[..8], 0x1000u64.to_le_bytes());
+        assert_eq!(bytes[NODE_FORM as usize], 3);
+        assert_eq!(bytes[super::super::layout::NODE_RBP as usize..][..2], (-2i16).to_le_bytes());
+        assert_eq!(bytes[NODE_OFFSET as usize..][..4], (-8i32).to_le_bytes());
+        nodes.end_at(&shared, 1, 9);
+        assert!(shared.copy_out(at, &mut bytes));
+        assert_eq!((bytes[NODE_FORM as usize], bytes[NODE_STACK as usize]), (4, 9));
+    }
+}
