@@ -17,6 +17,8 @@ use std::ops::Range;
 pub enum Engine {
     /// By an int3 at its entry, and one at each address that it returns to.
     Trap,
+    /// By a jump at its entry to code of ours, which records the call, or asks: then it is seen as by the trap engine.
+    Jump,
 }
 
 /// A function whose calls are seen. Its engine is its own: its neighbours may have another one.

@@ -193,10 +193,14 @@ impl Calls {
         let delete_arguments = frames.delete_arguments.take();
         let new_arguments = frames.new_arguments.filter(|asked| asked.is_passed_on(entry));
         let operation = Operation::of(function.kind, &entry.args).as_asked(new_arguments);
+        let by_itself = align_as_told(operation, function, &entry.args, entry.family, table);
         let align = match (operation, function.align) {
-            (_, Some(align)) => Some(align.of(&entry.args)),
-            (Operation::Free { block }, None) => align_of_free(entry, function, table, block, delete_arguments),
-            _ => new_arguments.map(|asked| asked.align).or(entry.family.is_some_and(Family::is_operator).then_some(0)),
+            (_, Some(_)) => by_itself,
+            (Operation::Free { block }, None) => match delete_arguments.filter(|_| is_operator(entry.family)) {
+                Some(given) => given.is_passed_on(entry, block).then_some(given.align),
+                None => by_itself,
+            },
+            _ => new_arguments.map(|asked| asked.align).or(by_itself),
         };
         let by = Call { function: entry.function, task: entry.task, stack, family: entry.family, align };
         match operation {
@@ -317,6 +321,18 @@ impl Calls {
         self.tasks.values().any(|frames| frames.return_to(site))
     }
 
+    /// Whether something is known of the thread that concerns its next call: it is in a call, or an operator has told what it was asked for.
+    pub fn concerns_next(&self, task: TaskId) -> bool {
+        self.tasks.get(&task.serial).is_some_and(|frames| !frames.is_empty() || frames.was_told())
+    }
+
+    /// What an operator has told is forgotten: its call has been made.
+    pub fn forget_told(&mut self, task: TaskId) {
+        if let Some(frames) = self.tasks.get_mut(&task.serial) {
+            frames.forget_told();
+        }
+    }
+
     /// Whether any thread is in a call whose return is awaited.
     pub fn any_pending(&self) -> bool {
         self.tasks.values().any(|frames| !frames.is_empty())
@@ -345,22 +361,27 @@ impl Dropping<'_, '_> {
     }
 }
 
-/// The alignment that operator delete was told: 0 for one without, None if another function was called, or nobody saw which.
-fn align_of_free(
-    entry: &Entry,
+/// The alignment that an operator was asked for, or told, as far as the call itself says it: 0 for one without, None if another function was
+/// called, or nobody saw which.
+pub fn align_as_told(
+    operation: Operation,
     function: &Function,
+    args: &[u64; 6],
+    family: Option<Family>,
     table: &AllocatorTable,
-    block: Addr,
-    given: Option<DeleteArguments>,
 ) -> Option<u64> {
-    if !entry.family.is_some_and(Family::is_operator) {
-        return None;
-    }
-    match given {
-        Some(given) => given.is_passed_on(entry, block).then_some(given.align),
+    match (operation, function.align) {
+        (_, Some(align)) => Some(align.of(args)),
         // The operator itself has a probe, or would have told if it was told an alignment.
-        None => (function.family.is_operator() || table.watches_deletes()).then_some(0),
+        (Operation::Free { .. }, None) => {
+            (is_operator(family) && (function.family.is_operator() || table.watches_deletes())).then_some(0)
+        }
+        _ => is_operator(family).then_some(0),
     }
+}
+
+fn is_operator(family: Option<Family>) -> bool {
+    family.is_some_and(Family::is_operator)
 }
 
 #[cfg(test)]

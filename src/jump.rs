@@ -6,7 +6,10 @@
 
 #![allow(dead_code, reason = "the session comes with the next commits")]
 
+pub mod frames;
 pub mod layout;
 pub mod merge;
 pub mod nodes;
 pub mod shared;
+pub mod stub;
+pub mod undo;

@@ -65,6 +65,19 @@ impl Patch {
         self.new.get(..self.len()).unwrap_or_default()
     }
 
+    /// One byte of ours that code of ours looks at: no instruction. It is undone before all others.
+    pub const fn switch(off: u8, on: u8) -> Self {
+        let (mut before, mut new) = ([0; LONGEST], [0; LONGEST]);
+        before[0] = off;
+        new[0] = on;
+        Self { original: before, new, len: 1 }
+    }
+
+    /// Whether it is one of [`Self::switch`].
+    pub const fn is_switch(&self) -> bool {
+        self.len == 1 && self.new[0] != INT3
+    }
+
     /// Whether `found`, read from `offset` bytes into the patch on, can be what the program had there, or what we have written,
     /// wholly or in part. (A patch of several bytes begins with an int3 while the others are exchanged.) If not, the program
     /// has written there since.
@@ -98,6 +111,9 @@ pub enum PcLocation {
     /// In a pad, where one of its instructions begins: this is how the thread goes on in the original code. If that is at the
     /// breakpoint itself, the instruction was not executed yet.
     Pad(Resume),
+    /// In the pad of an entry of which several instructions were moved, where one of those begins that is not the first: this is where it stood.
+    /// The program's code can't be entered there while the patch stands.
+    Moved(Addr),
     /// In the code of a remote call: a thread that runs gets from there to where it belongs by itself.
     RemoteCall,
     /// Elsewhere in code of ours. A thread that runs leaves it by itself.

@@ -42,6 +42,7 @@ mod heapcapture;
 mod hit;
 mod identity;
 mod interim;
+mod jump;
 mod leakrecord;
 mod leakscan;
 mod modulerecord;
@@ -63,6 +64,7 @@ mod stopcost;
 mod stops;
 mod tasks;
 mod teardown;
+mod ticker;
 mod traced;
 mod tracerecord;
 mod trap;
@@ -100,6 +102,7 @@ use std::time::Instant;
 use stop::{Action, Serving, Stop};
 use stops::{Next, Stops};
 use tasks::Role;
+use ticker::Ticker;
 
 /// A session in progress; see the module's head.
 #[derive(Debug)]
@@ -117,6 +120,8 @@ pub struct Session {
     archive: Archive,
     /// How many processes are being detached from, while others are traced on.
     detaching: usize,
+    /// Drives the draining of what the jump engine records.
+    ticker: Ticker,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
@@ -135,6 +140,7 @@ impl Session {
                 return Err(SessionError::OutOfMemory);
             }
             self.obey()?;
+            self.tick();
             if !self.serve_next()? {
                 break;
             }
@@ -186,7 +192,7 @@ impl Session {
                 self.stops.be_fair()?;
             }
             Next::End(tid, status) => self.note_end(tid, status),
-            Next::Nothing => {}
+            Next::Nothing => self.ticker.wake(),
             Next::NoTasks => return Ok(false),
         }
         Ok(true)
@@ -196,6 +202,9 @@ impl Session {
     fn add_task(&mut self, slot: Slot, tid: i32, role: Role) {
         if let Some(process) = self.processes.get_mut(slot) {
             process.tasks.add(tid, role);
+            if role == Role::VmSharer {
+                process.note_modes();
+            }
             self.stops.assign(tid, slot);
         }
     }

@@ -5,7 +5,7 @@
 //! checks the calling thread, not the process.
 
 pub mod affinity;
-mod alarm;
+pub mod alarm;
 pub mod code;
 pub mod control;
 pub mod cputime;
@@ -13,6 +13,7 @@ pub mod execevents;
 pub mod faults;
 pub mod files;
 pub mod guardian;
+pub mod jump;
 mod injection;
 pub mod launch;
 pub mod libunwind;

@@ -344,6 +344,11 @@ impl Unwinder {
         outer
     }
 
+    /// The rule that a walk has found for the frame at `addr`, and that holds there whatever the stack; None if none is known.
+    pub fn known_rule(&self, addr: FrameAddr) -> Option<Rule> {
+        self.rules.get(&addr.lookup()).map(|(rule, _)| *rule)
+    }
+
     /// Interns a stack that another unwinder has walked, innermost frame first.
     pub fn intern(&mut self, frames: &[FrameAddr], truncated: bool) -> Unwound {
         let mut stack = StackId::EMPTY;

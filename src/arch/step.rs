@@ -83,7 +83,8 @@ pub struct Resume {
 }
 
 impl Resume {
-    const fn at(pc: Addr) -> Self {
+    /// At `pc`, with nothing to take back.
+    pub const fn at(pc: Addr) -> Self {
         Self { pc, drop: 0 }
     }
 

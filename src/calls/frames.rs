@@ -98,6 +98,14 @@ impl Frames {
         self.frames.is_empty()
     }
 
+    pub(super) fn was_told(&self) -> bool {
+        self.delete_arguments.is_some() || self.new_arguments.is_some()
+    }
+
+    pub(super) fn forget_told(&mut self) {
+        (self.delete_arguments, self.new_arguments) = (None, None);
+    }
+
     /// Judges an entry by the innermost call on the same stack. Calls on other stacks (of a signal handler, of fibers) can't
     /// be compared and are passed over; calls that the entry proves dead are dropped.
     pub(super) fn relate_to_pending(

@@ -117,7 +117,7 @@ pub enum Recorded {
 
 impl Recorded {
     /// What is to be told of `event`, which belongs to such a call.
-    pub(super) fn of(self, event: EventKind) -> Option<EventKind> {
+    pub fn of(self, event: EventKind) -> Option<EventKind> {
         match (self, event) {
             (Self::All, event) => Some(event),
             (_, EventKind::Failed { .. } | EventKind::Missed(_)) => Some(event),

@@ -129,10 +129,9 @@ fn attach_takes_exactly_one_target() {
 
 #[test]
 fn wrong_values_are_refused_with_the_right_ones() {
-    assert!(usage("run --engine jump ./app").contains("the jump engine does not exist yet"));
     assert!(usage("run --format html ./app").contains("does not exist yet"));
     assert!(usage("run --format doc ./app").contains("there are .pb.gz .pb .folded"));
-    assert!(usage("run --engine warp ./app").contains("`auto` and `trap`"));
+    assert!(usage("run --engine warp ./app").contains("`auto`, `trap` and `jump`"));
     assert!(usage("run --pprof-columns few ./app").contains("all, sampler, go"));
     assert!(usage("run --color maybe ./app").contains("auto, always, never"));
     assert!(usage("run --duration soon ./app").contains("500ms"));

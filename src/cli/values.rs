@@ -115,8 +115,8 @@ pub(super) fn engine(word: &str) -> Result<Engine, String> {
     match word {
         "auto" => Ok(Engine::Auto),
         "trap" => Ok(Engine::Trap),
-        "jump" => Err("the jump engine does not exist yet in this version; there is `trap`".to_owned()),
-        _ => Err("there are `auto` and `trap`".to_owned()),
+        "jump" => Ok(Engine::Jump),
+        _ => Err("there are `auto`, `trap` and `jump`".to_owned()),
     }
 }
 

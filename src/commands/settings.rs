@@ -34,6 +34,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
         sample_interval: options.sample_interval,
+        jump: options.engine.is_jump(),
         libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,
         exit_kill,

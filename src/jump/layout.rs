@@ -208,6 +208,16 @@ pub const RECORD_CALLER: u64 = 56;
 pub const FLAG_COPY: u64 = 1 << 56;
 /// Flag of a record: the stack is that of the caller only, as frees are not walked.
 pub const FLAG_CALLER: u64 = 1 << 57;
+/// Flag of a frame: the function is one of [`Way::AllocOut`].
+pub const FLAG_OUT: u64 = 1 << 58;
+/// Flag of a frame, and of the record of its end: there was a record of [`Kind::Began`], with the same stack. Where that is a copy, the tracer
+/// gives the slot back when it has taken that first record.
+pub const FLAG_BEGAN: u64 = 1 << 59;
+
+/// How often a thread looks for room in its ring before it asks: about 2 µs.
+pub const SPINS: u64 = 64;
+/// How many nodes of the index a walk looks at, at most: a table that the program has filled has no end.
+pub const STEPS: u64 = 1 << 16;
 
 /// What a record tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

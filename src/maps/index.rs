@@ -60,6 +60,22 @@ impl MapIndex {
         below.iter().rev().copied().find_map(fit).or_else(|| above.iter().copied().find_map(fit))
     }
 
+    /// A page-aligned address in the middle of the largest gap, with `size` bytes free: far from where the kernel puts the next mapping, so that the
+    /// program's own lie where they would without us.
+    pub fn find_distant_gap(&self, size: u64) -> Option<Addr> {
+        // The vsyscall page lies beyond what a program can map.
+        let clipped = self.gaps().into_iter().map(|(start, end)| (start.max(LOWEST), end.min(HIGHEST)));
+        let (start, end) = clipped.max_by_key(|(start, end)| end.saturating_sub(*start))?;
+        let middle = start.checked_add(end.checked_sub(start)?.checked_sub(size)? / 2)?;
+        Some(Addr(middle / PAGE_SIZE * PAGE_SIZE))
+    }
+
+    /// Whether nothing is mapped in `size` bytes from `at` on, nor where stack and heap may grow to.
+    pub fn is_free(&self, at: Addr, size: u64) -> bool {
+        let Some(end) = at.0.checked_add(size) else { return false };
+        at.0 >= LOWEST && self.gaps().iter().any(|(start, gap_end)| *start <= at.0 && end <= *gap_end)
+    }
+
     /// The free ranges, ascending, without the room that stack and heap may need.
     fn gaps(&self) -> Vec<(u64, u64)> {
         let mut gaps = Vec::new();

@@ -4,10 +4,13 @@
 //! The room is the slack behind a module's executable segment (zero bytes up to the page's end), or a mapping that was made in
 //! the target. Nothing is moved or freed while its region is mapped: a thread may sleep in it.
 
+mod entry;
+
 use super::PcLocation;
 use crate::addr::{Addr, ModuleId};
 use crate::arch::step::pad::ResumePoints;
-use crate::arch::step::{StepError, build_pad};
+use crate::arch::step::{Resume, StepError, build_pad};
+pub use entry::{EntryError, JUMP_LEN, PlacedEntry};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -76,6 +79,8 @@ pub enum OwnKind {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Pad(ResumePoints),
+    /// The first instructions of a function, moved: an index into [`OwnCode::entries`].
+    Entry(usize),
     Other(OwnKind),
 }
 
@@ -95,6 +100,7 @@ pub struct OwnCode {
     pads: FxHashMap<Addr, Addr>,
     remote_call: Option<Addr>,
     sigtrap_fallback: Option<Addr>,
+    entries: Vec<entry::Moved>,
 }
 
 impl OwnCode {
@@ -187,6 +193,7 @@ impl OwnCode {
         let offset = pc.0 - start.0;
         (offset < piece.len).then_some(match piece.what {
             What::Pad(resume) => resume.get(offset).map_or(PcLocation::Own, PcLocation::Pad),
+            What::Entry(index) => self.entries.get(index).map_or(PcLocation::Own, |moved| moved.locate(offset)),
             What::Other(OwnKind::RemoteCall) => PcLocation::RemoteCall,
             What::Other(_) => PcLocation::Own,
         })

@@ -12,6 +12,7 @@ use super::space::{self, AddressSpace, Probing, SharedObjects};
 use super::stop::{Action, Serving, Stop};
 use super::stops::Stops;
 use super::tasks::Role;
+use super::ticker::Ticker;
 use super::{Session, exit_of};
 use crate::event::Preexisting;
 use crate::progress::Progress;
@@ -81,6 +82,7 @@ impl Session {
             finished: Vec::new(),
             archive: Archive::default(),
             detaching: 0,
+            ticker: Ticker::default(),
             unstarted: None,
         }
     }

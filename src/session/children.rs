@@ -183,7 +183,9 @@ impl Process {
         self.unpin();
         self.restore_affinity(tid);
         self.note_thread_names();
-        let space = self.space.fork(tid, self.settings.guardian.as_ref())?;
+        let mut space = self.space.fork(tid, self.settings.guardian.as_ref())?;
+        // The copy has nothing of the memory that its parent shares with us.
+        space.end_jumps()?;
         let tasks = self.tasks.fork(parent, tid);
         let serial = |tasks: &super::tasks::Tasks, tid| tasks.get(tid).map(|task| task.id);
         let among_threads = self.tasks.len() > 1;

@@ -1,10 +1,11 @@
 //! What an engine tells the observer of one process, and what it is told in return. Which engine sees a function's calls is a property
 //! of its probe ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
-use crate::addr::{Addr, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Family;
-use crate::calls::{CallContext, Entry, Return};
-use crate::event::EventKind;
+use crate::calls::{CallContext, Entry, Recorded, Return, Returned};
+use crate::event::{EventKind, Missed};
+use crate::jump::layout::Kind;
 use crate::unwinder::{StackTable, Unwound};
 
 /// What an engine saw.
@@ -17,6 +18,8 @@ pub(super) enum EngineReport<'a> {
     ReturnUnwatchable(TaskId),
     /// The thread's latest call has not begun: the thread will come to its entry once more.
     EntryComesAgain(TaskId),
+    /// The routine has recorded a part of a call.
+    Part(Part),
     /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
     Signal(TaskId),
     /// The thread has ended.
@@ -34,6 +37,37 @@ pub(super) enum EngineReply {
     WatchReturn(Addr),
     /// It was the return of a call.
     CallEnded,
+    /// The entry was that of a call of its own, of which no more is to be seen.
+    CallTold,
+    /// So much of the call is recorded.
+    Recorded(Recorded),
+}
+
+/// A part of a call that the routine of the jump engine has recorded, with what the tracer knows of its caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// The thread.
+    pub(super) task: TaskId,
+    /// The function.
+    pub(super) function: FunctionId,
+    /// Which part.
+    pub(super) kind: Kind,
+    /// The function's integer arguments, as far as it has any that matter.
+    pub(super) args: [u64; 6],
+    /// What it has returned, of an end.
+    pub(super) returned: Returned,
+    /// The stack, or the empty one if there is none to be told.
+    pub(super) stack: StackId,
+    /// What of the stack was not seen.
+    pub(super) missed: Option<Missed>,
+    /// See [`crate::event::Call::family`].
+    pub(super) family: Option<Family>,
+    /// Whether the allocator's own code has made the call.
+    pub(super) caller_is_allocator: bool,
+    /// Of the end of a call that has begun by [`Kind::Began`]: what was recorded of that.
+    pub(super) recorded: Option<Recorded>,
+    /// When it was seen, see [`crate::event::Event::time_ns`].
+    pub(super) time_ns: u64,
 }
 
 /// What the engine tells of an entry only if it is asked.

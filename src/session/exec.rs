@@ -125,6 +125,7 @@ impl Process {
         }
         std::mem::swap(&mut space, &mut self.space);
         space.code.end_guard();
+        self.begin_jump();
         self.leave_sharers_behind();
         self.tasks.begin_image();
         self.tasks.add(tid, Role::Thread);

@@ -89,7 +89,7 @@ impl Process {
             self.note_peak_resident(self.pid);
             self.cost.wall_ns = self.lived_ns();
         }
-        self.settle();
+        self.end_jump();
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
         self.note_thread_names();

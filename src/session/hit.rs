@@ -49,7 +49,7 @@ impl Process {
         if purposes.is_return() {
             self.on_return(tid, at, &regs)?;
         }
-        if let Some(Probe { function, engine: Engine::Trap }) = purposes.entry {
+        if let Some(Probe { function, engine: Engine::Trap | Engine::Jump }) = purposes.entry {
             self.on_entry(hit, &regs, function)?;
         }
         *counted = true;
@@ -85,10 +85,15 @@ impl Process {
         let entry = self.entry_at(task, function, regs, at, return_addr);
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.settings.max_depth);
         let space = &mut self.space;
-        let mut stack = EntryStack { space, regs, hit, return_addr, libunwind, max_depth, failure: None };
+        let mut stack =
+            EntryStack { space, regs, hit, return_addr, libunwind, max_depth, failure: None, unwound: None };
         let answer = self.observer.observe(EngineReport::Entry(entry, &mut stack));
-        if let Some(error) = stack.failure {
+        let EntryStack { failure, unwound, .. } = stack;
+        if let Some(error) = failure {
             return Err(error);
+        }
+        if let Some(unwound) = unwound {
+            self.publish_stack(unwound);
         }
         let EngineReply::WatchReturn(site) = answer else { return Ok(()) };
         match self.space.ensure_return_site(site, thread, raw) {
@@ -139,6 +144,9 @@ impl Process {
         let returned = Returned { result: regs.result(), out };
         let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
         let matched = answer == EngineReply::CallEnded;
+        if matched && self.jump.on().is_some() {
+            self.observer.forget_told(task);
+        }
         if !matched {
             self.end_watch_while_paused(site);
         }
@@ -181,6 +189,8 @@ struct EntryStack<'a> {
     max_depth: u32,
     /// Why the stack could not be walked.
     failure: Option<TracerError>,
+    /// What was found, if it was asked for.
+    unwound: Option<Unwound>,
 }
 
 impl CallContext for EntryStack<'_> {
@@ -206,7 +216,8 @@ impl CallContext for EntryStack<'_> {
 impl EntryContext for EntryStack<'_> {
     fn stack(&mut self) -> Option<Unwound> {
         let Some(libunwind) = self.libunwind else {
-            return Some(self.space.unwind_at_entry(&self.hit.raw.regs(), self.max_depth));
+            self.unwound = Some(self.space.unwind_at_entry(&self.hit.raw.regs(), self.max_depth));
+            return self.unwound;
         };
         match libunwind.callers_of(self.hit.thread, self.hit.raw, self.hit.at.0, self.max_depth) {
             Ok(callers) => Some(self.space.unwinder.intern(&callers.frames, callers.truncated)),

@@ -3,8 +3,10 @@
 //! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the process's stream, of
 //! which the heap model is the first. It knows neither ptrace nor breakpoints.
 
+mod parts;
+
 use super::engine::{EngineReply, EngineReport, EntryContext};
-use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Kind};
 use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, Event, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
@@ -65,6 +67,8 @@ pub(super) struct Observer {
     stream: Stream,
     /// Calls that ended, and frees.
     events: u64,
+    /// Calls of their own that the trap engine has seen to begin.
+    entered: u64,
     /// What was live when the process was forked.
     inherited_bytes: u64,
     /// What the process contributes to the live bytes that the progress line shows.
@@ -143,6 +147,7 @@ impl Observer {
                 log: None,
             },
             events: 0,
+            entered: 0,
             inherited_bytes: 0,
             shown_bytes: 0,
             shown_allocated: 0,
@@ -178,6 +183,7 @@ impl Observer {
                 log: None,
             },
             events: 0,
+            entered: 0,
             inherited_bytes: self.model().live_bytes(),
             shown_bytes: 0,
             shown_allocated: 0,
@@ -274,6 +280,7 @@ impl Observer {
                 self.with_calls(|calls, tell| calls.take_back_latest(task, tell));
                 EngineReply::Nothing
             }
+            EngineReport::Part(part) => EngineReply::Recorded(self.take_part(&part)),
             EngineReport::Signal(task) => {
                 self.calls.signal_delivered(task);
                 EngineReply::Nothing
@@ -290,16 +297,17 @@ impl Observer {
     }
 
     fn enter(&mut self, mut entry: Entry, context: &mut dyn EntryContext) -> EngineReply {
-        if self.is_paused() && !self.is_of_interest_while_paused(&entry) {
+        if self.is_paused() && !self.is_of_interest_while_paused(entry.function, &entry.args) {
             return EngineReply::Nothing;
         }
         let time_ns = self.now_ns();
-        let Self { shared, calls, sampler, stream, .. } = self;
+        let Self { shared, calls, sampler, stream, entered, .. } = self;
         let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
         if classified == Classified::Nothing {
             return EngineReply::Nothing;
         }
+        *entered += 1;
         let recorded = match sampler {
             None => Recorded::All,
             Some(sampler) => {
@@ -317,7 +325,7 @@ impl Observer {
             if frees {
                 self.count_event();
             }
-            return entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn);
+            return entered.watch.map_or(EngineReply::CallTold, EngineReply::WatchReturn);
         }
         let stack = if frees && !shared.free_stacks {
             StackId::EMPTY
@@ -349,7 +357,7 @@ impl Observer {
         if frees {
             self.count_event();
         }
-        entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn)
+        entered.watch.map_or(EngineReply::CallTold, EngineReply::WatchReturn)
     }
 
     /// Where the block's address is to be read before a [`EngineReport::Return`] of these is told.
@@ -396,12 +404,10 @@ impl Observer {
     }
 
     /// During a pause a block that is known can end, or move.
-    fn is_of_interest_while_paused(&self, entry: &Entry) -> bool {
-        match self.shared.table.get(entry.function).map(|function| function.kind) {
+    fn is_of_interest_while_paused(&self, function: FunctionId, args: &[u64; 6]) -> bool {
+        match self.shared.table.get(function).map(|function| function.kind) {
             Some(Kind::Free { .. }) => true,
-            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
-                self.model().is_live(Addr(old.of(&entry.args)))
-            }
+            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => self.model().is_live(Addr(old.of(args))),
             _ => false,
         }
     }
@@ -469,7 +475,7 @@ impl Observer {
         self.stream.tell(time_ns, kind);
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         let elapsed = self.shared.began.elapsed();
         let part = u64::from(elapsed.subsec_nanos()) / TICK_NS * TICK_NS;
         elapsed.as_secs().saturating_mul(1_000_000_000).saturating_add(part)

@@ -3,6 +3,7 @@
 use super::common::Common;
 use super::engine::EngineReport;
 use super::identity::{Identity, Owner};
+use super::jump::JumpState;
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
 use super::pinning::Pinned;
@@ -46,6 +47,8 @@ pub struct Process {
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: Cost,
+    /// Whether the jump engine sees its calls.
+    pub(super) jump: JumpState,
     /// What a stop takes of its CPU time.
     pub(super) stop_cost: StopCost,
     /// The CPU time that it had used when tracing began.
@@ -96,6 +99,7 @@ impl Process {
             children: Children::default(),
             observer,
             cost: Cost::default(),
+            jump: if common.settings.jump { JumpState::Wanted } else { JumpState::Off },
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,
@@ -108,8 +112,12 @@ impl Process {
     /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told to the
     /// observer, and what it can't tell any more is told as missed. It is asked before the process changes as a whole (fork, exec, the
     /// end of a thread, modules that come and go) and before its heap is looked at (a capture, a leak scan, a pause, a detach, the
-    /// end). The trap engine tells all it sees at the stop itself: it has nothing to add.
-    pub(super) fn settle(&mut self) {}
+    /// end). The trap engine tells all it sees at the stop itself: it has nothing to add. The jump engine drains its rings.
+    pub(super) fn settle(&mut self) {
+        if self.jump.on().is_some() {
+            self.drain(true);
+        }
+    }
 
     /// Tells the readers of the process's stream what no engine saw.
     pub(super) fn tell(&mut self, kind: EventKind) {
@@ -131,6 +139,10 @@ impl Process {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped, stops),
             // Of a call for us that was not waited for to its end: the thread goes on by its own way back.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => Ok(Action::Resume(0)),
+            WaitStatus::Signal(signal) if self.is_routine_fault(signal, stopped)? => {
+                self.after_routine_fault(tid, stopped)?;
+                Ok(Action::Resume(0))
+            }
             WaitStatus::Signal(signal) => {
                 self.before_signal(tid, stopped)?;
                 Ok(Action::Resume(signal))
@@ -174,12 +186,16 @@ impl Process {
         match event {
             Event::Clone | Event::Fork | Event::Vfork => {
                 stops.announce(event, stopped)?;
+                if event == Event::Vfork {
+                    self.share_cell(tid, true);
+                }
                 if event == Event::Clone {
                     self.unpin();
                 }
                 Ok(Action::Resume(0))
             }
             Event::VforkDone => {
+                self.share_cell(tid, false);
                 self.on_vfork_done(tid, stopped, stops)?;
                 Ok(Action::Resume(0))
             }
@@ -210,6 +226,7 @@ impl Process {
         }
         if let Some(task) = self.tasks.get(tid).copied() {
             self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
+            self.free_cell(tid, task.id);
             self.end_calls_of(task.id);
             self.release_dropped_sites();
         }
@@ -261,6 +278,7 @@ impl Process {
             Err(error) if error.is_out_of_reach() => {}
             Err(error) => self.warn_once(error.to_string()),
         }
+        self.forget_stale_nodes();
         self.observer.define_modules(self.space.module_records());
     }
 

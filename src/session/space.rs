@@ -7,6 +7,7 @@
 //! | which functions have probes, which probes wait and for what | `probes.rs` |
 //! | whether a breakpoint can be placed, its pad, room for pads, lifting | `breakpoints.rs`; the writing itself: `tracer/code.rs` |
 //! | breakpoints out of the way of another tracer | `aside.rs` |
+//! | entries of functions that jump to the jump engine's stubs | `jumps.rs` |
 //! | the copy in a forked child | `fork.rs` |
 //! | memory without what is ours in it | `original.rs` |
 //! | a module's file: found, verified, or read from memory | `object.rs` |
@@ -25,6 +26,7 @@ mod facts;
 mod findings;
 mod fork;
 mod helper;
+mod jumps;
 mod libc_frames;
 mod modules;
 mod named;
@@ -36,6 +38,7 @@ mod watched_libc;
 pub(super) use breakpoints::Placed;
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
+pub use jumps::Candidate;
 pub use named::Annotation;
 pub use original::OriginalMemory;
 pub use probes::{ANNOTATION_TAG, EXIT_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
@@ -97,6 +100,8 @@ pub struct AddressSpace {
     /// Whether all breakpoints wait until [`AddressSpace::place_held_back`].
     holds_back: bool,
     probing: Probing,
+    /// Whether the jump engine sees the allocator's calls: a return is watched for one call only.
+    is_jumped: bool,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
     pad_mappings: PadMappings,
@@ -134,6 +139,7 @@ impl AddressSpace {
             deferred: Vec::new(),
             holds_back: false,
             probing: Probing::default(),
+            is_jumped: false,
             exit_watched: false,
             pad_mappings: PadMappings::default(),
             stack_families: FxHashMap::default(),

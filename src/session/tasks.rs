@@ -60,6 +60,11 @@ impl CountedHits {
         }
     }
 
+    /// Whether no hit will be repeated.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Whether a hit is the repetition of one that was counted; it is forgotten then, with those inside it.
     pub fn take(&mut self, at: Addr, sp: u64) -> bool {
         let known = self.hits.get(..self.len).unwrap_or_default();
@@ -141,6 +146,11 @@ impl Tasks {
     /// Begins to count threads anew, for another image.
     pub fn begin_image(&mut self) {
         self.threads = 0;
+    }
+
+    /// Whether there are processes of their own that share the memory.
+    pub fn has_sharers(&self) -> bool {
+        self.by_tid.values().any(|task| task.role == Role::VmSharer)
     }
 
     /// Number of tasks.

@@ -20,6 +20,9 @@ impl Process {
     pub(super) fn on_trap(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<Action> {
         let (raw, is_moved) = thread.registers_at_trap()?;
         let at = Addr(raw.0.rip.wrapping_sub(1));
+        if self.jump.on().is_some_and(|jump| jump.contains(at)) && thread.is_breakpoint_trap()? {
+            return self.on_ask(tid, thread, &raw, stops);
+        }
         let Some(breakpoint) = self.space.breakpoints.get(at).copied() else {
             if is_moved {
                 thread.set_registers(&raw)?;
@@ -32,10 +35,27 @@ impl Process {
         }
         self.space.memory.new_stop(tid);
         self.stop_cost.stops(self.pid, tid);
+        let mut breakpoint = breakpoint;
+        if breakpoint.purposes.entry.is_some() {
+            self.promote(thread, &raw)?;
+            breakpoint = self.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
+        }
+        if self.jump.on().is_some() {
+            self.settle();
+            self.hand_over(tid, thread, &raw)?;
+        }
         let hit = &Hit { tid, thread, raw: &raw, at, breakpoint: &breakpoint };
+        let action = self.on_hit(hit, stops);
+        self.note_mode(tid);
+        action
+    }
+
+    /// A thread stands behind a breakpoint of ours, or is taken to.
+    pub(super) fn on_hit(&mut self, hit: &Hit<'_>, stops: &mut Stops) -> Result<Action> {
+        let &Hit { tid, thread, raw, at, breakpoint } = hit;
         let is_to_be_traced =
-            breakpoint.purposes.tags & OWN_TRACER_TAG != 0 && self.is_about_to_be_traced(tid, &raw, stops);
-        let leaves = is_to_be_traced || breakpoint.purposes.exec && self.is_about_to_change_rights(tid, &raw, at);
+            breakpoint.purposes.tags & OWN_TRACER_TAG != 0 && self.is_about_to_be_traced(tid, raw, stops);
+        let leaves = is_to_be_traced || breakpoint.purposes.exec && self.is_about_to_change_rights(tid, raw, at);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         let mut counted = false;
         match self.serve_hit(hit, stops, &mut counted) {
@@ -51,14 +71,14 @@ impl Process {
         }
         self.release_dropped_sites();
         if leaves && self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
-            return self.detach_before_call(tid, thread, &raw, at);
+            return self.detach_before_call(tid, thread, raw, at);
         }
         match self.step_past(hit) {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.note_missed_call();
                 self.space.lift(at)?;
-                pass_trap_to(thread, &raw, at)?;
+                pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
             }
             Err(error) => {
@@ -122,10 +142,13 @@ impl Process {
 
     /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is marked.
     pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+        self.leave_routine(tid, thread)?;
         if let Some(task) = self.tasks.get(tid) {
             self.observer.observe(EngineReport::Signal(task.id));
         }
-        self.leave_pad_for_signal(tid, thread)
+        self.leave_pad_for_signal(tid, thread)?;
+        self.note_mode(tid);
+        Ok(())
     }
 
     /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes

@@ -19,7 +19,7 @@ use crate::arch::{INT3, Regs};
 use crate::patches::{OwnCode, OwnKind, Patch, Patches};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use write::{copy, exchange, for_each_found, stands, undo, write, write_originals};
+use write::{Threads, copy, exchange, for_each_found, stands, undo, write, write_originals};
 
 /// The code of one address space: what is written to it, and who undoes that if we are killed.
 #[derive(Debug, Default)]
@@ -90,6 +90,67 @@ impl TargetCode {
         })
     }
 
+    /// Puts jumps in where int3s of ours stand, of a process whose only task is stopped, and behind their first instructions.
+    ///
+    /// # Errors
+    /// Those of [`TargetMemory`]'s writes: then the int3s stand again, as far as possible.
+    pub fn place_jumps(&mut self, memory: &mut TargetMemory, jumps: &[(Addr, Patch)]) -> Result<()> {
+        let before: Vec<_> = jumps.iter().filter_map(|(addr, _)| Some((*addr, *self.patches.get(*addr)?))).collect();
+        let mut result = Ok(());
+        for (addr, patch) in jumps {
+            self.patches.insert(*addr, *patch);
+            if let Some(guarded) = &self.guarded {
+                guarded.place(*addr, patch);
+            }
+            result = result.and(exchange(memory, *addr, patch.replacement()));
+        }
+        result.inspect_err(|_| self.put_back(memory, jumps, &before))
+    }
+
+    fn put_back(&mut self, memory: &mut TargetMemory, jumps: &[(Addr, Patch)], before: &[(Addr, Patch)]) {
+        for (addr, patch) in jumps {
+            let _ = undo(memory, *addr, patch);
+        }
+        for (addr, patch) in before {
+            if let Err(error) = self.place(memory, *addr, *patch) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    /// Puts int3s in where jumps of ours stand, in a process whose only task is stopped.
+    ///
+    /// # Errors
+    /// The first; what can be written is.
+    pub fn end_jumps(&mut self, memory: &mut TargetMemory) -> Result<()> {
+        let jumps: Vec<_> = self.patches.iter().filter(|(_, p)| p.len() > 1).map(|(addr, p)| (addr, *p)).collect();
+        let mut result = Ok(());
+        for (addr, patch) in jumps {
+            result = result.and(undo(memory, addr, &patch));
+            let original = patch.original().first().copied().unwrap_or(INT3);
+            result = result.and(self.place(memory, addr, Patch::int3(original)));
+        }
+        result
+    }
+
+    /// Takes the switch and all jumps out for good, while threads run. Returns where they were.
+    ///
+    /// # Errors
+    /// The first: what could not be written stays in the table.
+    pub fn lift_jumps(&mut self, memory: &mut TargetMemory) -> Result<Vec<Addr>> {
+        let is_ours = |patch: &Patch| patch.len() > 1 || patch.is_switch();
+        let all: Vec<_> = self.patches.iter().filter(|(_, p)| is_ours(p)).map(|(addr, p)| (addr, *p)).collect();
+        write_originals(memory, all.iter().map(|(addr, patch)| (*addr, patch)), Threads::Run)?;
+        let lifted: Vec<_> = all.into_iter().map(|(addr, _)| addr).collect();
+        for &addr in &lifted {
+            self.patches.remove(addr);
+            if let Some(guarded) = &self.guarded {
+                guarded.lifted(addr);
+            }
+        }
+        Ok(lifted)
+    }
+
     /// Takes the patch at `addr` out for good.
     ///
     /// # Errors
@@ -140,7 +201,7 @@ impl TargetCode {
     /// # Errors
     /// The first; what can be written is.
     pub fn set_aside(&self, memory: &mut TargetMemory) -> Result<()> {
-        write_originals(memory, self.patches.iter())
+        write_originals(memory, self.patches.iter(), Threads::Run)
     }
 
     /// Writes the patches again where the original bytes stand. Anything else is not the code that they were made for.
@@ -167,7 +228,7 @@ impl TargetCode {
         }
         self.take_up(memory)?;
         let removed = self.patches.removed().collect::<BTreeMap<_, _>>();
-        write_originals(memory, removed.into_iter())
+        write_originals(memory, removed.into_iter(), Threads::Stand)
     }
 
     /// Writes code of ours to room that was set aside for it, where zeros are.
@@ -178,6 +239,14 @@ impl TargetCode {
         if let Some(guarded) = &self.guarded {
             guarded.code(at, bytes.len() as u64);
         }
+        write(memory, at, bytes)
+    }
+
+    /// Writes the code region of the jump engine, which its maker keeps as it is for good.
+    ///
+    /// # Errors
+    /// Those of [`TargetMemory`]'s writes.
+    pub fn write_jump_region(&self, memory: &mut TargetMemory, at: Addr, bytes: &[u8]) -> Result<()> {
         write(memory, at, bytes)
     }
 

@@ -131,7 +131,7 @@ impl TargetMemory {
     ///
     /// # Errors
     /// As for [`Self::write_code`].
-    pub(super) fn write_data(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
+    pub fn write_data(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         self.write_code(addr, bytes)
     }
 

@@ -122,6 +122,14 @@ pub struct StackNode {
     pub module: ModuleId,
 }
 
+impl StackNode {
+    /// The frame that the node adds to its parent; None for the end of a walk.
+    pub fn frame(self) -> Option<Frame> {
+        let [low, high] = [self.word as u32, (self.word >> 32) as u32];
+        Node { low, high, module: self.module.0, ..Node::default() }.frame()
+    }
+}
+
 /// All stacks seen in one process.
 ///
 /// A stack is identified by addresses, their modules and how its frames were found; two walks of the same call chain
@@ -231,6 +239,12 @@ impl StackTable {
             let (word, module) = (node.word(), ModuleId(node.module));
             (StackId(id), StackNode { parent: StackId(node.parent), word, module })
         })
+    }
+
+    /// The node of a stack; None of the empty one, and of ids that were never given.
+    pub fn get(&self, stack: StackId) -> Option<StackNode> {
+        let node = self.nodes.get(stack.0 as usize).filter(|_| stack != StackId::EMPTY)?;
+        Some(StackNode { parent: StackId(node.parent), word: node.word(), module: ModuleId(node.module) })
     }
 
     /// The stack that `node` makes of its parent. A table that gets the nodes of another one in their order ([`Self::nodes_from`])

@@ -1,6 +1,7 @@
 //! Moving a stopped task to where it would be without us.
 
 use crate::addr::Addr;
+use crate::arch::step::Resume;
 use crate::patches::PcLocation;
 use crate::session::Session;
 use crate::session::process::Process;
@@ -140,6 +141,8 @@ impl Process {
         let raw = thread.registers()?;
         match self.space.locate(Addr(raw.0.rip)) {
             PcLocation::Pad(resume) => leave_pad(thread, &raw, resume),
+            // What was moved is back where it belongs.
+            PcLocation::Moved(at) => leave_pad(thread, &raw, Resume::at(at)),
             _ => Ok(()),
         }
     }

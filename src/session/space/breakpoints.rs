@@ -51,7 +51,7 @@ impl AddressSpace {
         // Code outside of modules is made at run time, and changes as it likes: nothing may stay there.
         let at_run_time = self.module_at(site) == ModuleId::NONE;
         let is_demoted = self.module(site).is_some_and(|module| module.demoted.contains(&site));
-        let purpose = if at_run_time || is_demoted { Purpose::ReturnOnce } else { Purpose::Return };
+        let purpose = if at_run_time || is_demoted || self.is_jumped { Purpose::ReturnOnce } else { Purpose::Return };
         if at_run_time {
             self.read_maps(thread.tid())?;
             // Then what the table says of it is no longer true.
@@ -186,7 +186,7 @@ impl AddressSpace {
     }
 
     /// Lets the helping thread map memory for pads within reach of `near`.
-    fn map_pads(&mut self, near: Addr, helper: Helper<'_>) -> Result<Placed> {
+    pub(super) fn map_pads(&mut self, near: Addr, helper: Helper<'_>) -> Result<Placed> {
         let Some((thread, raw)) = helper else { return Ok(Placed::NoRoom) };
         if self.pad_mappings.are_refused || procfs::has_seccomp(thread.tid()) {
             // A filter may kill the program for a system call that it would never make itself.
@@ -259,7 +259,7 @@ impl AddressSpace {
     pub fn restore(&mut self) -> Result<()> {
         let mut result = Ok(());
         for _ in 0..2 {
-            result = Ok(());
+            result = self.lift_jumps();
             let all: Vec<_> = self.code.patches().iter().map(|(addr, _)| addr).collect();
             for addr in all {
                 if let Err(error) = self.lift(addr) {

@@ -29,6 +29,7 @@ impl AddressSpace {
             deferred: self.deferred.clone(),
             holds_back: self.holds_back,
             probing: self.probing,
+            is_jumped: false,
             exit_watched: self.exit_watched,
             pad_mappings: self.pad_mappings,
             stack_families: self.stack_families.clone(),

@@ -11,14 +11,80 @@ use std::ops::Range;
 /// Bytes that are read at once where many are compared.
 const PIECE: usize = PAGE_SIZE as usize;
 
-/// Writes the original bytes wherever something of `patches`, in ascending order of address, stands.
+/// What the threads may do whose code is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threads {
+    /// They run.
+    Run,
+    /// None runs.
+    Stand,
+}
+
+/// Writes the original bytes wherever something of `patches`, in ascending order of address, stands. First where a byte of ours says that code
+/// of ours is to do nothing more; then over the jumps, of which no thread may see half; last over the int3s.
 ///
 /// # Errors
 /// The first; what can be written is.
-pub fn write_originals<'p>(memory: &mut TargetMemory, patches: impl Iterator<Item = (Addr, &'p Patch)>) -> Result<()> {
-    for_each_found(memory, patches, |memory, addr, patch, found| {
-        if patch.is_written(found) { exchange(memory, addr, patch.original()) } else { Ok(()) }
-    })
+pub fn write_originals<'p>(
+    memory: &mut TargetMemory,
+    patches: impl Iterator<Item = (Addr, &'p Patch)>,
+    threads: Threads,
+) -> Result<()> {
+    let mut written = Vec::new();
+    for_each_found(memory, patches, |_, addr, patch, found| {
+        if patch.is_written(found) {
+            written.push((addr, *patch));
+        }
+        Ok(())
+    })?;
+    let mut result = Ok(());
+    for (addr, patch) in written.iter().filter(|(_, patch)| patch.is_switch()) {
+        result = result.and(exchange(memory, *addr, patch.original()));
+    }
+    let jumps: Vec<_> = written.iter().filter(|(_, patch)| patch.len() > 1).map(|(addr, patch)| (*addr, patch.original())).collect();
+    result = result.and(exchange_all(memory, &jumps, threads));
+    for (addr, patch) in written.iter().filter(|(_, patch)| patch.len() == 1 && !patch.is_switch()) {
+        result = result.and(exchange(memory, *addr, patch.original()));
+    }
+    result
+}
+
+/// Writes the bytes of several patches, or what was under them, while threads may run through them. Between the steps all CPUs fetch their
+/// instructions anew: see [`synchronize`].
+///
+/// # Errors
+/// The first; what can be written is.
+pub(super) fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: Threads) -> Result<()> {
+    let synchronize = || if threads == Threads::Run { synchronize() };
+    let mut result = Ok(());
+    if all.is_empty() {
+        return result;
+    }
+    for (addr, _) in all {
+        result = result.and(write(memory, *addr, &[INT3]));
+    }
+    synchronize();
+    for (addr, bytes) in all {
+        if let Some((_, rest)) = bytes.split_first() {
+            result = result.and(write(memory, addr.add(1), rest));
+        }
+    }
+    synchronize();
+    for (addr, bytes) in all {
+        result = result.and(write(memory, *addr, bytes.get(..1).unwrap_or_default()));
+    }
+    synchronize();
+    result
+}
+
+/// Waits until each CPU has gone through the kernel, and so fetches instructions anew: membarrier(2), MEMBARRIER_CMD_GLOBAL. Where the kernel has
+/// none, 20 ms, which is several of its ticks.
+fn synchronize() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: the call touches no memory of ours.
+    if unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 /// Gives a copy of an address space with `patches` its original bytes back: the memory of a forked child that is stopped and has no
@@ -27,7 +93,7 @@ pub fn write_originals<'p>(memory: &mut TargetMemory, patches: impl Iterator<Ite
 /// # Errors
 /// The first; what can be written is.
 pub fn restore_copy(copy: &mut TargetMemory, patches: &Patches) -> Result<()> {
-    write_originals(copy, patches.ever().into_iter())
+    write_originals(copy, patches.ever().into_iter(), Threads::Stand)
 }
 
 /// Zeroes all code of ours, but for the piece that begins at `kept`. Only when no thread can be in it.

@@ -170,7 +170,7 @@ impl Space {
     /// Writes the original bytes back, while threads run.
     pub(super) fn restore(&mut self) {
         for _ in 0..2 {
-            if write::write_originals(&mut self.memory, self.written.patches.iter()).is_ok() {
+            if write::write_originals(&mut self.memory, self.written.patches.iter(), write::Threads::Run).is_ok() {
                 return;
             }
             // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.

@@ -1,0 +1,130 @@
+//! The stub of a wrapped function: what the patch over its first instruction jumps to. See the head of `tracer/jump/routine.s`.
+
+use super::layout::{CODE_SIZE, STATE_ACTIVE, Way};
+use super::undo::Code;
+use crate::addr::Addr;
+
+/// Bytes from one stub to the next.
+pub const STUB_SIZE: u64 = 64;
+/// Where the stubs begin in the code region.
+pub const STUBS: u64 = 0x1000;
+/// How many there can be.
+pub const MOST_STUBS: u64 = (CODE_SIZE - STUBS) / STUB_SIZE;
+
+/// In a stub: behind `push rax`.
+pub const PUSHED: u64 = 14;
+/// In a stub: behind `call enter`.
+pub const ENTERED: u64 = 24;
+/// In a stub: behind `pop rax`.
+pub const POPPED: u64 = 25;
+/// In a stub with a frame: behind `jc pass`.
+pub const DECIDED: u64 = 31;
+/// In a stub with a frame: behind `lea rsp, [rsp+8]`.
+pub const RAISED: u64 = 36;
+/// In a stub with a frame: where the function returns to.
+pub const BACK: u64 = 41;
+/// In a stub with a frame: behind `lea rsp, [rsp-8]`.
+pub const LOWERED: u64 = 46;
+/// In a stub with a frame: behind the second `push rax`.
+pub const PUSHED_RESULT: u64 = 47;
+/// In a stub with a frame: behind `call leave`.
+pub const LEFT: u64 = 52;
+/// In a stub with a frame: behind the second `pop rax`.
+pub const POPPED_RESULT: u64 = 53;
+/// In a stub with a frame: the jump to the original where a call is passed through.
+pub const PASS: u64 = 54;
+
+/// One function's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stub {
+    /// The number of the function in records.
+    pub function: u16,
+    /// How the routine goes about it.
+    pub way: Way,
+    /// The function's first instruction.
+    pub entry: Addr,
+    /// Where its first instructions were moved to.
+    pub original: Addr,
+}
+
+/// The stub with number `number` of the code region at `region`. None if the original is out of reach, or there is no room.
+pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<Vec<u8>> {
+    if number >= MOST_STUBS {
+        return None;
+    }
+    let at = STUBS + number * STUB_SIZE;
+    let mut bytes = Vec::with_capacity(STUB_SIZE as usize);
+    // what an instruction that ends behind `len` more bytes refers to, from there
+    let relative = |target: u64, bytes: &[u8], len: u64| -> Option<[u8; 4]> {
+        let next = region.0 + at + bytes.len() as u64 + len;
+        let distance = target.wrapping_sub(next).cast_signed();
+        Some(i32::try_from(distance).ok()?.to_le_bytes())
+    };
+    let has_frame = stub.way != Way::Free;
+    let pass = region.0 + at + if has_frame { PASS } else { POPPED };
+    bytes.extend([0x83, 0x3d]); // cmp dword ptr [rip+active], 0
+    bytes.extend(relative(region.0 + STATE_ACTIVE, &bytes, 5)?);
+    bytes.push(0);
+    bytes.extend([0x0f, 0x84]); // je pass
+    bytes.extend(relative(pass, &bytes, 4)?);
+    bytes.push(0x50); // push rax
+    bytes.push(0xb8); // mov eax, imm32
+    bytes.extend((u32::from(stub.function) | (stub.way as u32) << 16).to_le_bytes());
+    bytes.push(0xe8); // call enter
+    bytes.extend(relative(region.0 + code.enter, &bytes, 4)?);
+    bytes.push(0x58); // pop rax
+    if has_frame {
+        bytes.extend([0x0f, 0x82]); // jc pass
+        bytes.extend(relative(pass, &bytes, 4)?);
+        bytes.extend([0x48, 0x8d, 0x64, 0x24, 0x08]); // lea rsp, [rsp+8]
+        bytes.push(0xe8); // call original
+        bytes.extend(relative(stub.original.0, &bytes, 4)?);
+        bytes.extend([0x48, 0x8d, 0x64, 0x24, 0xf8]); // lea rsp, [rsp-8]
+        bytes.push(0x50); // push rax
+        bytes.push(0xe8); // call leave
+        bytes.extend(relative(region.0 + code.leave, &bytes, 4)?);
+        bytes.push(0x58); // pop rax
+        bytes.push(0xc3); // ret
+    }
+    bytes.push(0xe9); // jmp original
+    bytes.extend(relative(stub.original.0, &bytes, 4)?);
+    bytes.resize(STUB_SIZE as usize, 0xcc);
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Code as Instruction, Decoder, DecoderOptions};
+
+    /// As another decoder reads it: each instruction ends where undo believes.
+    #[test]
+    fn the_offsets_are_those_of_the_instructions() {
+        let code = Code { enter: 0x100, leave: 0x300, ..Code::default() };
+        let region = Addr(0x7f00_0000_0000);
+        let stub = Stub { function: 7, way: Way::Alloc, entry: Addr(0), original: region.add(0x4000_0000) };
+        let bytes = assemble(&stub, region, 3, &code).unwrap();
+        let at = region.0 + STUBS + 3 * STUB_SIZE;
+        let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..59], at, DecoderOptions::NONE).into_iter().collect();
+        let ends: Vec<u64> = decoded.iter().map(|i| i.next_ip() - at).collect();
+        let expected = [
+            7, 13, PUSHED, 19, ENTERED, POPPED, DECIDED, RAISED, BACK, LOWERED, PUSHED_RESULT, LEFT, POPPED_RESULT, PASS,
+            59,
+        ];
+        assert_eq!(ends, expected);
+        let targets: Vec<u64> = decoded.iter().filter(|i| i.near_branch_target() != 0).map(|i| i.near_branch_target()).collect();
+        let original = stub.original.0;
+        let (enter, leave) = (region.0 + 0x100, region.0 + 0x300);
+        assert_eq!(targets, [at + PASS, enter, at + PASS, original, leave, original]);
+        assert_eq!(decoded[0].memory_displacement64(), region.0 + STATE_ACTIVE);
+        assert_eq!(decoded[7].code(), Instruction::Lea_r64_m);
+        let free = Stub { way: Way::Free, ..stub };
+        let bytes = assemble(&free, region, 4, &code).unwrap();
+        let at = region.0 + STUBS + 4 * STUB_SIZE;
+        let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..30], at, DecoderOptions::NONE).into_iter().collect();
+        assert_eq!(decoded[1].near_branch_target(), at + POPPED);
+        assert_eq!(decoded.last().map(|i| (i.ip() - at, i.near_branch_target())), Some((POPPED, original)));
+        assert_eq!(assemble(&Stub { original: Addr(0x1000), ..stub }, region, 3, &code), None, "out of reach");
+        assert_eq!(assemble(&stub, region, MOST_STUBS, &code), None);
+    }
+}

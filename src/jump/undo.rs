@@ -1,0 +1,314 @@
+//! What it means that a thread stands in the routine or in a stub, and how it is set back to where it would be without us: to the function's
+//! first instruction, or behind the call.
+//!
+//! The routine saves registers by straight code to places that do not move, so its labels tell for each instruction where they are.
+
+use super::frames::{self, Frame, copy_in};
+use super::layout::{CELL_HEAD, CODE_SIZE, RECORD_KEY, RECORD_SIZE, RING_RECORDS, SEQ, Way, cell_at, ring_at};
+use super::layout::FLAG_BEGAN;
+use super::shared::Shared;
+use super::stub::{
+    BACK, DECIDED, ENTERED, LEFT, LOWERED, PASS, POPPED, POPPED_RESULT, PUSHED, PUSHED_RESULT, RAISED, STUB_SIZE, STUBS, Stub,
+};
+use crate::addr::Addr;
+use crate::arch::{Regs, reg};
+use crate::memory::ReadMemory;
+
+/// Where the parts of the routine are, in bytes from the beginning of the code region: labels of `routine.s`.
+#[allow(missing_docs, reason = "they are explained where they stand")]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Code {
+    pub begin: u64,
+    pub enter: u64,
+    pub enter_body: u64,
+    pub walked: u64,
+    pub claimed: u64,
+    pub framed: u64,
+    pub entered: u64,
+    pub enter_end: u64,
+    pub realloc: u64,
+    pub began: u64,
+    pub commit: u64,
+    pub commit_key: u64,
+    pub commit_head: u64,
+    pub committed: u64,
+    pub committed_end: u64,
+    pub committed_done: u64,
+    pub full_enter: u64,
+    pub nested: u64,
+    pub claim: u64,
+    pub copy: u64,
+    pub copied: u64,
+    pub pass: u64,
+    pub pass_end: u64,
+    pub pass_done: u64,
+    pub ask: u64,
+    pub leave: u64,
+    pub leave_body: u64,
+    pub released: u64,
+    pub ended_head: u64,
+    pub left: u64,
+    pub left_done: u64,
+    pub full_leave: u64,
+    pub lost: u64,
+    pub foreign: u64,
+    pub end: u64,
+}
+
+/// What has become of the call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Undone {
+    /// It has not begun: the thread goes to the function's first instruction, with these registers. Nothing was recorded.
+    NotBegun(Stub, Regs),
+    /// The same, but what is recorded before the function runs was: when the thread comes to the first instruction again, that counts no more. A frame that
+    /// it has made is still there.
+    Counted(Stub, Regs),
+    /// The function has run: the thread goes on behind the call, with these registers. The frame, if its end is yet to be told, with the
+    /// function's result.
+    Left(Regs, Option<(Frame, u64)>),
+}
+
+/// The saved registers, in the order in which they are pushed, and the lengths of the instructions that push and pop them.
+const SAVED: [(usize, u64); 8] = [
+    (reg::RCX, 1),
+    (reg::RDX, 1),
+    (reg::RSI, 1),
+    (reg::RDI, 1),
+    (reg::R8, 2),
+    (reg::R9, 2),
+    (reg::R10, 2),
+    (reg::R11, 2),
+];
+/// Bytes of `lea rsp, [rsp+32]`, and what it takes away.
+const LOCALS_CODE: u64 = 5;
+const LOCALS: u64 = 32;
+const CARRY: u64 = 1;
+const ZERO: u64 = 1 << 6;
+
+/// What is needed to undo.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Where the code region is.
+    pub region: Addr,
+    /// The labels.
+    pub code: &'a Code,
+    /// The stubs, by number.
+    pub stubs: &'a [Stub],
+    /// The cell of the thread.
+    pub cell: Option<u16>,
+}
+
+impl Place<'_> {
+    /// Whether a program counter is in the routine or in a stub.
+    pub fn contains(&self, pc: Addr) -> bool {
+        pc >= self.region && pc.0 - self.region.0 < CODE_SIZE
+    }
+
+    /// Where the saved registers of a thread in the routine begin, and how many are on the stack: those that were pushed and not popped yet,
+    /// the oldest first. None where that is all.
+    fn saved(&self, offset: u64) -> Option<usize> {
+        for (from, to) in [(self.code.enter, self.code.enter_body), (self.code.leave, self.code.leave_body)] {
+            if (from..to).contains(&offset) {
+                let mut at = from;
+                return Some(SAVED.iter().take_while(|(_, len)| { at += len; at <= offset }).count());
+            }
+        }
+        let code = self.code;
+        for from in [code.enter_end, code.committed_end, code.pass_end, code.left] {
+            let first = from + LOCALS_CODE;
+            let len: u64 = SAVED.iter().map(|(_, len)| len).sum();
+            if (first..=first + len).contains(&offset) {
+                let mut at = first;
+                let popped = SAVED.iter().rev().take_while(|(_, len)| { at += len; at <= offset }).count();
+                return Some(SAVED.len() - popped);
+            }
+        }
+        None
+    }
+
+    /// Sets a thread back that stands at `regs.rip` in the code region: completes or takes back what the routine had begun in the shared region, and says
+    /// where the thread goes. None if the thread is not there, or its stack or cell is not as the routine leaves it.
+    pub fn undo<M>(&self, regs: &Regs, shared: &dyn Shared, memory: &mut M) -> Option<Undone>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        if !self.contains(Addr(regs.rip)) {
+            return None;
+        }
+        let offset = regs.rip - self.region.0;
+        if offset >= STUBS {
+            let stub = self.stubs.get(((offset - STUBS) / STUB_SIZE) as usize)?;
+            return self.in_stub(stub, (offset - STUBS) % STUB_SIZE, regs, shared, memory);
+        }
+        let mut regs = *regs;
+        // up to the return address into the stub
+        match self.saved(offset) {
+            Some(count) => {
+                let mut at = regs.sp();
+                for (register, _) in SAVED.iter().take(count).rev() {
+                    regs.gpr[*register] = memory.read_u64(Addr(at))?;
+                    at += 8;
+                }
+                regs.gpr[reg::RSP] = at;
+            }
+            None => {
+                let mut at = regs.sp() + LOCALS;
+                // what the routine holds in registers is looked at below
+                let held = regs;
+                for (register, _) in SAVED.iter().rev() {
+                    regs.gpr[*register] = memory.read_u64(Addr(at))?;
+                    at += 8;
+                }
+                regs.gpr[reg::RSP] = at;
+                return self.in_body(offset, &held, regs, shared, memory);
+            }
+        }
+        self.in_body(offset, &regs, regs, shared, memory)
+    }
+
+    /// A thread in the routine: `held` are its registers, `regs` those that it had when it called it.
+    fn in_body<M>(&self, offset: u64, held: &Regs, mut regs: Regs, shared: &dyn Shared, memory: &mut M) -> Option<Undone>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let back = memory.read_u64(Addr(regs.sp()))?;
+        let in_stubs = back.checked_sub(self.region.0 + STUBS)?;
+        let stub = self.stubs.get((in_stubs / STUB_SIZE) as usize)?;
+        regs.gpr[reg::RSP] += 8;
+        regs.gpr[reg::RAX] = memory.read_u64(Addr(regs.sp()))?;
+        regs.gpr[reg::RSP] += 8;
+        if in_stubs % STUB_SIZE == LEFT {
+            return self.in_leave(offset, regs, shared, memory);
+        }
+        regs.rip = stub.entry.0;
+        let code = self.code;
+        let what = |register: usize| held.gpr.get(register).copied().unwrap_or(0);
+        if (code.committed..code.committed_done).contains(&offset) {
+            return Some(Undone::Counted(*stub, regs));
+        }
+        if (code.commit..code.committed).contains(&offset) {
+            let held = what(reg::RCX);
+            let key = if offset == code.commit { held.wrapping_mul(2).wrapping_add(1) } else { held };
+            publish(shared, self.cell?, key);
+            return Some(Undone::Counted(*stub, regs));
+        }
+        let has_frame = (code.claimed..code.realloc).contains(&offset)
+            || stub.way == Way::Realloc
+                && ((code.began..code.commit).contains(&offset) || (code.committed_done..code.nested).contains(&offset));
+        let copy = if (code.claimed..code.framed).contains(&offset) {
+            copy_in(what(reg::RDX))
+        } else if has_frame {
+            None
+        } else if (code.copy..code.copied).contains(&offset)
+            || offset == code.claim && held.rflags & CARRY == 0
+        {
+            Some((what(reg::RDX) % 64) as u32)
+        } else if (code.walked..code.claimed).contains(&offset)
+            || (code.realloc..code.commit).contains(&offset)
+            || (code.committed_done..code.nested).contains(&offset)
+        {
+            copy_in(what(reg::RSI))
+        } else {
+            None
+        };
+        if let Some(copy) = copy {
+            frames::release_copy(shared, copy);
+        }
+        if (code.claimed..code.framed).contains(&offset) {
+            let cell = self.cell?;
+            frames::set_depth(shared, cell, frames::depth(shared, cell).saturating_sub(1));
+        } else if has_frame {
+            self.drop_own(Addr(regs.sp()), shared);
+        }
+        Some(Undone::NotBegun(*stub, regs))
+    }
+
+    /// A thread behind the original: `regs` are those of its return, but for what the stub has pushed.
+    fn in_leave<M>(&self, offset: u64, mut regs: Regs, shared: &dyn Shared, memory: &mut M) -> Option<Undone>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let code = self.code;
+        let slot = Addr(regs.sp());
+        let is_over = (code.left..code.left_done).contains(&offset);
+        let is_released = (code.released..code.left).contains(&offset);
+        if is_released {
+            publish(shared, self.cell?, shared.word(SEQ).wrapping_mul(2));
+        }
+        let frame = if is_over || is_released { None } else { frames::at_slot(shared, self.cell, slot) };
+        regs.rip = match &frame {
+            Some(frame) => {
+                frames::forget(shared, self.cell, frame);
+                frame.caller.0
+            }
+            None => memory.read_u64(slot)?,
+        };
+        if self.contains(Addr(regs.rip)) {
+            return None;
+        }
+        regs.gpr[reg::RSP] += 8;
+        Some(Undone::Left(regs, frame.map(|frame| (frame, regs.result()))))
+    }
+
+    fn in_stub<M>(&self, stub: &Stub, at: u64, regs: &Regs, shared: &dyn Shared, memory: &mut M) -> Option<Undone>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let mut regs = *regs;
+        let has_frame = stub.way != Way::Free;
+        if has_frame && (BACK..PASS).contains(&at) {
+            match at {
+                BACK => regs.gpr[reg::RSP] = regs.sp().wrapping_sub(8),
+                LOWERED | POPPED_RESULT => {}
+                PUSHED_RESULT | LEFT => {
+                    regs.gpr[reg::RAX] = memory.read_u64(Addr(regs.sp()))?;
+                    regs.gpr[reg::RSP] += 8;
+                }
+                _ => return None,
+            }
+            let offset = if at >= LEFT { self.code.left } else { self.code.leave };
+            return self.in_leave(offset, regs, shared, memory);
+        }
+        let passed = regs.rflags & CARRY != 0 || !has_frame && at == POPPED && regs.rflags & ZERO != 0 || at == PASS;
+        match at {
+            PUSHED | 19 | ENTERED => {
+                regs.gpr[reg::RAX] = memory.read_u64(Addr(regs.sp()))?;
+                regs.gpr[reg::RSP] += 8;
+            }
+            RAISED if has_frame => regs.gpr[reg::RSP] = regs.sp().wrapping_sub(8),
+            _ => {}
+        }
+        regs.rip = stub.entry.0;
+        let is_entered = at >= ENTERED && !(passed && at <= DECIDED) && at != PASS;
+        if !is_entered {
+            return Some(Undone::NotBegun(*stub, regs));
+        }
+        if !has_frame {
+            return Some(Undone::Counted(*stub, regs));
+        }
+        let frame = frames::at_slot(shared, self.cell, Addr(regs.sp()));
+        if frame.is_some_and(|frame| frame.what & FLAG_BEGAN != 0) {
+            return Some(Undone::Counted(*stub, regs));
+        }
+        self.drop_own(Addr(regs.sp()), shared);
+        Some(Undone::NotBegun(*stub, regs))
+    }
+
+    /// The call whose return address lies at `slot` has not begun after all.
+    fn drop_own(&self, slot: Addr, shared: &dyn Shared) {
+        if let Some(frame) = frames::at_slot(shared, self.cell, slot) {
+            if let Some(copy) = frame.copy() {
+                frames::release_copy(shared, copy);
+            }
+            frames::forget(shared, self.cell, &frame);
+        }
+    }
+}
+
+/// Publishes the record that the thread of the cell was about to publish, with this key.
+fn publish(shared: &dyn Shared, cell: u16, key: u64) {
+    let at = cell_at(cell.into()) + CELL_HEAD;
+    let head = shared.word(at);
+    shared.set_word(ring_at(cell.into()) + head % RING_RECORDS * RECORD_SIZE + RECORD_KEY, key);
+    shared.set_word(at, head.wrapping_add(1));
+}

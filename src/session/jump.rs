@@ -1,0 +1,298 @@
+//! The jump engine in a process: calls are recorded by a routine in the process itself, and drained here.
+//!
+//! | what | where |
+//! |---|---|
+//! | what is kept for a process, the threads' cells | here |
+//! | how a process comes to the engine, and leaves it | `promote.rs` |
+//! | records become events; stacks that the routine does not know are unwound from copies | `drain.rs` |
+//! | a thread asks: its call is seen by the trap engine | `ask.rs` |
+//! | a thread is taken out of the routine before a signal | `signal.rs` |
+//!
+//! The routine keeps calls in progress in the thread's cell. Where the observer must know of them (a signal, an ask) they are handed over to it,
+//! as calls whose return breakpoints it awaits; the thread then asks at each call until it has none of those.
+
+mod ask;
+mod drain;
+mod promote;
+mod signal;
+
+use crate::addr::{Addr, StackId, TaskId};
+use crate::allocators::Family;
+use crate::calls::Recorded;
+use crate::event::Missed;
+use crate::jump::frames;
+use crate::jump::layout::{
+    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, CELLS, Mode,
+    NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
+};
+use crate::jump::merge::Merge;
+use crate::jump::nodes::Nodes;
+use crate::jump::shared::Shared;
+use crate::jump::stub::Stub;
+use crate::jump::undo::{Code, Place};
+use crate::session::process::Process;
+use crate::tracer::jump::region::{Region, SharedMapping};
+use rustc_hash::FxHashMap;
+
+/// Whether a process is on the jump engine.
+#[derive(Debug, Default)]
+pub(super) enum JumpState {
+    /// No, and it is not to be.
+    #[default]
+    Off,
+    /// Not yet.
+    Wanted,
+    /// Yes.
+    On(Box<Jump>),
+}
+
+impl JumpState {
+    /// The engine, if the process is on it.
+    pub(super) fn on(&self) -> Option<&Jump> {
+        match self {
+            Self::On(jump) => Some(jump),
+            _ => None,
+        }
+    }
+
+    fn on_mut(&mut self) -> Option<&mut Jump> {
+        match self {
+            Self::On(jump) => Some(jump),
+            _ => None,
+        }
+    }
+}
+
+/// What is kept for a process on the jump engine.
+#[derive(Debug)]
+pub(super) struct Jump {
+    region: Region,
+    code: Code,
+    /// By number.
+    stubs: Vec<Stub>,
+    nodes: Nodes,
+    merge: Merge,
+    /// Which thread has each cell.
+    cells: Vec<Option<Owner>>,
+    by_tid: FxHashMap<i32, u16>,
+    /// What is known of a call by its function and stack, or by its function and caller.
+    facts: FxHashMap<(u16, u32), Facts>,
+    /// How many calls of calls are entered.
+    nested: u64,
+    /// Threads that are children in vfork(2), or wait for one: they share a cell with another task.
+    sharing: Vec<i32>,
+    /// Dead frames that the cells have counted, as they were told last.
+    dropped: u64,
+    /// How many records came since it was last asked.
+    records: u64,
+}
+
+/// The thread that has a cell.
+#[derive(Debug)]
+struct Owner {
+    task: TaskId,
+    fs_base: u64,
+    /// Calls of it whose beginnings were told.
+    began: Vec<Began>,
+}
+
+/// A call that has begun by giving a block back.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    function: u16,
+    old: u64,
+    stack: StackId,
+    recorded: Recorded,
+}
+
+/// What is known of a call by its function and stack.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    family: Option<Family>,
+    caller_is_allocator: bool,
+    missed: Option<Missed>,
+}
+
+impl Jump {
+    fn shared(&self) -> &SharedMapping {
+        &self.region.mapping
+    }
+
+    fn place(&self, cell: Option<u16>) -> Place<'_> {
+        Place { region: self.region.code, code: &self.code, stubs: &self.stubs, cell }
+    }
+
+    /// Whether a program counter is in the routine or in a stub.
+    pub(super) fn contains(&self, pc: Addr) -> bool {
+        self.place(None).contains(pc)
+    }
+
+    fn cell_of(&self, tid: i32) -> Option<u16> {
+        self.by_tid.get(&tid).copied()
+    }
+
+    fn owner_mut(&mut self, cell: u16) -> Option<&mut Owner> {
+        self.cells.get_mut(usize::from(cell))?.as_mut()
+    }
+
+    /// Gives a thread a cell, whose stack is the mapping `stack`. None if there is none left.
+    fn give_cell(&mut self, task: TaskId, fs_base: u64) -> Option<u16> {
+        let free = self.cells.iter().position(Option::is_none)?;
+        let cell = u16::try_from(free).ok()?;
+        let slot = self.free_key(fs_base)?;
+        let at = cell_at(cell.into());
+        let shared = self.shared();
+        let head = shared.word(at + CELL_HEAD);
+        shared.set_word(at + CELL_TAIL, head);
+        shared.set_word(at + CELL_LIMIT, head.wrapping_add(RING_RECORDS));
+        shared.set_word(at + CELL_STACK_BEGIN, u64::MAX);
+        shared.set_word(at + CELL_STACK_END, 0);
+        frames::set_depth(shared, cell, 0);
+        shared.set_half(at + CELL_MODE, Mode::Ask as u32);
+        shared.set_half(slot + 8, u32::from(cell));
+        shared.set_word(slot, fs_base);
+        self.merge.open(cell, head);
+        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new() });
+        self.by_tid.insert(task.tid, cell);
+        Some(cell)
+    }
+
+    /// Where the key of a thread can be written. None if the thread pointer has one already, or the table is full.
+    fn free_key(&self, fs_base: u64) -> Option<u64> {
+        let mut free = None;
+        for step in 0..CELL_KEYS {
+            let at = CELL_INDEX + (cell_slot(fs_base) + step) % CELL_KEYS * 16;
+            match self.shared().word(at) {
+                0 => return free.or(Some(at)),
+                CELL_GONE => free = free.or(Some(at)),
+                key if key == fs_base => return None,
+                _ => {}
+            }
+        }
+        free
+    }
+
+    /// The stack of the cell's thread lies between these process addresses.
+    fn set_stack(&self, cell: u16, begin: u64, end: u64) {
+        let at = cell_at(cell.into());
+        self.shared().set_word(at + CELL_STACK_BEGIN, u64::MAX);
+        self.shared().set_word(at + CELL_STACK_END, end);
+        self.shared().set_word(at + CELL_STACK_BEGIN, begin);
+    }
+
+    fn knows_stack(&self, cell: u16, sp: u64) -> bool {
+        let at = cell_at(cell.into());
+        (self.shared().word(at + CELL_STACK_BEGIN)..self.shared().word(at + CELL_STACK_END)).contains(&sp)
+    }
+
+    fn set_mode(&self, cell: u16, mode: Mode) {
+        self.shared().set_half(cell_at(cell.into()) + CELL_MODE, mode as u32);
+    }
+
+    /// Takes a thread's cell away; its records must have been drained.
+    fn take_cell(&mut self, tid: i32) -> Option<Owner> {
+        let cell = self.by_tid.remove(&tid)?;
+        let owner = self.cells.get_mut(usize::from(cell))?.take()?;
+        for step in 0..CELL_KEYS {
+            let at = CELL_INDEX + (cell_slot(owner.fs_base) + step) % CELL_KEYS * 16;
+            match self.shared().word(at) {
+                0 => break,
+                key if key == owner.fs_base => {
+                    let next = CELL_INDEX + (cell_slot(owner.fs_base) + step + 1) % CELL_KEYS * 16;
+                    let ends_search = self.shared().word(next) == 0;
+                    self.shared().set_word(at, if ends_search { 0 } else { CELL_GONE });
+                    break;
+                }
+                _ => {}
+            }
+        }
+        self.merge.close(cell);
+        Some(owner)
+    }
+
+    /// Enters what a call within a call is.
+    fn judge_nested(&mut self, outer: u16, inner: u16, caller: Addr, verdict: Nested) {
+        if 2 * self.nested >= NESTED_KEYS {
+            return;
+        }
+        let functions = u32::from(outer) | u32::from(inner) << 16;
+        for step in 0..NESTED_KEYS {
+            let at = NESTED + (nested_slot(caller.0) + step) % NESTED_KEYS * 16;
+            let shared = self.shared();
+            match shared.word(at) {
+                0 => {
+                    shared.set_word(at + 8, u64::from(functions) | u64::from(verdict as u32) << 32);
+                    shared.set_word(at, caller.0);
+                    self.nested += 1;
+                    return;
+                }
+                key if key == caller.0 && shared.half(at + 8) == functions => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Process {
+    /// Whether the thread's calls are recorded, or asked for, from here on: they are asked for while something is known of it that concerns its next
+    /// call.
+    pub(super) fn note_mode(&mut self, tid: i32) {
+        let Some(jump) = self.jump.on() else { return };
+        let Some(cell) = jump.cell_of(tid) else { return };
+        let Some(task) = self.tasks.get(tid) else { return };
+        let asks = self.observer.concerns_next(task.id)
+            || !task.counted.is_empty()
+            || jump.sharing.contains(&tid)
+            || self.tasks.has_sharers();
+        jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
+    }
+
+    /// The same of all threads.
+    pub(super) fn note_modes(&mut self) {
+        let tids: Vec<i32> = self.jump.on().map(|jump| jump.by_tid.keys().copied().collect()).unwrap_or_default();
+        tids.into_iter().for_each(|tid| self.note_mode(tid));
+    }
+
+    /// The task begins or ends to share its cell with a child in vfork(2).
+    pub(super) fn share_cell(&mut self, tid: i32, shares: bool) {
+        if let Some(jump) = self.jump.on_mut() {
+            jump.sharing.retain(|known| *known != tid);
+            if shares {
+                jump.sharing.push(tid);
+            }
+        }
+        self.note_mode(tid);
+    }
+
+    /// Gives the thread a cell, if it can have one, and tells the routine of its stack. `fs_base` and `sp` are its own.
+    fn prepare_cell(&mut self, tid: i32, fs_base: u64, sp: u64) {
+        use crate::memory::ReadMemory;
+        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
+        let points_to_itself = |process: &mut Self| process.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
+        if fs_base <= CELL_GONE || !points_to_itself(self) {
+            return;
+        }
+        let Some(jump) = self.jump.on_mut() else { return };
+        let known = jump.cell_of(tid).filter(|cell| {
+            let owner = jump.cells.get(usize::from(*cell)).and_then(Option::as_ref);
+            owner.is_some_and(|owner| owner.fs_base == fs_base)
+        });
+        let Some(cell) = known.or_else(|| jump.give_cell(task, fs_base)) else { return };
+        if !jump.knows_stack(cell, sp)
+            && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
+            && let Some(jump) = self.jump.on()
+        {
+            jump.set_stack(cell, mapping.start.0, mapping.end.0);
+        }
+    }
+
+    /// How many records came since this was last asked.
+    pub(super) fn take_record_count(&mut self) -> u64 {
+        self.jump.on_mut().map_or(0, |jump| std::mem::take(&mut jump.records))
+    }
+
+    /// Numbers of cells.
+    const fn all_cells() -> std::ops::Range<u16> {
+        0..CELLS as u16
+    }
+}

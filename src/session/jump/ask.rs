@@ -1,0 +1,203 @@
+//! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
+
+use super::JumpState;
+use crate::addr::{Addr, FunctionId};
+use crate::calls::{Entry, Returned};
+use crate::event::Call;
+use crate::jump::frames::{self, Frame};
+use crate::jump::layout::{FLAG_BEGAN, FRAME_SLOT, Kind, Nested};
+use crate::jump::merge::RecordedStack;
+use crate::jump::undo::Undone;
+use crate::memory::ReadMemory;
+use crate::session::engine::{EngineReport, Part};
+use crate::session::hit::Hit;
+use crate::session::process::Process;
+use crate::session::stop::Action;
+use crate::session::stops::Stops;
+use crate::tracer::Result;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+
+const LOST: &str = "a thread was not as heaptrace's own code leaves it: has the program written to memory that belongs to heaptrace?";
+
+impl Process {
+    /// A thread has hit one of the int3s of the routine; `raw` is as the trap has left it.
+    pub(in crate::session) fn on_ask(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &RawRegs,
+        stops: &mut Stops,
+    ) -> Result<Action> {
+        self.space.memory.new_stop(tid);
+        self.stop_cost.stops(self.pid, tid);
+        let at = Addr(raw.0.rip.wrapping_sub(1));
+        let regs = raw.before_trap().regs();
+        self.settle();
+        let Some(jump) = self.jump.on() else { return Ok(Action::Resume(0)) };
+        let cell = jump.cell_of(tid);
+        let offset = at.0.wrapping_sub(jump.region.code.0);
+        let undone = if offset == jump.code.ask {
+            jump.place(cell).undo(&regs, jump.shared(), &mut self.space.memory)
+        } else {
+            if offset == jump.code.foreign {
+                self.take_foreign_end(tid, &regs);
+            }
+            // Else its ring was full: it looks again.
+            self.repair_trap(tid, thread, raw, at)?;
+            thread.pass_trap(raw, &raw.regs())?;
+            return Ok(Action::Resume(0));
+        };
+        let Some(Undone::NotBegun(stub, entered)) = undone else {
+            self.warn_once(LOST.to_owned());
+            thread.pass_trap(raw, &raw.regs())?;
+            return Ok(Action::Resume(0));
+        };
+        let mut at_entry = *raw;
+        at_entry.set_regs(&entered);
+        at_entry.0.rip = stub.entry.0.wrapping_add(1);
+        let outer = self.hand_over(tid, thread, &at_entry)?;
+        self.prepare_cell(tid, raw.0.fs_base, entered.sp());
+        let Some(breakpoint) = self.space.breakpoints.get(stub.entry).copied() else {
+            thread.pass_trap(&at_entry, &entered)?;
+            return Ok(Action::Resume(0));
+        };
+        let before = self.observer.calls_seen();
+        let hit = &Hit { tid, thread, raw: &at_entry, at: stub.entry, breakpoint: &breakpoint };
+        let action = self.on_hit(hit, stops);
+        if let Some(outer) = outer
+            && let JumpState::On(jump) = &mut self.jump
+        {
+            let is_own = self.observer.calls_seen() != before;
+            let verdict = if is_own { Nested::Own } else { Nested::Part };
+            let caller = self.space.memory.read_u64(Addr(entered.sp())).map(Addr).unwrap_or_default();
+            jump.judge_nested(outer.function(), stub.function, caller, verdict);
+        }
+        self.note_mode(tid);
+        action
+    }
+
+    /// Hands the calls in progress of a stopped thread over to the observer: their return addresses are put back, and breakpoints placed there. Returns the
+    /// innermost.
+    pub(in crate::session) fn hand_over(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs) -> Result<Option<Frame>> {
+        let Some(jump) = self.jump.on() else { return Ok(None) };
+        let Some(cell) = jump.cell_of(tid) else { return Ok(None) };
+        let all = frames::of_cell(jump.shared(), cell);
+        for frame in &all {
+            self.put_back(frame)?;
+        }
+        for frame in &all {
+            let Some(task) = self.adopt(tid, cell, frame) else { continue };
+            if !self.space.ensure_return_site(frame.caller, thread, raw)? {
+                self.observer.observe(EngineReport::ReturnUnwatchable(task));
+            }
+        }
+        if let Some(jump) = self.jump.on() {
+            frames::set_depth(jump.shared(), cell, 0);
+            for frame in &all {
+                clear_slot(jump, frame);
+            }
+        }
+        Ok(all.last().copied())
+    }
+
+    /// Writes the caller's address to where it belongs, if ours stands there.
+    fn put_back(&mut self, frame: &Frame) -> Result<()> {
+        let stands = self.space.memory.read_u64(frame.slot).map(Addr);
+        let is_ours = |addr: Addr| self.jump.on().is_some_and(|jump| jump.contains(addr));
+        if stands.is_some_and(is_ours) {
+            self.space.memory.write_data(frame.slot, &frame.caller.0.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a call in progress the observer's.
+    pub(super) fn adopt(&mut self, tid: i32, cell: u16, frame: &Frame) -> Option<crate::addr::TaskId> {
+        let task = self.tasks.get(tid)?.id;
+        let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return None };
+        let began = jump.owner_mut(cell).and_then(|owner| {
+            let is_it = |one: &super::Began| one.function == frame.function() && one.old == frame.args[0];
+            let at = owner.began.iter().rposition(is_it).filter(|_| frame.what & FLAG_BEGAN != 0)?;
+            Some(owner.began.remove(at))
+        });
+        let stack = match began {
+            Some(began) => began.stack,
+            None => self.stack_of(&mut jump, frame.stack(), frame.caller),
+        };
+        let is_walked = !matches!(frame.stack(), RecordedStack::Caller(_));
+        let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, is_walked);
+        let entry_addr = jump.stubs.iter().find(|stub| stub.function == frame.function()).map(|stub| stub.entry);
+        self.jump = JumpState::On(jump);
+        let function = FunctionId(frame.function());
+        let entry = Entry {
+            task,
+            function,
+            args: [frame.args[0], frame.args[1], frame.args[2], 0, 0, 0],
+            sp: frame.slot.0,
+            return_addr: frame.caller,
+            module: self.space.module_at(entry_addr?),
+            caller_module: self.space.module_at(frame.caller),
+            caller_is_allocator: facts.caller_is_allocator,
+            is_wrapper: false,
+            wrapper: None,
+            family: facts.family,
+        };
+        self.observer.define_stacks(self.space.unwinder.stacks());
+        let by = Call { function, task, stack, family: facts.family, align: None };
+        let missed = facts.missed.filter(|_| began.is_none());
+        self.observer.adopt(&entry, by, began.map(|began| began.recorded), missed);
+        Some(task)
+    }
+
+    /// A function has returned to another thread than the one that had called it, as fibers do: its end is told here.
+    fn take_foreign_end(&mut self, tid: i32, regs: &crate::arch::Regs) {
+        const SLOT: u64 = 112;
+        const RESULT: u64 = 104;
+        let slot = Addr(regs.sp().wrapping_add(SLOT));
+        let result = self.space.memory.read_u64(Addr(regs.sp().wrapping_add(RESULT))).unwrap_or(0);
+        let Some(jump) = self.jump.on() else { return };
+        if let Some(frame) = frames::at_slot(jump.shared(), jump.cell_of(tid), slot) {
+            self.tell_end(tid, &frame, result);
+        }
+    }
+
+    /// Tells the end of a call that the routine has not recorded.
+    pub(super) fn tell_end(&mut self, tid: i32, frame: &Frame, result: u64) {
+        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
+        let out = self.space.memory.read_u64(Addr(frame.args[0])).map(Addr);
+        let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return };
+        let began = jump.owner_mut(frame.cell).and_then(|owner| {
+            let is_it = |one: &super::Began| one.function == frame.function() && one.old == frame.args[0];
+            let at = owner.began.iter().rposition(is_it).filter(|_| frame.what & FLAG_BEGAN != 0)?;
+            Some(owner.began.remove(at))
+        });
+        let stack = match began {
+            Some(began) => began.stack,
+            None => self.stack_of(&mut jump, frame.stack(), frame.caller),
+        };
+        let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, true);
+        self.jump = JumpState::On(jump);
+        self.observer.define_stacks(self.space.unwinder.stacks());
+        let part = Part {
+            task,
+            function: FunctionId(frame.function()),
+            kind: Kind::Ended,
+            args: [frame.args[0], frame.args[1], frame.args[2], 0, 0, 0],
+            returned: Returned { result, out },
+            stack,
+            missed: facts.missed,
+            family: facts.family,
+            caller_is_allocator: facts.caller_is_allocator,
+            recorded: began.map(|began| began.recorded),
+            time_ns: self.observer.now_ns(),
+        };
+        self.observer.observe(EngineReport::Part(part));
+    }
+}
+
+/// The frame is not to be found any more by its slot.
+fn clear_slot(jump: &super::Jump, frame: &Frame) {
+    use crate::jump::layout::{CELL_FRAMES, FRAME_SIZE, cell_at};
+    use crate::jump::shared::Shared;
+    let at = cell_at(frame.cell.into()) + CELL_FRAMES + u64::from(frame.index) * FRAME_SIZE;
+    jump.shared().set_word(at + FRAME_SLOT, 0);
+}

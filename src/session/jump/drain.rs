@@ -1,0 +1,328 @@
+//! Records become events.
+
+use super::{Began, Facts, Jump, JumpState};
+use crate::addr::{Addr, FrameAddr, FunctionId, StackId, TaskId};
+use crate::allocators::Kind as FunctionKind;
+use crate::arch::{Regs, reg};
+use crate::calls::Returned;
+use crate::event::{EventKind, Missed};
+use crate::jump::frames;
+use crate::jump::layout::{
+    CELL_DROPPED, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, Kind, RBP_SAME, cell_at,
+};
+use crate::jump::merge::{Next, Record, RecordedStack};
+use crate::jump::nodes::Onward;
+use crate::jump::shared::Shared;
+use crate::memory::ReadMemory;
+use crate::session::engine::{EngineReply, EngineReport, Part};
+use crate::session::process::Process;
+use crate::session::space::OriginalMemory;
+use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
+use crate::unwinder::{Quality, Unwound};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long it is waited for a record whose thread has taken its number.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+const RING_DAMAGED: &str = "the program has written to memory that belongs to heaptrace: calls of a thread are missing";
+
+impl Process {
+    /// Takes the records that are there, in their order. `all`: also those that come after one which is not there yet, as its thread has not
+    /// published it; that one is waited for a little.
+    pub(in crate::session) fn drain(&mut self, all: bool) {
+        let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return };
+        let mut deadline = None;
+        loop {
+            jump.merge.look(&jump.region.mapping);
+            let time_ns = self.observer.now_ns();
+            let mut taken = 0u64;
+            let ended = loop {
+                match jump.merge.next(&jump.region.mapping) {
+                    Next::Record(cell, record) => {
+                        taken += 1;
+                        self.take_record(&mut jump, cell, &record, time_ns);
+                    }
+                    Next::Damaged(_) => {
+                        self.warn_once(RING_DAMAGED.to_owned());
+                        self.note_missed_call();
+                    }
+                    other => break other,
+                }
+            };
+            jump.records += taken;
+            if !all || ended == Next::Empty && taken == 0 {
+                break;
+            }
+            if ended == Next::Waits && taken == 0 {
+                let now = Instant::now();
+                if now > *deadline.get_or_insert(now + PATIENCE) {
+                    jump.merge.skip();
+                    deadline = None;
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.note_dropped(&mut jump);
+        self.jump = JumpState::On(jump);
+    }
+
+    /// Calls that will not return, as their threads have left them by a longjmp or an exception.
+    fn note_dropped(&mut self, jump: &mut Jump) {
+        let of_cell = |cell: u16| jump.shared().word(cell_at(cell.into()) + CELL_DROPPED);
+        let dropped = Self::all_cells().map(of_cell).fold(0u64, u64::wrapping_add);
+        // the program can write there
+        let new = dropped.wrapping_sub(jump.dropped).min(1 << 20);
+        jump.dropped = dropped;
+        for _ in 0..new {
+            self.tell(EventKind::Missed(Missed::Return));
+        }
+    }
+
+    fn take_record(&mut self, jump: &mut Jump, cell: u16, record: &Record, time_ns: u64) {
+        let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return };
+        let task = owner.task;
+        let begins = record.kind == Kind::Began;
+        let was_begun = |began: &Began| began.function == record.function && began.old == record.args[0];
+        let began = match record.kind {
+            Kind::Ended => {
+                let at = owner.began.iter().rposition(was_begun);
+                at.map(|at| {
+                    let began = owner.began.remove(at);
+                    // those that began after it will not return
+                    let dead: Vec<Began> = owner.began.drain(at..).collect();
+                    (began, dead)
+                })
+            }
+            _ => None,
+        };
+        if let Some((_, dead)) = &began {
+            for dead in dead.clone() {
+                self.abandon(task, &dead);
+            }
+        }
+        let stack = match &began {
+            Some((began, _)) => began.stack,
+            None => self.stack_of(jump, record.stack, Addr(record.caller)),
+        };
+        let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
+        let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);
+        let told = if is_walked { stack } else { StackId::EMPTY };
+        let part = Part {
+            task,
+            function: FunctionId(record.function),
+            kind: record.kind,
+            args: [record.args[0], record.args[1], record.args[2], 0, 0, 0],
+            returned: Returned { result: record.result, out: Some(Addr(record.out)) },
+            stack: told,
+            missed: facts.missed.filter(|_| is_walked),
+            family: facts.family,
+            caller_is_allocator: facts.caller_is_allocator,
+            recorded: began.map(|(began, _)| began.recorded),
+            time_ns,
+        };
+        self.observer.define_stacks(self.space.unwinder.stacks());
+        let reply = self.observer.observe(EngineReport::Part(part));
+        if begins
+            && let EngineReply::Recorded(recorded) = reply
+            && let Some(owner) = jump.owner_mut(cell)
+        {
+            owner.began.push(Began { function: record.function, old: record.args[0], stack: told, recorded });
+        }
+    }
+
+    /// A call that had given a block back will not return.
+    pub(super) fn abandon(&mut self, task: TaskId, began: &Began) {
+        if let Some(event) = began.recorded.of(EventKind::ReallocAbandoned { old: Addr(began.old), task }) {
+            self.tell(event);
+        }
+    }
+
+    /// The stack that a record or a frame names. A copy is unwound, and given back.
+    pub(super) fn stack_of(&mut self, jump: &mut Jump, stack: RecordedStack, caller: Addr) -> StackId {
+        match stack {
+            RecordedStack::Known(id) | RecordedStack::Caller(id) => {
+                let known = self.space.unwinder.stacks().get(StackId(id)).is_some();
+                if known { StackId(id) } else { StackId::EMPTY }
+            }
+            RecordedStack::Copied(copy) => {
+                let found = read_copy(jump, copy);
+                frames::release_copy(jump.shared(), copy % COPIES as u32);
+                let Some((regs, mut copied)) = found else {
+                    tracing::debug!("copy {copy} of a call from {caller} is damaged");
+                    return StackId::EMPTY;
+                };
+                let space = &mut self.space;
+                let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
+                let mut memory = CopiedStack { copied: &mut copied, target };
+                let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
+                self.publish(jump, unwound);
+                unwound.stack
+            }
+        }
+    }
+
+    /// The same of a stack that was walked at a stop.
+    pub(in crate::session) fn publish_stack(&mut self, unwound: Unwound) {
+        if let JumpState::On(mut jump) = std::mem::take(&mut self.jump) {
+            self.publish(&mut jump, unwound);
+            self.jump = JumpState::On(jump);
+        }
+    }
+
+    /// Tells the routine of a stack, so that it knows it next time.
+    pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) {
+        let unwinder = &self.space.unwinder;
+        let stacks = unwinder.stacks();
+        let mut path = Vec::new();
+        let mut at = unwound.stack;
+        while let Some(node) = stacks.get(at) {
+            if let Some(frame) = node.frame() {
+                path.push((at, node.parent, frame));
+            }
+            at = node.parent;
+        }
+        let shared = &jump.region.mapping;
+        for (id, parent, frame) in path.iter().rev() {
+            if jump.nodes.is_published(id.0) {
+                continue;
+            }
+            let FrameAddr::Return(ra) = frame.addr else { break };
+            let onward = match unwinder.known_rule(frame.addr) {
+                Some(Rule::Compact { base, offset, saved }) => {
+                    let rbp = CALLEE_SAVED.into_iter().zip(saved).find(|(register, _)| *register == reg::RBP);
+                    let rbp = rbp.map_or(SAME, |(_, words)| words);
+                    let form = match base {
+                        Base::Rsp => Form::Rsp,
+                        Base::Rbp => Form::Rbp,
+                        Base::LoadRbp => Form::LoadRbp,
+                    };
+                    Onward::Caller { form, offset, rbp: if rbp == SAME { RBP_SAME } else { rbp.into() } }
+                }
+                Some(Rule::Outermost) => Onward::End(id.0),
+                _ => Onward::Unknown,
+            };
+            jump.nodes.publish(shared, id.0, parent.0, ra.0, onward);
+        }
+        // Where the walk's end depends on nothing but the frame it came to, or on the depth, all walks end there.
+        let Some((last, _, frame)) = path.first() else { return };
+        let ends_here = match unwinder.known_rule(frame.addr) {
+            None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
+            Some(Rule::Planted { .. }) => true,
+            Some(_) => false,
+        };
+        if ends_here || unwound.depth >= self.settings.max_depth {
+            jump.nodes.end_at(shared, last.0, unwound.stack.0);
+        }
+    }
+
+    pub(super) fn facts_of(&mut self, jump: &mut Jump, function: u16, stack: StackId, caller: Addr, walked: bool) -> Facts {
+        let key = (function, stack.0);
+        if let Some(facts) = jump.facts.get(&key) {
+            return *facts;
+        }
+        let Some(stub) = jump.stubs.iter().find(|stub| stub.function == function).copied() else {
+            return Facts { family: None, caller_is_allocator: false, missed: None };
+        };
+        let frees = self
+            .settings
+            .table
+            .get(FunctionId(function))
+            .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
+        let space = &mut self.space;
+        let family = match space.wrapper_at(caller.sub(1)) {
+            Some(_) => space.family_through_wrapper(stack),
+            None => space.family_of_call(stub.entry, caller, frees),
+        };
+        let caller_is_allocator = space.is_called_by_allocator(caller);
+        let stacks = space.unwinder.stacks();
+        let missed = match stacks.quality(stack) {
+            _ if !walked => None,
+            Quality::Complete => None,
+            Quality::Guessed => Some(Missed::UnwindRule),
+            Quality::Truncated => Some(Missed::OuterFrames { cut: stacks.depth(stack) >= self.settings.max_depth }),
+        };
+        let facts = Facts { family, caller_is_allocator, missed };
+        // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
+        if family.is_some() {
+            jump.facts.insert(key, facts);
+        }
+        facts
+    }
+
+    /// Modules have come or gone: what was known of their code holds no longer.
+    pub(in crate::session) fn forget_stale_nodes(&mut self) {
+        let JumpState::On(jump) = &mut self.jump else { return };
+        jump.facts.clear();
+        let space = &self.space;
+        let stacks = space.unwinder.stacks();
+        let is_stale = |id: &u32| {
+            let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
+            frame.is_none_or(|frame| {
+                let now = space.unwinder.module_of(frame.addr.lookup());
+                now.unwrap_or(crate::addr::ModuleId::NONE) != frame.module
+            })
+        };
+        let stale: Vec<u32> = jump.nodes.iter().filter(is_stale).collect();
+        for id in stale {
+            jump.nodes.forget(&jump.region.mapping, id);
+        }
+    }
+}
+
+/// Sixteen registers and the stack, as a thread has copied them at a function's entry. None if they are not as it does.
+fn read_copy(jump: &Jump, copy: u32) -> Option<(Regs, crate::memory::MemoryImage)> {
+    /// The registers' order in a copy, by their numbers here.
+    const ORDER: [usize; 16] = [
+        reg::RAX,
+        reg::RCX,
+        reg::RDX,
+        reg::RBX,
+        reg::RSP,
+        reg::RBP,
+        reg::RSI,
+        reg::RDI,
+        reg::R8,
+        reg::R9,
+        reg::R10,
+        reg::R11,
+        reg::R12,
+        reg::R13,
+        reg::R14,
+        reg::R15,
+    ];
+    let at = COPY_AREA + u64::from(copy) % COPIES * COPY_SIZE;
+    let shared = jump.shared();
+    let mut regs = Regs::default();
+    for (number, register) in ORDER.into_iter().enumerate() {
+        regs.gpr[register] = shared.word(at + 8 * number as u64);
+    }
+    let len = shared.word(at + COPY_LEN);
+    if len > COPY_SIZE - COPY_STACK {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(len).ok()?];
+    let start = Addr(regs.sp());
+    shared.copy_out(at + COPY_STACK, &mut bytes).then_some((regs, crate::memory::MemoryImage { start, bytes }))
+}
+
+/// The memory as it was when a stack was copied: the copy, and the target's for all else.
+struct CopiedStack<'a> {
+    copied: &'a mut crate::memory::MemoryImage,
+    target: OriginalMemory<'a>,
+}
+
+impl ReadMemory for CopiedStack<'_> {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        let n = self.copied.read(addr, buf);
+        match buf.get_mut(n..) {
+            Some(rest) if n == 0 && !rest.is_empty() => self.target.read(addr, rest),
+            _ => n,
+        }
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        self.target.touched(range)
+    }
+}
+

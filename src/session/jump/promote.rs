@@ -1,0 +1,216 @@
+//! How a process comes to the jump engine, and leaves it.
+
+use super::{Jump, JumpState};
+use crate::addr::Addr;
+use crate::allocators::{Arg, Function, Kind};
+use crate::arch::INT3;
+use crate::jump::layout::{Active, CELLS, CODE_SIZE, FREE_STACKS, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way};
+use crate::jump::merge::Merge;
+use crate::jump::nodes::Nodes;
+use crate::jump::shared::Shared;
+use crate::jump::stub::{STUB_SIZE, STUBS, Stub, assemble};
+use crate::patches::Patch;
+use crate::patches::own::JUMP_LEN;
+use crate::session::process::Process;
+use crate::session::space::Candidate;
+use crate::tracer::jump::region::{Region, SetUpError};
+use crate::tracer::jump::routine;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::{Result, procfs};
+use rustc_hash::FxHashMap;
+
+/// What an ask site is once nobody answers any more.
+const NOP: u8 = 0x90;
+
+impl Process {
+    /// A thread stands at an allocator's entry: if the process is to be on the jump engine, it is from here on, or never, with a warning that says why.
+    pub(in crate::session) fn promote(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
+        if !matches!(self.jump, JumpState::Wanted) || !self.identity.selected || self.space.has_deferred() {
+            return Ok(());
+        }
+        self.jump = JumpState::Off;
+        match self.try_to_promote(thread, raw) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => {
+                self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The inner error says why not, in words.
+    fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<std::result::Result<(), String>> {
+        let tid = thread.tid();
+        if self.tasks.len() > 1 {
+            return Ok(Err("it has several threads, and was not started by heaptrace".to_owned()));
+        }
+        if self.libunwind.is_some() {
+            return Ok(Err("--unwinder libunwind needs each call's stop".to_owned()));
+        }
+        if procfs::has_seccomp(tid) {
+            return Ok(Err("it filters its system calls (seccomp)".to_owned()));
+        }
+        let (wrapped, left) = self.to_wrap();
+        let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
+            return Ok(Err(left.unwrap_or_else(|| "none of its allocator's functions can be wrapped".to_owned())));
+        };
+        if let Some(why) = left {
+            return Ok(Err(why));
+        }
+        let mut moved = Vec::new();
+        for (candidate, way) in wrapped {
+            match self.space.move_entry(&candidate, Some((thread, raw)))? {
+                Ok(placed) => moved.push((candidate, way, placed)),
+                Err(error) => tracing::debug!("the function at {} stays with the trap engine: {error}", candidate.addr),
+            }
+        }
+        let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
+            return Ok(Err("there is no room for it in the program's address space".to_owned()));
+        };
+        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else {
+            return Ok(Err("there is no room for a system call in the program's code".to_owned()));
+        };
+        let region = match Region::set_up(&mut caller, code, shared) {
+            Ok(region) => region,
+            Err(SetUpError::Tracer(error)) if error.is_out_of_reach() => return Err(error),
+            Err(error) => return Ok(Err(format!("the memory for it could not be made: {error}"))),
+        };
+        let labels = routine::code();
+        let mut stubs = Vec::new();
+        let mut jumps = Vec::new();
+        let mut image = routine::bytes().to_vec();
+        let asks = [labels.ask, labels.full_enter, labels.full_leave, labels.foreign];
+        for ask in asks {
+            if let Some(byte) = image.get_mut(ask as usize) {
+                *byte = NOP;
+            }
+        }
+        image.resize(CODE_SIZE as usize, INT3);
+        for (candidate, way, placed) in moved {
+            let stub = Stub { function: candidate.function.0, way, entry: candidate.addr, original: placed.addr };
+            let number = stubs.len() as u64;
+            let at = STUBS + number * STUB_SIZE;
+            let jump = jump_to(candidate.addr, code.add(at));
+            let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
+            let patch = jump.and_then(|jump| Patch::new(&original, &jump));
+            let (Some(bytes), Some(patch)) = (assemble(&stub, code, number, &labels), patch) else { continue };
+            if let Some(room) = image.get_mut(at as usize..at as usize + bytes.len()) {
+                room.copy_from_slice(&bytes);
+                stubs.push(stub);
+                jumps.push((candidate.addr, patch, placed.addr));
+            }
+        }
+        if stubs.is_empty() {
+            return Ok(Err("none of its allocator's functions can be wrapped".to_owned()));
+        }
+        self.space.code.write_jump_region(&mut self.space.memory, code, &image)?;
+        self.space.memory.write_data(code.add(STATE_SHARED), &shared.0.to_le_bytes())?;
+        region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
+        let nodes = Nodes::new(&region.mapping);
+        for ask in asks {
+            self.space.code.place(&mut self.space.memory, code.add(ask), Patch::int3(NOP))?;
+        }
+        let switch = Patch::switch(Active::Off as u8, Active::Record as u8);
+        self.space.code.place(&mut self.space.memory, code.add(STATE_ACTIVE), switch)?;
+        if let Err(error) = self.space.place_jumps(&jumps) {
+            self.space.code.lift(&mut self.space.memory, code.add(STATE_ACTIVE))?;
+            return Ok(Err(format!("its code can't be changed: {error}")));
+        }
+        self.jump = JumpState::On(Box::new(Jump {
+            region,
+            code: labels,
+            stubs,
+            nodes,
+            merge: Merge::default(),
+            cells: (0..CELLS).map(|_| None).collect(),
+            by_tid: FxHashMap::default(),
+            facts: FxHashMap::default(),
+            nested: 0,
+            sharing: Vec::new(),
+            dropped: 0,
+            records: 0,
+        }));
+        self.withdraw_returns();
+        tracing::debug!("process {} is on the jump engine: code at {code}, shared memory at {shared}", self.pid);
+        Ok(Ok(()))
+    }
+
+    /// The functions that are wrapped, and how; and why none is to be, if so.
+    fn to_wrap(&self) -> (Vec<(Candidate, Way)>, Option<String>) {
+        let table = &self.settings.table;
+        let candidates = self.space.jump_candidates(table);
+        let mut why = None;
+        if candidates.iter().any(|one| candidates.iter().any(|other| other.module != one.module)) {
+            why = Some("more than one module has an allocator".to_owned());
+        }
+        let mut wrapped = Vec::new();
+        for candidate in candidates {
+            let Some(function) = table.get(candidate.function) else { continue };
+            if function.family.is_operator() {
+                why = Some("its allocator has operators of its own (new, delete)".to_owned());
+            }
+            if table.is_declared(candidate.function) {
+                why = Some("allocator functions were declared (--alloc-fn)".to_owned());
+            }
+            if let Some(way) = way_of(function) {
+                wrapped.push((candidate, way));
+            }
+        }
+        (wrapped, why)
+    }
+
+    /// Return breakpoints stay only where calls in progress return: the routine sees all others.
+    fn withdraw_returns(&mut self) {
+        let sites: Vec<Addr> =
+            self.space.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
+        for site in sites {
+            let done = if self.observer.awaits(site) {
+                self.space.demote_return_site(site);
+                Ok(())
+            } else {
+                self.space.unwatch_return(site)
+            };
+            if let Err(error) = done {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    /// The process has another image, or is a copy of another one: the engine was in the memory of that.
+    pub(in crate::session) fn begin_jump(&mut self) {
+        self.jump = if self.settings.jump { JumpState::Wanted } else { JumpState::Off };
+    }
+
+    /// The memory that the threads shared with us is given back; they may go on to run through the stubs.
+    pub(in crate::session) fn end_jump(&mut self) {
+        self.settle();
+        if let JumpState::On(jump) = std::mem::take(&mut self.jump) {
+            jump.region.mapping.discard();
+        }
+    }
+}
+
+/// `jmp rel32` at `from` to `to`.
+fn jump_to(from: Addr, to: Addr) -> Option<[u8; JUMP_LEN]> {
+    let distance = i32::try_from(to.0.wrapping_sub(from.0 + JUMP_LEN as u64).cast_signed()).ok()?;
+    let [a, b, c, d] = distance.to_le_bytes();
+    Some([0xe9, a, b, c, d])
+}
+
+/// How the routine goes about a function; None if it knows no way, as its arguments are not among the first three.
+fn way_of(function: &Function) -> Option<Way> {
+    let is_passed = |arg: Arg| arg.0 < 3;
+    let is_first = |arg: Arg| arg.0 == 0;
+    let fits = function.align.is_none_or(is_passed);
+    let (fits, way) = match function.kind {
+        Kind::Alloc { size, count } => (fits && is_passed(size) && count.is_none_or(is_passed), Way::Alloc),
+        Kind::AllocOut { out, size } => (fits && is_first(out) && is_passed(size), Way::AllocOut),
+        Kind::Realloc { old, size, count } => {
+            (fits && is_first(old) && is_passed(size) && count.is_none_or(is_passed), Way::Realloc)
+        }
+        Kind::ResizeInPlace { old, size } => (fits && is_first(old) && is_passed(size), Way::Alloc),
+        Kind::Free { ptr, size } => (fits && is_first(ptr) && size.is_none_or(is_passed), Way::Free),
+    };
+    fits.then_some(way)
+}

@@ -1,0 +1,114 @@
+//! Parts of calls that the routine of the jump engine has recorded. They need no pairing: the routine keeps the calls in progress itself.
+
+use super::{Observer, recorded};
+use crate::addr::{Addr, TaskId};
+use crate::allocators::Kind as FunctionKind;
+use crate::calls::{Entry, Operation, Recorded, align_as_told, outcome};
+use crate::event::{Call, EventKind, Missed};
+use crate::jump::layout::Kind;
+use crate::session::engine::Part;
+use crate::unwinder::StackTable;
+use std::sync::Arc;
+
+impl Observer {
+    /// Tells what the part of a call has done. Returns what of the call is recorded, which its end must be told.
+    pub(super) fn take_part(&mut self, part: &Part) -> Recorded {
+        let nothing = Recorded::Failure;
+        let Some(function) = self.shared.table.get(part.function).cloned() else { return nothing };
+        if self.is_paused() && part.recorded.is_none() && !self.is_of_interest_while_paused(part.function, &part.args) {
+            return nothing;
+        }
+        let operation = Operation::of(function.kind, &part.args);
+        let recorded = match (part.recorded, &mut self.sampler) {
+            (Some(recorded), _) => recorded,
+            (None, None) => Recorded::All,
+            (None, Some(sampler)) => recorded(operation, sampler, &self.stream.model),
+        };
+        let Self { shared, stream, .. } = self;
+        let frees = part.kind == Kind::Freed;
+        let is_first = part.recorded.is_none();
+        let hides_allocation = !frees && is_first && matches!(recorded, Recorded::Failure | Recorded::OldBlock);
+        if hides_allocation && stream.model.is_latest_recorded(part.task) {
+            stream.tell(part.time_ns, EventKind::NotRecorded { task: part.task });
+        }
+        if let Some(missed) = part.missed.filter(|_| is_first && recorded != Recorded::Failure) {
+            stream.tell(part.time_ns, EventKind::Missed(missed));
+        }
+        let align = align_as_told(operation, &function, &part.args, part.family, &shared.table);
+        let by = Call { function: part.function, task: part.task, stack: part.stack, family: part.family, align };
+        match (part.kind, operation) {
+            (Kind::Freed, Operation::Free { block }) => {
+                let given_size = match function.kind {
+                    FunctionKind::Free { size: Some(size), .. } => Some(size.of(&part.args)),
+                    _ => None,
+                };
+                if recorded == Recorded::All && block != Addr::NULL {
+                    let internal = part.caller_is_allocator;
+                    stream.tell(part.time_ns, EventKind::Freed { block, internal, given_size, by });
+                }
+            }
+            (Kind::Began, Operation::Reallocate { old, .. }) => {
+                if let Some(event) = recorded.of(EventKind::ReallocBegan { old, by }) {
+                    stream.tell(part.time_ns, event);
+                }
+            }
+            (Kind::Ended, _) => {
+                for event in outcome(operation, part.returned, by).into_iter().filter_map(|event| recorded.of(event)) {
+                    stream.tell(part.time_ns, event);
+                }
+            }
+            // Not by the routine: somebody has written to its memory.
+            _ => return nothing,
+        }
+        if part.kind != Kind::Began {
+            self.count_event();
+        }
+        recorded
+    }
+
+    /// Takes over a call in progress: see [`crate::calls::Calls::adopt`]. `recorded`: what of it was told when it began, if that was; `missed`: what
+    /// of its stack was not seen, if that was not told yet.
+    pub(in crate::session) fn adopt(
+        &mut self,
+        entry: &Entry,
+        by: Call,
+        recorded: Option<Recorded>,
+        missed: Option<Missed>,
+    ) {
+        let table = Arc::clone(&self.shared.table);
+        let Some(function) = table.get(entry.function) else { return };
+        let operation = Operation::of(function.kind, &entry.args);
+        let by = Call { align: align_as_told(operation, function, &entry.args, entry.family, &table), ..by };
+        let decided = match (recorded, &mut self.sampler) {
+            (Some(recorded), _) => recorded,
+            (None, None) => Recorded::All,
+            (None, Some(sampler)) => super::recorded(operation, sampler, &self.stream.model),
+        };
+        if let Some(missed) = missed.filter(|_| decided != Recorded::Failure) {
+            self.tell(EventKind::Missed(missed));
+        }
+        self.with_calls(|calls, tell| calls.adopt(entry, operation, &by, (decided, false), tell));
+    }
+
+    /// How many calls of their own were seen to begin by the trap engine.
+    pub(in crate::session) const fn calls_seen(&self) -> u64 {
+        self.entered
+    }
+
+    /// Whether something is known of the thread that concerns its next call: see [`crate::calls::Calls::concerns_next`].
+    pub(in crate::session) fn concerns_next(&self, task: TaskId) -> bool {
+        self.calls.concerns_next(task)
+    }
+
+    /// What an operator has told is forgotten.
+    pub(in crate::session) fn forget_told(&mut self, task: TaskId) {
+        self.calls.forget_told(task);
+    }
+
+    /// Tells the readers of all stacks that are new.
+    pub(in crate::session) fn define_stacks(&mut self, stacks: &StackTable) {
+        if !self.stream.readers.is_empty() {
+            self.stream.define_stacks(stacks);
+        }
+    }
+}

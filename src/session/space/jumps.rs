@@ -1,0 +1,141 @@
+//! Entries of allocator functions that jump to the stubs of the jump engine.
+
+use super::AddressSpace;
+use super::breakpoints::{Helper, Placed};
+use crate::addr::{Addr, FunctionId, ModuleId};
+use crate::allocators::AllocatorTable;
+use crate::arch::PAGE_SIZE;
+use crate::arch::step::StepOver;
+use crate::breakpoints::{Engine, Probe};
+use crate::maps::Mapping;
+use crate::patches::own::{EntryError, PlacedEntry};
+use crate::patches::Patch;
+use crate::tracer::Result;
+
+/// How far the code region is from the allocator: the program's own mappings go where they would without it.
+const DISTANCE: u64 = 0x5000_0000;
+/// So many places are tried, each so many bytes nearer.
+const TRIES: u64 = 32;
+const STRIDE: u64 = 0x200_0000;
+
+/// A function that could be wrapped: it has a probe of the trap engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// Where it begins.
+    pub addr: Addr,
+    /// Its size in bytes; 0 if that is not known.
+    pub size: u64,
+    /// Which.
+    pub function: FunctionId,
+    /// The module that it is in.
+    pub module: ModuleId,
+}
+
+impl AddressSpace {
+    /// The functions that could be wrapped.
+    pub fn jump_candidates(&self, table: &AllocatorTable) -> Vec<Candidate> {
+        let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
+        let probes = table.select_providers(&symbols).probes.into_iter();
+        let candidates = probes.filter_map(|probe| {
+            let module = self.modules.get(probe.module)?;
+            let addr = module.bias.to_process(probe.addr);
+            self.breakpoints.get(addr)?.purposes.entry?;
+            Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id })
+        });
+        candidates.collect()
+    }
+
+    /// Moves the first instructions of a function to a pad. The inner error: why that can't be done.
+    pub fn move_entry(
+        &mut self,
+        candidate: &Candidate,
+        helper: Helper<'_>,
+    ) -> Result<std::result::Result<PlacedEntry, EntryError>> {
+        let at = candidate.addr;
+        let mut code = vec![0; usize::try_from(candidate.size).unwrap_or(0).min(1 << 16)];
+        let n = self.memory.read_uncached(at, &mut code);
+        code.truncate(n);
+        self.code.patches().mask(at, &mut code);
+        let mut placed = self.code.own().allocate_entry(&code, at, candidate.module);
+        if placed == Err(EntryError::NoRoom) && self.map_pads(at, helper)? == Placed::Done(()) {
+            placed = self.code.own().allocate_entry(&code, at, candidate.module);
+        }
+        if let Ok(placed) = &placed {
+            self.code.write_own(&mut self.memory, placed.addr, &placed.bytes)?;
+        }
+        Ok(placed)
+    }
+
+    /// The function's first `len` bytes without us.
+    pub fn original_bytes(&self, at: Addr, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let n = self.memory.read_uncached(at, &mut bytes);
+        bytes.truncate(n);
+        self.code.patches().mask(at, &mut bytes);
+        bytes
+    }
+
+    /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. The only task of the process is stopped.
+    pub fn place_jumps(&mut self, jumps: &[(Addr, Patch, Addr)]) -> Result<()> {
+        let patches: Vec<_> = jumps.iter().map(|(addr, patch, _)| (*addr, *patch)).collect();
+        self.code.place_jumps(&mut self.memory, &patches)?;
+        self.is_jumped = true;
+        for (addr, _, pad) in jumps {
+            if let Some(breakpoint) = self.breakpoints.get_mut(*addr) {
+                breakpoint.planned.step = StepOver::Pad;
+                breakpoint.pad = Some(*pad);
+                if let Some(Probe { engine, .. }) = &mut breakpoint.purposes.entry {
+                    *engine = Engine::Jump;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts int3s where the jumps were, in a process whose only task is stopped: its functions are seen by the trap engine again. Threads that get to a moved
+    /// instruction run it in its pad as before.
+    pub fn end_jumps(&mut self) -> Result<()> {
+        self.code.end_jumps(&mut self.memory)
+    }
+
+    /// Where the program's code goes on behind the instructions of the function at `entry` that were moved.
+    pub fn moved_end(&self, entry: Addr) -> Option<Addr> {
+        self.code.patches().own.moved_end(entry)
+    }
+
+    /// The stubs pass all calls through from here on.
+    pub fn stop_routine(&mut self) -> Result<()> {
+        let switches = self.code.patches().iter().filter(|(_, patch)| patch.is_switch());
+        let all: Vec<_> = switches.map(|(addr, _)| addr).collect();
+        all.into_iter().try_for_each(|addr| self.code.lift(&mut self.memory, addr))
+    }
+
+    pub(super) fn lift_jumps(&mut self) -> Result<()> {
+        for addr in self.code.lift_jumps(&mut self.memory)? {
+            self.breakpoints.remove(addr);
+        }
+        Ok(())
+    }
+
+    /// Where the two regions of the jump engine can lie: within reach of `near`, and far from everything.
+    pub fn jump_gaps(&mut self, tid: i32, near: Addr, code: u64, shared: u64) -> Result<Option<(Addr, Addr)>> {
+        self.read_maps(tid)?;
+        let page = near.0 / PAGE_SIZE * PAGE_SIZE;
+        let below = (0..TRIES).filter_map(|n| page.checked_sub(DISTANCE - n * STRIDE).map(Addr));
+        let above = (0..TRIES).filter_map(|n| page.checked_add(DISTANCE - n * STRIDE).map(Addr));
+        let distant = below.chain(above).find(|at| self.maps.is_free(*at, code));
+        let gap = distant.or_else(|| self.maps.find_gap(near, code));
+        Ok(gap.zip(self.maps.find_distant_gap(shared)))
+    }
+
+    /// The mapping that holds `addr`, as the kernel has it now.
+    pub fn mapping_now(&mut self, tid: i32, addr: Addr) -> Option<Mapping> {
+        let _ = self.read_maps(tid);
+        self.maps.find(addr).cloned()
+    }
+
+    /// Whether a module that was loaded when `id` was given is loaded still.
+    pub fn has_module(&self, id: ModuleId) -> bool {
+        self.modules.get(id).is_some()
+    }
+}

@@ -1,0 +1,219 @@
+//! The memory that the jump engine adds to a process: made there by remote calls, and mapped by us, too.
+
+use crate::addr::Addr;
+use crate::jump::layout::{MAGIC, REGION_SIZE, RING_AREA, SHARED_SIZE, STATE, STATE_SIZE};
+use crate::jump::shared::{Shared, lies_inside};
+use crate::tracer::remote::Caller;
+use crate::tracer::{Result, TracerError};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The name under which the shared region shows in /proc/PID/maps.
+const NAME: &[u8] = b"heaptrace\0";
+/// Where it is put for the call that needs it: where the routine will be.
+const NAME_AT: u64 = 64;
+
+/// The two mappings in a process.
+#[derive(Debug)]
+pub struct Region {
+    /// The process address of the code region.
+    pub code: Addr,
+    /// The process address of the shared region.
+    pub shared: Addr,
+    /// Our own mapping of the shared region.
+    pub mapping: SharedMapping,
+}
+
+/// Why a process gets none: in words, and with the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SetUpError {
+    /// A remote call was refused.
+    #[error("the program's system call {call} for it fails: {source}")]
+    Refused {
+        /// Which.
+        call: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The call could not be made, or something else of the tracer's has failed.
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
+}
+
+impl Region {
+    /// Makes both mappings by a stopped thread: the code region at `code`, the shared one at `shared`, where nothing is mapped. What was made is
+    /// taken back if something fails.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn set_up(caller: &mut Caller<'_>, code: Addr, shared: Addr) -> std::result::Result<Self, SetUpError> {
+        let pid = caller.thread.tid();
+        let exact = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let executable = libc::PROT_READ | libc::PROT_EXEC;
+        call(caller, "mmap", libc::SYS_mmap, [code.0, REGION_SIZE, executable as u64, exact as u64, u64::MAX, 0])?;
+        let made = Self::set_up_rest(caller, pid, code, shared);
+        if made.is_err() {
+            call(caller, "munmap", libc::SYS_munmap, [code.0, REGION_SIZE, 0, 0, 0, 0])?;
+        }
+        made
+    }
+
+    fn set_up_rest(
+        caller: &mut Caller<'_>,
+        pid: i32,
+        code: Addr,
+        shared: Addr,
+    ) -> std::result::Result<Self, SetUpError> {
+        let state = code.add(STATE);
+        let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        call(caller, "mprotect", libc::SYS_mprotect, [state.0, STATE_SIZE, both, 0, 0, 0])?;
+        let wipe = libc::MADV_WIPEONFORK as u64;
+        call(caller, "madvise", libc::SYS_madvise, [state.0, STATE_SIZE, wipe, 0, 0, 0])?;
+        caller.memory.write_code(code.add(NAME_AT), NAME)?;
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let fd = call(caller, "memfd_create", libc::SYS_memfd_create, [code.0 + NAME_AT, flags, 0, 0, 0, 0])?;
+        let mapped = Self::map(caller, pid, fd, code, shared);
+        call(caller, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        mapped
+    }
+
+    fn map(
+        caller: &mut Caller<'_>,
+        pid: i32,
+        fd: u64,
+        code: Addr,
+        shared: Addr,
+    ) -> std::result::Result<Self, SetUpError> {
+        let mapping = SharedMapping::open(pid, fd)?;
+        let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+        call(caller, "mmap", libc::SYS_mmap, [shared.0, SHARED_SIZE, both, flags, fd, 0])?;
+        let kept = libc::MADV_DONTFORK as u64;
+        if let Err(error) = call(caller, "madvise", libc::SYS_madvise, [shared.0, SHARED_SIZE, kept, 0, 0, 0]) {
+            call(caller, "munmap", libc::SYS_munmap, [shared.0, SHARED_SIZE, 0, 0, 0, 0])?;
+            return Err(error);
+        }
+        mapping.set_word(0, MAGIC);
+        Ok(Self { code, shared, mapping })
+    }
+}
+
+fn call(
+    caller: &mut Caller<'_>,
+    name: &'static str,
+    number: i64,
+    arguments: [u64; 6],
+) -> std::result::Result<u64, SetUpError> {
+    match caller.call(number, arguments)? {
+        result @ -4095..=-1 => {
+            Err(SetUpError::Refused { call: name, source: io::Error::from_raw_os_error(-result as i32) })
+        }
+        result => Ok(result.cast_unsigned()),
+    }
+}
+
+/// The shared region in our own memory.
+#[derive(Debug)]
+pub struct SharedMapping {
+    start: *mut u8,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping is only read and written by atomic operations and volatile copies, from whatever thread.
+unsafe impl Send for SharedMapping {}
+
+impl SharedMapping {
+    /// Gives the memfd that process `pid` has under descriptor `fd` its size, for good, and maps it.
+    fn open(pid: i32, fd: u64) -> Result<Self> {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(|source| TracerError::Own { operation: "open the memory shared with the target", source })?;
+        let sized = file.set_len(SHARED_SIZE);
+        sized.map_err(|source| TracerError::Own { operation: "give the memory shared with the target its size", source })?;
+        // Else the program could cut it off under our feet.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: the descriptor is ours, and the call touches no memory.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(TracerError::own("seal the memory shared with the target"));
+        }
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let len = SHARED_SIZE as usize;
+        // SAFETY: a new mapping of a file, at an address of the kernel's choice.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, both, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return Err(TracerError::own("map the memory shared with the target"));
+        }
+        Ok(Self { start: start.cast(), file: file.into() })
+    }
+
+    /// Gives the memory of the rings and the trie back to the kernel: it reads as zeros from here on, in the process, too. The cells stay: threads may
+    /// be in calls that began before.
+    pub fn discard(&self) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (start, len) = (RING_AREA.cast_signed(), (SHARED_SIZE - RING_AREA).cast_signed());
+        // SAFETY: the descriptor is ours; the mapping stays, and its words are only read as such.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) };
+    }
+
+    fn at<T>(&self, offset: u64) -> Option<*const T> {
+        let size = size_of::<T>() as u64;
+        let is_inside = lies_inside(offset, size) && offset.is_multiple_of(size);
+        // SAFETY: the offset lies in the mapping.
+        is_inside.then(|| unsafe { self.start.add(offset as usize) }.cast_const().cast())
+    }
+
+    fn word_at(&self, offset: u64) -> Option<&AtomicU64> {
+        // SAFETY: aligned, inside the mapping, which lives as long as we do, and accessed by atomic operations alone.
+        self.at::<AtomicU64>(offset).map(|word| unsafe { &*word })
+    }
+
+    fn half_at(&self, offset: u64) -> Option<&AtomicU32> {
+        // SAFETY: as above.
+        self.at::<AtomicU32>(offset).map(|half| unsafe { &*half })
+    }
+}
+
+impl Shared for SharedMapping {
+    fn word(&self, offset: u64) -> u64 {
+        self.word_at(offset).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn half(&self, offset: u64) -> u32 {
+        self.half_at(offset).map_or(0, |half| half.load(Ordering::Acquire))
+    }
+
+    fn set_word(&self, offset: u64, value: u64) {
+        if let Some(word) = self.word_at(offset) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    fn set_half(&self, offset: u64, value: u32) {
+        if let Some(half) = self.half_at(offset) {
+            half.store(value, Ordering::Release);
+        }
+    }
+
+    fn replace_word(&self, offset: u64, old: u64, new: u64) -> bool {
+        self.word_at(offset)
+            .is_some_and(|word| word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok())
+    }
+
+    fn copy_out(&self, offset: u64, to: &mut [u8]) -> bool {
+        let is_inside = lies_inside(offset, to.len() as u64);
+        if is_inside {
+            // SAFETY: both lie where they are said to, and apart. The program may write meanwhile: whatever is copied is looked at as bytes of a
+            // stranger.
+            unsafe { std::ptr::copy(self.start.add(offset as usize).cast_const(), to.as_mut_ptr(), to.len()) };
+        }
+        is_inside
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.cast(), SHARED_SIZE as usize) };
+    }
+}

@@ -1,0 +1,772 @@
+# The routine of the jump engine: what a thread does at an allocator call, in its own process, without a stop.
+#
+# It lies at the beginning of the code region, is copied there from our own image, and finds the state page at a fixed distance. A stub of
+# each wrapped function (jump/stub.rs) calls `enter` before the function runs, and `leave` behind it:
+#
+#     stub:   active = 0?  -> original          the patch over the function's first instruction jumps here
+#             push rax                          the save area begins
+#             mov  eax, function | way << 16
+#             call enter                        CF: pass the call through
+#             pop  rax
+#             jc   pass
+#             lea  rsp, [rsp+8]                 the slot of the caller's return address ...
+#             call original                     ... gets ours: the stack has the layout of an untraced program
+#     back:   lea  rsp, [rsp-8]
+#             push rax                          the result
+#             call leave                        puts the caller's address back into the slot
+#             pop  rax
+#             ret
+#     pass:   jmp  original
+#
+# Of functions that only give back nothing is behind the `pop rax` but the jump to the original.
+#
+# The stack inside of enter and leave, by offset from rsp:
+#
+#       0  rbp of the walk          56  r8              96  return address into the stub
+#       8  function | way << 16     64  rdi            104  rax
+#      16  the thread's cell        72  rsi            112  the slot: the caller's return address
+#      24  steps left               80  rdx
+#      32  r11   40  r10   48  r9   88  rcx
+#
+# No vector register, no system call, no call of anything else; flags are not kept, the direction flag is not touched. What the program may
+# write to (all of the shared region) is checked before it serves as an address. jump/undo.rs knows each instruction from `enter` to the end by its
+# place between the labels: a change here is a change there.
+
+    .pushsection .text.heaptrace_jump, "ax", @progbits
+    .p2align 6
+    .globl heaptrace_jump_begin
+    .hidden heaptrace_jump_begin
+heaptrace_jump_begin:
+    .quad {MAGIC}
+    .quad {VERSION}
+heaptrace_jump_hash:
+    .quad {HASH}
+
+    .macro save
+    push rcx
+    push rdx
+    push rsi
+    push rdi
+    push r8
+    push r9
+    push r10
+    push r11
+    sub rsp, 32
+    .endm
+
+    # Flags are kept.
+    .macro restore
+    lea rsp, [rsp + 32]
+    pop r11
+    pop r10
+    pop r9
+    pop r8
+    pop rdi
+    pop rsi
+    pop rdx
+    pop rcx
+    ret
+    .endm
+
+    # r10 = the cell of this thread; r11 = the shared region. Jumps to \none without one. Changes rcx, rdx, rdi, r8, r9.
+    .macro find_cell none
+    mov r11, qword ptr [rip + heaptrace_jump_begin + {STATE_SHARED}]
+    mov rcx, qword ptr fs:[0]
+    mov rdx, qword ptr [rip + heaptrace_jump_hash]
+    imul rdx, rcx
+    shr rdx, {CELL_SHIFT}
+    mov edi, {CELL_KEYS}
+31:
+    mov r8, rdx
+    shl r8, 4
+    add r8, r11
+    mov r9, qword ptr [r8 + {CELL_INDEX}]
+    cmp r9, rcx
+    je 32f
+    test r9, r9
+    jz \none
+    inc edx
+    and edx, {CELL_KEYS} - 1
+    dec edi
+    jnz 31b
+    jmp \none
+32:
+    mov edx, dword ptr [r8 + {CELL_INDEX} + 8]
+    cmp edx, {CELLS}
+    jae \none
+    shl rdx, {CELL_BITS}
+    lea r10, [r11 + rdx + {CELL_AREA}]
+    .endm
+
+    # The frame at r9 is dead: counts it, and gives its copy slot back. Changes r8.
+    .macro drop_frame
+    inc qword ptr [r10 + {CELL_DROPPED}]
+    mov r8, qword ptr [r9 + {FRAME_WHAT}]
+    bt r8, {FLAG_COPY_BIT}
+    jnc 33f
+    and r8d, {COPIES} - 1
+    lock btr qword ptr [r11 + {COPY_BITS}], r8
+33:
+    mov qword ptr [r9 + {FRAME_SLOT}], 0
+    .endm
+
+# ---------------------------------------------------------------- before the function
+
+    .globl heaptrace_jump_enter
+    .hidden heaptrace_jump_enter
+heaptrace_jump_enter:
+    save
+    .globl heaptrace_jump_enter_body
+    .hidden heaptrace_jump_enter_body
+heaptrace_jump_enter_body:
+    mov dword ptr [rsp + 8], eax
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], {RECORD}
+    jne enter_inactive
+    shr eax, 16
+    cmp eax, {WAY_FREE}
+    jne 3f
+    test rdi, rdi                       # free(NULL)
+    jz enter_pass
+3:
+    find_cell enter_ask_without_cell
+    mov qword ptr [rsp + 16], r10
+    cmp dword ptr [r10 + {CELL_MODE}], 0
+    jne enter_ask
+    mov ecx, dword ptr [r10 + {CELL_DEPTH}]
+    test ecx, ecx
+    jnz enter_nested
+
+    # --- the walk: rdi = stack pointer, rsi = return address, ecx = node so far, r9 = where that is, r10 = the stack's last word
+enter_walk:
+    mov r9, r10
+    mov r10, qword ptr [r9 + {CELL_STACK_END}]
+    sub r10, 8
+    lea rdi, [rsp + 112]
+    cmp rdi, qword ptr [r9 + {CELL_STACK_BEGIN}]
+    jb enter_ask
+    cmp rdi, r10
+    ja enter_ask
+    mov qword ptr [rsp], rbp
+    mov dword ptr [rsp + 24], {STEPS}
+    mov rsi, qword ptr [rdi]
+    add rdi, 8
+    xor ecx, ecx
+    lea r9, [r11 + {NODE_AREA}]
+walk_find:
+    test rsi, rsi
+    jz walk_ended
+    mov r8d, dword ptr [r9 + {NODE_HINT}]
+    cmp r8d, {NODES}
+    jae walk_missed
+    mov rax, r8
+    shl rax, {NODE_BITS}
+    lea rax, [r11 + rax + {NODE_AREA}]
+    cmp qword ptr [rax + {NODE_RA}], rsi
+    jne walk_look_up
+    cmp dword ptr [rax + {NODE_PARENT}], ecx
+    jne walk_look_up
+    mov ecx, r8d
+    mov r9, rax
+walk_step:
+    movzx eax, byte ptr [r9 + {NODE_FORM}]
+    movsx r8, word ptr [r9 + {NODE_RBP}]
+    cmp dword ptr [rsp + 8], {FREES}
+    jae walk_of_free
+walk_step_on:
+    cmp eax, {FORM_RSP}
+    je walk_rsp
+    cmp eax, {FORM_RBP}
+    je walk_rbp
+    cmp eax, {FORM_END}
+    je walk_end
+    cmp eax, {FORM_LOAD}
+    jne walk_missed
+    movsxd rax, dword ptr [r9 + {NODE_OFFSET}]
+    add rax, qword ptr [rsp]
+    cmp rax, rdi
+    jb walk_missed
+    cmp rax, r10
+    ja walk_missed
+    mov rax, qword ptr [rax]            # the CFA
+    cmp r8, {RBP_SAME}
+    je walk_caller
+    shl r8, 3
+    add r8, qword ptr [rsp]
+    jmp walk_saved
+walk_rbp:
+    movsxd rax, dword ptr [r9 + {NODE_OFFSET}]
+    add rax, qword ptr [rsp]
+    jmp walk_near_cfa
+walk_rsp:
+    movsxd rax, dword ptr [r9 + {NODE_OFFSET}]
+    add rax, rdi
+walk_near_cfa:
+    cmp r8, {RBP_SAME}
+    je walk_caller
+    lea r8, [rax + r8 * 8]
+walk_saved:
+    cmp r8, rdi
+    jb walk_missed
+    cmp r8, r10
+    ja walk_missed
+    mov r8, qword ptr [r8]
+    mov qword ptr [rsp], r8
+walk_caller:
+    mov r8, rax
+    sub r8, rdi
+    dec r8                              # above the stack pointer, and not by too much
+    cmp r8, {LARGEST_FRAME}
+    jae walk_missed
+    lea r8, [rax - 8]
+    cmp r8, r10
+    ja walk_missed
+    mov rsi, qword ptr [r8]
+    mov rdi, rax
+    jmp walk_find
+
+walk_of_free:
+    cmp dword ptr [r11 + {FREE_STACKS}], 0
+    jne walk_step_on
+    mov rsi, {FLAG_CALLER}
+    mov eax, ecx
+    or rsi, rax
+    jmp walked
+
+walk_look_up:
+    mov r8, qword ptr [r11 + {INDEX_WORD}]
+    mov r9, r8
+    shr r9, 32
+    cmp r9, {INDEX_MOST} - 1
+    ja walk_missed
+    mov r8d, r8d
+    cmp r8, {NODE_AREA}
+    ja walk_missed
+    add r8, r11
+    mov rax, rcx
+    shl rax, 40
+    xor rax, rsi
+    imul rax, qword ptr [rip + heaptrace_jump_hash]
+    shr rax, 32
+    and rax, r9
+4:
+    mov edx, dword ptr [r8 + rax * 4]
+    test edx, edx
+    jz walk_missed
+    cmp edx, {NODES}
+    jae walk_missed
+    shl rdx, {NODE_BITS}
+    cmp qword ptr [r11 + rdx + {NODE_AREA} + {NODE_RA}], rsi
+    jne 5f
+    cmp dword ptr [r11 + rdx + {NODE_AREA} + {NODE_PARENT}], ecx
+    je 6f
+5:
+    inc rax
+    and rax, r9
+    dec dword ptr [rsp + 24]
+    jnz 4b
+    jmp walk_missed
+6:
+    lea r9, [r11 + rdx + {NODE_AREA}]
+    shr rdx, {NODE_BITS}
+    mov ecx, edx
+    jmp walk_step
+
+walk_end:
+    mov ecx, dword ptr [r9 + {NODE_STACK}]
+walk_ended:
+    test ecx, ecx
+    jz walk_missed
+    mov esi, ecx
+
+    # --- rsi = what is recorded of the stack, with its flag
+    .globl heaptrace_jump_walked
+    .hidden heaptrace_jump_walked
+heaptrace_jump_walked:
+walked:
+    mov r10, qword ptr [rsp + 16]
+    mov eax, dword ptr [rsp + 8]
+    movzx edx, ax
+    shl rdx, 32
+    or rsi, rdx
+    shr eax, 16
+    cmp eax, {WAY_FREE}
+    je enter_gives_back
+    cmp eax, {WAY_REALLOC}
+    je enter_realloc
+    mov edx, {ENDED}
+    shl rdx, 48
+    or rdx, rsi
+    cmp eax, {WAY_ALLOC_OUT}
+    jne enter_frame
+    bts rdx, {FLAG_OUT_BIT}
+
+    # --- rdx = the frame's last word; the frame, which the call is about to need
+enter_frame:
+    mov ecx, dword ptr [r10 + {CELL_DEPTH}]
+    mov r9d, ecx
+    shl r9, {FRAME_BITS}
+    lea r9, [r10 + r9 + {CELL_FRAMES}]
+    lea rax, [rsp + 112]
+    inc ecx
+    # claimed before it is filled: a handler that runs in between takes another one
+    mov dword ptr [r10 + {CELL_DEPTH}], ecx
+    .globl heaptrace_jump_claimed
+    .hidden heaptrace_jump_claimed
+heaptrace_jump_claimed:
+    mov qword ptr [r9 + {FRAME_SLOT}], rax
+    mov qword ptr [r9 + {FRAME_WHAT}], rdx
+    mov rax, qword ptr [rsp + 112]
+    mov qword ptr [r9 + {FRAME_CALLER}], rax
+    mov rax, qword ptr [rsp + 64]
+    mov qword ptr [r9 + {FRAME_ARGS}], rax
+    mov rax, qword ptr [rsp + 72]
+    mov qword ptr [r9 + {FRAME_ARGS} + 8], rax
+    mov rax, qword ptr [rsp + 80]
+    mov qword ptr [r9 + {FRAME_ARGS} + 16], rax
+    .globl heaptrace_jump_framed
+    .hidden heaptrace_jump_framed
+heaptrace_jump_framed:
+    bt rdx, {FLAG_BEGAN_BIT}
+    jc enter_began
+    .globl heaptrace_jump_entered
+    .hidden heaptrace_jump_entered
+heaptrace_jump_entered:
+    clc
+    .globl heaptrace_jump_enter_end
+    .hidden heaptrace_jump_enter_end
+heaptrace_jump_enter_end:
+    restore
+
+    # --- a call that gives something back is recorded before it is made
+    .globl heaptrace_jump_realloc
+    .hidden heaptrace_jump_realloc
+heaptrace_jump_realloc:
+enter_realloc:
+    mov edx, {ENDED}
+    shl rdx, 48
+    or rdx, rsi
+    cmp qword ptr [rsp + 64], 0
+    je enter_frame
+    bts rdx, {FLAG_BEGAN_BIT}
+    jmp enter_frame
+    .globl heaptrace_jump_began
+    .hidden heaptrace_jump_began
+heaptrace_jump_began:
+enter_began:
+    mov rsi, rdx
+    btr rsi, {FLAG_BEGAN_BIT}
+    mov rax, 1 << 48                    # the kind of an end is that of a beginning and one more
+    sub rsi, rax
+    jmp enter_publish
+enter_gives_back:
+    mov rax, {FREED} << 48
+    or rsi, rax
+enter_publish:
+    mov rax, qword ptr [r10 + {CELL_HEAD}]
+    cmp rax, qword ptr [r10 + {CELL_LIMIT}]
+    jae enter_full
+enter_has_room:
+    mov r8, r10
+    sub r8, r11
+    sub r8, {CELL_AREA}
+    shl r8, {RING_BITS} - {CELL_BITS}
+    mov ecx, eax
+    and ecx, {RING_RECORDS} - 1
+    shl rcx, {RECORD_BITS}
+    add r8, rcx
+    lea r8, [r11 + r8 + {RING_AREA}]
+    mov qword ptr [r8 + {RECORD_WHAT}], rsi
+    mov rcx, qword ptr [rsp + 64]
+    mov qword ptr [r8 + {RECORD_ARGS}], rcx
+    mov rcx, qword ptr [rsp + 72]
+    mov qword ptr [r8 + {RECORD_ARGS} + 8], rcx
+    mov rcx, qword ptr [rsp + 80]
+    mov qword ptr [r8 + {RECORD_ARGS} + 16], rcx
+    mov rcx, qword ptr [rsp + 112]
+    mov qword ptr [r8 + {RECORD_CALLER}], rcx
+    mov ecx, 1
+    lock xadd qword ptr [r11 + {SEQ}], rcx
+    # the commit window: rcx = the number, then the key; rax = the head; r8 = the record
+    .globl heaptrace_jump_commit
+    .hidden heaptrace_jump_commit
+heaptrace_jump_commit:
+    lea rcx, [rcx + rcx + 1]
+    .globl heaptrace_jump_commit_key
+    .hidden heaptrace_jump_commit_key
+heaptrace_jump_commit_key:
+    mov qword ptr [r8 + {RECORD_KEY}], rcx
+    inc rax
+    .globl heaptrace_jump_commit_head
+    .hidden heaptrace_jump_commit_head
+heaptrace_jump_commit_head:
+    mov qword ptr [r10 + {CELL_HEAD}], rax
+    .globl heaptrace_jump_committed
+    .hidden heaptrace_jump_committed
+heaptrace_jump_committed:
+    clc
+    .globl heaptrace_jump_committed_end
+    .hidden heaptrace_jump_committed_end
+heaptrace_jump_committed_end:
+    restore
+    .globl heaptrace_jump_committed_done
+    .hidden heaptrace_jump_committed_done
+heaptrace_jump_committed_done:
+
+    # --- no room, as the tracer read it last: look, wait for a moment, then ask
+enter_full:
+    mov ecx, {SPINS}
+7:
+    mov rdx, qword ptr [r10 + {CELL_TAIL}]
+    add rdx, {RING_RECORDS}
+    mov qword ptr [r10 + {CELL_LIMIT}], rdx
+    cmp rax, rdx
+    jb enter_has_room
+    pause
+    dec ecx
+    jnz 7b
+    inc qword ptr [r10 + {CELL_WAITS}]
+    .globl heaptrace_jump_full_enter
+    .hidden heaptrace_jump_full_enter
+heaptrace_jump_full_enter:
+    int3
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
+    jne enter_full
+    # The tracer is gone. A frame that was made goes with the call.
+    bt rsi, 48
+    jc enter_pass                       # a free has none
+    jmp heaptrace_jump_entered
+
+    # --- a call within a call of this thread; ecx = frames
+    .globl heaptrace_jump_nested
+    .hidden heaptrace_jump_nested
+heaptrace_jump_nested:
+enter_nested:
+    lea rdi, [rsp + 112]
+    mov rsi, qword ptr [rdi]
+    lea r8, [rip + heaptrace_jump_begin]
+    mov r9, rsi
+    sub r9, r8
+    cmp r9, {CODE_SIZE}
+    jb enter_pass                       # the function in progress has jumped here: part of its call
+    cmp ecx, {FRAMES}
+    ja enter_ask
+    mov rax, qword ptr [r10 + {CELL_STACK_BEGIN}]
+    mov rdx, qword ptr [r10 + {CELL_STACK_END}]
+    cmp rdi, rax
+    jb enter_ask
+    cmp rdi, rdx
+    jae enter_ask
+8:
+    mov r9d, ecx
+    dec r9
+    shl r9, {FRAME_BITS}
+    lea r9, [r10 + r9 + {CELL_FRAMES}]
+    mov r8, qword ptr [r9 + {FRAME_SLOT}]
+    test r8, r8
+    jz 9f
+    cmp r8, rax
+    jb enter_ask                        # on another stack
+    cmp r8, rdx
+    jae enter_ask
+    cmp r8, rdi
+    ja enter_within
+    drop_frame
+9:
+    dec ecx
+    mov dword ptr [r10 + {CELL_DEPTH}], ecx
+    jnz 8b
+    jmp enter_walk
+enter_within:
+    cmp ecx, {FRAMES}
+    jae enter_ask
+    # the outer function in the low half, the inner one in the high half
+    movzx r9d, word ptr [r9 + {FRAME_WHAT} + 4]
+    movzx eax, word ptr [rsp + 8]
+    shl eax, 16
+    or r9d, eax
+    mov rax, qword ptr [rip + heaptrace_jump_hash]
+    imul rax, rsi
+    shr rax, {NESTED_SHIFT}
+    mov edx, {NESTED_KEYS}
+34:
+    mov r8, rax
+    shl r8, 4
+    add r8, r11
+    mov rdi, qword ptr [r8 + {NESTED}]
+    test rdi, rdi
+    jz enter_ask
+    cmp rdi, rsi
+    jne 35f
+    cmp dword ptr [r8 + {NESTED} + 8], r9d
+    je 12f
+35:
+    inc eax
+    and eax, {NESTED_KEYS} - 1
+    dec edx
+    jnz 34b
+    jmp enter_ask
+12:
+    mov eax, dword ptr [r8 + {NESTED} + 12]
+    cmp eax, {NESTED_PART}
+    je enter_pass
+    cmp eax, {NESTED_OWN}
+    je enter_walk
+    jmp enter_ask
+
+    # --- the stack is not known: copy it for the tracer
+walk_missed:
+    mov r10, qword ptr [rsp + 16]
+    cmp dword ptr [r10 + {CELL_DEPTH}], 0
+    jne enter_ask                       # our own return address is on it
+    lea rdi, [rsp + 112]
+    mov rcx, qword ptr [r10 + {CELL_STACK_END}]
+    sub rcx, rdi
+    cmp rcx, {COPY_SIZE} - {COPY_STACK}
+    ja enter_ask
+13:
+    mov rdx, qword ptr [r11 + {COPY_BITS}]
+    not rdx
+    bsf rdx, rdx
+    jz enter_ask
+    lock bts qword ptr [r11 + {COPY_BITS}], rdx
+    .globl heaptrace_jump_claim
+    .hidden heaptrace_jump_claim
+heaptrace_jump_claim:
+    jc 13b
+    .globl heaptrace_jump_copy
+    .hidden heaptrace_jump_copy
+heaptrace_jump_copy:
+    inc qword ptr [r10 + {CELL_COPIES}]
+    mov r8, rdx
+    shl r8, {COPY_SHIFT}
+    lea r8, [r11 + r8 + {COPY_AREA}]
+    mov rax, qword ptr [rsp + 104]
+    mov qword ptr [r8], rax
+    mov rax, qword ptr [rsp + 88]
+    mov qword ptr [r8 + 8], rax
+    mov rax, qword ptr [rsp + 80]
+    mov qword ptr [r8 + 16], rax
+    mov qword ptr [r8 + 24], rbx
+    mov qword ptr [r8 + 32], rdi
+    mov qword ptr [r8 + 40], rbp
+    mov rax, qword ptr [rsp + 72]
+    mov qword ptr [r8 + 48], rax
+    mov rax, qword ptr [rsp + 64]
+    mov qword ptr [r8 + 56], rax
+    mov rax, qword ptr [rsp + 56]
+    mov qword ptr [r8 + 64], rax
+    mov rax, qword ptr [rsp + 48]
+    mov qword ptr [r8 + 72], rax
+    mov rax, qword ptr [rsp + 40]
+    mov qword ptr [r8 + 80], rax
+    mov rax, qword ptr [rsp + 32]
+    mov qword ptr [r8 + 88], rax
+    mov qword ptr [r8 + 96], r12
+    mov qword ptr [r8 + 104], r13
+    mov qword ptr [r8 + 112], r14
+    mov qword ptr [r8 + 120], r15
+    and rcx, -8
+    mov qword ptr [r8 + {COPY_LEN}], rcx
+    shr rcx, 3
+    mov rsi, rdi
+    lea rdi, [r8 + {COPY_STACK}]
+    rep movsq
+    mov rsi, {FLAG_COPY}
+    or rsi, rdx
+    jmp walked
+    .globl heaptrace_jump_copied
+    .hidden heaptrace_jump_copied
+heaptrace_jump_copied:
+
+enter_inactive:
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
+    jne enter_ask_without_cell
+    .globl heaptrace_jump_pass
+    .hidden heaptrace_jump_pass
+heaptrace_jump_pass:
+enter_pass:
+    stc
+    .globl heaptrace_jump_pass_end
+    .hidden heaptrace_jump_pass_end
+heaptrace_jump_pass_end:
+    restore
+    .globl heaptrace_jump_pass_done
+    .hidden heaptrace_jump_pass_done
+heaptrace_jump_pass_done:
+
+    # --- the tracer takes the call from here on: it sets the thread back to the function's first instruction
+enter_ask:
+    mov r10, qword ptr [rsp + 16]
+    inc qword ptr [r10 + {CELL_ASKS}]
+enter_ask_without_cell:
+    .globl heaptrace_jump_ask
+    .hidden heaptrace_jump_ask
+heaptrace_jump_ask:
+    int3
+    jmp enter_pass                      # it is gone
+
+# ---------------------------------------------------------------- behind the function
+
+    .globl heaptrace_jump_leave
+    .hidden heaptrace_jump_leave
+heaptrace_jump_leave:
+    save
+    .globl heaptrace_jump_leave_body
+    .hidden heaptrace_jump_leave_body
+heaptrace_jump_leave_body:
+    lea rsi, [rsp + 112]
+    mov qword ptr [rsp + 16], 0
+    find_cell leave_without_cell
+    mov qword ptr [rsp + 16], r10
+    mov ecx, dword ptr [r10 + {CELL_DEPTH}]
+    cmp ecx, {FRAMES}
+    ja leave_without_cell
+20:
+    test ecx, ecx
+    jz leave_without_cell
+    dec ecx
+    mov r9d, ecx
+    shl r9, {FRAME_BITS}
+    lea r9, [r10 + r9 + {CELL_FRAMES}]
+    cmp qword ptr [r9 + {FRAME_SLOT}], rsi
+    jne 20b
+    # found: those above it are dead
+    mov edi, ecx
+    mov rdx, r9
+21:
+    inc edi
+    cmp edi, dword ptr [r10 + {CELL_DEPTH}]
+    jae leave_found
+    add r9, {FRAME_SIZE}
+    cmp qword ptr [r9 + {FRAME_SLOT}], 0
+    je 21b
+    drop_frame
+    jmp 21b
+    # rdx = the frame, ecx = the frames that are left without it
+leave_found:
+    mov r9, rdx
+    mov rax, qword ptr [r9 + {FRAME_CALLER}]
+    mov qword ptr [rsi], rax
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
+    je leave_unrecorded
+    mov rax, qword ptr [r10 + {CELL_HEAD}]
+    cmp rax, qword ptr [r10 + {CELL_LIMIT}]
+    jae leave_full
+leave_has_room:
+    mov r8, r10
+    sub r8, r11
+    sub r8, {CELL_AREA}
+    shl r8, {RING_BITS} - {CELL_BITS}
+    mov edx, eax
+    and edx, {RING_RECORDS} - 1
+    shl rdx, {RECORD_BITS}
+    add r8, rdx
+    lea r8, [r11 + r8 + {RING_AREA}]
+    mov rdx, qword ptr [rsi]
+    mov qword ptr [r8 + {RECORD_CALLER}], rdx
+    mov rdx, qword ptr [rsp + 104]
+    mov qword ptr [r8 + {RECORD_RESULT}], rdx
+    mov rdi, qword ptr [r9 + {FRAME_ARGS}]
+    mov qword ptr [r8 + {RECORD_ARGS}], rdi
+    mov rsi, qword ptr [r9 + {FRAME_ARGS} + 8]
+    mov qword ptr [r8 + {RECORD_ARGS} + 8], rsi
+    mov rsi, qword ptr [r9 + {FRAME_ARGS} + 16]
+    mov qword ptr [r8 + {RECORD_ARGS} + 16], rsi
+    mov rsi, qword ptr [r9 + {FRAME_WHAT}]
+    mov qword ptr [r8 + {RECORD_WHAT}], rsi
+    mov qword ptr [r8 + {RECORD_OUT}], 0
+    bt rsi, {FLAG_OUT_BIT}
+    jc leave_out
+leave_release:
+    mov dword ptr [r10 + {CELL_DEPTH}], ecx
+    # the frame is given back, and the record not yet there: rax = the head, r8 = the record
+    .globl heaptrace_jump_released
+    .hidden heaptrace_jump_released
+heaptrace_jump_released:
+    mov rcx, qword ptr [r11 + {SEQ}]
+    add rcx, rcx
+    mov qword ptr [r8 + {RECORD_KEY}], rcx
+    inc rax
+    .globl heaptrace_jump_ended_head
+    .hidden heaptrace_jump_ended_head
+heaptrace_jump_ended_head:
+    mov qword ptr [r10 + {CELL_HEAD}], rax
+    .globl heaptrace_jump_left
+    .hidden heaptrace_jump_left
+heaptrace_jump_left:
+    restore
+    .globl heaptrace_jump_left_done
+    .hidden heaptrace_jump_left_done
+heaptrace_jump_left_done:
+
+leave_out:
+    test edx, edx                       # an int: 0 if it has succeeded, and written to where the first argument points
+    jnz leave_release
+    mov rdx, qword ptr [rdi]
+    mov qword ptr [r8 + {RECORD_OUT}], rdx
+    jmp leave_release
+leave_unrecorded:
+    mov dword ptr [r10 + {CELL_DEPTH}], ecx
+    jmp heaptrace_jump_left
+leave_full:
+    mov edi, {SPINS}
+22:
+    mov rdx, qword ptr [r10 + {CELL_TAIL}]
+    add rdx, {RING_RECORDS}
+    mov qword ptr [r10 + {CELL_LIMIT}], rdx
+    cmp rax, rdx
+    jb leave_has_room
+    pause
+    dec edi
+    jnz 22b
+    inc qword ptr [r10 + {CELL_WAITS}]
+    .globl heaptrace_jump_full_leave
+    .hidden heaptrace_jump_full_leave
+heaptrace_jump_full_leave:
+    int3
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
+    jne leave_full
+    jmp leave_unrecorded
+
+    # --- a call that another thread has begun (a fiber), or of a thread whose cell was taken: its frame is in any cell
+leave_without_cell:
+    mov r11, qword ptr [rip + heaptrace_jump_begin + {STATE_SHARED}]
+    lea rsi, [rsp + 112]
+    xor ecx, ecx
+23:
+    mov r10, rcx
+    shl r10, {CELL_BITS}
+    lea r10, [r11 + r10 + {CELL_AREA}]
+    lea r9, [r10 + {CELL_FRAMES}]
+    mov edx, {FRAMES}
+24:
+    cmp qword ptr [r9 + {FRAME_SLOT}], rsi
+    je 25f
+    add r9, {FRAME_SIZE}
+    dec edx
+    jnz 24b
+    inc ecx
+    cmp ecx, {CELLS}
+    jb 23b
+    .globl heaptrace_jump_lost
+    .hidden heaptrace_jump_lost
+heaptrace_jump_lost:
+    ud2                                 # nobody knows where to return to
+25:
+    # Its record would need the other thread's ring: the tracer takes it.
+    mov rax, qword ptr [r9 + {FRAME_CALLER}]
+    mov qword ptr [rsi], rax
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
+    je 26f
+    .globl heaptrace_jump_foreign
+    .hidden heaptrace_jump_foreign
+heaptrace_jump_foreign:
+    int3
+26:
+    mov qword ptr [r9 + {FRAME_SLOT}], 0
+    jmp heaptrace_jump_left
+
+    .globl heaptrace_jump_end
+    .hidden heaptrace_jump_end
+heaptrace_jump_end:
+    .popsection
