@@ -215,7 +215,8 @@ pub enum Engine {
 impl Engine {
     /// Whether processes are to be put on the jump engine.
     pub fn is_jump(self) -> bool {
-        let by_tests = || cfg!(debug_assertions) && std::env::var_os("HEAPTRACE_ENGINE").is_some_and(|word| word == "jump");
+        let by_tests =
+            || cfg!(debug_assertions) && std::env::var_os("HEAPTRACE_ENGINE").is_some_and(|word| word == "jump");
         self == Self::Jump || self == Self::Auto && by_tests()
     }
 }

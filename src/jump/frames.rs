@@ -1,8 +1,8 @@
 //! The calls in progress, as the threads' cells tell them.
 
 use super::layout::{
-    CELL_DEPTH, CELL_FRAMES, CELLS, COPIES, COPY_BITS, FLAG_COPY, FRAME_ARGS, FRAME_CALLER, FRAME_SIZE, FRAME_SLOT, FRAME_WHAT,
-    FRAMES, cell_at,
+    CELL_DEPTH, CELL_FRAMES, CELLS, COPIES, COPY_BITS, FLAG_COPY, FRAME_ARGS, FRAME_CALLER, FRAME_SIZE, FRAME_SLOT,
+    FRAME_WHAT, FRAMES, cell_at,
 };
 use super::merge::{RecordedStack, function_of};
 use super::shared::Shared;

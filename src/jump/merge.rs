@@ -12,8 +12,8 @@
 //! passes over it.
 
 use super::layout::{
-    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, Kind, RECORD_ARGS, RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT,
-    RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
+    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, Kind, RECORD_ARGS, RECORD_CALLER, RECORD_KEY, RECORD_OUT,
+    RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
 };
 use super::shared::Shared;
 
@@ -185,7 +185,6 @@ impl Merge {
             self.next = self.next.max(key / 2);
         }
     }
-
 }
 
 impl Ring {

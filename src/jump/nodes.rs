@@ -4,8 +4,8 @@
 //! of the index that grows is whole before it is told of.
 
 use super::layout::{
-    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, NODE_AREA, NODE_FORM, NODE_HINT, NODE_OFFSET, NODE_PARENT, NODE_RA,
-    NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
+    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, NODE_AREA, NODE_FORM, NODE_HINT, NODE_OFFSET, NODE_PARENT,
+    NODE_RA, NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
 };
 use super::shared::Shared;
 

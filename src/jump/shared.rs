@@ -40,7 +40,11 @@ pub mod testing {
     impl Shared for Made {
         fn word(&self, offset: u64) -> u64 {
             let known = self.0.borrow();
-            if offset.is_multiple_of(8) && lies_inside(offset, 8) { known.get(&offset).copied().unwrap_or(0) } else { 0 }
+            if offset.is_multiple_of(8) && lies_inside(offset, 8) {
+                known.get(&offset).copied().unwrap_or(0)
+            } else {
+                0
+            }
         }
         fn half(&self, offset: u64) -> u32 {
             if !offset.is_multiple_of(4) {

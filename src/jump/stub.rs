@@ -9,7 +9,11 @@ pub const STUB_SIZE: u64 = 64;
 /// Where the stubs begin in the code region.
 pub const STUBS: u64 = 0x1000;
 /// How many there can be.
-pub const MOST_STUBS: u64 = (CODE_SIZE - STUBS) / STUB_SIZE;
+pub const MOST_STUBS: u64 = (ENTRIES - STUBS) / STUB_SIZE;
+/// Where the wrapped functions' first instructions are moved to: [`ENTRY_SIZE`] bytes for each stub.
+pub const ENTRIES: u64 = 0x2800;
+/// Bytes for the moved instructions of one function.
+pub const ENTRY_SIZE: u64 = 64;
 
 /// In a stub: behind `push rax`.
 pub const PUSHED: u64 = 14;
@@ -92,6 +96,8 @@ pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<V
     Some(bytes)
 }
 
+const _: () = assert!(ENTRIES + MOST_STUBS * ENTRY_SIZE <= CODE_SIZE);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,11 +114,25 @@ mod tests {
         let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..59], at, DecoderOptions::NONE).into_iter().collect();
         let ends: Vec<u64> = decoded.iter().map(|i| i.next_ip() - at).collect();
         let expected = [
-            7, 13, PUSHED, 19, ENTERED, POPPED, DECIDED, RAISED, BACK, LOWERED, PUSHED_RESULT, LEFT, POPPED_RESULT, PASS,
+            7,
+            13,
+            PUSHED,
+            19,
+            ENTERED,
+            POPPED,
+            DECIDED,
+            RAISED,
+            BACK,
+            LOWERED,
+            PUSHED_RESULT,
+            LEFT,
+            POPPED_RESULT,
+            PASS,
             59,
         ];
         assert_eq!(ends, expected);
-        let targets: Vec<u64> = decoded.iter().filter(|i| i.near_branch_target() != 0).map(|i| i.near_branch_target()).collect();
+        let targets: Vec<u64> =
+            decoded.iter().filter(|i| i.near_branch_target() != 0).map(|i| i.near_branch_target()).collect();
         let original = stub.original.0;
         let (enter, leave) = (region.0 + 0x100, region.0 + 0x300);
         assert_eq!(targets, [at + PASS, enter, at + PASS, original, leave, original]);

@@ -4,11 +4,12 @@
 //! The routine saves registers by straight code to places that do not move, so its labels tell for each instruction where they are.
 
 use super::frames::{self, Frame, copy_in};
-use super::layout::{CELL_HEAD, CODE_SIZE, RECORD_KEY, RECORD_SIZE, RING_RECORDS, SEQ, Way, cell_at, ring_at};
 use super::layout::FLAG_BEGAN;
+use super::layout::{CELL_HEAD, RECORD_KEY, RECORD_SIZE, RING_RECORDS, SEQ, Way, cell_at, ring_at};
 use super::shared::Shared;
 use super::stub::{
-    BACK, DECIDED, ENTERED, LEFT, LOWERED, PASS, POPPED, POPPED_RESULT, PUSHED, PUSHED_RESULT, RAISED, STUB_SIZE, STUBS, Stub,
+    BACK, DECIDED, ENTERED, ENTRIES, LEFT, LOWERED, PASS, POPPED, POPPED_RESULT, PUSHED, PUSHED_RESULT, RAISED,
+    STUB_SIZE, STUBS, Stub,
 };
 use crate::addr::Addr;
 use crate::arch::{Regs, reg};
@@ -101,7 +102,7 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// Whether a program counter is in the routine or in a stub.
     pub fn contains(&self, pc: Addr) -> bool {
-        pc >= self.region && pc.0 - self.region.0 < CODE_SIZE
+        pc >= self.region && pc.0 - self.region.0 < ENTRIES
     }
 
     /// Where the saved registers of a thread in the routine begin, and how many are on the stack: those that were pushed and not popped yet,
@@ -110,7 +111,15 @@ impl Place<'_> {
         for (from, to) in [(self.code.enter, self.code.enter_body), (self.code.leave, self.code.leave_body)] {
             if (from..to).contains(&offset) {
                 let mut at = from;
-                return Some(SAVED.iter().take_while(|(_, len)| { at += len; at <= offset }).count());
+                return Some(
+                    SAVED
+                        .iter()
+                        .take_while(|(_, len)| {
+                            at += len;
+                            at <= offset
+                        })
+                        .count(),
+                );
             }
         }
         let code = self.code;
@@ -119,7 +128,14 @@ impl Place<'_> {
             let len: u64 = SAVED.iter().map(|(_, len)| len).sum();
             if (first..=first + len).contains(&offset) {
                 let mut at = first;
-                let popped = SAVED.iter().rev().take_while(|(_, len)| { at += len; at <= offset }).count();
+                let popped = SAVED
+                    .iter()
+                    .rev()
+                    .take_while(|(_, len)| {
+                        at += len;
+                        at <= offset
+                    })
+                    .count();
                 return Some(SAVED.len() - popped);
             }
         }
@@ -167,7 +183,14 @@ impl Place<'_> {
     }
 
     /// A thread in the routine: `held` are its registers, `regs` those that it had when it called it.
-    fn in_body<M>(&self, offset: u64, held: &Regs, mut regs: Regs, shared: &dyn Shared, memory: &mut M) -> Option<Undone>
+    fn in_body<M>(
+        &self,
+        offset: u64,
+        held: &Regs,
+        mut regs: Regs,
+        shared: &dyn Shared,
+        memory: &mut M,
+    ) -> Option<Undone>
     where
         M: ReadMemory + ?Sized,
     {
@@ -194,14 +217,13 @@ impl Place<'_> {
         }
         let has_frame = (code.claimed..code.realloc).contains(&offset)
             || stub.way == Way::Realloc
-                && ((code.began..code.commit).contains(&offset) || (code.committed_done..code.nested).contains(&offset));
+                && ((code.began..code.commit).contains(&offset)
+                    || (code.committed_done..code.nested).contains(&offset));
         let copy = if (code.claimed..code.framed).contains(&offset) {
             copy_in(what(reg::RDX))
         } else if has_frame {
             None
-        } else if (code.copy..code.copied).contains(&offset)
-            || offset == code.claim && held.rflags & CARRY == 0
-        {
+        } else if (code.copy..code.copied).contains(&offset) || offset == code.claim && held.rflags & CARRY == 0 {
             Some((what(reg::RDX) % 64) as u32)
         } else if (code.walked..code.claimed).contains(&offset)
             || (code.realloc..code.commit).contains(&offset)

@@ -208,10 +208,14 @@ impl OwnCode {
         self.sigtrap_fallback = self.sigtrap_fallback.filter(|at| !range.contains(at));
     }
 
-    /// All addresses that hold code of ours, as few ranges, without the piece that begins at `except`.
+    /// All addresses that hold code of ours, as few ranges, without the piece that begins at `except`. And without moved entries: a thread in a
+    /// stub may come to one at any time, when nothing else of ours is left.
     pub fn ranges(&self, except: Option<Addr>) -> Vec<Range<Addr>> {
         let mut ranges: Vec<Range<Addr>> = Vec::new();
-        for (&start, piece) in self.pieces.iter().filter(|(start, _)| Some(**start) != except) {
+        for (&start, piece) in self.pieces.iter() {
+            if Some(start) == except || matches!(piece.what, What::Entry(_)) {
+                continue;
+            }
             let end = start.add(piece.len);
             match ranges.last_mut() {
                 // What is left free for alignment is ours, too.

@@ -22,8 +22,8 @@ use crate::calls::Recorded;
 use crate::event::Missed;
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, CELLS, Mode,
-    NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
+    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
+    CELLS, Mode, NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
 };
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;

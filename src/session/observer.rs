@@ -407,7 +407,9 @@ impl Observer {
     fn is_of_interest_while_paused(&self, function: FunctionId, args: &[u64; 6]) -> bool {
         match self.shared.table.get(function).map(|function| function.kind) {
             Some(Kind::Free { .. }) => true,
-            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => self.model().is_live(Addr(old.of(args))),
+            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
+                self.model().is_live(Addr(old.of(args)))
+            }
             _ => false,
         }
     }

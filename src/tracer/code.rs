@@ -242,11 +242,11 @@ impl TargetCode {
         write(memory, at, bytes)
     }
 
-    /// Writes the code region of the jump engine, which its maker keeps as it is for good.
+    /// Writes code of the jump engine, which stays as it is for good: threads may be in it, or come to it from there, when all patches are gone.
     ///
     /// # Errors
     /// Those of [`TargetMemory`]'s writes.
-    pub fn write_jump_region(&self, memory: &mut TargetMemory, at: Addr, bytes: &[u8]) -> Result<()> {
+    pub fn write_jump_code(&self, memory: &mut TargetMemory, at: Addr, bytes: &[u8]) -> Result<()> {
         write(memory, at, bytes)
     }
 

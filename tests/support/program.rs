@@ -247,10 +247,17 @@ impl Program {
         command.env("COUNTER_OUT", self.outside("counts"));
         // heaptrace then records each process's stream, and reads it again at the end: it must give the same heap
         command.env("HEAPTRACE_TEST_REPLAY", "1");
+        // which engine `auto` is, in builds for tests
+        command.env("HEAPTRACE_ENGINE", engine());
         command.env(preload.unwrap_or("XX_PRELOAD"), counter::library());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Running::start(command, self.outside("stderr"), [self.folder.clone(), self.out.clone()])
     }
+}
+
+/// The engine that these tests are run with: `trap`, or `jump` where HEAPTRACE_ENGINE says so.
+pub fn engine() -> &'static str {
+    if std::env::var_os("HEAPTRACE_ENGINE").is_some_and(|engine| engine == "jump") { "jump" } else { "trap" }
 }
 
 /// The path of an installed program. Fails with what to install.

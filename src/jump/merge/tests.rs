@@ -149,8 +149,8 @@ fn a_block_s_events_come_in_the_order_of_its_life() {
     let mut seen_halves = 0;
     for order in &all {
         let n = order.len();
-        for (a, b, c, d) in
-            (0..=n).flat_map(|a| (a..=n).flat_map(move |b| (b..=n).flat_map(move |c| (c..=n).map(move |d| (a, b, c, d)))))
+        for (a, b, c, d) in (0..=n)
+            .flat_map(|a| (a..=n).flat_map(move |b| (b..=n).flat_map(move |c| (c..=n).map(move |d| (a, b, c, d)))))
         {
             let before = [&order[..a], &order[a..b], &order[b..c], &order[c..d]].map(<[usize]>::to_vec);
             let program = RefCell::new(Program::new(&threads));

@@ -4,7 +4,7 @@
 //! when the jump is written, and nothing in the function may jump there. The pad is that of each instruction in a row, without the jumps back in between.
 
 use super::{OwnCode, PcLocation, Piece, Resume, What};
-use crate::addr::{Addr, ModuleId};
+use crate::addr::Addr;
 use crate::arch::step::{StepError, build_pad};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use thiserror::Error;
@@ -24,9 +24,9 @@ pub enum EntryError {
     /// One of its first instructions can't be moved.
     #[error("its first instructions can't be moved")]
     Immovable,
-    /// No memory of ours is near enough.
-    #[error("there is no room near it")]
-    NoRoom,
+    /// What its first instructions refer to is out of reach from where they are moved to.
+    #[error("it is too far from the memory that was added")]
+    OutOfReach,
 }
 
 /// A pad that has a place, to be written before the jump is.
@@ -36,10 +36,6 @@ pub struct PlacedEntry {
     pub addr: Addr,
     /// What to write.
     pub bytes: Vec<u8>,
-    /// How many bytes of the function were moved: at least [`JUMP_LEN`].
-    pub moved: usize,
-    /// Whether that is more than one instruction.
-    pub is_several: bool,
 }
 
 /// Where the instructions of such a pad begin, in bytes from its beginning, and what they stand for.
@@ -98,37 +94,24 @@ impl OwnCode {
         self.entries.iter().rev().find(|moved| moved.at == at).map(|moved| moved.end)
     }
 
-    /// Moves the first instructions of the function at `at`, whose whole code is `code`, to a pad near it. `module` is the one that it is in.
+    /// Moves the first instructions of the function at `at`, whose whole code is `code`, to `pad`, where `room` bytes are free. They stay there for
+    /// good: a thread in a stub may come to them when nothing else of ours is left.
     ///
     /// # Errors
-    /// Why that can't be done. With [`EntryError::NoRoom`]: add a region within 2 GiB and try again.
-    pub fn allocate_entry(&mut self, code: &[u8], at: Addr, module: ModuleId) -> Result<PlacedEntry, EntryError> {
+    /// Why that can't be done.
+    pub fn place_entry(&mut self, code: &[u8], at: Addr, pad: Addr, room: u64) -> Result<PlacedEntry, EntryError> {
         let first = first_instructions(code, at)?;
-        let mut candidates: Vec<_> =
-            self.regions.iter_mut().filter(|r| r.owner.is_none_or(|owner| owner == module)).collect();
-        candidates.sort_by_key(|r| r.distance(at));
-        for region in candidates {
-            let addr = region.start.add(region.used);
-            let (bytes, moved) = match moved(&first, code, at, addr) {
-                Ok(made) => made,
-                Err(StepError::OutOfReach { .. }) => continue,
-                Err(_) => return Err(EntryError::Immovable),
-            };
-            let len = bytes.len() as u64;
-            if !region.take(len) {
-                continue;
-            }
-            let placed = PlacedEntry {
-                addr,
-                bytes,
-                moved: (moved.end.0 - at.0) as usize,
-                is_several: first.len() > 1,
-            };
-            self.pieces.insert(addr, Piece { len, what: What::Entry(self.entries.len()) });
-            self.entries.push(moved);
-            return Ok(placed);
+        let (bytes, moved) = moved(&first, code, at, pad).map_err(|error| match error {
+            StepError::OutOfReach { .. } => EntryError::OutOfReach,
+            _ => EntryError::Immovable,
+        })?;
+        let len = bytes.len() as u64;
+        if len > room {
+            return Err(EntryError::Immovable);
         }
-        Err(EntryError::NoRoom)
+        self.pieces.insert(pad, Piece { len, what: What::Entry(self.entries.len()) });
+        self.entries.push(moved);
+        Ok(PlacedEntry { addr: pad, bytes })
     }
 }
 
@@ -162,14 +145,10 @@ mod tests {
 
     const AT: Addr = Addr(0x7f00_0000_1000);
 
-    fn own() -> OwnCode {
-        let mut own = OwnCode::default();
-        own.add_region(Addr(0x7f00_0010_0000), 4096, None);
-        own
-    }
+    const PAD: Addr = Addr(0x7f00_0010_0000);
 
-    fn allocate(code: &[u8]) -> Result<PlacedEntry, EntryError> {
-        own().allocate_entry(code, AT, ModuleId(1))
+    fn place(code: &[u8]) -> Result<PlacedEntry, EntryError> {
+        OwnCode::default().place_entry(code, AT, PAD, 64)
     }
 
     /// push r15; push r14; push r13; push r12; ret: what glibc's realloc begins with.
@@ -177,9 +156,9 @@ mod tests {
 
     #[test]
     fn instructions_follow_each_other_and_jump_back_behind_the_last() {
-        let mut own = own();
-        let placed = own.allocate_entry(&PUSHES, AT, ModuleId(1)).unwrap();
-        assert!(placed.is_several && placed.moved == 6);
+        let mut own = OwnCode::default();
+        let placed = own.place_entry(&PUSHES, AT, PAD, 64).unwrap();
+        assert_eq!(own.moved_end(AT), Some(AT.add(6)));
         assert_eq!(placed.bytes[..6], PUSHES[..6]);
         let decoded: Vec<_> =
             Decoder::with_ip(64, &placed.bytes, placed.addr.0, DecoderOptions::NONE).into_iter().collect();
@@ -196,28 +175,30 @@ mod tests {
     fn a_branch_among_them_goes_where_it_went() {
         // test rdi, rdi; je +0x20; ret: what glibc's free begins with
         let code = [0x48, 0x85, 0xff, 0x0f, 0x84, 0x20, 0, 0, 0, 0xc3];
-        let placed = allocate(&code).unwrap();
-        assert_eq!(placed.moved, 9);
+        let placed = place(&code).unwrap();
         let decoded: Vec<_> =
             Decoder::with_ip(64, &placed.bytes, placed.addr.0, DecoderOptions::NONE).into_iter().collect();
         let targets: Vec<u64> = decoded.iter().map(Instruction::near_branch_target).filter(|t| *t != 0).collect();
         assert_eq!(targets, [AT.0 + 9 + 0x20, AT.0 + 9]);
         // one instruction that is long enough
         let long = [0x80, 0x3d, 1, 0, 0, 0, 0, 0xc3];
-        assert!(allocate(&long).is_ok_and(|placed| !placed.is_several && placed.moved == 7));
+        assert!(place(&long).is_ok_and(|placed| placed.bytes.len() == 7 + JUMP_LEN));
     }
 
     #[test]
     fn what_can_t_be_moved_is_told() {
-        assert_eq!(allocate(&[0x90, 0xc3]), Err(EntryError::TooShort));
+        assert_eq!(place(&[0x90, 0xc3]), Err(EntryError::TooShort));
         // push rbx; call; ret
-        assert_eq!(allocate(&[0x53, 0xe8, 0, 0, 0, 0, 0xc3]), Err(EntryError::Immovable));
+        assert_eq!(place(&[0x53, 0xe8, 0, 0, 0, 0, 0xc3]), Err(EntryError::Immovable));
         // ret within the first bytes
-        assert_eq!(allocate(&[0x53, 0xc3, 0x90, 0x90, 0x90, 0x90]), Err(EntryError::Immovable));
+        assert_eq!(place(&[0x53, 0xc3, 0x90, 0x90, 0x90, 0x90]), Err(EntryError::Immovable));
         // push r15; push r14; push r13; jmp to the second push
-        assert_eq!(allocate(&[0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0xeb, 0xfa]), Err(EntryError::JumpsBack));
+        assert_eq!(place(&[0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0xeb, 0xfa]), Err(EntryError::JumpsBack));
         // to the first one: a loop, which begins a call anew
-        assert!(allocate(&[0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0xeb, 0xf8]).is_ok());
-        assert_eq!(OwnCode::default().allocate_entry(&PUSHES, AT, ModuleId(1)), Err(EntryError::NoRoom));
+        assert!(place(&[0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0xeb, 0xf8]).is_ok());
+        let place = |pad, room| OwnCode::default().place_entry(&PUSHES, AT, pad, room);
+        assert_eq!(place(PAD, 10), Err(EntryError::Immovable), "11 bytes");
+        assert_eq!(place(Addr(0x7f01_0000_0000), 64), Err(EntryError::OutOfReach));
+        assert_eq!(OwnCode::default().ranges(None), []);
     }
 }

@@ -17,7 +17,8 @@ use crate::session::stops::Stops;
 use crate::tracer::Result;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 
-const LOST: &str = "a thread was not as heaptrace's own code leaves it: has the program written to memory that belongs to heaptrace?";
+const LOST: &str =
+    "a thread was not as heaptrace's own code leaves it: has the program written to memory that belongs to heaptrace?";
 
 impl Process {
     /// A thread has hit one of the int3s of the routine; `raw` is as the trap has left it.

@@ -32,6 +32,9 @@ impl Process {
     /// published it; that one is waited for a little.
     pub(in crate::session) fn drain(&mut self, all: bool) {
         let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return };
+        // who stopped last may have ended, and what it had in its memory may have changed
+        let lives = self.tasks.iter().find(|task| !task.ending || self.tasks.len() == 1);
+        self.space.memory.new_stop(lives.map_or(self.pid, |task| task.id.tid));
         let mut deadline = None;
         loop {
             jump.merge.look(&jump.region.mapping);
@@ -216,7 +219,14 @@ impl Process {
         }
     }
 
-    pub(super) fn facts_of(&mut self, jump: &mut Jump, function: u16, stack: StackId, caller: Addr, walked: bool) -> Facts {
+    pub(super) fn facts_of(
+        &mut self,
+        jump: &mut Jump,
+        function: u16,
+        stack: StackId,
+        caller: Addr,
+        walked: bool,
+    ) -> Facts {
         let key = (function, stack.0);
         if let Some(facts) = jump.facts.get(&key) {
             return *facts;
@@ -325,4 +335,3 @@ impl ReadMemory for CopiedStack<'_> {
         self.target.touched(range)
     }
 }
-

@@ -4,11 +4,13 @@ use super::{Jump, JumpState};
 use crate::addr::Addr;
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
-use crate::jump::layout::{Active, CELLS, CODE_SIZE, FREE_STACKS, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way};
+use crate::jump::layout::{
+    Active, CELLS, CODE_SIZE, FREE_STACKS, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way,
+};
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
 use crate::jump::shared::Shared;
-use crate::jump::stub::{STUB_SIZE, STUBS, Stub, assemble};
+use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
 use crate::patches::Patch;
 use crate::patches::own::JUMP_LEN;
 use crate::session::process::Process;
@@ -32,7 +34,10 @@ impl Process {
         match self.try_to_promote(thread, raw) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(why)) => {
-                self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
+                self.warn_once(format!(
+                    "the trap engine, not the jump engine, has seen {}, as {why}",
+                    self.identity.program
+                ));
                 Ok(())
             }
             Err(error) => Err(error),
@@ -58,13 +63,6 @@ impl Process {
         if let Some(why) = left {
             return Ok(Err(why));
         }
-        let mut moved = Vec::new();
-        for (candidate, way) in wrapped {
-            match self.space.move_entry(&candidate, Some((thread, raw)))? {
-                Ok(placed) => moved.push((candidate, way, placed)),
-                Err(error) => tracing::debug!("the function at {} stays with the trap engine: {error}", candidate.addr),
-            }
-        }
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
             return Ok(Err("there is no room for it in the program's address space".to_owned()));
         };
@@ -87,24 +85,29 @@ impl Process {
             }
         }
         image.resize(CODE_SIZE as usize, INT3);
-        for (candidate, way, placed) in moved {
-            let stub = Stub { function: candidate.function.0, way, entry: candidate.addr, original: placed.addr };
+        self.space.code.write_jump_code(&mut self.space.memory, code, &image)?;
+        for (candidate, way) in wrapped {
             let number = stubs.len() as u64;
-            let at = STUBS + number * STUB_SIZE;
-            let jump = jump_to(candidate.addr, code.add(at));
+            let pad = code.add(ENTRIES + number * ENTRY_SIZE);
+            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE)? {
+                Ok(placed) => placed,
+                Err(error) => {
+                    tracing::debug!("the function at {} stays with the trap engine: {error}", candidate.addr);
+                    continue;
+                }
+            };
+            let stub = Stub { function: candidate.function.0, way, entry: candidate.addr, original: placed.addr };
+            let at = code.add(STUBS + number * STUB_SIZE);
             let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
-            let patch = jump.and_then(|jump| Patch::new(&original, &jump));
+            let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
             let (Some(bytes), Some(patch)) = (assemble(&stub, code, number, &labels), patch) else { continue };
-            if let Some(room) = image.get_mut(at as usize..at as usize + bytes.len()) {
-                room.copy_from_slice(&bytes);
-                stubs.push(stub);
-                jumps.push((candidate.addr, patch, placed.addr));
-            }
+            self.space.code.write_jump_code(&mut self.space.memory, at, &bytes)?;
+            stubs.push(stub);
+            jumps.push((candidate.addr, patch, placed.addr));
         }
         if stubs.is_empty() {
             return Ok(Err("none of its allocator's functions can be wrapped".to_owned()));
         }
-        self.space.code.write_jump_region(&mut self.space.memory, code, &image)?;
         self.space.memory.write_data(code.add(STATE_SHARED), &shared.0.to_le_bytes())?;
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
         let nodes = Nodes::new(&region.mapping);

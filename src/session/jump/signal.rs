@@ -30,6 +30,7 @@ impl Process {
         if self.jump.on().is_none() {
             return Ok(());
         }
+        self.space.memory.new_stop(tid);
         self.settle();
         let mut raw = thread.registers()?;
         if let Some(regs) = self.undo(tid, &raw)? {
@@ -143,7 +144,6 @@ impl Process {
 
 /// The number in DWARF, as in [`Regs::gpr`], of the register with this number in instructions.
 fn dwarf_number(number: usize) -> Option<usize> {
-    const NUMBERS: [usize; 8] =
-        [reg::RAX, reg::RCX, reg::RDX, reg::RBX, reg::RSP, reg::RBP, reg::RSI, reg::RDI];
+    const NUMBERS: [usize; 8] = [reg::RAX, reg::RCX, reg::RDX, reg::RBX, reg::RSP, reg::RBP, reg::RSI, reg::RDI];
     if number < 8 { NUMBERS.get(number).copied() } else { (number < 16).then_some(number) }
 }

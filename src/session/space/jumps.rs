@@ -1,15 +1,14 @@
 //! Entries of allocator functions that jump to the stubs of the jump engine.
 
 use super::AddressSpace;
-use super::breakpoints::{Helper, Placed};
 use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::StepOver;
 use crate::breakpoints::{Engine, Probe};
 use crate::maps::Mapping;
-use crate::patches::own::{EntryError, PlacedEntry};
 use crate::patches::Patch;
+use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::Result;
 
 /// How far the code region is from the allocator: the program's own mappings go where they would without it.
@@ -45,23 +44,21 @@ impl AddressSpace {
         candidates.collect()
     }
 
-    /// Moves the first instructions of a function to a pad. The inner error: why that can't be done.
+    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that can't be done.
     pub fn move_entry(
         &mut self,
         candidate: &Candidate,
-        helper: Helper<'_>,
+        pad: Addr,
+        room: u64,
     ) -> Result<std::result::Result<PlacedEntry, EntryError>> {
         let at = candidate.addr;
         let mut code = vec![0; usize::try_from(candidate.size).unwrap_or(0).min(1 << 16)];
         let n = self.memory.read_uncached(at, &mut code);
         code.truncate(n);
         self.code.patches().mask(at, &mut code);
-        let mut placed = self.code.own().allocate_entry(&code, at, candidate.module);
-        if placed == Err(EntryError::NoRoom) && self.map_pads(at, helper)? == Placed::Done(()) {
-            placed = self.code.own().allocate_entry(&code, at, candidate.module);
-        }
+        let placed = self.code.own().place_entry(&code, at, pad, room);
         if let Ok(placed) = &placed {
-            self.code.write_own(&mut self.memory, placed.addr, &placed.bytes)?;
+            self.code.write_jump_code(&mut self.memory, placed.addr, &placed.bytes)?;
         }
         Ok(placed)
     }
@@ -132,10 +129,5 @@ impl AddressSpace {
     pub fn mapping_now(&mut self, tid: i32, addr: Addr) -> Option<Mapping> {
         let _ = self.read_maps(tid);
         self.maps.find(addr).cloned()
-    }
-
-    /// Whether a module that was loaded when `id` was given is loaded still.
-    pub fn has_module(&self, id: ModuleId) -> bool {
-        self.modules.get(id).is_some()
     }
 }

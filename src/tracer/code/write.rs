@@ -41,7 +41,8 @@ pub fn write_originals<'p>(
     for (addr, patch) in written.iter().filter(|(_, patch)| patch.is_switch()) {
         result = result.and(exchange(memory, *addr, patch.original()));
     }
-    let jumps: Vec<_> = written.iter().filter(|(_, patch)| patch.len() > 1).map(|(addr, patch)| (*addr, patch.original())).collect();
+    let jumps: Vec<_> =
+        written.iter().filter(|(_, patch)| patch.len() > 1).map(|(addr, patch)| (*addr, patch.original())).collect();
     result = result.and(exchange_all(memory, &jumps, threads));
     for (addr, patch) in written.iter().filter(|(_, patch)| patch.len() == 1 && !patch.is_switch()) {
         result = result.and(exchange(memory, *addr, patch.original()));
@@ -55,7 +56,11 @@ pub fn write_originals<'p>(
 /// # Errors
 /// The first; what can be written is.
 pub(super) fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: Threads) -> Result<()> {
-    let synchronize = || if threads == Threads::Run { synchronize() };
+    let synchronize = || {
+        if threads == Threads::Run {
+            synchronize()
+        }
+    };
     let mut result = Ok(());
     if all.is_empty() {
         return result;

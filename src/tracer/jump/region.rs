@@ -19,8 +19,6 @@ const NAME_AT: u64 = 64;
 pub struct Region {
     /// The process address of the code region.
     pub code: Addr,
-    /// The process address of the shared region.
-    pub shared: Addr,
     /// Our own mapping of the shared region.
     pub mapping: SharedMapping,
 }
@@ -95,7 +93,7 @@ impl Region {
             return Err(error);
         }
         mapping.set_word(0, MAGIC);
-        Ok(Self { code, shared, mapping })
+        Ok(Self { code, mapping })
     }
 }
 
@@ -128,9 +126,13 @@ impl SharedMapping {
     fn open(pid: i32, fd: u64) -> Result<Self> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
-        let file = file.map_err(|source| TracerError::Own { operation: "open the memory shared with the target", source })?;
+        let file =
+            file.map_err(|source| TracerError::Own { operation: "open the memory shared with the target", source })?;
         let sized = file.set_len(SHARED_SIZE);
-        sized.map_err(|source| TracerError::Own { operation: "give the memory shared with the target its size", source })?;
+        sized.map_err(|source| TracerError::Own {
+            operation: "give the memory shared with the target its size",
+            source,
+        })?;
         // Else the program could cut it off under our feet.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: the descriptor is ours, and the call touches no memory.

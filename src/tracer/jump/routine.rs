@@ -156,4 +156,3 @@ pub fn bytes() -> &'static [u8] {
     // SAFETY: both labels lie in one section of our own image, which is mapped for reading as long as we live and never written.
     unsafe { std::slice::from_raw_parts(begin, code().end as usize) }
 }
-
