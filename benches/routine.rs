@@ -1,3 +1,187 @@
-//! What the jump engine's routine costs a call.
+//! `cargo bench --bench routine`: what the jump engine's routine adds to a pair of malloc and free, in nanoseconds of the calling thread.
+//!
+//! The functions themselves do nothing, nobody drains, and the stacks are made up: each frame takes 48 bytes, every third is found by rbp.
 
-fn main() {}
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a benchmark that can't measure must not go on")]
+
+mod parts {
+    #[allow(dead_code, reason = "others use the rest")]
+    pub mod basics;
+}
+
+use heaptrace::internal::Addr;
+use heaptrace::internal::jump::layout::*;
+use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, Stub, assemble, routine};
+use parts::basics::median;
+use std::arch::{asm, global_asm};
+use std::ptr::null_mut;
+use std::time::Instant;
+
+/// Pairs from one look at the clock to the next: the ring holds them.
+const PAIRS: u64 = 2000;
+const ROUNDS: usize = 400;
+const PROGRAM: u64 = REGION_SIZE;
+const STACK_END: u64 = 0x10000;
+const SHARED: u64 = 0x10000;
+const FRAME: u64 = 48;
+
+// Calls rdi, then rsi with its result, rdx times, on the stack at rcx with rbp r8.
+global_asm!(
+    ".globl heaptrace_bench_pairs",
+    "heaptrace_bench_pairs:",
+    "push rbx; push rbp; push r12; push r13; push r14; push r15",
+    "mov rbx, rsp; mov r12, rdi; mov r13, rsi; mov r14, rdx",
+    "mov rsp, rcx; mov rbp, r8",
+    "2:",
+    "mov edi, 24; call r12",
+    ".globl heaptrace_bench_after_malloc",
+    "heaptrace_bench_after_malloc:",
+    "mov rdi, rax; call r13",
+    ".globl heaptrace_bench_after_free",
+    "heaptrace_bench_after_free:",
+    "dec r14; jnz 2b",
+    "mov rsp, rbx",
+    "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx; ret",
+);
+
+unsafe extern "C" {
+    fn heaptrace_bench_pairs(malloc: u64, free: u64, pairs: u64, sp: u64, rbp: u64);
+    static heaptrace_bench_after_malloc: u8;
+    static heaptrace_bench_after_free: u8;
+}
+
+/// The routine, its memory, a stack, and two functions, in our own process.
+struct Lab(*mut u8);
+
+impl Lab {
+    fn new() -> Self {
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(null_mut(), (SHARED + SHARED_SIZE) as usize, all, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let lab = Self(base.cast());
+        lab.write(0, routine::bytes());
+        // mov eax, 0x4000; ret
+        lab.write(PROGRAM, &[0xb8, 0, 0x40, 0, 0, 0xc3]);
+        for (number, way) in [(0, Way::Alloc), (1, Way::Free)] {
+            let original = Addr(lab.at(PROGRAM));
+            let stub = Stub { function: number, way, entry: Addr(0), original };
+            let bytes = assemble(&stub, Addr(lab.at(0)), number.into(), &routine::code()).unwrap();
+            lab.write(STUBS + u64::from(number) * STUB_SIZE, &bytes);
+        }
+        lab.write(STATE_SHARED, &lab.at(SHARED).to_le_bytes());
+        let fs: u64;
+        // SAFETY: the first word of a thread's control block is its own address (ABI for thread-local storage).
+        unsafe { asm!("mov {}, fs:[0]", out(reg) fs) };
+        lab.set_word(CELL_INDEX + 16 * cell_slot(fs), fs);
+        lab.set_word(cell_at(0) + CELL_STACK_BEGIN, lab.at(REGION_SIZE + 0x1000));
+        lab.set_word(cell_at(0) + CELL_STACK_END, lab.at(STACK_END));
+        lab
+    }
+
+    fn at(&self, offset: u64) -> u64 {
+        self.0 as u64 + offset
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        // SAFETY: all callers write inside of the mapping.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.0.add(at as usize), bytes.len()) }
+    }
+
+    /// Nanoseconds of a pair: the middle of all rounds.
+    fn measure(&self, malloc: u64, free: u64, sp: u64, rbp: u64) -> f64 {
+        median((0..ROUNDS).map(|_| {
+            self.set_word(cell_at(0) + CELL_TAIL, self.word(cell_at(0) + CELL_HEAD));
+            let start = Instant::now();
+            // SAFETY: two functions of no arguments that matter, on a stack of their own.
+            unsafe { heaptrace_bench_pairs(malloc, free, PAIRS, sp, rbp) };
+            start.elapsed().as_nanos() as f64 / PAIRS as f64
+        }))
+    }
+
+    /// A stack of `depth` frames, known: where it begins, and rbp there.
+    fn stack(&self, nodes: &mut Nodes, next: &mut u32, depth: u64) -> (u64, u64) {
+        let first = self.at(STACK_END - 0x100 - FRAME * depth);
+        for leaf in [(&raw const heaptrace_bench_after_malloc) as u64, (&raw const heaptrace_bench_after_free) as u64] {
+            let mut parent = 0;
+            let mut ra = leaf;
+            for frame in 0..depth {
+                let is_last = frame + 1 == depth;
+                let onward = if is_last {
+                    Onward::End(*next)
+                } else if frame % 3 == 2 {
+                    Onward::Caller { form: Form::Rbp, offset: 16, rbp: -2 }
+                } else {
+                    Onward::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: RBP_SAME }
+                };
+                assert!(nodes.publish(self, *next, parent, ra, onward));
+                parent = *next;
+                *next += 1;
+                // each stack has return addresses of its own
+                ra = 0x100_0000 + depth * 0x1_0000 + frame * 16;
+                let cfa = first + FRAME * (frame + 1);
+                self.write(cfa - 8 - self.at(0), &ra.to_le_bytes());
+                self.write(cfa - 16 - self.at(0), &(cfa + 3 * FRAME - 16).to_le_bytes());
+            }
+        }
+        (first, first + 3 * FRAME - 16)
+    }
+}
+
+impl Shared for Lab {
+    fn word(&self, offset: u64) -> u64 {
+        // SAFETY: inside the mapping, aligned; one thread.
+        unsafe { self.0.add((SHARED + offset) as usize).cast::<u64>().read_volatile() }
+    }
+    fn half(&self, offset: u64) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.0.add((SHARED + offset) as usize).cast::<u32>().read_volatile() }
+    }
+    fn set_word(&self, offset: u64, value: u64) {
+        // SAFETY: as above.
+        unsafe { self.0.add((SHARED + offset) as usize).cast::<u64>().write_volatile(value) }
+    }
+    fn set_half(&self, offset: u64, value: u32) {
+        // SAFETY: as above.
+        unsafe { self.0.add((SHARED + offset) as usize).cast::<u32>().write_volatile(value) }
+    }
+    fn replace_word(&self, offset: u64, _: u64, new: u64) -> bool {
+        self.set_word(offset, new);
+        true
+    }
+    fn copy_out(&self, _: u64, _: &mut [u8]) -> bool {
+        false
+    }
+}
+
+fn main() {
+    let lab = Lab::new();
+    let mut nodes = Nodes::new(&lab);
+    let mut next = 1;
+    let plain = lab.at(PROGRAM);
+    let (malloc, free) = (lab.at(STUBS), lab.at(STUBS + STUB_SIZE));
+    println!("{:<34} {:>10}   limit", "added to a pair", "ns");
+    let mut first = None;
+    for (depth, limit) in [(1, "20, unwalked"), (5, ""), (16, "110"), (40, "")] {
+        let (sp, rbp) = lab.stack(&mut nodes, &mut next, depth);
+        let alone = lab.measure(plain, plain, sp, rbp);
+        if first.is_none() {
+            lab.write(STATE_ACTIVE, &(Active::Off as u32).to_le_bytes());
+            println!("{:<34} {:>10.1}", "passed through", lab.measure(malloc, free, sp, rbp) - alone);
+            lab.write(STATE_ACTIVE, &(Active::Record as u32).to_le_bytes());
+            first = Some(());
+        }
+        let asked = lab.word(cell_at(0) + CELL_COPIES) + lab.word(cell_at(0) + CELL_ASKS);
+        for (free_stacks, what) in [(0, "malloc walked"), (1, "both walked")] {
+            lab.set_half(FREE_STACKS, free_stacks);
+            let added = lab.measure(malloc, free, sp, rbp) - alone;
+            println!("{:<34} {added:>10.1}   {limit}", format!("{what}, depth {depth}"));
+        }
+        assert_eq!(
+            asked,
+            lab.word(cell_at(0) + CELL_COPIES) + lab.word(cell_at(0) + CELL_ASKS),
+            "a stack was not known"
+        );
+    }
+}

@@ -134,6 +134,14 @@ pub mod internal {
         pub use crate::unwinder::StackNode;
     }
 
+    pub mod jump {
+        pub use crate::jump::layout;
+        pub use crate::jump::nodes::{Nodes, Onward};
+        pub use crate::jump::shared::Shared;
+        pub use crate::jump::stub::{STUB_SIZE, STUBS, Stub, assemble};
+        pub use crate::tracer::jump::routine;
+    }
+
     pub mod import {
         pub use crate::import::{ImportError, Limits, read};
     }

@@ -1,8 +1,8 @@
 //! The calls in progress, as the threads' cells tell them.
 
 use super::layout::{
-    CELL_DEPTH, CELL_FRAMES, CELLS, COPIES, COPY_BITS, FLAG_COPY, FRAME_ARGS, FRAME_CALLER, FRAME_SIZE, FRAME_SLOT,
-    FRAME_WHAT, FRAMES, cell_at,
+    CELL_DEPTH, CELL_FRAMES, CELLS, COPIES, COPY_BITS, FLAG_BEGAN, FLAG_COPY, FRAME_ARGS, FRAME_CALLER, FRAME_SIZE,
+    FRAME_SLOT, FRAME_WHAT, FRAMES, cell_at,
 };
 use super::merge::{RecordedStack, function_of};
 use super::shared::Shared;
@@ -54,6 +54,11 @@ impl Frame {
     }
 }
 
+/// Where a frame lies in the shared region.
+pub const fn frame_at(cell: u16, index: u32) -> u64 {
+    cell_at(cell as u64) + CELL_FRAMES + index as u64 * FRAME_SIZE
+}
+
 /// The copy slot that a record's or frame's word names.
 pub const fn copy_in(what: u64) -> Option<u32> {
     if what & FLAG_COPY != 0 { Some(what as u32 % COPIES as u32) } else { None }
@@ -88,11 +93,16 @@ pub fn at_slot(shared: &dyn Shared, own: Option<u16>, slot: Addr) -> Option<Fram
     })
 }
 
-/// Forgets a call in progress, and those of its cell that began after it.
+/// Forgets a call in progress, and those of its cell that began after it: these are dead.
 pub fn forget(shared: &dyn Shared, own: Option<u16>, frame: &Frame) {
-    let at = cell_at(frame.cell.into()) + CELL_FRAMES + u64::from(frame.index) * FRAME_SIZE;
-    shared.set_word(at + FRAME_SLOT, 0);
+    shared.set_word(frame_at(frame.cell, frame.index) + FRAME_SLOT, 0);
     if own == Some(frame.cell) {
+        for dead in of_cell(shared, frame.cell).into_iter().filter(|other| other.index > frame.index) {
+            if let Some(copy) = dead.copy().filter(|_| dead.what & FLAG_BEGAN == 0) {
+                release_copy(shared, copy);
+            }
+            shared.set_word(frame_at(dead.cell, dead.index) + FRAME_SLOT, 0);
+        }
         set_depth(shared, frame.cell, frame.index);
     }
 }

@@ -4,8 +4,9 @@
 //! The routine saves registers by straight code to places that do not move, so its labels tell for each instruction where they are.
 
 use super::frames::{self, Frame, copy_in};
-use super::layout::FLAG_BEGAN;
-use super::layout::{CELL_HEAD, RECORD_KEY, RECORD_SIZE, RING_RECORDS, SEQ, Way, cell_at, ring_at};
+use super::layout::{
+    CELL_HEAD, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, RECORD_SIZE, RING_RECORDS, SEQ, Way, cell_at, ring_at,
+};
 use super::shared::Shared;
 use super::stub::{
     BACK, DECIDED, ENTERED, ENTRIES, LEFT, LOWERED, PASS, POPPED, POPPED_RESULT, PUSHED, PUSHED_RESULT, RAISED,
@@ -238,11 +239,25 @@ impl Place<'_> {
         }
         if (code.claimed..code.framed).contains(&offset) {
             let cell = self.cell?;
-            frames::set_depth(shared, cell, frames::depth(shared, cell).saturating_sub(1));
+            let depth = frames::depth(shared, cell).saturating_sub(1);
+            shared.set_word(frames::frame_at(cell, depth) + FRAME_SLOT, 0);
+            frames::set_depth(shared, cell, depth);
         } else if has_frame {
             self.drop_own(Addr(regs.sp()), shared);
         }
+        self.trim(shared);
         Some(Undone::NotBegun(*stub, regs))
+    }
+
+    /// Dead frames that the thread has emptied are not counted any more.
+    fn trim(&self, shared: &dyn Shared) {
+        let Some(cell) = self.cell else { return };
+        let depth = frames::depth(shared, cell);
+        let is_empty = |index: &u32| shared.word(frames::frame_at(cell, *index) + FRAME_SLOT) == 0;
+        let empty = (0..depth).rev().take_while(is_empty).count() as u32;
+        if empty > 0 {
+            frames::set_depth(shared, cell, depth - empty);
+        }
     }
 
     /// A thread behind the original: `regs` are those of its return, but for what the stub has pushed.
@@ -255,6 +270,9 @@ impl Place<'_> {
         let is_over = (code.left..code.left_done).contains(&offset);
         let is_released = (code.released..code.left).contains(&offset);
         if is_released {
+            if let Some(frame) = frames::at_slot(shared, self.cell, slot) {
+                shared.set_word(frames::frame_at(frame.cell, frame.index) + FRAME_SLOT, 0);
+            }
             publish(shared, self.cell?, shared.word(SEQ).wrapping_mul(2));
         }
         let frame = if is_over || is_released { None } else { frames::at_slot(shared, self.cell, slot) };
@@ -265,6 +283,8 @@ impl Place<'_> {
             }
             None => memory.read_u64(slot)?,
         };
+        // behind that int3 the tracer has told its end
+        let frame = frame.filter(|_| offset != code.foreign + 1);
         if self.contains(Addr(regs.rip)) {
             return None;
         }

@@ -2,3 +2,7 @@
 
 pub mod region;
 pub mod routine;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

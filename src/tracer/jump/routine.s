@@ -98,10 +98,12 @@ heaptrace_jump_hash:
     lea r10, [r11 + rdx + {CELL_AREA}]
     .endm
 
-    # The frame at r9 is dead: counts it, and gives its copy slot back. Changes r8.
+    # The frame at r9 is dead: counts it, and gives its copy slot back, unless the tracer does. Changes r8.
     .macro drop_frame
     inc qword ptr [r10 + {CELL_DROPPED}]
     mov r8, qword ptr [r9 + {FRAME_WHAT}]
+    bt r8, {FLAG_BEGAN_BIT}
+    jc 33f
     bt r8, {FLAG_COPY_BIT}
     jnc 33f
     and r8d, {COPIES} - 1
@@ -141,6 +143,7 @@ enter_walk:
     mov r9, r10
     mov r10, qword ptr [r9 + {CELL_STACK_END}]
     sub r10, 8
+    jb enter_ask                        # not known
     lea rdi, [rsp + 112]
     cmp rdi, qword ptr [r9 + {CELL_STACK_BEGIN}]
     jb enter_ask
@@ -463,7 +466,7 @@ enter_nested:
     lea r9, [r10 + r9 + {CELL_FRAMES}]
     mov r8, qword ptr [r9 + {FRAME_SLOT}]
     test r8, r8
-    jz 9f
+    jz enter_ask                        # claimed by what this handler has interrupted, and not filled yet
     cmp r8, rax
     jb enter_ask                        # on another stack
     cmp r8, rdx
@@ -471,7 +474,6 @@ enter_nested:
     cmp r8, rdi
     ja enter_within
     drop_frame
-9:
     dec ecx
     mov dword ptr [r10 + {CELL_DEPTH}], ecx
     jnz 8b
@@ -683,6 +685,7 @@ leave_release:
     .globl heaptrace_jump_released
     .hidden heaptrace_jump_released
 heaptrace_jump_released:
+    mov qword ptr [r9 + {FRAME_SLOT}], 0    # a search in all cells must not find it
     mov rcx, qword ptr [r11 + {SEQ}]
     add rcx, rcx
     mov qword ptr [r8 + {RECORD_KEY}], rcx
@@ -707,6 +710,7 @@ leave_out:
     jmp leave_release
 leave_unrecorded:
     mov dword ptr [r10 + {CELL_DEPTH}], ecx
+    mov qword ptr [r9 + {FRAME_SLOT}], 0
     jmp heaptrace_jump_left
 leave_full:
     mov edi, {SPINS}

@@ -1,0 +1,2 @@
+mod undo;
+mod walk;

@@ -1,0 +1,452 @@
+//! The routine, stopped at each of its instructions: undo sets the thread to where it would be without us, and the call is recorded once; and a
+//! signal handler that makes calls of its own there does no harm.
+
+use crate::addr::Addr;
+use crate::arch::{Regs, reg};
+use crate::jump::frames;
+use crate::jump::layout::*;
+use crate::jump::nodes::Onward;
+use crate::jump::shared::Shared;
+use crate::jump::undo::Undone;
+use crate::tracer::jump::testing::*;
+
+/// The id of the stack that consists of the landing alone.
+const KNOWN: u32 = 1;
+/// How far from the end of the stack a call begins, in bytes.
+const DEPTH: u64 = 0x200;
+
+/// A record without its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Told {
+    what: u64,
+    args: [u64; 3],
+    caller: u64,
+    result: Option<u64>,
+    out: Option<u64>,
+}
+
+fn what(kind: Kind, function: u16, stack: u64) -> u64 {
+    stack | u64::from(function) << 32 | (kind as u64) << 48
+}
+
+fn is_ended(what: u64) -> bool {
+    (what >> 48) as u8 == Kind::Ended as u8
+}
+
+struct Scenario {
+    name: &'static str,
+    function: u16,
+    args: [u64; 3],
+    prepare: fn(&Lab, &mut Regs),
+    /// What is recorded, in this order: the second words.
+    records: Vec<u64>,
+    asks: u64,
+    dropped: u64,
+}
+
+struct Bench {
+    puppet: Puppet,
+    /// What the tracer has told of threads that returned from calls of others.
+    foreign: std::cell::Cell<u32>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let puppet = Puppet::start();
+        Self { puppet, foreign: std::cell::Cell::new(0) }
+    }
+
+    fn begin(&self, scenario: &Scenario) -> Regs {
+        let lab = &self.puppet.lab;
+        lab.reset();
+        let sp = lab.stack().end - DEPTH;
+        lab.write(sp - 0x800 - lab.base(), &[0x5a; 0x800 + DEPTH as usize]);
+        lab.poke(sp, lab.landing().0);
+        let mut regs = self.puppet.call(scenario.function, sp, scenario.args);
+        (scenario.prepare)(lab, &mut regs);
+        self.puppet.set_regs(&regs);
+        regs
+    }
+
+    /// To the landing. The tracer lets the thread go on at each int3, as if it were a nop; where its ring is full, it drains.
+    fn finish(&self) -> Regs {
+        for _ in 0..50 {
+            let met = self.puppet.run();
+            if met == Met::Landing {
+                return self.puppet.regs();
+            }
+            self.answer(met);
+        }
+        panic!("it does not come to an end");
+    }
+
+    fn answer(&self, met: Met) {
+        let lab = &self.puppet.lab;
+        let code = &lab.code;
+        if met == Met::Routine(code.foreign) {
+            self.foreign.set(self.foreign.get() + 1);
+        }
+        if let Met::Routine(at) = met
+            && [code.full_enter, code.full_leave].contains(&at)
+        {
+            for cell in [0, 1] {
+                lab.set_word(cell_at(cell) + CELL_TAIL, lab.word(cell_at(cell) + CELL_HEAD));
+            }
+        }
+    }
+
+    fn told(&self, heads: [u64; 2]) -> Vec<Told> {
+        let lab = &self.puppet.lab;
+        let mut told = Vec::new();
+        for (cell, head) in (0..).zip(heads) {
+            for number in head..lab.word(cell_at(cell) + CELL_HEAD) {
+                let at = ring_at(cell) + number % RING_RECORDS * RECORD_SIZE;
+                let what = lab.word(at + RECORD_WHAT);
+                let is_odd = lab.word(at + RECORD_KEY) & 1 == 1;
+                assert_eq!(is_odd, !is_ended(what), "{what:#x}");
+                let of_end = |offset| is_ended(what).then(|| lab.word(at + offset));
+                told.push(Told {
+                    what,
+                    args: [0, 8, 16].map(|arg| lab.word(at + RECORD_ARGS + arg)),
+                    caller: lab.word(at + RECORD_CALLER),
+                    result: of_end(RECORD_RESULT),
+                    out: of_end(RECORD_OUT).filter(|_| what & FLAG_OUT != 0),
+                });
+            }
+        }
+        told
+    }
+
+    fn left_over(&self) -> (u64, u32, u32) {
+        let lab = &self.puppet.lab;
+        (lab.word(COPY_BITS), lab.half(cell_at(0) + CELL_DEPTH), lab.half(cell_at(1) + CELL_DEPTH))
+    }
+
+    fn heads(&self) -> [u64; 2] {
+        [0, 1].map(|cell| self.puppet.lab.word(cell_at(cell) + CELL_HEAD))
+    }
+
+    /// How many instructions of the routine and the stubs were looked at.
+    fn check(&self, scenario: &Scenario) -> usize {
+        let lab = &self.puppet.lab;
+        let name = scenario.name;
+        // undisturbed
+        self.begin(scenario);
+        self.foreign.set(0);
+        let is_off = lab.peek(lab.base() + STATE_ACTIVE) == 0;
+        let heads = self.heads();
+        let end = self.finish();
+        let foreign = self.foreign.replace(0);
+        let told = self.told(heads);
+        let records: Vec<u64> = told.iter().map(|told| told.what).collect();
+        assert_eq!(records, scenario.records, "{name}");
+        let count = |at: u64| lab.word(cell_at(0) + at) + lab.word(cell_at(1) + at);
+        assert_eq!((count(CELL_ASKS), count(CELL_DROPPED)), (scenario.asks, scenario.dropped), "{name}");
+        let left_over = self.left_over();
+        let seq = lab.word(SEQ);
+        // instruction by instruction
+        let mut trace = vec![self.begin(scenario)];
+        let mut met = Vec::new();
+        let mut at_entry = None;
+        let mut seen = std::collections::HashMap::<u64, u32>::new();
+        loop {
+            let regs = self.puppet.regs();
+            if regs.rip == lab.landing().0 {
+                break;
+            }
+            if lab.stubs.iter().any(|stub| stub.entry.0 == regs.rip) {
+                at_entry = Some(regs);
+            }
+            let times = seen.entry(regs.rip).or_default();
+            *times += 1;
+            if lab.place(None).contains(Addr(regs.rip)) && *times <= 4 {
+                met.push((trace.len() - 1, at_entry, lab.snapshot(), self.foreign.get()));
+            }
+            self.puppet.step();
+            trace.push(self.puppet.regs());
+            if let Some(Met::Routine(at)) = self.puppet.met()
+                && trace[trace.len() - 2].rip == lab.base() + at
+            {
+                self.answer(Met::Routine(at));
+            }
+        }
+        assert_eq!(self.puppet.regs().gpr, end.gpr, "{name}");
+        let outside = |regs: &&Regs| !lab.place(None).contains(Addr(regs.rip));
+        for (number, at_entry, snapshot, foreign_before) in &met {
+            lab.restore(snapshot);
+            self.foreign.set(*foreign_before);
+            let regs = &trace[*number];
+            let offset = regs.rip - lab.base();
+            let context = format!("{name}, at {offset:#x}");
+            let cell = if lab.word(CELL_INDEX + 16 * cell_slot(lab.fs_base())) == 0 {
+                None
+            } else {
+                Some(lab.half(CELL_INDEX + 16 * cell_slot(lab.fs_base()) + 8) as u16)
+            };
+            let undone = lab.place(cell).undo(regs, lab, &mut StackOf(lab));
+            let mut expected = told.clone();
+            let mut extra = None;
+            match undone.unwrap_or_else(|| panic!("{context}: not undone")) {
+                Undone::NotBegun(_, undone) => {
+                    let entry = at_entry.unwrap_or_else(|| panic!("{context}: has begun"));
+                    assert_eq!((undone.gpr, undone.rip), (entry.gpr, entry.rip), "{context}");
+                    self.puppet.set_regs(&undone);
+                }
+                Undone::Counted(stub, mut undone) => {
+                    let entry = at_entry.unwrap_or_else(|| panic!("{context}: has begun"));
+                    assert_eq!((undone.gpr, undone.rip), (entry.gpr, entry.rip), "{context}");
+                    if stub.way == Way::Realloc {
+                        let frame = frames::at_slot(lab, cell, Addr(undone.sp())).unwrap();
+                        assert_eq!((frame.caller.0, frame.args), (lab.peek(undone.sp()), scenario.args), "{context}");
+                        assert_ne!(frame.what & FLAG_BEGAN, 0, "{context}");
+                        frames::forget(lab, cell, &frame);
+                        expected.retain(|told| !is_ended(told.what));
+                    }
+                    undone.rip = stub.original.0;
+                    self.puppet.set_regs(&undone);
+                }
+                Undone::Left(undone, frame) => {
+                    let behind = trace[*number..].iter().find(outside).unwrap();
+                    assert_eq!((undone.gpr, undone.rip), (behind.gpr, behind.rip), "{context}");
+                    extra = frame.map(|(frame, result)| Told {
+                        what: frame.what,
+                        args: frame.args,
+                        caller: frame.caller.0,
+                        result: Some(result),
+                        out: (frame.what & FLAG_OUT != 0)
+                            .then(|| if result as u32 == 0 { lab.peek(frame.args[0]) } else { 0 }),
+                    });
+                    self.puppet.set_regs(&undone);
+                }
+            }
+            let finished = self.finish();
+            assert_eq!(finished.gpr, end.gpr, "{context}");
+            let mut now = self.told(heads);
+            if foreign == 1 {
+                assert_eq!(u32::from(extra.is_some()) + self.foreign.get(), foreign, "{context}");
+            } else if !is_off {
+                now.extend(extra);
+            }
+            now.sort_by_key(|told| (told.what >> 48 & 0xff, told.what));
+            expected.sort_by_key(|told| (told.what >> 48 & 0xff, told.what));
+            assert_eq!(now, expected, "{context}");
+            assert_eq!(self.left_over(), left_over, "{context}");
+            assert_eq!(lab.word(SEQ), seq, "{context}");
+
+            // a handler runs there, and nobody is told of it
+            lab.restore(snapshot);
+            let mut in_handler = *regs;
+            for (function, args) in [(MALLOC, [1, 2, 3]), (REALLOC, [9, 9, 9]), (FREE, [5, 5, 5])] {
+                in_handler.gpr[reg::RSP] = (regs.sp() - 0x300) & !15;
+                lab.poke(in_handler.sp(), lab.handler_landing().0);
+                in_handler.gpr[reg::RDI] = args[0];
+                in_handler.rip = lab.entry(function).0;
+                self.puppet.set_regs(&in_handler);
+                loop {
+                    match self.puppet.run() {
+                        Met::HandlerLanding => break,
+                        met => self.answer(met),
+                    }
+                }
+            }
+            self.puppet.set_regs(regs);
+            assert_eq!(self.finish().gpr, end.gpr, "{context}, with a handler");
+        }
+        met.len()
+    }
+}
+
+fn frame(lab: &Lab, cell: u64, index: u64, slot: u64, caller: u64, what: u64) {
+    let at = cell_at(cell) + CELL_FRAMES + index * FRAME_SIZE;
+    lab.set_word(at + FRAME_SLOT, slot);
+    lab.set_word(at + FRAME_CALLER, caller);
+    lab.set_word(at + FRAME_WHAT, what);
+    for (arg, value) in [(0, 0x61), (8, 0x62), (16, 0x63)] {
+        lab.set_word(at + FRAME_ARGS + arg, value);
+    }
+    lab.set_half(cell_at(cell) + CELL_DEPTH, index as u32 + 1);
+}
+
+/// No stack can be found.
+fn unknown_caller(lab: &Lab, _: &mut Regs) {
+    lab.set_word(INDEX_WORD, 0);
+    lab.set_half(NODE_AREA + NODE_HINT, 0);
+}
+
+fn all_scenarios() -> Vec<Scenario> {
+    let known = u64::from(KNOWN);
+    let ended = |function| what(Kind::Ended, function, known);
+    let nothing: fn(&Lab, &mut Regs) = |_, _| {};
+    let mut all = Vec::new();
+    let mut add = |name, function, args, prepare, records: &[u64], asks, dropped| {
+        all.push(Scenario { name, function, args, prepare, records: records.to_vec(), asks, dropped });
+    };
+    let (malloc, memalign, realloc, free) = (MALLOC, MEMALIGN, REALLOC, FREE);
+    let began = |stack| what(Kind::Began, realloc, stack);
+    let ended_of = |stack| what(Kind::Ended, realloc, stack) | FLAG_BEGAN;
+    add("malloc", malloc, [24, 0, 0], nothing, &[ended(malloc)], 0, 0);
+    add("realloc of nothing", realloc, [0, 24, 0], nothing, &[ended(realloc)], 0, 0);
+    add("realloc", realloc, [16, 24, 0], nothing, &[began(known), ended_of(known)], 0, 0);
+    add("free", free, [16, 0, 0], nothing, &[what(Kind::Freed, free, known)], 0, 0);
+    add("free of nothing", free, [0, 0, 0], nothing, &[], 0, 0);
+    add("malloc, active off", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
+    add("free, active off", free, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
+    add("malloc, all ask", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 2), &[], 0, 0);
+    add("malloc, mode ask", malloc, [24, 0, 0], |lab, _| lab.set_half(cell_at(0) + CELL_MODE, 1), &[], 1, 0);
+    let without_cell: fn(&Lab, &mut Regs) = |lab, _| lab.set_word(CELL_INDEX + 16 * cell_slot(lab.fs_base()), 0);
+    add("malloc without a cell", malloc, [24, 0, 0], without_cell, &[], 0, 0);
+    add("free without a cell", free, [24, 0, 0], without_cell, &[], 0, 0);
+    let unlimited: fn(&Lab, &mut Regs) = |lab, _| {
+        lab.set_word(cell_at(0) + CELL_STACK_BEGIN, 0);
+        lab.set_word(cell_at(0) + CELL_STACK_END, 0);
+    };
+    add("malloc on an unknown stack", malloc, [24, 0, 0], unlimited, &[], 1, 0);
+    let elsewhere: fn(&Lab, &mut Regs) = |lab, regs| lab.set_word(cell_at(0) + CELL_STACK_END, regs.sp() & !0xfff);
+    add("malloc on another stack", malloc, [24, 0, 0], elsewhere, &[], 1, 0);
+    let caller_only: fn(&Lab, &mut Regs) = |lab, _| lab.set_half(FREE_STACKS, 0);
+    add("free, not walked", free, [16, 0, 0], caller_only, &[what(Kind::Freed, free, known) | FLAG_CALLER], 0, 0);
+    add("malloc, copied", malloc, [24, 0, 0], unknown_caller, &[what(Kind::Ended, malloc, 0) | FLAG_COPY], 0, 0);
+    let copied = |kind, function| what(kind, function, 0) | FLAG_COPY;
+    add("free, copied", free, [16, 0, 0], unknown_caller, &[copied(Kind::Freed, free)], 0, 0);
+    let both = [copied(Kind::Began, realloc), copied(Kind::Ended, realloc) | FLAG_BEGAN];
+    add("realloc, copied", realloc, [16, 24, 0], unknown_caller, &both, 0, 0);
+    let no_slot: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_word(COPY_BITS, u64::MAX);
+    };
+    add("malloc, no copy slot", malloc, [24, 0, 0], no_slot, &[], 1, 0);
+    let last_slot: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_word(COPY_BITS, u64::MAX >> 1);
+    };
+    add(
+        "malloc, the last copy slot",
+        malloc,
+        [24, 0, 0],
+        last_slot,
+        &[what(Kind::Ended, malloc, 63) | FLAG_COPY],
+        0,
+        0,
+    );
+    let out: fn(&Lab, &mut Regs) = |lab, regs| regs.gpr[reg::RDI] = lab.stack().end - 0x20;
+    add("memalign", memalign, [0, 0, 0], out, &[ended(memalign) | FLAG_OUT], 0, 0);
+    let out_fails: fn(&Lab, &mut Regs) = |lab, regs| {
+        regs.gpr[reg::RDI] = lab.stack().end - 0x20;
+        regs.gpr[reg::RSI] = 12;
+    };
+    add("memalign fails", memalign, [0, 12, 0], out_fails, &[ended(memalign) | FLAG_OUT], 0, 0);
+
+    // within others
+    add("part of another, unknown", OUTER, [24, 0, 0], nothing, &[ended(OUTER)], 1, 0);
+    add("a jump from another", TAIL, [24, 0, 0], nothing, &[ended(TAIL)], 0, 0);
+    fn nested(lab: &Lab, outer: u16, inner: u16, verdict: Nested) {
+        let at = lab.inner_return(outer);
+        let mut slot = nested_slot(at);
+        // another call of the same hash is there
+        lab.set_word(NESTED + 16 * slot, at + 1);
+        slot = (slot + 1) % NESTED_KEYS;
+        lab.set_word(NESTED + 16 * slot, at);
+        lab.set_half(NESTED + 16 * slot + 8, u32::from(outer) | u32::from(inner) << 16);
+        lab.set_half(NESTED + 16 * slot + 12, verdict as u32);
+    }
+    let part: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER, MALLOC, Nested::Part);
+    add("part of another", OUTER, [24, 0, 0], part, &[ended(OUTER)], 0, 0);
+    let own: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER, MALLOC, Nested::Own);
+    add("within another", OUTER, [24, 0, 0], own, &[what(Kind::Ended, malloc, 2), ended(OUTER)], 0, 0);
+    let own_free: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER_OF_FREE, FREE, Nested::Own);
+    let both = [what(Kind::Freed, free, 3), ended(OUTER_OF_FREE)];
+    add("free within another", OUTER_OF_FREE, [24, 0, 0], own_free, &both, 0, 0);
+    let dead: fn(&Lab, &mut Regs) = |lab, regs| {
+        lab.set_word(COPY_BITS, 1 << 5 | 1 << 6);
+        frame(lab, 0, 0, regs.sp() - 0x40, 0x1234, what(Kind::Ended, REALLOC, 6) | FLAG_COPY | FLAG_BEGAN);
+        frame(lab, 0, 1, regs.sp() - 0x80, 0x1234, what(Kind::Ended, MALLOC, 5) | FLAG_COPY);
+    };
+    add("malloc, dead frames", malloc, [24, 0, 0], dead, &[ended(malloc)], 0, 2);
+    let alive: fn(&Lab, &mut Regs) =
+        |lab, regs| frame(lab, 0, 7, regs.sp() + 0x40, 0x1234, what(Kind::Ended, MALLOC, 5));
+    add("malloc, all frames in use", malloc, [24, 0, 0], alive, &[], 1, 0);
+
+    // no room
+    let full: fn(&Lab, &mut Regs) = |lab, _| {
+        lab.set_word(cell_at(0) + CELL_HEAD, RING_RECORDS);
+        lab.set_word(cell_at(0) + CELL_LIMIT, RING_RECORDS);
+    };
+    add("malloc, full", malloc, [24, 0, 0], full, &[ended(malloc)], 0, 0);
+    add("free, full", free, [24, 0, 0], full, &[what(Kind::Freed, free, known)], 0, 0);
+    add("realloc, full", realloc, [24, 0, 0], full, &[began(known), ended_of(known)], 0, 0);
+    let full_copied: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_word(cell_at(0) + CELL_HEAD, RING_RECORDS);
+        lab.set_word(cell_at(0) + CELL_LIMIT, RING_RECORDS);
+    };
+    add(
+        "realloc, full, copied",
+        realloc,
+        [24, 0, 0],
+        full_copied,
+        &[copied(Kind::Began, realloc), copied(Kind::Ended, realloc) | FLAG_BEGAN],
+        0,
+        0,
+    );
+    add("free, full, copied", free, [24, 0, 0], full_copied, &[copied(Kind::Freed, free)], 0, 0);
+    let drained: fn(&Lab, &mut Regs) = |lab, _| {
+        for (at, value) in [(CELL_HEAD, RING_RECORDS), (CELL_LIMIT, RING_RECORDS), (CELL_TAIL, RING_RECORDS)] {
+            lab.set_word(cell_at(0) + at, value);
+        }
+    };
+    add("malloc, drained", malloc, [24, 0, 0], drained, &[ended(malloc)], 0, 0);
+
+    // behind the function
+    fn in_original(lab: &Lab, regs: &mut Regs, cell: u64) {
+        frame(lab, cell, 0, regs.sp(), lab.landing().0, what(Kind::Ended, MALLOC, 1));
+        lab.poke(regs.sp(), lab.back(MALLOC));
+        regs.rip = lab.original(MALLOC).0;
+    }
+    let newer: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 0);
+        lab.set_word(COPY_BITS, 1 << 5 | 1 << 6);
+        frame(lab, 0, 1, regs.sp() - 0x40, 0x1234, what(Kind::Ended, MALLOC, 5) | FLAG_COPY);
+        frame(lab, 0, 2, regs.sp() - 0x80, 0x1234, what(Kind::Ended, REALLOC, 6) | FLAG_COPY | FLAG_BEGAN);
+    };
+    add("leave, newer frames", malloc, [0x61, 0x62, 0x63], newer, &[ended(malloc)], 0, 2);
+    let moved: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 1);
+        lab.set_half(cell_at(1) + CELL_DEPTH, 1);
+    };
+    add("leave on another thread", malloc, [0x61, 0x62, 0x63], moved, &[], 0, 0);
+    let moved_without_cell: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 1);
+        lab.set_word(CELL_INDEX + 16 * cell_slot(lab.fs_base()), 0);
+    };
+    add("leave without a cell", malloc, [0x61, 0x62, 0x63], moved_without_cell, &[], 0, 0);
+    let off: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 0);
+        lab.poke(lab.base() + STATE_ACTIVE, 0);
+    };
+    add("leave, active off", malloc, [0x61, 0x62, 0x63], off, &[], 0, 0);
+    all
+}
+
+#[test]
+fn each_instruction_can_be_undone_and_interrupted() {
+    let bench = Bench::new();
+    let mut looked_at = 0;
+    let mut bad = 0;
+    for scenario in all_scenarios() {
+        let lab = &bench.puppet.lab;
+        let mut nodes = lab.forget_nodes(INDEX_LEAST);
+        assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, Onward::End(KNOWN)));
+        assert!(nodes.publish(lab, 2, 0, lab.inner_return(OUTER), Onward::End(2)));
+        assert!(nodes.publish(lab, 3, 0, lab.inner_return(OUTER_OF_FREE), Onward::End(3)));
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.check(&scenario)));
+        match checked {
+            Ok(n) => looked_at += n,
+            Err(_) => {
+                eprintln!("^ {}", scenario.name);
+                bad += 1;
+            }
+        }
+    }
+    assert_eq!(bad, 0);
+    assert!(looked_at > 3000, "{looked_at}");
+}

@@ -1,0 +1,238 @@
+//! The routine's walk against `Rule::execute` on made-up stacks.
+
+use crate::arch::reg;
+use crate::jump::layout::*;
+use crate::jump::nodes::Onward;
+use crate::jump::shared::Shared;
+use crate::tracer::jump::testing::*;
+use crate::unwinder::rule::{Base, Cpu, Rows, Rule, SAME, Step};
+use crate::unwinder::window::{StackBuffer, StackWindow};
+use std::collections::HashMap;
+
+const STACKS: u32 = 100_000;
+/// Stacks from one empty trie to the next.
+const AGE: u32 = 1000;
+/// Where in [`crate::unwinder::rule::Saved`] rbp is.
+const RBP: usize = 1;
+
+/// Marsaglia's xorshift, so that each run makes the same stacks.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % n
+    }
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// How to go on from a made-up return address.
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    Rule(Base, i32, i8),
+    End,
+    Unknown,
+}
+
+fn make(random: &mut Random) -> Made {
+    if random.one_in(12) {
+        return Made::End;
+    }
+    if random.one_in(40) {
+        return Made::Unknown;
+    }
+    let offset = 8 * (1 + random.below(20)) as i32;
+    let saved = |random: &mut Random, most: u64| {
+        if random.one_in(3) || most == 0 { SAME } else { -2 - random.below(most) as i8 }
+    };
+    match random.below(3) {
+        0 => Made::Rule(Base::Rsp, offset, saved(random, (offset / 8 - 1) as u64)),
+        1 => Made::Rule(Base::Rbp, 16, saved(random, 1)),
+        _ => Made::Rule(Base::LoadRbp, -8, [0, 1, SAME][random.below(3) as usize]),
+    }
+}
+
+fn rule(base: Base, offset: i32, rbp: i8) -> Rule {
+    let mut saved = [SAME; 6];
+    saved[RBP] = rbp;
+    Rule::Compact { base, offset, saved }
+}
+
+/// What a walk comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Walked {
+    Stack(u32),
+    Miss,
+}
+
+#[test]
+fn a_walk_is_as_the_rules_say() {
+    let puppet = Puppet::start();
+    let lab = &puppet.lab;
+    lab.reset();
+    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut nodes = lab.forget_nodes(INDEX_LEAST);
+    let mut known = HashMap::new();
+    let mut codes = Vec::new();
+    let end = lab.stack().end;
+    let (mut found, mut missed, mut ended_by_zero, mut forms) = (0, 0, 0, [0; 3]);
+    for number in 0..STACKS {
+        if number % AGE == 0 {
+            nodes = lab.forget_nodes(INDEX_LEAST);
+            known.clear();
+            codes = (0..60).map(|code| (0x5000_0000 + code * 0x11, make(&mut random))).collect();
+            codes.push((lab.landing().0, make(&mut random)));
+        }
+        let made: HashMap<u64, Made> = codes.iter().copied().collect();
+        // From the inside to the outside; rbp is chosen where a frame needs it, if its place is still open.
+        let sp = end - 0x1000 - 8 * random.below(16);
+        lab.write(sp - 0x100 - lab.base(), &vec![0; (end - sp + 0x100) as usize]);
+        let mut regs = puppet.call(MALLOC, sp, [1, 2, 3]);
+        regs.gpr[reg::RBP] = sp + 8 * random.below(0x300);
+        lab.poke(sp, lab.landing().0);
+        let mut open = Some(None);
+        let mut at = sp + 8;
+        let mut ra = lab.landing().0;
+        while at + 0x200 < end {
+            let Some(Made::Rule(base, offset, saved)) = made.get(&ra) else { break };
+            let put = |regs: &mut crate::arch::Regs, open: &mut Option<Option<u64>>, value: u64| match open.take() {
+                Some(None) => regs.gpr[reg::RBP] = value,
+                Some(Some(place)) => lab.poke(place, value),
+                None => {}
+            };
+            let cfa = if *base == Base::Rsp { at + *offset as u64 } else { at + 8 * (2 + random.below(20)) };
+            let near = match base {
+                Base::Rsp => cfa,
+                Base::Rbp => {
+                    put(&mut regs, &mut open, cfa - 16);
+                    cfa
+                }
+                Base::LoadRbp => {
+                    let rbp = at + 8;
+                    put(&mut regs, &mut open, rbp);
+                    lab.poke(rbp - 8, cfa + 8);
+                    rbp
+                }
+            };
+            let cfa = if *base == Base::LoadRbp { cfa + 8 } else { cfa };
+            if *saved != SAME {
+                let place = near.wrapping_add_signed(8 * i64::from(*saved));
+                lab.poke(place, at + 8 * random.below(40));
+                open = Some(Some(place));
+            }
+            ra = if random.one_in(15) { 0 } else { codes[random.below(codes.len() as u64) as usize].0 };
+            lab.poke(cfa - 8, ra);
+            at = cfa;
+        }
+        if random.one_in(10) {
+            // a torn one
+            let place = sp + 8 + 8 * random.below(60);
+            lab.poke(place, [0, u64::MAX - 7, end, end - 8, sp, 8, 1 << 63][random.below(7) as usize]);
+        }
+        // what the rules say; nodes are made on the way, mostly
+        let mut rows_cpu = Cpu { gpr: regs.gpr, pc: lab.landing().0 };
+        rows_cpu.gpr[reg::RSP] = sp + 8;
+        let mut parent = 0;
+        let learns = !random.one_in(3);
+        let stops_at = random.below(12);
+        let mut depth = 0;
+        let expected = loop {
+            let ra = rows_cpu.pc;
+            if ra == 0 {
+                ended_by_zero += 1;
+                break if parent == 0 { Walked::Miss } else { Walked::Stack(parent) };
+            }
+            let how = made.get(&ra).copied().unwrap_or(Made::Unknown);
+            let node = match known.get(&(parent, ra)) {
+                Some(node) => *node,
+                None if learns && depth < stops_at && known.len() < INDEX_LEAST as usize - 2 => {
+                    let node = known.len() as u32 + 1;
+                    let onward = match how {
+                        Made::End => Onward::End(node),
+                        Made::Unknown => Onward::Unknown,
+                        Made::Rule(base, offset, rbp) => Onward::Caller {
+                            form: match base {
+                                Base::Rsp => Form::Rsp,
+                                Base::Rbp => Form::Rbp,
+                                Base::LoadRbp => Form::LoadRbp,
+                            },
+                            offset,
+                            rbp: if rbp == SAME { RBP_SAME } else { rbp.into() },
+                        },
+                    };
+                    if !nodes.publish(lab, node, parent, ra, onward) {
+                        break Walked::Miss;
+                    }
+                    known.insert((parent, ra), node);
+                    node
+                }
+                None => break Walked::Miss,
+            };
+            parent = node;
+            depth += 1;
+            let (base, offset, rbp) = match how {
+                Made::End => break Walked::Stack(node),
+                Made::Unknown => break Walked::Miss,
+                Made::Rule(base, offset, rbp) => (base, offset, rbp),
+            };
+            // no word below the frame, and none beyond the stack
+            let old = rows_cpu.sp();
+            let words = old..=end - 8;
+            let frame_pointer = rows_cpu.gpr[reg::RBP];
+            if base == Base::LoadRbp && !words.contains(&frame_pointer.wrapping_add_signed(offset.into())) {
+                break Walked::Miss;
+            }
+            let mut buffer = StackBuffer::default();
+            let mut memory = StackOf(lab);
+            let mut window = StackWindow::new(&mut buffer, &mut memory, old);
+            if rule(base, offset, rbp).execute(&Rows::default(), &mut rows_cpu, &mut window) != Step::Caller {
+                break Walked::Miss;
+            }
+            let cfa = rows_cpu.sp();
+            let near = if base == Base::LoadRbp { frame_pointer } else { cfa };
+            let saved = near.wrapping_add_signed(8 * i64::from(rbp));
+            if cfa <= old || cfa - old > LARGEST_FRAME || rbp != SAME && !words.contains(&saved) {
+                break Walked::Miss;
+            }
+            forms[base as usize] += 1;
+        };
+        lab.set_word(COPY_BITS, 0);
+        lab.set_word(cell_at(0) + CELL_HEAD, 0);
+        puppet.set_regs(&regs);
+        assert_eq!(puppet.run(), Met::Landing, "stack {number}");
+        assert_eq!(lab.word(cell_at(0) + CELL_HEAD), 1, "stack {number}");
+        let what = lab.word(ring_at(0) + RECORD_WHAT);
+        let walked = if what & FLAG_COPY == 0 { Walked::Stack(what as u32) } else { Walked::Miss };
+        assert_eq!(walked, expected, "stack {number}");
+        if walked == Walked::Miss {
+            missed += 1;
+            assert_copied(lab, &regs);
+        } else {
+            found += 1;
+        }
+    }
+    assert!(found > 30_000 && missed > 20_000 && ended_by_zero > 2000, "{found} {missed} {ended_by_zero}");
+    assert!(forms.iter().all(|form| *form > 20_000), "{forms:?}");
+}
+
+/// The copy has the registers and the stack as at the function's first instruction.
+fn assert_copied(lab: &Lab, regs: &crate::arch::Regs) {
+    assert_eq!(lab.word(COPY_BITS), 1);
+    use reg::*;
+    let order = [RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15];
+    for (at, register) in (0..).step_by(8).zip(order) {
+        assert_eq!(lab.word(COPY_AREA + at), regs.gpr[register], "register {register}");
+    }
+    let len = lab.stack().end - regs.sp();
+    assert_eq!(lab.word(COPY_AREA + COPY_LEN), len);
+    let mut copied = vec![0; len as usize];
+    assert!(lab.copy_out(COPY_AREA + COPY_STACK, &mut copied));
+    let mut stack = lab.read_bytes(regs.sp() - lab.base(), len);
+    // by the time of the copy the caller's address still stood there, as now
+    stack.truncate(copied.len());
+    assert!(copied == stack);
+}
