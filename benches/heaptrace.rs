@@ -5,14 +5,18 @@
 
 mod parts {
     pub mod basics;
+    pub mod engines;
     pub mod floor;
     pub mod programs;
 }
 
 use parts::basics::{installed, median};
+use parts::engines;
 use parts::floor::round_trip;
 use parts::programs::{fixture, heaptrace, pairs, resident, wall};
 
+/// Frames on the stack of most measurements.
+const STACK: u32 = 16;
 /// Live blocks of the memory measurement.
 const LIVE: u64 = 1_000_000;
 /// Shape of the stacks of the memory measurement: outer frames, and depth of the tree of inner ones.
@@ -25,8 +29,12 @@ fn row(name: &str, figure: String, ratio: String, limit: &str) {
 }
 
 fn main() {
-    // cargo passes --bench, and perhaps a filter: there is one table
+    // cargo passes --bench, and perhaps a filter: `engines` is the one section that there is
     let program = fixture("pairs");
+    if std::env::args().any(|argument| argument == "engines") {
+        engines::table(&program);
+        return;
+    }
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
 
     println!("{:<44} {:>14}   {:<34} limit", "", "figure", "ratio");
@@ -35,14 +43,14 @@ fn main() {
     let floor_free = median((0..5).map(|_| round_trip(20_000, false)));
     row("int3 round trip, not pinned (floor)", nanoseconds(floor_free), String::new(), "");
 
-    let plain = pairs(&[], &program, 5_000_000);
+    let plain = pairs(&[], &program, 5_000_000, STACK);
     row("malloc/free pair, plain", nanoseconds(plain), String::new(), "");
-    let pinned = pairs(&heaptrace(&["--pin"]), &program, 20_000);
+    let pinned = pairs(&heaptrace(&["--pin"]), &program, 20_000, STACK);
     let in_floors = |pair: f64, floor: f64| format!("{:.2} x three floors", pair / (3.0 * floor));
     row("  heaptrace run --pin, stack of 16", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
-    let free = pairs(&heaptrace(&[]), &program, 20_000);
+    let free = pairs(&heaptrace(&[]), &program, 20_000, STACK);
     row("  heaptrace run, stack of 16", nanoseconds(free), in_floors(free, floor_free), "1.60");
-    let no_free_stacks = pairs(&heaptrace(&["--pin", "--no-free-stacks"]), &program, 20_000);
+    let no_free_stacks = pairs(&heaptrace(&["--pin", "--no-free-stacks"]), &program, 20_000, STACK);
     row(
         "  heaptrace run --pin --no-free-stacks",
         nanoseconds(no_free_stacks),
@@ -50,7 +58,7 @@ fn main() {
         "",
     );
     if installed("ltrace") {
-        let ltrace = pairs(&words("ltrace -e malloc+free -o /dev/null"), &program, 3000);
+        let ltrace = pairs(&words("ltrace -e malloc+free -o /dev/null"), &program, 3000, STACK);
         row(
             "  ltrace -e malloc+free",
             nanoseconds(ltrace),
@@ -60,7 +68,7 @@ fn main() {
     }
     if installed("heaptrack") {
         let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));
-        let heaptrack = pairs(&words(&format!("heaptrack -o {out}")), &program, 200_000);
+        let heaptrack = pairs(&words(&format!("heaptrack -o {out}")), &program, 200_000, STACK);
         row(
             "  heaptrack (in the process)",
             nanoseconds(heaptrack),
@@ -69,7 +77,7 @@ fn main() {
         );
     }
     if installed("valgrind") {
-        let memcheck = pairs(&words("valgrind -q"), &program, 200_000);
+        let memcheck = pairs(&words("valgrind -q"), &program, 200_000, STACK);
         row(
             "  Memcheck (simulated CPU)",
             nanoseconds(memcheck),
@@ -111,6 +119,7 @@ fn main() {
         format!("{leaves} stacks, {nodes} nodes"),
         "24.0 B",
     );
+    engines::table(&program);
 }
 
 fn nanoseconds(value: f64) -> String {

@@ -29,10 +29,11 @@ pub fn heaptrace(options: &[&str]) -> Vec<String> {
     words
 }
 
-/// Runs the program of malloc/free pairs below the words of a tool; nanoseconds per pair, the median of three runs.
-pub fn pairs(tool: &[String], program: &Path, count: u64) -> f64 {
+/// Runs the program of malloc/free pairs, with `depth` frames on the stack, below the words of a tool; nanoseconds per pair, the
+/// median of three runs.
+pub fn pairs(tool: &[String], program: &Path, count: u64, depth: u32) -> f64 {
     median((0..3).map(|_| {
-        let output = command(tool, program).args([&count.to_string(), "16"]).output().expect("it starts");
+        let output = command(tool, program).args([count.to_string(), depth.to_string()]).output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix("ns_per_pair "));
         let line = line

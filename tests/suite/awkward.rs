@@ -176,6 +176,8 @@ fn a_frozen_process_is_let_go() {
         let tracer = Program::new("/bin/true");
         let attached = tracer.start_attached(&[], pid);
         procfs::wait_until_answered(pid);
+        // Until a thread has brought it in, a thread that freezes behind a breakpoint has nothing that saves it when it is thawed.
+        procfs::wait_until("the handler is there", || procfs::catches(pid, Signal::SIGTRAP));
         let Some(freezer) = Freezer::new(pid) else {
             println!("skipped: there is no freezer here");
             attached.signal(Signal::SIGTERM);

@@ -1,0 +1,100 @@
+//! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from how many
+//! pairs a second on that is more than a tenth of the program's time.
+
+use super::basics::installed;
+use super::programs::{heaptrace, pairs};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Frames on the stack at each call.
+const DEPTHS: [u32; 3] = [5, 16, 40];
+
+/// The part of a program's time that may be added.
+const TOLERATED: f64 = 0.1;
+
+/// Pairs of the plain program.
+const PLAIN: u64 = 5_000_000;
+
+/// What a pair is measured under.
+struct Tool {
+    name: &'static str,
+    /// Its words before the program's; None if it is not to be had here.
+    words: Option<Vec<String>>,
+    /// So many pairs take a second or so.
+    pairs: u64,
+}
+
+/// Prints both tables: ns added by each tool, and how many pairs a second it bears.
+pub fn table(program: &Path) {
+    let tools = tools();
+    println!("\n{:<12}{}", "added a pair", heads(&tools));
+    let mut added: Vec<Vec<Option<f64>>> = Vec::new();
+    for depth in DEPTHS {
+        let plain = pairs(&[], program, PLAIN, depth);
+        let row: Vec<Option<f64>> = tools
+            .iter()
+            .map(|tool| Some(pairs(tool.words.as_ref()?, program, tool.pairs, depth) - plain))
+            .collect();
+        let cells = cells(&row, |ns| format!("{:.3} us", ns / 1e3));
+        println!("depth {depth:<6}{:>12}{cells}", format!("{:.3} us", plain / 1e3));
+        added.push(row);
+    }
+    println!("stays under {:.0} % up to so many pairs a second:", TOLERATED * 100.0);
+    for (depth, row) in DEPTHS.iter().zip(&added) {
+        let cells = cells(row, |ns| if ns > 0.0 { count(TOLERATED * 1e9 / ns) } else { "any".to_owned() });
+        println!("depth {depth:<6}{:>12}{cells}", "");
+    }
+}
+
+fn heads(tools: &[Tool]) -> String {
+    let names = ["plain"].into_iter().chain(tools.iter().map(|tool| tool.name));
+    names.map(|name| format!("{name:>12}")).collect()
+}
+
+/// A cell for each tool; `-` for one that is not to be had.
+fn cells(row: &[Option<f64>], show: impl Fn(f64) -> String) -> String {
+    row.iter().map(|cell| format!("{:>12}", cell.map_or("-".to_owned(), &show))).collect()
+}
+
+/// Two digits are all that such a figure is good for.
+fn count(number: f64) -> String {
+    match number {
+        n if n >= 1e6 => format!("{:.1} M", n / 1e6),
+        n if n >= 1e3 => format!("{:.1} k", n / 1e3),
+        n => format!("{n:.0}"),
+    }
+}
+
+fn tools() -> Vec<Tool> {
+    let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let other = |name: &str, text: String| installed(name).then(|| words(text));
+    let out = format!("{}/bench-engines", env!("CARGO_TARGET_TMPDIR"));
+    let no_free_stacks = ["--engine", "jump", "--no-free-stacks"];
+    vec![
+        Tool { name: "trap", words: ours(&["--engine", "trap"]), pairs: 20_000 },
+        Tool { name: "jump", words: ours(&["--engine", "jump"]), pairs: 1_000_000 },
+        Tool { name: "jump -frees", words: ours(&no_free_stacks), pairs: 1_000_000 },
+        Tool { name: "heaptrack", words: other("heaptrack", format!("heaptrack -o {out}")), pairs: 200_000 },
+        Tool { name: "Memcheck", words: other("valgrind", "valgrind -q".to_owned()), pairs: 200_000 },
+        Tool {
+            name: "ltrace",
+            words: other("ltrace", "ltrace -e malloc+free -o /dev/null".to_owned()),
+            pairs: 3_000,
+        },
+    ]
+}
+
+/// `heaptrace run` with these options, if it knows them and the program runs on that engine here. Without such an option there is
+/// one engine, which traps.
+fn ours(options: &[&str]) -> Option<Vec<String>> {
+    let words = heaptrace(options);
+    let starts = |words: &[String]| {
+        let mut command = Command::new(words.first()?);
+        command.args(words.get(1..)?).arg("/bin/true").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().ok().filter(std::process::ExitStatus::success)
+    };
+    if starts(&words).is_some() {
+        return Some(words);
+    }
+    options.contains(&"trap").then(|| heaptrace(&[]))
+}
