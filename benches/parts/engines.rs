@@ -31,10 +31,8 @@ pub fn table(program: &Path) {
     let mut added: Vec<Vec<Option<f64>>> = Vec::new();
     for depth in DEPTHS {
         let plain = pairs(&[], program, PLAIN, depth);
-        let row: Vec<Option<f64>> = tools
-            .iter()
-            .map(|tool| Some(pairs(tool.words.as_ref()?, program, tool.pairs, depth) - plain))
-            .collect();
+        let row: Vec<Option<f64>> =
+            tools.iter().map(|tool| Some(pairs(tool.words.as_ref()?, program, tool.pairs, depth) - plain)).collect();
         let cells = cells(&row, |ns| format!("{:.3} us", ns / 1e3));
         println!("depth {depth:<6}{:>12}{cells}", format!("{:.3} us", plain / 1e3));
         added.push(row);
@@ -76,11 +74,7 @@ fn tools() -> Vec<Tool> {
         Tool { name: "jump -frees", words: ours(&no_free_stacks), pairs: 1_000_000 },
         Tool { name: "heaptrack", words: other("heaptrack", format!("heaptrack -o {out}")), pairs: 200_000 },
         Tool { name: "Memcheck", words: other("valgrind", "valgrind -q".to_owned()), pairs: 200_000 },
-        Tool {
-            name: "ltrace",
-            words: other("ltrace", "ltrace -e malloc+free -o /dev/null".to_owned()),
-            pairs: 3_000,
-        },
+        Tool { name: "ltrace", words: other("ltrace", "ltrace -e malloc+free -o /dev/null".to_owned()), pairs: 3_000 },
     ]
 }
 

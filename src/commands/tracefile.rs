@@ -136,7 +136,7 @@ impl TraceFile {
             trace_mode: mode,
             segment: 0,
             attached,
-            engine: "trap".to_owned(),
+            engine: if settings.jump { "jump" } else { "trap" }.to_owned(),
         };
         let functions = settings.table.iter().map(|(id, function)| Function {
             id: id.0,

@@ -209,6 +209,7 @@ impl Process {
             detached_early: self.teardown.detached_early,
             root,
             attached: self.identity.attached,
+            jump: self.settings.jump,
             detached: self.teardown.detached,
             harmed,
             user: self.identity.owner.user,

@@ -16,7 +16,9 @@ use crate::event::EventKind;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
+use crate::maps::Mapping;
 use crate::profile::leaks::ScanMoment;
+use crate::tracer::jump::region;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError, control};
@@ -303,7 +305,9 @@ impl Process {
         let modules = self.space.module_data();
         let layout = self.space.heap_layout(&self.settings.table);
         let mut roots = {
-            let mappings = self.space.mappings().to_vec();
+            // what the jump engine has recorded of blocks keeps none of them
+            let is_the_program_s = |mapping: &&Mapping| !region::is_shared_region(mapping);
+            let mappings: Vec<_> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();
             let sources = RootSources {
                 mappings: &mappings,
                 modules: &modules,

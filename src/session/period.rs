@@ -67,6 +67,7 @@ impl Recording {
         };
         let anomalies = same_image.map_or(self.anomalies, |told| self.anomalies.since(&told.anomalies));
         Self {
+            jump: self.jump,
             snapshot,
             stacks: self.stacks.clone(),
             table: self.table.clone(),

@@ -81,6 +81,11 @@ impl TargetMemory {
         self.window.clear();
     }
 
+    /// The task that [`Self::new_stop`] was told last.
+    pub const fn reader(&self) -> i32 {
+        self.reader
+    }
+
     /// Tells which task of this address space is stopped for the calling thread, if one is: where the kernel refuses writes
     /// to /proc/PID/mem (Linux 6.12 and later, `proc_mem.force_override=never`), they are made through it.
     pub const fn stands_still(&mut self, task: Option<i32>) {
@@ -131,7 +136,7 @@ impl TargetMemory {
     ///
     /// # Errors
     /// As for [`Self::write_code`].
-    pub fn write_data(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write_data(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         self.write_code(addr, bytes)
     }
 

@@ -5,6 +5,12 @@
 
 /// The signal that a breakpoint raises.
 pub const SIGTRAP: i32 = libc::SIGTRAP;
+/// An access to memory that is not there.
+pub const SIGSEGV: i32 = libc::SIGSEGV;
+/// An access to a page of a file that is not there.
+pub const SIGBUS: i32 = libc::SIGBUS;
+/// An instruction that does not exist.
+pub const SIGILL: i32 = libc::SIGILL;
 
 /// What a wait reported of one task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -417,7 +417,7 @@ fn one_file_writes_the_target_s_code() {
     // What leads to the target's memory, and who may call it.
     let writers: [(&str, &[&str]); 4] = [
         (".write_code(", &["src/tracer/code/write.rs", "src/tracer/memory.rs"]),
-        (".write_data(", &["src/tracer/remote.rs"]),
+        (".write_data(", &["src/tracer/code/write.rs", "src/tracer/remote.rs"]),
         ("ptrace::poke(", &["src/tracer/memory.rs"]),
         (".write_all_at(", &["src/tracer/memory.rs"]),
     ];
@@ -447,6 +447,7 @@ fn pure_modules_open_no_process() {
             "calls",
             "event",
             "heapmodel",
+            "jump",
             "leaks",
             "unwinder",
             "memory",

@@ -15,6 +15,7 @@ use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
+use crate::tracer::code::write::write_word;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 
 const LOST: &str =
@@ -106,7 +107,7 @@ impl Process {
         let stands = self.space.memory.read_u64(frame.slot).map(Addr);
         let is_ours = |addr: Addr| self.jump.on().is_some_and(|jump| jump.contains(addr));
         if stands.is_some_and(is_ours) {
-            self.space.memory.write_data(frame.slot, &frame.caller.0.to_le_bytes())?;
+            write_word(&mut self.space.memory, frame.slot, frame.caller.0)?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::memory::ReadMemory;
 use crate::session::engine::{EngineReply, EngineReport, Part};
 use crate::session::process::Process;
 use crate::session::space::OriginalMemory;
+use crate::session::tasks::{Role, Task};
 use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
 use crate::unwinder::{Quality, Unwound};
 use std::ops::Range;
@@ -33,8 +34,10 @@ impl Process {
     pub(in crate::session) fn drain(&mut self, all: bool) {
         let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return };
         // who stopped last may have ended, and what it had in its memory may have changed
-        let lives = self.tasks.iter().find(|task| !task.ending || self.tasks.len() == 1);
-        self.space.memory.new_stop(lives.map_or(self.pid, |task| task.id.tid));
+        let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
+        let first = self.tasks.get(self.pid).filter(lives).or_else(|| self.tasks.iter().find(lives));
+        let reader = self.space.memory.reader();
+        self.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
         let mut deadline = None;
         loop {
             jump.merge.look(&jump.region.mapping);
@@ -68,6 +71,7 @@ impl Process {
         }
         self.note_dropped(&mut jump);
         self.jump = JumpState::On(jump);
+        self.space.memory.new_stop(reader);
     }
 
     /// Calls that will not return, as their threads have left them by a longjmp or an exception.

@@ -15,6 +15,7 @@ use crate::patches::Patch;
 use crate::patches::own::JUMP_LEN;
 use crate::session::process::Process;
 use crate::session::space::Candidate;
+use crate::tracer::code::write::write_word;
 use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -108,7 +109,7 @@ impl Process {
         if stubs.is_empty() {
             return Ok(Err("none of its allocator's functions can be wrapped".to_owned()));
         }
-        self.space.memory.write_data(code.add(STATE_SHARED), &shared.0.to_le_bytes())?;
+        write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
         let nodes = Nodes::new(&region.mapping);
         for ask in asks {

@@ -12,7 +12,9 @@ use crate::jump::undo::Undone;
 use crate::patches::PcLocation;
 use crate::session::process::Process;
 use crate::tracer::Result;
+use crate::tracer::code::write::write_word;
 use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::status::{SIGBUS, SIGILL, SIGSEGV};
 
 /// `push r64` without and with a prefix for r8 to r15.
 const PUSH: std::ops::RangeInclusive<u8> = 0x50..=0x57;
@@ -87,7 +89,7 @@ impl Process {
                 Some((number, len)) => {
                     let value = regs.gpr.get(dwarf_number(number)?).copied()?;
                     let sp = regs.sp().wrapping_sub(8);
-                    self.space.memory.write_data(Addr(sp), &value.to_le_bytes()).ok()?;
+                    write_word(&mut self.space.memory, Addr(sp), value).ok()?;
                     regs.gpr[reg::RSP] = sp;
                     at = at.add(len);
                 }
@@ -109,7 +111,7 @@ impl Process {
     /// Whether the signal of this number is a fault of the routine's own.
     pub(in crate::session) fn is_routine_fault(&self, signal: i32, thread: &Stopped) -> Result<bool> {
         let Some(jump) = self.jump.on() else { return Ok(false) };
-        if !matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) {
+        if !matches!(signal, SIGSEGV | SIGBUS | SIGILL) {
             return Ok(false);
         }
         Ok(jump.contains(Addr(thread.registers()?.0.rip)) && thread.signal_code()? > 0)

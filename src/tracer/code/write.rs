@@ -129,6 +129,14 @@ pub fn write(memory: &mut TargetMemory, addr: Addr, bytes: &[u8]) -> Result<()> 
     memory.write_code(addr, bytes)
 }
 
+/// Writes a word that is no code: a return address that goes back to a thread's stack, or what the thread was about to push there.
+///
+/// # Errors
+/// Those of [`TargetMemory`]'s writes.
+pub fn write_word(memory: &mut TargetMemory, addr: Addr, word: u64) -> Result<()> {
+    memory.write_data(addr, &word.to_le_bytes())
+}
+
 /// Writes one side of a patch over the other.
 pub(super) fn exchange(memory: &mut TargetMemory, addr: Addr, bytes: &[u8]) -> Result<()> {
     match bytes.split_first() {

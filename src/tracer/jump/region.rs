@@ -3,6 +3,8 @@
 use crate::addr::Addr;
 use crate::jump::layout::{MAGIC, REGION_SIZE, RING_AREA, SHARED_SIZE, STATE, STATE_SIZE};
 use crate::jump::shared::{Shared, lies_inside};
+use crate::maps::Mapping;
+use crate::tracer::code::write::write;
 use crate::tracer::remote::Caller;
 use crate::tracer::{Result, TracerError};
 use std::io;
@@ -13,6 +15,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const NAME: &[u8] = b"heaptrace\0";
 /// Where it is put for the call that needs it: where the routine will be.
 const NAME_AT: u64 = 64;
+
+/// Whether a mapping of a process is a shared region, of this heaptrace or of one that has left.
+pub fn is_shared_region(mapping: &Mapping) -> bool {
+    mapping.path.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heaptrace"))
+}
 
 /// The two mappings in a process.
 #[derive(Debug)]
@@ -68,7 +75,7 @@ impl Region {
         call(caller, "mprotect", libc::SYS_mprotect, [state.0, STATE_SIZE, both, 0, 0, 0])?;
         let wipe = libc::MADV_WIPEONFORK as u64;
         call(caller, "madvise", libc::SYS_madvise, [state.0, STATE_SIZE, wipe, 0, 0, 0])?;
-        caller.memory.write_code(code.add(NAME_AT), NAME)?;
+        write(caller.memory, code.add(NAME_AT), NAME)?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let fd = call(caller, "memfd_create", libc::SYS_memfd_create, [code.0 + NAME_AT, flags, 0, 0, 0, 0])?;
         let mapped = Self::map(caller, pid, fd, code, shared);
