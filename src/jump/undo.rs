@@ -164,17 +164,17 @@ impl Place<'_> {
                 let mut at = regs.sp();
                 for (register, _) in SAVED.iter().take(count).rev() {
                     regs.gpr[*register] = memory.read_u64(Addr(at))?;
-                    at += 8;
+                    at = at.wrapping_add(8);
                 }
                 regs.gpr[reg::RSP] = at;
             }
             None => {
-                let mut at = regs.sp() + LOCALS;
+                let mut at = regs.sp().wrapping_add(LOCALS);
                 // what the routine holds in registers is looked at below
                 let held = regs;
                 for (register, _) in SAVED.iter().rev() {
                     regs.gpr[*register] = memory.read_u64(Addr(at))?;
-                    at += 8;
+                    at = at.wrapping_add(8);
                 }
                 regs.gpr[reg::RSP] = at;
                 return self.in_body(offset, &held, regs, shared, memory);
@@ -198,11 +198,16 @@ impl Place<'_> {
         let back = memory.read_u64(Addr(regs.sp()))?;
         let in_stubs = back.checked_sub(self.region.0 + STUBS)?;
         let stub = self.stubs.get((in_stubs / STUB_SIZE) as usize)?;
-        regs.gpr[reg::RSP] += 8;
+        regs.gpr[reg::RSP] = regs.sp().wrapping_add(8);
         regs.gpr[reg::RAX] = memory.read_u64(Addr(regs.sp()))?;
-        regs.gpr[reg::RSP] += 8;
-        if in_stubs % STUB_SIZE == LEFT {
-            return self.in_leave(offset, regs, shared, memory);
+        regs.gpr[reg::RSP] = regs.sp().wrapping_add(8);
+        // the program may have called us from elsewhere
+        match (in_stubs % STUB_SIZE, stub.way, offset >= self.code.leave) {
+            (LEFT, Way::Alloc | Way::AllocOut | Way::Realloc, true) => {
+                return self.in_leave(offset, regs, shared, memory);
+            }
+            (ENTERED, _, false) => {}
+            _ => return None,
         }
         regs.rip = stub.entry.0;
         let code = self.code;
@@ -239,9 +244,8 @@ impl Place<'_> {
         }
         if (code.claimed..code.framed).contains(&offset) {
             let cell = self.cell?;
-            let depth = frames::depth(shared, cell).saturating_sub(1);
-            shared.set_word(frames::frame_at(cell, depth) + FRAME_SLOT, 0);
-            frames::set_depth(shared, cell, depth);
+            let newest = frames::depth(shared, cell).saturating_sub(1);
+            shared.set_word(frames::frame_at(cell, newest) + FRAME_SLOT, 0);
         } else if has_frame {
             self.drop_own(Addr(regs.sp()), shared);
         }
@@ -249,7 +253,7 @@ impl Place<'_> {
         Some(Undone::NotBegun(*stub, regs))
     }
 
-    /// Dead frames that the thread has emptied are not counted any more.
+    /// Frames that are empty are not counted any more: those that were claimed, and dead ones that the thread was about to drop.
     fn trim(&self, shared: &dyn Shared) {
         let Some(cell) = self.cell else { return };
         let depth = frames::depth(shared, cell);
@@ -288,7 +292,7 @@ impl Place<'_> {
         if self.contains(Addr(regs.rip)) {
             return None;
         }
-        regs.gpr[reg::RSP] += 8;
+        regs.gpr[reg::RSP] = regs.sp().wrapping_add(8);
         Some(Undone::Left(regs, frame.map(|frame| (frame, regs.result()))))
     }
 
@@ -304,7 +308,7 @@ impl Place<'_> {
                 LOWERED | POPPED_RESULT => {}
                 PUSHED_RESULT | LEFT => {
                     regs.gpr[reg::RAX] = memory.read_u64(Addr(regs.sp()))?;
-                    regs.gpr[reg::RSP] += 8;
+                    regs.gpr[reg::RSP] = regs.sp().wrapping_add(8);
                 }
                 _ => return None,
             }
@@ -315,7 +319,7 @@ impl Place<'_> {
         match at {
             PUSHED | 19 | ENTERED => {
                 regs.gpr[reg::RAX] = memory.read_u64(Addr(regs.sp()))?;
-                regs.gpr[reg::RSP] += 8;
+                regs.gpr[reg::RSP] = regs.sp().wrapping_add(8);
             }
             RAISED if has_frame => regs.gpr[reg::RSP] = regs.sp().wrapping_sub(8),
             _ => {}

@@ -50,7 +50,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -7,6 +7,7 @@ use crate::jump::frames;
 use crate::jump::layout::*;
 use crate::jump::nodes::Onward;
 use crate::jump::shared::Shared;
+use crate::jump::stub::{ENTERED, LEFT, STUB_SIZE, STUBS};
 use crate::jump::undo::Undone;
 use crate::tracer::jump::testing::*;
 
@@ -449,4 +450,41 @@ fn each_instruction_can_be_undone_and_interrupted() {
     }
     assert_eq!(bad, 0);
     assert!(looked_at > 3000, "{looked_at}");
+}
+
+/// A program may jump into the routine, or write to what it works with: whatever comes of it, we don't panic.
+#[test]
+fn a_program_that_meddles_is_survived() {
+    let lab = Lab::new();
+    lab.reset();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed >> 8
+    };
+    let (mut none, mut some) = (0, 0);
+    for round in 0..200_000 {
+        if round % 10 == 0 {
+            for _ in 0..4 {
+                lab.set_word(cell_at(0) + random() % CELL_SIZE / 8 * 8, random() << (random() % 64));
+            }
+            for at in (lab.stack().end - 0x200..lab.stack().end).step_by(8) {
+                let stub = STUBS + random() % 16 * STUB_SIZE + [ENTERED, LEFT, random() % 64][random() as usize % 3];
+                lab.poke(at, [lab.base() + stub, random(), at][random() as usize % 3]);
+            }
+        }
+        let near_end = lab.stack().end - random() % 0x30 * 8;
+        let mut regs = Regs { rip: lab.base() + random() % (STUBS + 8 * STUB_SIZE), ..Regs::default() };
+        regs.gpr.fill_with(&mut random);
+        regs.rflags = random();
+        regs.gpr[reg::RSP] = [near_end, near_end, u64::MAX - random() % 128, random()][random() as usize % 4];
+        let cell = [None, Some(0), Some(CELLS as u16 - 1)][random() as usize % 3];
+        match lab.place(cell).undo(&regs, &lab, &mut StackOf(&lab)) {
+            None => none += 1,
+            Some(_) => some += 1,
+        }
+    }
+    assert!(none > 10_000 && some > 10_000, "{none} {some}");
 }
