@@ -282,7 +282,9 @@ impl Process {
             && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
             && let Some(jump) = self.jump.on()
         {
-            jump.set_stack(cell, mapping.start.0, mapping.end.0);
+            // A thread's own data lies above its stack, and what follows in the mapping may be another's.
+            let own = (sp..mapping.end.0).contains(&fs_base);
+            jump.set_stack(cell, mapping.start.0, if own { fs_base } else { mapping.end.0 });
         }
     }
 

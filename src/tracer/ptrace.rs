@@ -472,6 +472,14 @@ impl Stopped {
         request(libc::PTRACE_SETSIGINFO, self.tid, 0, &raw const *info as u64, "write the signal information of")
     }
 
+    /// The address at which a fault was, of a thread that has stopped for SIGSEGV or SIGBUS (`si_addr`).
+    pub fn fault_address(&self) -> Result<u64> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")?;
+        // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid, and the union's member is an address of integer size.
+        Ok(unsafe { info.assume_init().si_addr() } as u64)
+    }
+
     /// The mask of blocked signals: bit n−1 stands for signal n.
     pub fn signal_mask(&self) -> Result<u64> {
         let mut mask = 0u64;

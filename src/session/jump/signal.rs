@@ -119,10 +119,19 @@ impl Process {
 
     /// The routine has faulted: the engine is of no use any more, and the thread goes on as if it had not been there.
     pub(in crate::session) fn after_routine_fault(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        self.warn_once(FAULTED.to_owned());
-        self.tell(EventKind::Missed(Missed::Call));
+        let at = thread.fault_address()?;
         self.leave_routine(tid, thread)?;
         self.note_mode(tid);
+        if let Some(jump) = self.jump.on()
+            && let Some(cell) = jump.cell_of(tid)
+            && jump.knows_stack(cell, at)
+        {
+            // What was behind the thread's stack, and belonged to its mapping, is gone: it asks next time.
+            jump.set_stack(cell, u64::MAX, 0);
+            return Ok(());
+        }
+        self.warn_once(FAULTED.to_owned());
+        self.tell(EventKind::Missed(Missed::Call));
         self.space.stop_routine()
     }
 
