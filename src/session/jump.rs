@@ -94,6 +94,16 @@ struct Owner {
     fs_base: u64,
     /// Calls of it whose beginnings were told.
     began: Vec<Began>,
+    /// Its latest record, if that is of a free.
+    last_free: Option<LastFree>,
+}
+
+/// A free that was recorded: another one of the same block that follows may be the same, passed on by the function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct LastFree {
+    function: u16,
+    block: u64,
+    caller: u64,
 }
 
 /// A call that has begun by giving a block back.
@@ -152,7 +162,7 @@ impl Jump {
         shared.set_half(slot + 8, u32::from(cell));
         shared.set_word(slot, fs_base);
         self.merge.open(cell, head);
-        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new() });
+        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new(), last_free: None });
         self.by_tid.insert(task.tid, cell);
         Some(cell)
     }

@@ -413,7 +413,7 @@ fn t38_attach_below_a_filter() {
 fn wrong_usage() {
     assert_eq!(heaptrace(&["run"]).code(), 125);
     assert_eq!(heaptrace(&["run", "--no-such-option", "--", "/bin/true"]).code(), 125);
-    assert_refused(&heaptrace(&["run", "--engine", "jump", "--", "/bin/true"]), 125, &["jump"]);
+    assert_refused(&heaptrace(&["run", "--engine", "warp", "--", "/bin/true"]), 125, &["warp"]);
     assert_eq!(heaptrace(&["attach", "1", "--duration", "soon"]).code(), 125);
     assert_refused(&heaptrace(&["run", "--alloc-fn", "f:size=bogus", "--", "/bin/true"]), 125, &["f:size=bogus"]);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::fixtures::{self, site_line};
 use crate::support::procfs;
-use crate::support::program::Program;
+use crate::support::program::{Program, engine};
 use crate::support::report::{functions_of, plain};
 use std::path::Path;
 use std::process::Command;
@@ -63,7 +63,7 @@ fn head_of_the_report() {
     assert_eq!(report.text("/heaptrace_version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(report.text("/mode"), "run");
     assert_eq!(report.text("/program"), "ends");
-    assert_eq!(report.text("/engine"), "trap");
+    assert_eq!(report.text("/engine"), engine());
     assert_eq!(report.text("/command/0"), program.exe().to_str().unwrap());
     assert_eq!(report.text("/command/1"), "return");
     assert_eq!(report.text("/cwd"), program.folder().to_str().unwrap());

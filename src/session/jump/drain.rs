@@ -1,6 +1,6 @@
 //! Records become events.
 
-use super::{Began, Facts, Jump, JumpState};
+use super::{Began, Facts, Jump, JumpState, LastFree};
 use crate::addr::{Addr, FrameAddr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
 use crate::arch::{Regs, reg};
@@ -114,6 +114,9 @@ impl Process {
         };
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
         let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);
+        if self.is_passed_on(jump, cell, record, &facts) {
+            return;
+        }
         let told = if is_walked { stack } else { StackId::EMPTY };
         let part = Part {
             task,
@@ -136,6 +139,21 @@ impl Process {
         {
             owner.began.push(Began { function: record.function, old: record.args[0], stack: told, recorded });
         }
+    }
+
+    /// Whether the record is of a free that another function has passed on, which has recorded it: by a jump, or by a call of its own.
+    fn is_passed_on(&self, jump: &mut Jump, cell: u16, record: &Record, facts: &Facts) -> bool {
+        let Some(owner) = jump.owner_mut(cell) else { return false };
+        let last = owner.last_free.take();
+        if record.kind != Kind::Freed {
+            return false;
+        }
+        let Record { function, caller, args: [block, ..], .. } = *record;
+        let is_same = last.is_some_and(|last| {
+            last.block == block && last.function != function && (last.caller == caller || facts.caller_is_allocator)
+        });
+        owner.last_free = if is_same { last } else { Some(LastFree { function, block, caller }) };
+        is_same
     }
 
     /// A call that had given a block back will not return.

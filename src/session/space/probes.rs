@@ -6,7 +6,7 @@ use super::facts::Facts;
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::select::EntryPoint;
 use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::breakpoints::{Probe, Purpose};
+use crate::breakpoints::{Engine, Probe, Purpose};
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
 
@@ -103,7 +103,9 @@ impl AddressSpace {
             .breakpoints
             .iter()
             .filter(|(_, breakpoint)| {
-                breakpoint.purposes.entry.is_some_and(|probe| !probing.wants(probe.function, table))
+                // a jump costs so little that it stays
+                let is_unwanted = |probe: Probe| probe.engine == Engine::Trap && !probing.wants(probe.function, table);
+                breakpoint.purposes.entry.is_some_and(is_unwanted)
             })
             .map(|(addr, _)| addr)
             .collect();
