@@ -63,6 +63,7 @@ mod suite {
     mod hostile;
     mod hostile_profiles;
     mod injection;
+    mod jump;
     mod kept_profiles;
     mod kept_traces;
     mod launch;

@@ -123,6 +123,19 @@ struct Facts {
     missed: Option<Missed>,
 }
 
+impl Owner {
+    /// Notes a free as the thread's latest. Whether it is the one before, passed on: by a jump, or by a call of the allocator's own.
+    fn note_free(&mut self, free: LastFree, by_allocator: bool) -> bool {
+        let is_same = self.last_free.is_some_and(|last| {
+            last.block == free.block && last.function != free.function && (last.caller == free.caller || by_allocator)
+        });
+        if !is_same {
+            self.last_free = Some(free);
+        }
+        is_same
+    }
+}
+
 impl Jump {
     fn shared(&self) -> &SharedMapping {
         &self.region.mapping

@@ -1,12 +1,14 @@
 //! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
 
-use super::JumpState;
+use super::{JumpState, LastFree};
 use crate::addr::{Addr, FunctionId};
+use crate::arch::Regs;
 use crate::calls::{Entry, Returned};
 use crate::event::Call;
 use crate::jump::frames::{self, Frame};
-use crate::jump::layout::{FLAG_BEGAN, FRAME_SLOT, Kind, Nested};
+use crate::jump::layout::{FLAG_BEGAN, FRAME_SLOT, Kind, Nested, Way};
 use crate::jump::merge::RecordedStack;
+use crate::jump::stub::Stub;
 use crate::jump::undo::Undone;
 use crate::memory::ReadMemory;
 use crate::session::engine::{EngineReport, Part};
@@ -63,6 +65,11 @@ impl Process {
             thread.pass_trap(&at_entry, &entered)?;
             return Ok(Action::Resume(0));
         };
+        if stub.way == Way::Free && self.was_recorded_before_passed_on(tid, &stub, &entered) {
+            if let Some(task) = self.tasks.get_mut(tid) {
+                task.counted.push(stub.entry, entered.sp());
+            }
+        }
         let before = self.observer.calls_seen();
         let hit = &Hit { tid, thread, raw: &at_entry, at: stub.entry, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);
@@ -76,6 +83,16 @@ impl Process {
         }
         self.note_mode(tid);
         action
+    }
+
+    /// Whether a free that asks was recorded already, by a function that has passed it on. From here on it is the latest of its thread.
+    fn was_recorded_before_passed_on(&mut self, tid: i32, stub: &Stub, entered: &Regs) -> bool {
+        let Some(caller) = self.space.memory.read_u64(Addr(entered.sp())) else { return false };
+        let by_allocator = self.space.is_called_by_allocator(Addr(caller));
+        let [block, ..] = entered.arguments();
+        let Some(jump) = self.jump.on_mut() else { return false };
+        let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) else { return false };
+        owner.note_free(LastFree { function: stub.function, block, caller }, by_allocator)
     }
 
     /// Hands the calls in progress of a stopped thread over to the observer: their return addresses are put back, and breakpoints placed there. Returns the
@@ -151,7 +168,7 @@ impl Process {
     }
 
     /// A function has returned to another thread than the one that had called it, as fibers do: its end is told here.
-    fn take_foreign_end(&mut self, tid: i32, regs: &crate::arch::Regs) {
+    fn take_foreign_end(&mut self, tid: i32, regs: &Regs) {
         const SLOT: u64 = 112;
         const RESULT: u64 = 104;
         let slot = Addr(regs.sp().wrapping_add(SLOT));

@@ -144,16 +144,12 @@ impl Process {
     /// Whether the record is of a free that another function has passed on, which has recorded it: by a jump, or by a call of its own.
     fn is_passed_on(&self, jump: &mut Jump, cell: u16, record: &Record, facts: &Facts) -> bool {
         let Some(owner) = jump.owner_mut(cell) else { return false };
-        let last = owner.last_free.take();
         if record.kind != Kind::Freed {
+            owner.last_free = None;
             return false;
         }
         let Record { function, caller, args: [block, ..], .. } = *record;
-        let is_same = last.is_some_and(|last| {
-            last.block == block && last.function != function && (last.caller == caller || facts.caller_is_allocator)
-        });
-        owner.last_free = if is_same { last } else { Some(LastFree { function, block, caller }) };
-        is_same
+        owner.note_free(LastFree { function, block, caller }, facts.caller_is_allocator)
     }
 
     /// A call that had given a block back will not return.
