@@ -10,7 +10,11 @@ mod parts {
 }
 
 use heaptrace::internal::Addr;
-use heaptrace::internal::jump::layout::*;
+use heaptrace::internal::jump::layout::{
+    Active, CELL_HEAD, CELL_INDEX, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, FREE_STACKS, Form, RBP_SAME,
+    RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_RECORDS, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way, cell_at,
+    cell_slot, ring_at,
+};
 use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, Stub, assemble, routine};
 use parts::basics::median;
 use std::arch::{asm, global_asm};

@@ -65,10 +65,11 @@ impl Process {
             thread.pass_trap(&at_entry, &entered)?;
             return Ok(Action::Resume(0));
         };
-        if stub.way == Way::Free && self.was_recorded_before_passed_on(tid, &stub, &entered) {
-            if let Some(task) = self.tasks.get_mut(tid) {
-                task.counted.push(stub.entry, entered.sp());
-            }
+        if stub.way == Way::Free
+            && self.was_recorded_before_passed_on(tid, &stub, &entered)
+            && let Some(task) = self.tasks.get_mut(tid)
+        {
+            task.counted.push(stub.entry, entered.sp());
         }
         let before = self.observer.calls_seen();
         let hit = &Hit { tid, thread, raw: &at_entry, at: stub.entry, breakpoint: &breakpoint };

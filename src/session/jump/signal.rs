@@ -39,11 +39,11 @@ impl Process {
             raw.set_regs(&regs);
             thread.set_registers(&raw)?;
         }
-        if let PcLocation::Moved(at) = self.space.locate(Addr(raw.0.rip)) {
-            if let Some(regs) = self.run_moved(at, raw.regs()) {
-                raw.set_regs(&regs);
-                thread.set_registers(&raw)?;
-            }
+        if let PcLocation::Moved(at) = self.space.locate(Addr(raw.0.rip))
+            && let Some(regs) = self.run_moved(at, raw.regs())
+        {
+            raw.set_regs(&regs);
+            thread.set_registers(&raw)?;
         }
         self.hand_over(tid, thread, &raw)?;
         Ok(())
