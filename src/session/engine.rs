@@ -37,8 +37,6 @@ pub(super) enum EngineReply {
     WatchReturn(Addr),
     /// It was the return of a call.
     CallEnded,
-    /// The entry was that of a call of its own, of which no more is to be seen.
-    CallTold,
     /// So much of the call is recorded.
     Recorded(Recorded),
 }

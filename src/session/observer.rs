@@ -325,7 +325,7 @@ impl Observer {
             if frees {
                 self.count_event();
             }
-            return entered.watch.map_or(EngineReply::CallTold, EngineReply::WatchReturn);
+            return entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn);
         }
         let stack = if frees && !shared.free_stacks {
             StackId::EMPTY
@@ -357,7 +357,7 @@ impl Observer {
         if frees {
             self.count_event();
         }
-        entered.watch.map_or(EngineReply::CallTold, EngineReply::WatchReturn)
+        entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn)
     }
 
     /// Where the block's address is to be read before a [`EngineReport::Return`] of these is told.
