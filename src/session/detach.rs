@@ -8,8 +8,9 @@
 //! 4. A task that stops is moved to the original code (`prepare.rs`). It may have to run on, into a stop that is about to be
 //!    reported.
 //! 5. Where it can make a system call, it takes the SIGTRAP fallback out. Then it is detached from: [`Session::finish_detach`].
-//! 6. Where all threads of a process sleep, and the fallback is still there, one is woken for it (`ask.rs`). In a program that
-//!    ignores SIGTRAP, one thread stays stopped for it until all others have gone: [`Session::detach_last`].
+//! 6. Where all threads of a process sleep, and the fallback is still there, one is woken for it (`ask.rs`). One thread
+//!    stays stopped for it until all others have gone: [`Session::detach_last`]. Where some could not be stopped, as in a process
+//!    that is frozen, the fallback stays: one of them may have hit a breakpoint already, and dies without it when it goes on.
 //! 7. The pads are emptied when every thread was seen outside of them. What could not be done is noted (`undo.rs`), for
 //!    [`super::aftermath`].
 //!
@@ -62,13 +63,14 @@ impl Session {
             if let Err(error) = self.detach_reported() {
                 tracing::warn!("{error}");
             }
-            let mut waiting = !self.stops.expected.is_empty();
+            // A new thread may be at a breakpoint before it is known whose it is.
+            let expecting = !self.stops.expected.is_empty();
+            let mut waiting = expecting;
             for process in self.processes.iter_mut() {
-                waiting |= process.ask_to_stop(&mut asked, &mut self.stops);
+                process.teardown.threads_awaited = process.ask_to_stop(&mut asked, &mut self.stops);
+                waiting |= process.teardown.threads_awaited;
             }
-            if !waiting {
-                waiting = self.detach_last();
-            }
+            waiting |= self.detach_last(|process| !expecting && !process.teardown.threads_awaited);
             // Everybody sleeps: one of each process that still has our handler has to be woken.
             if !waiting {
                 for process in self.processes.iter_mut() {
@@ -81,7 +83,7 @@ impl Session {
             }
             if Instant::now() > deadline {
                 tracing::warn!("some threads did not stop for the detach within {} s", PATIENCE.as_secs());
-                self.detach_last();
+                self.detach_last(|_| true);
                 break;
             }
             std::thread::yield_now();
@@ -92,14 +94,15 @@ impl Session {
         self.detach_reported()
     }
 
-    /// Detaches from the threads that were kept stopped until all others had gone. Whether there was one.
-    fn detach_last(&mut self) -> bool {
-        let last: Vec<_> = self.processes.iter().filter_map(|process| process.teardown.last_to_detach).collect();
+    /// Detaches from the threads, of some processes, that were kept stopped until all others had gone. Whether there was one.
+    fn detach_last(&mut self, of: impl Fn(&Process) -> bool) -> bool {
+        let last: Vec<_> =
+            self.processes.iter().filter(|process| of(process)).filter_map(|p| p.teardown.last_to_detach).collect();
         for (tid, status) in &last {
             let stop = self.stops.stop(*status, Stopped::regained(*tid));
             self.finish_detach(stop, 0);
         }
-        for process in self.processes.iter_mut() {
+        for process in self.processes.iter_mut().filter(|process| of(process)) {
             process.teardown.last_to_detach = None;
         }
         !last.is_empty()
@@ -159,7 +162,7 @@ impl Session {
         }
         let is_last = |process: &Process| process.teardown.last_to_detach.is_some() && process.tasks.len() == 1;
         if self.processes.get(slot).is_some_and(is_last) {
-            self.detach_last();
+            self.detach_last(|_| true);
         }
         let Some(process) = self.processes.get_mut(slot) else { return };
         if !has_new_image && process.tasks.is_empty() && process.teardown.exit.is_none() {

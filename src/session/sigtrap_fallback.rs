@@ -332,7 +332,7 @@ impl Process {
             return true;
         }
         let shares = self.shares_trap_action(thread.tid());
-        if shares && self.ignores_trap() && self.has_others_to_detach(thread.tid()) {
+        if shares && self.keeps_handler_for_others(thread.tid()) {
             return true;
         }
         let retired = insist(|| match shares {

@@ -21,6 +21,9 @@ pub(super) struct Teardown {
     pub(super) detaching: bool,
     /// The thread that is detached from last, with the stop that it waits in.
     pub(super) last_to_detach: Option<(i32, WaitStatus)>,
+    /// Whether some of its threads had not stopped to be detached from, and did not sleep elsewhere either, when that was last
+    /// looked at.
+    pub(super) threads_awaited: bool,
     /// Probes that could not be taken out of the code of a process that lives on.
     pub(super) unrestored_probes: usize,
     /// Threads that could not be stopped to be detached from.

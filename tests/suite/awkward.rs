@@ -167,6 +167,14 @@ impl Drop for Freezer {
     }
 }
 
+/// Whether a frozen thread stands behind a breakpoint of which nobody has been told: a SIGTRAP waits to be delivered to it.
+fn has_frozen_at_a_breakpoint(pid: i32) -> bool {
+    let pending = |tid| procfs::status_field(tid, "SigPnd").and_then(|set| u64::from_str_radix(&set, 16).ok());
+    procfs::threads(pid).into_iter().any(|tid| {
+        procfs::state(tid) == Some('D') && pending(tid).is_some_and(|set| set & (1 << (Signal::SIGTRAP as i32 - 1)) != 0)
+    })
+}
+
 /// A process that is frozen in the middle of its stops does not hold heaptrace up, and is whole when it is thawed.
 #[test]
 fn a_frozen_process_is_let_go() {
@@ -184,6 +192,14 @@ fn a_frozen_process_is_let_go() {
             attached.wait();
             return;
         };
+        // Such a thread needs the handler when it is thawed.
+        for _ in 0..50 {
+            if has_frozen_at_a_breakpoint(pid) {
+                break;
+            }
+            freezer.set("THAWED");
+            freezer.set("FROZEN");
+        }
         let began = Instant::now();
         attached.signal(Signal::SIGTERM);
         attached.wait_at_most(Duration::from_secs(30));

@@ -20,13 +20,13 @@ impl Process {
         }
     }
 
-    /// Whether a thread that is about to be detached from stays stopped until all others have gone: it then puts back that the
-    /// program ignores SIGTRAP.
+    /// Whether a thread that is about to be detached from stays stopped until all others have gone: it then takes the handler for
+    /// SIGTRAP out.
     pub(super) fn stays_until_last(&mut self, tid: i32, status: WaitStatus) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
         let goes_last = fits
             && self.teardown.last_to_detach.is_none()
-            && self.ignores_trap()
+            && self.keeps_handler_to_the_last()
             && self.is_own_thread(tid)
             && self.has_handler_to_uninstall()
             && self.tasks.len() > 1;
@@ -36,9 +36,17 @@ impl Process {
         goes_last
     }
 
-    /// Whether others than the thread that goes last may still be at a breakpoint.
-    pub(in crate::session) fn has_others_to_detach(&self, tid: i32) -> bool {
-        self.tasks.len() > 1 && self.teardown.last_to_detach.is_none_or(|(last, _)| last != tid)
+    /// Whether the handler for SIGTRAP must be there until no other thread may be at a breakpoint. Where others are traced on,
+    /// each thread is waited for however long it takes, so none of them needs it: the tracer takes its trap. But where the signal
+    /// is ignored, a trap resets that.
+    fn keeps_handler_to_the_last(&self) -> bool {
+        self.ignores_trap() || !self.teardown.detaching
+    }
+
+    /// Whether the handler for SIGTRAP stays for now, as others than this thread may still be at a breakpoint.
+    pub(in crate::session) fn keeps_handler_for_others(&self, tid: i32) -> bool {
+        let is_last = self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
+        self.keeps_handler_to_the_last() && self.tasks.len() > 1 && (!is_last || self.teardown.threads_awaited)
     }
 
     /// Every thread was seen outside the pads: empties them, but for the SIGTRAP fallback if it could not be taken out.
