@@ -202,23 +202,13 @@ pub struct ProfileOptions {
 /// How allocator calls are intercepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Engine {
-    /// Whatever is best here; at present always [`Engine::Trap`]. Builds with debug assertions, for the tests: what the environment variable
-    /// `HEAPTRACE_ENGINE` says.
+    /// The trap engine at first, the jump engine when the stops take much of the program's time.
     #[default]
     Auto,
     /// int3 at each entry and return.
     Trap,
     /// A jump at each entry to code of ours that records the call.
     Jump,
-}
-
-impl Engine {
-    /// Whether processes are to be put on the jump engine.
-    pub fn is_jump(self) -> bool {
-        let by_tests =
-            || cfg!(debug_assertions) && std::env::var_os("HEAPTRACE_ENGINE").is_some_and(|word| word == "jump");
-        self == Self::Jump || self == Self::Auto && by_tests()
-    }
 }
 
 /// Who walks the stacks.

@@ -8,6 +8,7 @@
 
 pub mod frames;
 pub mod layout;
+pub mod load;
 pub mod merge;
 pub mod nodes;
 pub mod shared;

@@ -173,7 +173,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         },
         part: FIRST,
         duration_ns: recording.cost.wall_ns,
-        engine: if recording.jump { "jump" } else { "trap" }.to_owned(),
+        engine: if recording.cost.conditions.jump { "jump" } else { "trap" }.to_owned(),
         complete: recording.broken_off.is_none()
             && (!recording.detached || recording.attached || recording.detached_early),
         session,

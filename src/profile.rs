@@ -164,6 +164,9 @@ pub struct Cost {
     pub stopped_max_ns: u64,
     /// Heap events recorded.
     pub events: u64,
+    /// Those of them that the jump engine recorded without a stop.
+    #[serde(default)]
+    pub events_without_stop: u64,
     /// ptrace stops handled.
     pub stops: u64,
     /// What the cost depended on.
@@ -179,6 +182,9 @@ pub struct Conditions {
     pub threads: u64,
     /// Whether `--pin` was asked for.
     pub pinned: bool,
+    /// Whether the jump engine has seen the calls, from some moment on.
+    #[serde(default)]
+    pub jump: bool,
 }
 
 /// What a stop costs the task where that could not be measured, ns: 4.3 to 5.4 µs were found on one virtual machine (kernel 6.18).
@@ -224,8 +230,10 @@ impl Cost {
         self.stopped_ns = self.stopped_ns.saturating_add(other.stopped_ns);
         self.stopped_max_ns = self.stopped_max_ns.max(other.stopped_max_ns);
         self.events += other.events;
+        self.events_without_stop = self.events_without_stop.saturating_add(other.events_without_stop);
         self.stops += other.stops;
         self.conditions.threads = self.conditions.threads.saturating_add(other.conditions.threads);
+        self.conditions.jump |= other.conditions.jump;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::allocators::AllocatorTable;
 use crate::check::CheckRules;
 use crate::event::Generation;
 use crate::glob::Selection;
+use crate::jump::load::Promotion;
 use crate::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
@@ -141,7 +142,7 @@ impl Profiler {
             max_depth: self.max_depth,
             free_stacks: self.free_stacks,
             sample_interval: 0,
-            jump: false,
+            jump: Promotion::Never,
             libunwind: false,
             pin: false,
             exit_kill: true,

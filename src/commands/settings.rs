@@ -1,9 +1,10 @@
 //! From the options that `run` and `attach` share to how a session traces.
 
 use crate::allocators::AllocatorTable;
-use crate::cli::{ProfileOptions, Unwinder};
+use crate::cli::{Engine, ProfileOptions, Unwinder};
 use crate::event::Generation;
 use crate::glob::Selection;
+use crate::jump::load::Promotion;
 use crate::session::{Settings, new_session_id};
 use crate::symbols::Search;
 use anyhow::bail;
@@ -34,7 +35,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
         sample_interval: options.sample_interval,
-        jump: options.engine.is_jump(),
+        jump: promotion(options.engine),
         libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,
         exit_kill,
@@ -50,4 +51,15 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         trace: None,
         endings: None,
     })
+}
+
+/// When processes are to be put on the jump engine. In builds with debug assertions the environment variable `HEAPTRACE_ENGINE` says which of the
+/// others `auto` is.
+fn promotion(engine: Engine) -> Promotion {
+    let by_tests = std::env::var("HEAPTRACE_ENGINE").ok().filter(|_| cfg!(debug_assertions));
+    match (engine, by_tests.as_deref()) {
+        (Engine::Jump, _) | (Engine::Auto, Some("jump")) => Promotion::AtOnce,
+        (Engine::Trap, _) | (Engine::Auto, Some("trap")) => Promotion::Never,
+        (Engine::Auto, _) => Promotion::WhenBusy,
+    }
 }

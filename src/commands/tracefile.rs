@@ -7,6 +7,7 @@ use super::tell;
 use super::tracestore::{Finished, Message, Progress, SEGMENTS, Store};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::{GrowingFile, Owners};
+use crate::jump::load::Promotion;
 use crate::profile::ProcessInfo;
 use crate::session::{Recording, Settings, Traced};
 use crate::trace::metadata::{Function, Names, Session};
@@ -136,7 +137,12 @@ impl TraceFile {
             trace_mode: mode,
             segment: 0,
             attached,
-            engine: if settings.jump { "jump" } else { "trap" }.to_owned(),
+            engine: match settings.jump {
+                Promotion::Never => "trap",
+                Promotion::AtOnce => "jump",
+                Promotion::WhenBusy => "auto",
+            }
+            .to_owned(),
         };
         let functions = settings.table.iter().map(|(id, function)| Function {
             id: id.0,

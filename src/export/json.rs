@@ -92,6 +92,7 @@ struct ReportCost {
     stopped_ns: u64,
     stopped_max_ns: u64,
     events: u64,
+    events_without_stop: u64,
     stops: u64,
 }
 
@@ -196,6 +197,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
             stopped_ns: cost.stopped_ns,
             stopped_max_ns: cost.stopped_max_ns,
             events: cost.events,
+            events_without_stop: cost.events_without_stop,
             stops: cost.stops,
         },
         anomalies: &profile.anomalies,

@@ -564,9 +564,17 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     prose(out, layout, &line);
     let (events, stops) = (plural(cost.events, "event"), plural(cost.stops, "stop"));
     let (each, max) = (duration(cost.stopped_ns / cost.stops), duration(cost.stopped_max_ns));
-    let line = format!(
-        "{events} in {stops}; heaptrace worked on a stop for {each} on average, {max} at most (engine {engine})"
-    );
+    let line = match cost.events_without_stop {
+        0 => format!(
+            "{events} in {stops}; heaptrace worked on a stop for {each} on average, {max} at most (engine {engine})"
+        ),
+        recorded => format!(
+            "{events}, of which {recorded} were recorded without a stop (engine {engine}); {stops} took heaptrace {all} in all, {max} \
+             at most",
+            recorded = grouped(recorded),
+            all = duration(cost.stopped_ns)
+        ),
+    };
     prose(out, layout, &line);
     let waited = cost.waited_ns.unwrap_or(cost.stopped_ns);
     if u128::from(waited) * 100 > u128::from(cost.wall_ns) * u128::from(WAITED_PERCENT) {
@@ -583,7 +591,7 @@ fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     let conditions = cost.conditions;
     let run = !meta.mode.is_attached();
     let mut help = Vec::new();
-    if run && conditions.threads == 1 && !conditions.pinned {
+    if run && conditions.threads == 1 && !conditions.pinned && !conditions.jump {
         help.push("--pin would let the program share a processor with heaptrace, which makes each stop shorter.");
     }
     if run && cost.wall_ns >= LONG_RUN_NS {

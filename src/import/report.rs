@@ -100,9 +100,10 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         stopped_ns: report.cost.stopped_ns,
         stopped_max_ns: report.cost.stopped_max_ns,
         events: report.cost.events,
+        events_without_stop: report.cost.events_without_stop,
         stops: report.cost.stops,
         // What it depended on is not told, so that no advice follows from it.
-        conditions: Conditions { threads: 0, pinned: true, free_stacks: false },
+        conditions: Conditions { threads: 0, pinned: true, free_stacks: false, jump: false },
         ..Cost::default()
     };
     let about_peak = !meta.mode.is_attached() && meta.process.exit.is_some();

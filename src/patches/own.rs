@@ -10,7 +10,7 @@ use super::PcLocation;
 use crate::addr::{Addr, ModuleId};
 use crate::arch::step::pad::ResumePoints;
 use crate::arch::step::{Resume, StepError, build_pad};
-pub use entry::{EntryError, JUMP_LEN, PlacedEntry};
+pub use entry::{EntryError, JUMP_LEN, LONGEST_MOVED, PlacedEntry};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;

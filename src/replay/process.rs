@@ -407,7 +407,6 @@ impl Replayed {
             detached_early: end.detached_early && has_ended,
             root: None,
             attached: end.attached,
-            jump: session.engine == "jump",
             detached: end.detached || !has_ended,
             harmed: end.harmed,
             user: end.user,

@@ -209,7 +209,6 @@ impl Process {
             detached_early: self.teardown.detached_early,
             root,
             attached: self.identity.attached,
-            jump: self.settings.jump,
             detached: self.teardown.detached,
             harmed,
             user: self.identity.owner.user,
@@ -218,6 +217,7 @@ impl Process {
                     threads: self.tasks.threads_ever(),
                     pinned: self.settings.pin,
                     free_stacks: self.settings.free_stacks,
+                    ..self.cost.conditions
                 },
                 events: self.observer.events(),
                 ..self.cost

@@ -3,7 +3,8 @@
 //! | what | where |
 //! |---|---|
 //! | what is kept for a process, the threads' cells | here |
-//! | how a process comes to the engine, and leaves it | `promote.rs` |
+//! | a moment at which its code can be changed | `standstill.rs` |
+//! | how it comes to the engine, and leaves it | `promote.rs` |
 //! | records become events; stacks that the routine does not know are unwound from copies | `drain.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
 //! | a thread is taken out of the routine before a signal | `signal.rs` |
@@ -15,6 +16,7 @@ mod ask;
 mod drain;
 mod promote;
 mod signal;
+mod standstill;
 
 use crate::addr::{Addr, StackId, TaskId};
 use crate::allocators::Family;
@@ -25,6 +27,7 @@ use crate::jump::layout::{
     CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
     CELLS, Mode, NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
 };
+use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
 use crate::jump::shared::Shared;
@@ -40,10 +43,25 @@ pub(super) enum JumpState {
     /// No, and it is not to be.
     #[default]
     Off,
-    /// Not yet.
-    Wanted,
+    /// As soon as it can be done.
+    Wanted(Attempts),
+    /// When its stops take too much of its time. What they took when it was looked at last.
+    WhenBusy(Load, Attempts),
     /// Yes.
     On(Box<Jump>),
+}
+
+/// How often its threads did not come to a standstill.
+type Attempts = u32;
+
+impl From<Promotion> for JumpState {
+    fn from(promotion: Promotion) -> Self {
+        match promotion {
+            Promotion::Never => Self::Off,
+            Promotion::AtOnce => Self::Wanted(0),
+            Promotion::WhenBusy => Self::WhenBusy(Load::default(), 0),
+        }
+    }
 }
 
 impl JumpState {
@@ -52,6 +70,17 @@ impl JumpState {
         match self {
             Self::On(jump) => Some(jump),
             _ => None,
+        }
+    }
+
+    /// Takes the engine out for as long as the process is changed with what it has recorded. Nothing changes where there is none.
+    fn take_on(&mut self) -> Option<Box<Jump>> {
+        match std::mem::take(self) {
+            Self::On(jump) => Some(jump),
+            other => {
+                *self = other;
+                None
+            }
         }
     }
 

@@ -61,13 +61,13 @@ impl Recording {
             stops_cpu_ns: self.cost.stops_cpu_ns.saturating_sub(before.stops_cpu_ns),
             known_cpu_ns: self.cost.known_cpu_ns.saturating_sub(before.known_cpu_ns),
             events: self.cost.events.saturating_sub(before.events),
+            events_without_stop: self.cost.events_without_stop.saturating_sub(before.events_without_stop),
             stops: self.cost.stops.saturating_sub(before.stops),
             waited_ns: None,
             ..self.cost
         };
         let anomalies = same_image.map_or(self.anomalies, |told| self.anomalies.since(&told.anomalies));
         Self {
-            jump: self.jump,
             snapshot,
             stacks: self.stacks.clone(),
             table: self.table.clone(),

@@ -99,7 +99,7 @@ impl Process {
             children: Children::default(),
             observer,
             cost: Cost::default(),
-            jump: if common.settings.jump { JumpState::Wanted } else { JumpState::Off },
+            jump: JumpState::from(common.settings.jump),
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,

@@ -44,8 +44,6 @@ pub struct Recording {
     /// Its root folder, if it is not ours.
     pub root: Option<Arc<TargetRoot>>,
     pub attached: bool,
-    /// Whether the jump engine was asked for. Where it could not be had, a warning says so.
-    pub jump: bool,
     /// Whether the process was detached from while it lived.
     pub detached: bool,
     /// Whether it was detached from without having got all its code back.

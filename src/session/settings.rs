@@ -5,6 +5,7 @@ use super::requests::Requests;
 use crate::allocators::AllocatorTable;
 use crate::event::Generation;
 use crate::glob::Selection;
+use crate::jump::load::Promotion;
 use crate::leaks::ScanOptions;
 use crate::symbols::Search;
 use crate::trace::recorder::Recorder;
@@ -43,8 +44,8 @@ pub struct Settings {
     pub free_stacks: bool,
     /// One byte in so many is sampled on average, and the blocks that hold such a byte are recorded; 0: all blocks.
     pub sample_interval: u64,
-    /// Whether processes are put on the jump engine as soon as that can be done.
-    pub jump: bool,
+    /// When processes are put on the jump engine.
+    pub jump: Promotion,
     /// Walk stacks with libunwind, where it is built in.
     pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.

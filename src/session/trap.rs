@@ -37,7 +37,7 @@ impl Process {
         self.stop_cost.stops(self.pid, tid);
         let mut breakpoint = breakpoint;
         if breakpoint.purposes.entry.is_some() {
-            self.promote(thread, &raw)?;
+            self.promote(thread, &raw, stops)?;
             breakpoint = self.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }
         if self.jump.on().is_some() {

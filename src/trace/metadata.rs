@@ -29,7 +29,7 @@ pub struct Session {
     pub segment: u64,
     /// Whether the first process ran before it was traced.
     pub attached: bool,
-    /// `trap`, or what else saw the calls.
+    /// What was asked for: `trap`, `jump`, or `auto`.
     pub engine: String,
 }
 

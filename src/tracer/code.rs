@@ -19,7 +19,7 @@ use crate::arch::{INT3, Regs};
 use crate::patches::{OwnCode, OwnKind, Patch, Patches};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use write::{Threads, copy, exchange, for_each_found, stands, undo, write, write_originals};
+use write::{Threads, copy, exchange, exchange_all, for_each_found, stands, undo, write, write_originals};
 
 /// The code of one address space: what is written to it, and who undoes that if we are killed.
 #[derive(Debug, Default)]
@@ -90,21 +90,20 @@ impl TargetCode {
         })
     }
 
-    /// Puts jumps in where int3s of ours stand, of a process whose only task is stopped, and behind their first instructions.
+    /// Puts jumps in where int3s of ours stand. No thread stands behind the first of the instructions that they replace.
     ///
     /// # Errors
     /// Those of [`TargetMemory`]'s writes: then the int3s stand again, as far as possible.
-    pub fn place_jumps(&mut self, memory: &mut TargetMemory, jumps: &[(Addr, Patch)]) -> Result<()> {
+    pub fn place_jumps(&mut self, memory: &mut TargetMemory, jumps: &[(Addr, Patch)], threads: Threads) -> Result<()> {
         let before: Vec<_> = jumps.iter().filter_map(|(addr, _)| Some((*addr, *self.patches.get(*addr)?))).collect();
-        let mut result = Ok(());
         for (addr, patch) in jumps {
             self.patches.insert(*addr, *patch);
             if let Some(guarded) = &self.guarded {
                 guarded.place(*addr, patch);
             }
-            result = result.and(exchange(memory, *addr, patch.replacement()));
         }
-        result.inspect_err(|_| self.put_back(memory, jumps, &before))
+        let all: Vec<_> = jumps.iter().map(|(addr, patch)| (*addr, patch.replacement())).collect();
+        exchange_all(memory, &all, threads).inspect_err(|_| self.put_back(memory, jumps, &before))
     }
 
     fn put_back(&mut self, memory: &mut TargetMemory, jumps: &[(Addr, Patch)], before: &[(Addr, Patch)]) {

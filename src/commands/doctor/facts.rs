@@ -2,6 +2,7 @@
 
 use crate::elf::Elf;
 use crate::tracer::guardian::orphan::{Looked, Orphan};
+use crate::tracer::jump::region;
 use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
 use crate::tracer::{permission, procfs};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub(super) struct Facts {
     pub(super) seccomp: Option<i32>,
     /// The trial of tracing.
     pub(super) trial: Trial,
+    /// Why the jump engine's memory can't be had, if so.
+    pub(super) no_shared_memory: Option<String>,
     /// CPUs that we may run on.
     pub(super) cpus: usize,
     /// Whether the CPU says that it is a virtual one.
@@ -95,6 +98,7 @@ pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
         privileged: permission::has_ptrace_capability(own),
         seccomp: procfs::status_number(own, "Seccomp"),
         trial: trial(),
+        no_shared_memory: region::try_shared_memory().err().map(|error| error.to_string()),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         virtual_machine: flag("hypervisor"),
         shadow_stack: flag("user_shstk"),

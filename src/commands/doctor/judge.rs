@@ -46,6 +46,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         findings.push(attach(facts));
         findings.extend((!facts.settings).then(hidden_settings));
     }
+    findings.push(engine(facts));
     findings.extend(seccomp(facts));
     findings.extend(stop_cost(facts));
     findings.extend(facts.hidepid.as_deref().map(|value| hidden_processes(facts, value)));
@@ -144,6 +145,24 @@ fn breakpoints(facts: &Facts) -> Option<Finding> {
             ),
         ),
         Trial::Done { code: CodeAccess::Running, .. } => Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written")),
+    }
+}
+
+/// Which engine sees the calls.
+fn engine(facts: &Facts) -> Finding {
+    let title = "engine";
+    match &facts.no_shared_memory {
+        Some(error) => Finding::new(Level::Warn, title, format!("trap, as the jump engine can't be had: {error}"))
+            .with_cure("a seccomp filter, or a limit of open files or of address space (ulimit -n, -v), may forbid it"),
+        None if facts.seccomp.is_some_and(|mode| mode != 0) => {
+            Finding::new(Level::Warn, title, "trap, as programs that are started here have a seccomp filter")
+                .with_cure("in Docker, --security-opt seccomp=unconfined lets the jump engine record calls without a stop")
+        }
+        None => Finding::new(
+            Level::Ok,
+            title,
+            "trap at first, jump where the stops would take a fifth of a program's time (--engine auto)",
+        ),
     }
 }
 

@@ -22,6 +22,7 @@ fn machine() -> Facts {
         privileged: false,
         seccomp: Some(0),
         trial: Trial::Done { code: CodeAccess::Running, stop: Some(steady(42_300)), pinned: Some(steady(9_800)) },
+        no_shared_memory: None,
         cpus: 8,
         virtual_machine: true,
         shadow_stack: false,

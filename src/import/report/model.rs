@@ -74,6 +74,8 @@ pub(super) struct ReportCost {
     pub(super) stopped_ns: u64,
     pub(super) stopped_max_ns: u64,
     pub(super) events: u64,
+    #[serde(default)]
+    pub(super) events_without_stop: u64,
     pub(super) stops: u64,
 }
 

@@ -12,6 +12,9 @@ use thiserror::Error;
 /// Bytes of `jmp rel32`.
 pub const JUMP_LEN: usize = 5;
 
+/// The most bytes of a function whose instructions are moved: the last one may be as long as one can be, and begin in the jump's last byte.
+pub const LONGEST_MOVED: usize = JUMP_LEN - 1 + 15;
+
 /// Why a function gets no jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum EntryError {

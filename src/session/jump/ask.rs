@@ -133,7 +133,7 @@ impl Process {
     /// Makes a call in progress the observer's.
     pub(super) fn adopt(&mut self, tid: i32, cell: u16, frame: &Frame) -> Option<crate::addr::TaskId> {
         let task = self.tasks.get(tid)?.id;
-        let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return None };
+        let mut jump = self.jump.take_on()?;
         let began = jump.owner_mut(cell).and_then(|owner| {
             let is_it = |one: &super::Began| one.function == frame.function() && one.old == frame.args[0];
             let at = owner.began.iter().rposition(is_it).filter(|_| frame.what & FLAG_BEGAN != 0)?;
@@ -184,7 +184,7 @@ impl Process {
     pub(super) fn tell_end(&mut self, tid: i32, frame: &Frame, result: u64) {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
         let out = self.space.memory.read_u64(Addr(frame.args[0])).map(Addr);
-        let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return };
+        let Some(mut jump) = self.jump.take_on() else { return };
         let began = jump.owner_mut(frame.cell).and_then(|owner| {
             let is_it = |one: &super::Began| one.function == frame.function() && one.old == frame.args[0];
             let at = owner.began.iter().rposition(is_it).filter(|_| frame.what & FLAG_BEGAN != 0)?;

@@ -32,12 +32,13 @@ impl Process {
     /// Takes the records that are there, in their order. `all`: also those that come after one which is not there yet, as its thread has not
     /// published it; that one is waited for a little.
     pub(in crate::session) fn drain(&mut self, all: bool) {
-        let JumpState::On(mut jump) = std::mem::take(&mut self.jump) else { return };
+        let Some(mut jump) = self.jump.take_on() else { return };
         // who stopped last may have ended, and what it had in its memory may have changed
         let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
         let first = self.tasks.get(self.pid).filter(lives).or_else(|| self.tasks.iter().find(lives));
         let reader = self.space.memory.reader();
         self.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
+        let told = self.observer.events();
         let mut deadline = None;
         loop {
             jump.merge.look(&jump.region.mapping);
@@ -69,6 +70,7 @@ impl Process {
                 std::thread::yield_now();
             }
         }
+        self.cost.events_without_stop += self.observer.events().saturating_sub(told);
         self.note_dropped(&mut jump);
         self.jump = JumpState::On(jump);
         self.space.memory.new_stop(reader);
@@ -185,7 +187,7 @@ impl Process {
 
     /// The same of a stack that was walked at a stop.
     pub(in crate::session) fn publish_stack(&mut self, unwound: Unwound) {
-        if let JumpState::On(mut jump) = std::mem::take(&mut self.jump) {
+        if let Some(mut jump) = self.jump.take_on() {
             self.publish(&mut jump, unwound);
             self.jump = JumpState::On(jump);
         }

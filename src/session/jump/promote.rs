@@ -7,6 +7,7 @@ use crate::arch::INT3;
 use crate::jump::layout::{
     Active, CELLS, CODE_SIZE, FREE_STACKS, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way,
 };
+use crate::jump::load::Load;
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
 use crate::jump::shared::Shared;
@@ -15,7 +16,8 @@ use crate::patches::Patch;
 use crate::patches::own::JUMP_LEN;
 use crate::session::process::Process;
 use crate::session::space::Candidate;
-use crate::tracer::code::write::write_word;
+use crate::session::stops::Stops;
+use crate::tracer::code::write::{Threads, write_word};
 use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -25,55 +27,86 @@ use rustc_hash::FxHashMap;
 /// What an ask site is once nobody answers any more.
 const NOP: u8 = 0x90;
 
+/// How often it is tried to find a moment at which code can be changed.
+const ATTEMPTS: u32 = 10;
+
+const NONE_FIT: &str = "none of its allocator's functions can be wrapped";
+
+/// What has become of an attempt.
+enum Promoted {
+    Yes,
+    /// Not at this moment.
+    Later,
+    /// Why not, in words.
+    No(String),
+}
+
 impl Process {
     /// A thread stands at an allocator's entry: if the process is to be on the jump engine, it is from here on, or never, with a warning that says why.
-    pub(in crate::session) fn promote(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
-        if !matches!(self.jump, JumpState::Wanted) || !self.identity.selected || self.space.has_deferred() {
+    pub(in crate::session) fn promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
+        let attempts = match &mut self.jump {
+            JumpState::Wanted(attempts) => *attempts,
+            JumpState::WhenBusy(before, attempts) => {
+                let cost = &self.cost;
+                if !before.is_too_much(Load::new(self.observer.age_ns(), cost.stops, cost.stopped_ns)) {
+                    return Ok(());
+                }
+                *attempts
+            }
+            JumpState::Off | JumpState::On(_) => return Ok(()),
+        };
+        if !self.identity.selected || self.space.has_deferred() {
             return Ok(());
         }
         self.jump = JumpState::Off;
-        match self.try_to_promote(thread, raw) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => {
-                self.warn_once(format!(
-                    "the trap engine, not the jump engine, has seen {}, as {why}",
-                    self.identity.program
-                ));
-                Ok(())
+        let why = match self.try_to_promote(thread, raw, stops)? {
+            Promoted::Yes => return Ok(()),
+            Promoted::Later if attempts < ATTEMPTS => {
+                // What the stops take from here on decides when it is tried again.
+                let now = Load::new(self.observer.age_ns(), self.cost.stops, self.cost.stopped_ns);
+                self.jump = JumpState::WhenBusy(now, attempts + 1);
+                return Ok(());
             }
-            Err(error) => Err(error),
-        }
+            Promoted::Later => "its threads were in the allocator's first instructions whenever it was looked".to_owned(),
+            Promoted::No(why) => why,
+        };
+        self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
+        Ok(())
     }
 
-    /// The inner error says why not, in words.
-    fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<std::result::Result<(), String>> {
+    fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Promoted> {
         let tid = thread.tid();
-        if self.tasks.len() > 1 {
-            return Ok(Err("it has several threads, and was not started by heaptrace".to_owned()));
+        let has_threads = self.tasks.len() > 1;
+        if self.tasks.has_sharers() || self.space.is_refused_while_running() && has_threads {
+            return Ok(Promoted::Later);
         }
         if self.libunwind.is_some() {
-            return Ok(Err("--unwinder libunwind needs each call's stop".to_owned()));
+            return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
         }
         if procfs::has_seccomp(tid) {
-            return Ok(Err("it filters its system calls (seccomp)".to_owned()));
+            return Ok(Promoted::No("it filters its system calls (seccomp)".to_owned()));
         }
         let (wrapped, left) = self.to_wrap();
         let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
-            return Ok(Err(left.unwrap_or_else(|| "none of its allocator's functions can be wrapped".to_owned())));
+            return Ok(Promoted::No(left.unwrap_or_else(|| NONE_FIT.to_owned())));
         };
         if let Some(why) = left {
-            return Ok(Err(why));
+            return Ok(Promoted::No(why));
+        }
+        let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
+        if !self.comes_to_standstill(tid, &candidates, stops)? {
+            return Ok(Promoted::Later);
         }
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
-            return Ok(Err("there is no room for it in the program's address space".to_owned()));
+            return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
         };
         let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else {
-            return Ok(Err("there is no room for a system call in the program's code".to_owned()));
+            return Ok(Promoted::No("there is no room for a system call in the program's code".to_owned()));
         };
         let region = match Region::set_up(&mut caller, code, shared) {
             Ok(region) => region,
             Err(SetUpError::Tracer(error)) if error.is_out_of_reach() => return Err(error),
-            Err(error) => return Ok(Err(format!("the memory for it could not be made: {error}"))),
+            Err(error) => return Ok(Promoted::No(format!("the memory for it could not be made: {error}"))),
         };
         let labels = routine::code();
         let mut stubs = Vec::new();
@@ -107,7 +140,7 @@ impl Process {
             jumps.push((candidate.addr, patch, placed.addr));
         }
         if stubs.is_empty() {
-            return Ok(Err("none of its allocator's functions can be wrapped".to_owned()));
+            return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
@@ -117,10 +150,11 @@ impl Process {
         }
         let switch = Patch::switch(Active::Off as u8, Active::Record as u8);
         self.space.code.place(&mut self.space.memory, code.add(STATE_ACTIVE), switch)?;
-        if let Err(error) = self.space.place_jumps(&jumps) {
+        if let Err(error) = self.space.place_jumps(&jumps, if has_threads { Threads::Run } else { Threads::Stand }) {
             self.space.code.lift(&mut self.space.memory, code.add(STATE_ACTIVE))?;
-            return Ok(Err(format!("its code can't be changed: {error}")));
+            return Ok(Promoted::No(format!("its code can't be changed: {error}")));
         }
+        self.cost.conditions.jump = true;
         self.jump = JumpState::On(Box::new(Jump {
             region,
             code: labels,
@@ -137,7 +171,7 @@ impl Process {
         }));
         self.withdraw_returns();
         tracing::debug!("process {} is on the jump engine: code at {code}, shared memory at {shared}", self.pid);
-        Ok(Ok(()))
+        Ok(Promoted::Yes)
     }
 
     /// The functions that are wrapped, and how; and why none is to be, if so.
@@ -183,7 +217,7 @@ impl Process {
 
     /// The process has another image, or is a copy of another one: the engine was in the memory of that.
     pub(in crate::session) fn begin_jump(&mut self) {
-        self.jump = if self.settings.jump { JumpState::Wanted } else { JumpState::Off };
+        self.jump = JumpState::from(self.settings.jump);
     }
 
     /// The memory that the threads shared with us is given back; they may go on to run through the stubs.

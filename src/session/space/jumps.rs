@@ -10,6 +10,7 @@ use crate::maps::Mapping;
 use crate::patches::Patch;
 use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::Result;
+use crate::tracer::code::write::Threads;
 
 /// How far the code region is from the allocator: the program's own mappings go where they would without it.
 const DISTANCE: u64 = 0x5000_0000;
@@ -72,10 +73,11 @@ impl AddressSpace {
         bytes
     }
 
-    /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. The only task of the process is stopped.
-    pub fn place_jumps(&mut self, jumps: &[(Addr, Patch, Addr)]) -> Result<()> {
+    /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. No thread stands
+    /// behind the first of them.
+    pub fn place_jumps(&mut self, jumps: &[(Addr, Patch, Addr)], threads: Threads) -> Result<()> {
         let patches: Vec<_> = jumps.iter().map(|(addr, patch, _)| (*addr, *patch)).collect();
-        self.code.place_jumps(&mut self.memory, &patches)?;
+        self.code.place_jumps(&mut self.memory, &patches, threads)?;
         self.is_jumped = true;
         for (addr, _, pad) in jumps {
             if let Some(breakpoint) = self.breakpoints.get_mut(*addr) {

@@ -55,7 +55,7 @@ pub fn write_originals<'p>(
 ///
 /// # Errors
 /// The first; what can be written is.
-pub(super) fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: Threads) -> Result<()> {
+pub fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: Threads) -> Result<()> {
     let synchronize = || {
         if threads == Threads::Run {
             synchronize()

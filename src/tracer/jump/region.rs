@@ -8,7 +8,7 @@ use crate::tracer::code::write::write;
 use crate::tracer::remote::Caller;
 use crate::tracer::{Result, TracerError};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The name under which the shared region shows in /proc/PID/maps.
@@ -102,6 +102,22 @@ impl Region {
         mapping.set_word(0, MAGIC);
         Ok(Self { code, mapping })
     }
+}
+
+/// Tries in our own process whether such memory can be had here.
+///
+/// # Errors
+/// What the kernel says.
+pub fn try_shared_memory() -> Result<()> {
+    let operation = "make memory to share with a target";
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(NAME.as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(TracerError::Own { operation, source: io::Error::last_os_error() });
+    }
+    // SAFETY: the descriptor is new, and nobody else's.
+    let file = unsafe { std::fs::File::from_raw_fd(fd) };
+    file.set_len(SHARED_SIZE).map_err(|source| TracerError::Own { operation, source })
 }
 
 fn call(

@@ -1,0 +1,76 @@
+//! How much of its time a process spends in stops, and so whether it is to be put on the jump engine (`--engine auto`).
+
+/// Less than this is not worth a change to the program's code, ns.
+const WORTHWHILE_NS: u64 = 100_000_000;
+
+/// It is too much from one part in so many of the time on.
+const SHARE: u64 = 5;
+
+/// What the kernel takes at a stop at least, besides what heaptrace works on it, ns: the switches to it and back (hazards.md: 6.5 to 59 µs).
+const SWITCHES_NS: u64 = 7_000;
+
+/// When a process is put on the jump engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Promotion {
+    /// Never: `--engine trap`.
+    Never,
+    /// As soon as it can be done: `--engine jump`.
+    AtOnce,
+    /// When its stops have taken a fifth of its time, over 100 ms of them: `--engine auto`.
+    WhenBusy,
+}
+
+/// What was taken by stops up to a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Load {
+    /// Since the process came to be traced, ns.
+    now_ns: u64,
+    /// By all its stops until then, ns.
+    stops_ns: u64,
+}
+
+impl Load {
+    /// What `stops` took of `now_ns`, of which heaptrace has worked on them for `worked_ns`.
+    pub fn new(now_ns: u64, stops: u64, worked_ns: u64) -> Self {
+        Self { now_ns, stops_ns: worked_ns.saturating_add(stops.saturating_mul(SWITCHES_NS)) }
+    }
+
+    /// `self` is what it was when this was looked at last: whether it has become too much until `now`. A program that was idle for long, and is busy now,
+    /// is judged by what it does now.
+    pub fn is_too_much(&mut self, now: Self) -> bool {
+        let taken = now.stops_ns.saturating_sub(self.stops_ns);
+        if taken < WORTHWHILE_NS {
+            return false;
+        }
+        let passed = now.now_ns.saturating_sub(self.now_ns);
+        *self = now;
+        taken.saturating_mul(SHARE) >= passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_fifth_of_the_time_is_too_much() {
+        let load = |at_ms, stops_ms| Load { now_ns: at_ms * MS, stops_ns: stops_ms * MS };
+        assert!(!Load::default().is_too_much(load(100, 99)));
+        assert!(Load::default().is_too_much(load(500, 100)));
+        let mut looked = Load::default();
+        assert!(!looked.is_too_much(load(501, 100)));
+        // an hour of nothing, and then much
+        assert!(!looked.is_too_much(load(3_600_000, 199)));
+        assert!(!looked.is_too_much(load(3_600_001, 200)));
+        assert!(!looked.is_too_much(load(3_600_080, 280)));
+        assert!(looked.is_too_much(load(3_600_110, 301)));
+    }
+
+    #[test]
+    fn the_kernel_s_part_of_a_stop_counts() {
+        assert_eq!(Load::new(5, 10, 1_000), Load { now_ns: 5, stops_ns: 71_000 });
+        assert_eq!(Load::new(5, u64::MAX, 1), Load { now_ns: 5, stops_ns: u64::MAX });
+    }
+}
