@@ -10,6 +10,14 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
 pub const VERSION: u64 = 1;
 
+/// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
+/// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
+pub const ASKS_AT: u64 = 16;
+/// How many.
+pub const ASKS: usize = 4;
+/// What an ask site is once nobody answers any more.
+pub const NOP: u8 = 0x90;
+
 /// Bytes of the code region that hold code.
 pub const CODE_SIZE: u64 = 0x4000;
 /// Where the state page begins in the code region.

@@ -5,7 +5,7 @@ use crate::addr::Addr;
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
 use crate::jump::layout::{
-    Active, CELLS, CODE_SIZE, FREE_STACKS, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way,
+    Active, CELLS, CODE_SIZE, FREE_STACKS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way,
 };
 use crate::jump::load::Load;
 use crate::jump::merge::Merge;
@@ -23,9 +23,6 @@ use crate::tracer::jump::routine;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
-
-/// What an ask site is once nobody answers any more.
-const NOP: u8 = 0x90;
 
 /// How often it is tried to find a moment at which code can be changed.
 const ATTEMPTS: u32 = 10;

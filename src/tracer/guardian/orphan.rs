@@ -4,7 +4,8 @@
 //! An int3 that a file does not have may be a debugger's, or the program's own. It is taken for ours only if all of these hold:
 //! the code of a remote call or the handler for SIGTRAP, which no one else writes, stands in the slack of a module; nobody traces
 //! the process; the page is private and the file is proved by its headers, build id included; and a function begins there or a
-//! call returns there. Whatever else differs is left alone and counted.
+//! call returns there. A jump is ours if it leads to a region that begins as the jump engine's does: nobody else has one. Whatever else differs is left alone
+//! and counted.
 //!
 //! The repair itself is the guardian's.
 
@@ -14,7 +15,10 @@ use crate::arch::{INT3, PAGE_SIZE, step};
 use crate::elf::Elf;
 use crate::maps::{self, Kind, MappedModule, Mapping};
 use crate::memory::ReadMemory;
-use crate::patches::Patch;
+use crate::jump::layout::{ASKS, ASKS_AT, Active, CODE_SIZE, MAGIC, NOP, STATE_ACTIVE, VERSION};
+use crate::jump::stub::STUBS;
+use crate::patches::own::JUMP_LEN;
+use crate::patches::{Patch, Patches};
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::remote::code as remote_code;
@@ -23,6 +27,7 @@ use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::{Result, TracerError, files, limits, procfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// So much of a file's beginning is compared: headers and notes.
@@ -84,12 +89,14 @@ impl Orphan {
         let Ok(mappings) = maps::parse(&text) else { return Ok(Looked::Clean) };
         let memory = TargetMemory::open(pid, tid)?;
         let modules = maps::modules(&mappings);
+        let regions = jump_regions(&memory, &mappings);
         let Some(evidence) = modules.iter().find_map(|module| evidence(&memory, module)) else {
             return Ok(Looked::Clean);
         };
         let (fallback, others_fallback) = (evidence.installed, evidence.installed);
-        let written = Written { fallback, others_fallback, ..Written::default() };
-        let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, written, unproved: 0 };
+        let mut written = Written { fallback, others_fallback, ..Written::default() };
+        regions.iter().for_each(|region| note_region(&memory, *region, &mut written.patches));
+        let mut search = Search { pid, tid, root: TargetRoot::of(tid), memory, regions, written, unproved: 0 };
         for module in modules.iter().filter(|module| !module.is_vdso()) {
             search.compare(module);
         }
@@ -170,8 +177,42 @@ struct Search {
     tid: i32,
     root: Option<TargetRoot>,
     memory: TargetMemory,
+    /// Of the jump engine.
+    regions: Vec<Addr>,
     written: Written,
     unproved: usize,
+}
+
+/// Where code regions of the jump engine begin.
+fn jump_regions(memory: &TargetMemory, mappings: &[Mapping]) -> Vec<Addr> {
+    let may_be = |mapping: &&Mapping| {
+        let perms = mapping.perms;
+        perms.execute && !perms.write && !perms.shared && mapping.kind == Kind::Anonymous && mapping.size() >= CODE_SIZE
+    };
+    let expected = [MAGIC.to_le_bytes(), VERSION.to_le_bytes()].concat();
+    let is_one = |start: &Addr| {
+        let mut head = [0; 16];
+        memory.read_uncached(*start, &mut head) == head.len() && head == *expected
+    };
+    mappings.iter().filter(may_be).map(|mapping| mapping.start).filter(is_one).collect()
+}
+
+/// Notes what stands in such a region as long as somebody answers: its switch, and the int3s of its ask sites.
+fn note_region(memory: &TargetMemory, region: Addr, patches: &mut Patches) {
+    let mut note = |at: Addr, patch: Patch| {
+        if write::stands(memory, at, &patch) {
+            patches.insert(at, patch);
+        }
+    };
+    note(region.add(STATE_ACTIVE), Patch::switch(Active::Off as u8, Active::Record as u8));
+    let mut asks = [0; 4 * ASKS];
+    if memory.read_uncached(region.add(ASKS_AT), &mut asks) != asks.len() {
+        return;
+    }
+    let offsets = asks.chunks_exact(4).map(|offset| offset.try_into().map_or(0, u32::from_le_bytes));
+    for offset in offsets.map(u64::from).filter(|offset| (ASKS_AT..CODE_SIZE).contains(offset)) {
+        note(region.add(offset), Patch::int3(NOP));
+    }
 }
 
 impl Search {
@@ -211,6 +252,7 @@ impl Search {
     /// what stands in the slack as code.
     fn compare_segment(&mut self, segment: &Mapping, file: &File, placed: &mut BTreeMap<Addr, (u8, bool)>) {
         let slack = slack_of(segment, file);
+        let mut jump: Option<Range<Addr>> = None;
         let mut used: Option<(Addr, Addr)> = None;
         for range in self.memory.touched(segment.range()) {
             let (start, end) = (range.start.max(segment.start), range.end.min(segment.end));
@@ -224,7 +266,13 @@ impl Search {
                     present.iter().zip(&original).enumerate().filter(|(_, (present, original))| present != original);
                 for (i, (&present, &original)) in differs {
                     let addr = at.add(i as u64);
-                    if addr >= slack {
+                    if jump.as_ref().is_some_and(|jump| jump.contains(&addr)) {
+                        continue;
+                    }
+                    if let Some((at, patch)) = self.jump_over(addr, segment, file) {
+                        self.written.patches.insert(at, patch);
+                        jump = Some(at..at.add(JUMP_LEN as u64));
+                    } else if addr >= slack {
                         used = Some(used.map_or((addr, addr), |(first, _)| (first, addr)));
                     } else if present == INT3 {
                         placed.insert(addr, (original, is_behind_call(file, offset + i as u64)));
@@ -237,6 +285,27 @@ impl Search {
         if let Some((first, last)) = used {
             self.written.patches.own.note(first, last.0 + 1 - first.0);
         }
+    }
+}
+
+impl Search {
+    /// The jump to a region of ours that `addr` is a byte of, if it is.
+    fn jump_over(&self, addr: Addr, segment: &Mapping, file: &File) -> Option<(Addr, Patch)> {
+        if self.regions.is_empty() {
+            return None;
+        }
+        (0..JUMP_LEN as u64).find_map(|back| {
+            let at = addr.sub(back);
+            let mut present = [0; JUMP_LEN];
+            if at < segment.start || self.memory.read_uncached(at, &mut present) != present.len() {
+                return None;
+            }
+            let [0xe9, distance @ ..] = present else { return None };
+            let to = at.0.wrapping_add(JUMP_LEN as u64).wrapping_add_signed(i32::from_le_bytes(distance).into());
+            self.regions.iter().find(|region| (region.0 + STUBS..region.0 + CODE_SIZE).contains(&to))?;
+            let original = read(file, segment.offset + (at.0 - segment.start.0), JUMP_LEN);
+            Some((at, Patch::new(&original, &present)?))
+        })
     }
 }
 

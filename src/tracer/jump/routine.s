@@ -39,6 +39,10 @@
 heaptrace_jump_begin:
     .quad {MAGIC}
     .quad {VERSION}
+    .long heaptrace_jump_ask - heaptrace_jump_begin
+    .long heaptrace_jump_full_enter - heaptrace_jump_begin
+    .long heaptrace_jump_full_leave - heaptrace_jump_begin
+    .long heaptrace_jump_foreign - heaptrace_jump_begin
 heaptrace_jump_hash:
     .quad {HASH}
 
