@@ -4,6 +4,7 @@
 //! |---|---|
 //! | what is kept for a process, the threads' cells | here |
 //! | a moment at which its code can be changed | `standstill.rs` |
+//! | what an earlier heaptrace has left there | `left.rs` |
 //! | how it comes to the engine, and leaves it | `promote.rs` |
 //! | records become events; stacks that the routine does not know are unwound from copies | `drain.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
@@ -14,6 +15,7 @@
 
 mod ask;
 mod drain;
+mod left;
 mod promote;
 mod signal;
 mod standstill;

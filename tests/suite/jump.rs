@@ -118,6 +118,31 @@ fn j44_threads_are_counted_exactly_from_an_attach_on() {
     }
 }
 
+/// J44: what a detach leaves in a process is given back by the next attach, so that it does not grow.
+#[test]
+fn j44_regions_do_not_pile_up() {
+    let program = Program::fixture("victim").args(["4"]);
+    let (mut victim, pid) = super::attach::start_victim(&program);
+    let regions = || {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        maps.lines().filter(|line| line.contains("/memfd:heaptrace")).count()
+    };
+    for _ in 0..crate::suite::rounds(4) {
+        let tracer = Program::new("/bin/true").env("HEAPTRACE_ENGINE", "jump");
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until("the process is on the jump engine", || regions() > 0);
+        victim.send("still alive?");
+        assert_eq!(victim.line(), "alive");
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        assert_eq!(traced.report.text("/engine"), "jump");
+        traced.report.assert_no_anomaly();
+        procfs::assert_text_intact(pid);
+        assert!(regions() <= 2, "{} regions", regions());
+    }
+    super::attach::assert_victim_well(victim, pid);
+}
+
 /// J45: threads that are in wrapped calls, or sleep in them, go on after a detach, in code that is the file's.
 #[test]
 fn j45_a_detach_leaves_busy_threads_whole() {

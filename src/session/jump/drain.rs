@@ -274,7 +274,7 @@ impl Process {
         };
         let facts = Facts { family, caller_is_allocator, missed };
         // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
-        if family.is_some() {
+        if family.is_some() || self.space.is_callee_known(caller) {
             jump.facts.insert(key, facts);
         }
         facts

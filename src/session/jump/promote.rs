@@ -91,9 +91,8 @@ impl Process {
             return Ok(Promoted::No(why));
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
-        if !self.comes_to_standstill(tid, &candidates, stops)? {
-            return Ok(Promoted::Later);
-        }
+        let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else { return Ok(Promoted::Later) };
+        self.give_back_left_regions(thread, raw.before_trap(), &standing)?;
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
             return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
         };

@@ -27,11 +27,19 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// So many bytes of a stack are read at once.
 const PIECE: u64 = 1 << 16;
 
+/// A thread that stands, or sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Standing {
+    tid: i32,
+    pub(super) pc: Addr,
+    sp: Addr,
+}
+
 /// Where a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stand {
-    /// Somewhere else, with this stack pointer. None: it has ended.
-    Clear(Option<Addr>),
+    /// Somewhere else. None: it has ended.
+    Clear(Option<Standing>),
     /// It can't be told yet.
     Unknown,
     /// It has stopped between these instructions, or in a pad.
@@ -39,8 +47,14 @@ enum Stand {
 }
 
 impl Process {
-    /// The thread `tid` has stopped: waits until no other one can be where jumps to `candidates` are to be written. False: there is no such moment now.
-    pub(super) fn comes_to_standstill(&mut self, tid: i32, candidates: &[Candidate], stops: &mut Stops) -> Result<bool> {
+    /// The thread `tid` has stopped: waits until no other one can be where jumps to `candidates` are to be written. Returns where all of them are; None: there is
+    /// no such moment now.
+    pub(super) fn comes_to_standstill(
+        &mut self,
+        tid: i32,
+        candidates: &[Candidate],
+        stops: &mut Stops,
+    ) -> Result<Option<Vec<Standing>>> {
         let replaced: Vec<_> = candidates.iter().map(|one| one.addr.0 + 1..one.addr.0 + LONGEST_MOVED as u64).collect();
         let deadline = Instant::now() + PATIENCE;
         let mut asked = BTreeSet::new();
@@ -49,10 +63,11 @@ impl Process {
                 stops.collect()?;
             }
             let mut awaited = false;
-            let mut stack_pointers = vec![(tid, Stopped::regained(tid).registers()?.regs().sp())];
+            let regs = Stopped::regained(tid).registers()?.regs();
+            let mut all = vec![Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) }];
             for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
                 match self.stand_of(other, &replaced, stops)? {
-                    Stand::Clear(sp) => stack_pointers.extend(sp.map(|sp| (other, sp.0))),
+                    Stand::Clear(standing) => all.extend(standing),
                     Stand::Unknown => {
                         awaited = true;
                         if procfs::state(self.pid, other) == Some(b'R') && asked.insert(other) {
@@ -72,11 +87,11 @@ impl Process {
                 }
             }
             if !awaited {
-                let returns = |(tid, sp): &(i32, u64)| self.stack_has_any_of(*tid, Addr(*sp), &replaced);
-                return Ok(!stack_pointers.iter().any(returns));
+                let returns = all.iter().any(|one| self.returns_to_any_of(one, &replaced));
+                return Ok((!returns).then_some(all));
             }
             if Instant::now() > deadline {
-                return Ok(false);
+                return Ok(None);
             }
             std::thread::yield_now();
         }
@@ -96,7 +111,8 @@ impl Process {
             };
             let has_hit = *status == WaitStatus::Signal(SIGTRAP) && stopped.is_breakpoint_trap()?;
             let inside = !has_hit && is_inside(regs.rip);
-            return Ok(if inside { Stand::Inside } else { Stand::Clear(Some(Addr(regs.sp()))) });
+            let standing = Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) };
+            return Ok(if inside { Stand::Inside } else { Stand::Clear(Some(standing)) });
         }
         let group = procfs::thread_group(tid)?.unwrap_or(self.pid);
         match procfs::state(group, tid) {
@@ -105,13 +121,14 @@ impl Process {
             Some(_) => {}
         }
         Ok(match procfs::position(group, tid) {
-            Position::Blocked { pc, sp } if !is_inside(pc.0) => Stand::Clear(Some(sp)),
+            Position::Blocked { pc, sp } if !is_inside(pc.0) => Stand::Clear(Some(Standing { tid, pc, sp })),
             _ => Stand::Unknown,
         })
     }
 
     /// Whether a word on the stack of a thread that stands is an address in one of `ranges`.
-    fn stack_has_any_of(&mut self, tid: i32, sp: Addr, ranges: &[Range<u64>]) -> bool {
+    pub(super) fn returns_to_any_of(&mut self, standing: &Standing, ranges: &[Range<u64>]) -> bool {
+        let Standing { tid, sp, .. } = *standing;
         let Some(mapping) = self.space.mapping_now(tid, sp) else { return false };
         let end = mapping.end.0;
         let mut at = sp.0 / 8 * 8;

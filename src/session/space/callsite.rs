@@ -11,6 +11,14 @@ use crate::addr::{Addr, StackId};
 use crate::allocators::Family;
 use std::ops::Range;
 
+/// What a call instruction calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Callee {
+    addr: Addr,
+    /// Not so where a slot of the global offset table still leads to the dynamic linker: it will tell next time.
+    is_resolved: bool,
+}
+
 impl AddressSpace {
     /// Whether a call that will return to `return_addr` was made by the allocator's own code. Where the function that it calls
     /// there belongs to another, it was that one that has come here by jumps: the frames of __cxa_end_catch, which frees an
@@ -24,8 +32,8 @@ impl AddressSpace {
             return !is_outward;
         }
         let callee = self.callee(return_addr);
-        let is_outward =
-            callee.is_some_and(|callee| !self.is_allocator_code(callee) && self.is_foreign(callee, return_addr));
+        let is_outward = callee
+            .is_some_and(|callee| !self.is_allocator_code(callee.addr) && self.is_foreign(callee.addr, return_addr));
         self.modules.calls_mut(caller).outward.insert(return_addr, is_outward);
         !is_outward
     }
@@ -79,13 +87,12 @@ impl AddressSpace {
             return known;
         }
         let callee = self.callee(return_addr);
-        let family = callee.and_then(|callee| {
-            let wrappers = self.module(callee).into_iter().flat_map(|module| &module.wrappers);
-            let wrapper = wrappers.into_iter().find(|(range, _)| range.start == callee).map(|(_, family)| *family);
-            wrapper.or_else(|| self.probed_family(callee))
+        let family = callee.and_then(|Callee { addr, .. }| {
+            let wrappers = self.module(addr).into_iter().flat_map(|module| &module.wrappers);
+            let wrapper = wrappers.into_iter().find(|(range, _)| range.start == addr).map(|(_, family)| *family);
+            wrapper.or_else(|| self.probed_family(addr))
         });
-        // A slot of the global offset table that is not resolved yet will tell next time.
-        if family.is_some() || callee.is_none() {
+        if family.is_some() || callee.is_none_or(|callee| callee.is_resolved) {
             self.modules.calls_mut(caller).families.insert(return_addr, family);
         }
         family
@@ -98,18 +105,27 @@ impl AddressSpace {
 
     /// What the call instruction in front of `return_addr` calls, through a PLT stub if there is one. None for calls through
     /// registers and the like.
-    fn callee(&self, return_addr: Addr) -> Option<Addr> {
+    fn callee(&self, return_addr: Addr) -> Option<Callee> {
         let code = self.code_before::<6>(return_addr)?;
         match code {
             // call [rip+disp32]
-            [0xff, 0x15, a, b, c, d] => self.pointer(relative(return_addr, [a, b, c, d])),
+            [0xff, 0x15, a, b, c, d] => {
+                let addr = self.pointer(relative(return_addr, [a, b, c, d]))?;
+                Some(Callee { addr, is_resolved: true })
+            }
             // call rel32
             [_, 0xe8, a, b, c, d] => {
                 let target = relative(return_addr, [a, b, c, d]);
-                Some(self.plt_target(target).unwrap_or(target))
+                let Some(addr) = self.plt_target(target) else { return Some(Callee { addr: target, is_resolved: true }) };
+                Some(Callee { addr, is_resolved: !self.asks_the_linker(addr) })
             }
             _ => None,
         }
+    }
+
+    /// Whether it is known for good what the call in front of `return_addr` calls.
+    pub fn is_callee_known(&self, return_addr: Addr) -> bool {
+        self.modules.calls(self.module_at(return_addr)).families.contains_key(&return_addr)
     }
 
     /// Where a PLT stub at `stub` jumps: `jmp [rip+disp32]`, perhaps behind an endbr64 and with a bnd prefix.
@@ -125,6 +141,13 @@ impl AddressSpace {
         }
         let [0xff, 0x25, a, b, c, d] = *code.get(skip..skip + 6)? else { return None };
         self.pointer(relative(stub.add(skip as u64 + 6), [a, b, c, d]))
+    }
+
+    /// Whether a slot of the global offset table that leads to `addr` is not resolved yet: `push imm32`, perhaps behind an endbr64, before the PLT
+    /// goes to the dynamic linker.
+    fn asks_the_linker(&self, addr: Addr) -> bool {
+        let mut code = [0; 5];
+        self.read_code(addr, &mut code) && matches!(code, [0x68, ..] | [0xf3, 0x0f, 0x1e, 0xfa, 0x68])
     }
 
     fn code_before<const N: usize>(&self, addr: Addr) -> Option<[u8; N]> {

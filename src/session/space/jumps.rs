@@ -6,7 +6,9 @@ use crate::allocators::AllocatorTable;
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::StepOver;
 use crate::breakpoints::{Engine, Probe};
-use crate::maps::Mapping;
+use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_SHARED, VERSION};
+use crate::maps::{Kind, Mapping};
+use crate::memory::ReadMemory;
 use crate::patches::Patch;
 use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::Result;
@@ -31,7 +33,38 @@ pub struct Candidate {
     pub module: ModuleId,
 }
 
+/// What an earlier heaptrace has left: see `jump/layout.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeftRegion {
+    /// Where its code region begins.
+    pub code: Addr,
+    /// Where its shared region begins.
+    pub shared: Addr,
+}
+
 impl AddressSpace {
+    /// The regions of the jump engine that the process has. Each is complete: it has both its parts.
+    pub fn left_regions(&mut self, tid: i32) -> Result<Vec<LeftRegion>> {
+        self.read_maps(tid)?;
+        let is_code = |mapping: &&Mapping| {
+            let perms = mapping.perms;
+            perms.execute && !perms.write && !perms.shared && mapping.kind == Kind::Anonymous && mapping.size() == CODE_SIZE
+        };
+        let mut word = |at: Addr| self.memory.read_u64(at).unwrap_or(0);
+        let regions = self.maps.mappings().iter().filter(is_code).filter_map(|mapping| {
+            let code = mapping.start;
+            let is_ours = word(code) == MAGIC && word(code.add(8)) == VERSION;
+            let shared = Addr(word(code.add(STATE_SHARED)));
+            (is_ours && word(shared) == MAGIC).then_some(LeftRegion { code, shared })
+        });
+        let regions: Vec<_> = regions.collect();
+        let is_whole = |left: &LeftRegion| {
+            let shared = self.maps.find(left.shared);
+            shared.is_some_and(|mapping| mapping.start == left.shared && mapping.size() == SHARED_SIZE && mapping.perms.shared)
+        };
+        Ok(regions.into_iter().filter(is_whole).collect())
+    }
+
     /// The functions that could be wrapped.
     pub fn jump_candidates(&self, table: &AllocatorTable) -> Vec<Candidate> {
         let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();

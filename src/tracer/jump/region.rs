@@ -104,6 +104,19 @@ impl Region {
     }
 }
 
+/// Lets the thread unmap the two regions that begin at these addresses, which nobody needs any more.
+///
+/// # Errors
+/// Those of [`Caller::call`]. What the kernel refuses stays.
+pub fn give_back(caller: &mut Caller<'_>, code: Addr, shared: Addr) -> Result<()> {
+    for (addr, size) in [(code, REGION_SIZE), (shared, SHARED_SIZE)] {
+        if caller.call(libc::SYS_munmap, [addr.0, size, 0, 0, 0, 0])? != 0 {
+            tracing::debug!("what an earlier heaptrace has mapped at {addr} stays");
+        }
+    }
+    Ok(())
+}
+
 /// Tries in our own process whether such memory can be had here.
 ///
 /// # Errors
