@@ -43,6 +43,7 @@ impl Process {
         if self.jump.on().is_some() {
             self.settle();
             self.hand_over(tid, thread, &raw)?;
+            self.note_trapped_call(tid, at, &breakpoint, &raw.before_trap().regs());
         }
         let hit = &Hit { tid, thread, raw: &raw, at, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);

@@ -130,7 +130,7 @@ fn j44_regions_do_not_pile_up() {
     for _ in 0..crate::suite::rounds(4) {
         let tracer = Program::new("/bin/true").env("HEAPTRACE_ENGINE", "jump");
         let attached = tracer.start_attached(&[], pid);
-        procfs::wait_until("the process is on the jump engine", || regions() > 0);
+        procfs::wait_until_answered(pid);
         victim.send("still alive?");
         assert_eq!(victim.line(), "alive");
         procfs::order(pid, "detach");
@@ -174,8 +174,27 @@ fn j45_a_detach_leaves_busy_threads_whole() {
 /// Where it can't be had, the trap engine sees the program, and the summary says why.
 #[test]
 fn programs_beyond_its_reach_are_told() {
-    let program = Program::fixture("known").env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
-    let traced = program.start_traced(&["--engine", "jump"]).wait().success();
+    let program = Program::fixture("seccomp");
+    let traced = program.start_traced(&["--engine", "jump"]).wait();
     let told = traced.stderr.replace(['\n', ' '], "");
-    assert!(told.contains("thetrapengine,notthejumpengine,hasseenknown"), "{}", traced.stderr);
+    assert!(told.contains("thetrapengine,notthejumpengine,hasseenseccomp"), "{}", traced.stderr);
+}
+
+/// An allocator with operators of its own: its C functions are on the jump engine, and its operators at stops.
+#[test]
+fn operators_of_an_allocator_stay_at_stops() {
+    let jemalloc = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+    let program = Program::fixture("threads").args(["4"]).env("LD_PRELOAD", jemalloc);
+    let traced = by("jump", &program, &[]);
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+    assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
+
+    let program = Program::fixture("operators").env("LD_PRELOAD", jemalloc);
+    let told_of = |traced: &Traced| traced.report.list("/warnings").iter().any(|w| w.to_string().contains("operator new"));
+    let (trap, jump) = (by("trap", &program, &[]), by("jump", &program, &[]));
+    assert!(told_of(&jump) && !told_of(&trap), "{:?}", jump.report.list("/warnings"));
+    for ((name, trap), (_, jump)) in told(&trap).into_iter().zip(told(&jump)) {
+        assert_eq!(trap, jump, "{name}");
+    }
 }

@@ -2,7 +2,9 @@
 
 use super::{JumpState, LastFree};
 use crate::addr::{Addr, FunctionId};
+use crate::allocators::Kind as FunctionKind;
 use crate::arch::Regs;
+use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{Entry, Returned};
 use crate::event::Call;
 use crate::jump::frames::{self, Frame};
@@ -84,6 +86,26 @@ impl Process {
         }
         self.note_mode(tid);
         action
+    }
+
+    /// A function at `at` that the jump engine leaves to the trap engine is called. If it gives a block back, and passes that on to one that is recorded,
+    /// that is the same free. Wrappers of malloc and free are not told of themselves: what they call is.
+    pub(in crate::session) fn note_trapped_call(&mut self, tid: i32, at: Addr, breakpoint: &Breakpoint, entered: &Regs) {
+        let Some(Probe { function, engine: Engine::Trap, .. }) = breakpoint.purposes.entry else { return };
+        if self.space.wrapper_at(at).is_some() {
+            return;
+        }
+        let Some((name, kind)) = self.settings.table.get(function).map(|known| (known.name.clone(), known.kind)) else {
+            return;
+        };
+        self.warn_once(format!("calls of {name} are seen at stops, by the trap engine: they can't be recorded without"));
+        let caller = self.space.memory.read_u64(Addr(entered.sp()));
+        let Some((FunctionKind::Free { ptr, .. }, caller)) = Some(kind).zip(caller) else { return };
+        let block = entered.arguments().get(usize::from(ptr.0)).copied().unwrap_or(0);
+        let Some(jump) = self.jump.on_mut() else { return };
+        if let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) {
+            owner.note_free(LastFree { function: function.0, block, caller }, false);
+        }
     }
 
     /// Whether a free that asks was recorded already, by a function that has passed it on. From here on it is the latest of its thread.

@@ -32,8 +32,8 @@ const NONE_FIT: &str = "none of its allocator's functions can be wrapped";
 /// What has become of an attempt.
 enum Promoted {
     Yes,
-    /// Not at this moment.
-    Later,
+    /// Not at this moment: why, in words.
+    Later(&'static str),
     /// Why not, in words.
     No(String),
 }
@@ -58,13 +58,13 @@ impl Process {
         self.jump = JumpState::Off;
         let why = match self.try_to_promote(thread, raw, stops)? {
             Promoted::Yes => return Ok(()),
-            Promoted::Later if attempts < ATTEMPTS => {
+            Promoted::Later(_) if attempts < ATTEMPTS => {
                 // What the stops take from here on decides when it is tried again.
                 let now = Load::new(self.observer.age_ns(), self.cost.stops, self.cost.stopped_ns);
                 self.jump = JumpState::WhenBusy(now, attempts + 1);
                 return Ok(());
             }
-            Promoted::Later => "its threads were in the allocator's first instructions whenever it was looked".to_owned(),
+            Promoted::Later(why) => why.to_owned(),
             Promoted::No(why) => why,
         };
         self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
@@ -74,8 +74,11 @@ impl Process {
     fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Promoted> {
         let tid = thread.tid();
         let has_threads = self.tasks.len() > 1;
-        if self.tasks.has_sharers() || self.space.is_refused_while_running() && has_threads {
-            return Ok(Promoted::Later);
+        if self.tasks.has_sharers() {
+            return Ok(Promoted::Later("it shares its memory with a child"));
+        }
+        if self.space.is_refused_while_running() && has_threads {
+            return Ok(Promoted::Later("it has threads, and this kernel lets code be written in stopped processes only"));
         }
         if self.libunwind.is_some() {
             return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
@@ -83,15 +86,15 @@ impl Process {
         if procfs::has_seccomp(tid) {
             return Ok(Promoted::No("it filters its system calls (seccomp)".to_owned()));
         }
-        let (wrapped, left) = self.to_wrap();
+        let wrapped = self.to_wrap(Addr(raw.before_trap().0.rip));
         let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
-            return Ok(Promoted::No(left.unwrap_or_else(|| NONE_FIT.to_owned())));
+            // it may be a function of another module that the program calls most
+            return Ok(Promoted::Later(NONE_FIT));
         };
-        if let Some(why) = left {
-            return Ok(Promoted::No(why));
-        }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
-        let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else { return Ok(Promoted::Later) };
+        let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else {
+            return Ok(Promoted::Later("its threads were in the allocator's first instructions whenever it was looked"));
+        };
         self.give_back_left_regions(thread, raw.before_trap(), &standing)?;
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
             return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
@@ -170,28 +173,18 @@ impl Process {
         Ok(Promoted::Yes)
     }
 
-    /// The functions that are wrapped, and how; and why none is to be, if so.
-    fn to_wrap(&self) -> (Vec<(Candidate, Way)>, Option<String>) {
+    /// The functions that are wrapped, and how: those of the module that `at` lies in. Whatever else the program allocates by is seen at stops.
+    fn to_wrap(&self, at: Addr) -> Vec<(Candidate, Way)> {
         let table = &self.settings.table;
-        let candidates = self.space.jump_candidates(table);
-        let mut why = None;
-        if candidates.iter().any(|one| candidates.iter().any(|other| other.module != one.module)) {
-            why = Some("more than one module has an allocator".to_owned());
-        }
-        let mut wrapped = Vec::new();
-        for candidate in candidates {
-            let Some(function) = table.get(candidate.function) else { continue };
-            if function.family.is_operator() {
-                why = Some("its allocator has operators of its own (new, delete)".to_owned());
-            }
-            if table.is_declared(candidate.function) {
-                why = Some("allocator functions were declared (--alloc-fn)".to_owned());
-            }
-            if let Some(way) = way_of(function) {
-                wrapped.push((candidate, way));
-            }
-        }
-        (wrapped, why)
+        let module = self.space.module_at(at);
+        let candidates = self.space.jump_candidates(table).into_iter().filter(|candidate| candidate.module == module);
+        let wrapped = candidates.filter_map(|candidate| {
+            let function = table.get(candidate.function)?;
+            // An exception that leaves operator new would meet our return address. What others declare may do the same.
+            let may_throw = function.family.is_operator() || table.is_declared(candidate.function);
+            Some((candidate, way_of(function).filter(|_| !may_throw)?))
+        });
+        wrapped.collect()
     }
 
     /// Return breakpoints stay only where calls in progress return: the routine sees all others.
