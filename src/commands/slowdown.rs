@@ -186,6 +186,7 @@ impl Slowdown {
             stops_cpu_ns: sum.stops_cpu_ns.saturating_add(recording.cost.stops_cpu_ns),
             known_cpu_ns: sum.known_cpu_ns.saturating_add(recording.cost.known_cpu_ns),
             events: sum.events.saturating_add(recording.cost.events),
+            events_without_stop: sum.events_without_stop.saturating_add(recording.cost.events_without_stop),
             ..sum
         });
         let known_cpu_ns = sum.known_cpu_ns.saturating_add(self.usage.sum().in_kernel_ns);

@@ -171,7 +171,8 @@ impl Drop for Freezer {
 fn has_frozen_at_a_breakpoint(pid: i32) -> bool {
     let pending = |tid| procfs::status_field(tid, "SigPnd").and_then(|set| u64::from_str_radix(&set, 16).ok());
     procfs::threads(pid).into_iter().any(|tid| {
-        procfs::state(tid) == Some('D') && pending(tid).is_some_and(|set| set & (1 << (Signal::SIGTRAP as i32 - 1)) != 0)
+        procfs::state(tid) == Some('D')
+            && pending(tid).is_some_and(|set| set & (1 << (Signal::SIGTRAP as i32 - 1)) != 0)
     })
 }
 

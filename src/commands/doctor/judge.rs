@@ -155,8 +155,9 @@ fn engine(facts: &Facts) -> Finding {
         Some(error) => Finding::new(Level::Warn, title, format!("trap, as the jump engine can't be had: {error}"))
             .with_cure("a seccomp filter, or a limit of open files or of address space (ulimit -n, -v), may forbid it"),
         None if facts.seccomp.is_some_and(|mode| mode != 0) => {
-            Finding::new(Level::Warn, title, "trap, as programs that are started here have a seccomp filter")
-                .with_cure("in Docker, --security-opt seccomp=unconfined lets the jump engine record calls without a stop")
+            Finding::new(Level::Warn, title, "trap, as programs that are started here have a seccomp filter").with_cure(
+                "in Docker, --security-opt seccomp=unconfined lets the jump engine record calls without a stop",
+            )
         }
         None => Finding::new(
             Level::Ok,

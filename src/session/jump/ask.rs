@@ -90,7 +90,13 @@ impl Process {
 
     /// A function at `at` that the jump engine leaves to the trap engine is called. If it gives a block back, and passes that on to one that is recorded,
     /// that is the same free. Wrappers of malloc and free are not told of themselves: what they call is.
-    pub(in crate::session) fn note_trapped_call(&mut self, tid: i32, at: Addr, breakpoint: &Breakpoint, entered: &Regs) {
+    pub(in crate::session) fn note_trapped_call(
+        &mut self,
+        tid: i32,
+        at: Addr,
+        breakpoint: &Breakpoint,
+        entered: &Regs,
+    ) {
         let Some(Probe { function, engine: Engine::Trap, .. }) = breakpoint.purposes.entry else { return };
         if self.space.wrapper_at(at).is_some() {
             return;
@@ -98,7 +104,9 @@ impl Process {
         let Some((name, kind)) = self.settings.table.get(function).map(|known| (known.name.clone(), known.kind)) else {
             return;
         };
-        self.warn_once(format!("calls of {name} are seen at stops, by the trap engine: they can't be recorded without"));
+        self.warn_once(format!(
+            "calls of {name} are seen at stops, by the trap engine: they can't be recorded without"
+        ));
         let caller = self.space.memory.read_u64(Addr(entered.sp()));
         let Some((FunctionKind::Free { ptr, .. }, caller)) = Some(kind).zip(caller) else { return };
         let block = entered.arguments().get(usize::from(ptr.0)).copied().unwrap_or(0);

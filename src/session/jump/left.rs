@@ -13,7 +13,12 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 
 impl Process {
     /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where the thread goes on.
-    pub(super) fn give_back_left_regions(&mut self, thread: &Stopped, resume: RawRegs, standing: &[Standing]) -> Result<()> {
+    pub(super) fn give_back_left_regions(
+        &mut self,
+        thread: &Stopped,
+        resume: RawRegs,
+        standing: &[Standing],
+    ) -> Result<()> {
         for left in self.space.left_regions(thread.tid())? {
             if self.is_needed(&left, standing) {
                 continue;
@@ -32,7 +37,8 @@ impl Process {
             return true;
         }
         // A handler on a stack of its own may have interrupted a call.
-        let frames = (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
+        let frames =
+            (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
         frames.into_iter().any(|frame| {
             let slot = self.space.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
             let returns_to = slot.and_then(|slot| self.space.memory.read_u64(Addr(slot)));

@@ -78,7 +78,9 @@ impl Process {
             return Ok(Promoted::Later("it shares its memory with a child"));
         }
         if self.space.is_refused_while_running() && has_threads {
-            return Ok(Promoted::Later("it has threads, and this kernel lets code be written in stopped processes only"));
+            return Ok(Promoted::Later(
+                "it has threads, and this kernel lets code be written in stopped processes only",
+            ));
         }
         if self.libunwind.is_some() {
             return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
@@ -93,7 +95,9 @@ impl Process {
         };
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
         let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else {
-            return Ok(Promoted::Later("its threads were in the allocator's first instructions whenever it was looked"));
+            return Ok(Promoted::Later(
+                "its threads were in the allocator's first instructions whenever it was looked",
+            ));
         };
         self.give_back_left_regions(thread, raw.before_trap(), &standing)?;
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {

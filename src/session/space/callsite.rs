@@ -116,7 +116,9 @@ impl AddressSpace {
             // call rel32
             [_, 0xe8, a, b, c, d] => {
                 let target = relative(return_addr, [a, b, c, d]);
-                let Some(addr) = self.plt_target(target) else { return Some(Callee { addr: target, is_resolved: true }) };
+                let Some(addr) = self.plt_target(target) else {
+                    return Some(Callee { addr: target, is_resolved: true });
+                };
                 Some(Callee { addr, is_resolved: !self.asks_the_linker(addr) })
             }
             _ => None,

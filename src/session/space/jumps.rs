@@ -48,7 +48,11 @@ impl AddressSpace {
         self.read_maps(tid)?;
         let is_code = |mapping: &&Mapping| {
             let perms = mapping.perms;
-            perms.execute && !perms.write && !perms.shared && mapping.kind == Kind::Anonymous && mapping.size() == CODE_SIZE
+            perms.execute
+                && !perms.write
+                && !perms.shared
+                && mapping.kind == Kind::Anonymous
+                && mapping.size() == CODE_SIZE
         };
         let mut word = |at: Addr| self.memory.read_u64(at).unwrap_or(0);
         let regions = self.maps.mappings().iter().filter(is_code).filter_map(|mapping| {
@@ -60,7 +64,9 @@ impl AddressSpace {
         let regions: Vec<_> = regions.collect();
         let is_whole = |left: &LeftRegion| {
             let shared = self.maps.find(left.shared);
-            shared.is_some_and(|mapping| mapping.start == left.shared && mapping.size() == SHARED_SIZE && mapping.perms.shared)
+            shared.is_some_and(|mapping| {
+                mapping.start == left.shared && mapping.size() == SHARED_SIZE && mapping.perms.shared
+            })
         };
         Ok(regions.into_iter().filter(is_whole).collect())
     }
