@@ -71,6 +71,7 @@ mod trap;
 mod trapmask;
 mod vm_sharers;
 
+pub use crate::jump::load::Promotion;
 pub use aftermath::BreakOff;
 pub use archive::{Archive, ArchivedRecording};
 pub use breakoff::trace;
