@@ -124,6 +124,17 @@ impl<'d> Elf<'d> {
         found
     }
 
+    /// Whether it refers to one of these symbols, and leaves it to other objects to define it.
+    pub fn imports_any(&self, names: &[&str]) -> bool {
+        let symbols: SymbolTable<'d, Header> =
+            self.sections.symbols(LE, self.data, elf::SHT_DYNSYM).unwrap_or_default();
+        let is_undefined = |symbol: &elf::Sym64<LE>| symbol.st_shndx(LE) == elf::SHN_UNDEF;
+        symbols.iter().filter(|symbol| is_undefined(symbol)).any(|symbol| {
+            let name = symbol.name(LE, symbols.strings()).unwrap_or_default();
+            names.iter().any(|wanted| wanted.as_bytes() == name)
+        })
+    }
+
     /// Whether the table of all symbols is there.
     pub fn has_symtab(&self) -> bool {
         self.sections.iter().any(|s| s.sh_type.get(LE) == elf::SHT_SYMTAB)

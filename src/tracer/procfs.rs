@@ -437,6 +437,11 @@ pub fn has_seccomp(tid: i32) -> bool {
     status_number(tid, "Seccomp") != Some(0)
 }
 
+/// Whether the task has a shadow stack (user_shstk): return addresses on its stack can't be exchanged.
+pub fn has_shadow_stack(tid: i32) -> bool {
+    status_field_if_alive(tid, "x86_Thread_features").ok().flatten().is_some_and(|features| features.contains("shstk"))
+}
+
 /// The kernel's release, as uname(2) has it; empty if that fails.
 pub fn kernel_release() -> String {
     // SAFETY: `names` has room for what the kernel writes; zeros are valid, and its strings end in zeros.

@@ -1,8 +1,8 @@
 //! The jump engine against the trap engine, the fixtures' ledgers and the program's own text. `./test` runs whole suites with it, too.
 
 use super::counts::assert_sites;
-use crate::support::procfs;
 use crate::support::program::{Program, Traced};
+use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -178,6 +178,22 @@ fn programs_beyond_its_reach_are_told() {
     let traced = program.start_traced(&["--engine", "jump"]).wait();
     let told = traced.stderr.replace(['\n', ' '], "");
     assert!(told.contains("thetrapengine,notthejumpengine,hasseenseccomp"), "{}", traced.stderr);
+}
+
+/// J29, J30: an allocator that walks the stack of its caller must not meet our return address there.
+#[test]
+fn j30_allocators_that_walk_stacks_stay_at_stops() {
+    let sanitized =
+        Program::new(fixtures::program_with("known", &["-fsanitize=address"])).env("ASAN_OPTIONS", "detect_leaks=0");
+    let profiled = Program::fixture("known")
+        .env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2")
+        .env("MALLOC_CONF", "abort_conf:false,prof:true");
+    for program in [sanitized, profiled] {
+        let traced = program.traced_with(&["--engine", "jump"]);
+        assert_eq!(traced.report.text("/engine"), "trap", "{}", traced.ended.stderr);
+        let told = traced.ended.stderr.replace(['\n', ' '], "");
+        assert!(told.contains("asitsallocatormaywalkthestacks"), "{}", traced.ended.stderr);
+    }
 }
 
 /// An allocator with operators of its own: its C functions are on the jump engine, and its operators at stops.

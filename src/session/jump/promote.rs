@@ -88,7 +88,16 @@ impl Process {
         if procfs::has_seccomp(tid) {
             return Ok(Promoted::No("it filters its system calls (seccomp)".to_owned()));
         }
-        let wrapped = self.to_wrap(Addr(raw.before_trap().0.rip));
+        if procfs::has_shadow_stack(tid) {
+            return Ok(Promoted::No("it has a shadow stack".to_owned()));
+        }
+        let at = Addr(raw.before_trap().0.rip);
+        if self.space.walks_stacks_of_callers(self.pid, at) {
+            return Ok(Promoted::No(
+                "its allocator may walk the stacks of its callers, as a sanitizer does".to_owned(),
+            ));
+        }
+        let wrapped = self.to_wrap(at);
         let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
             // it may be a function of another module that the program calls most
             return Ok(Promoted::Later(NONE_FIT));

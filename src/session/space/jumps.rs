@@ -13,12 +13,16 @@ use crate::patches::Patch;
 use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
+use crate::tracer::procfs;
 
 /// How far the code region is from the allocator: the program's own mappings go where they would without it.
 const DISTANCE: u64 = 0x5000_0000;
 /// So many places are tried, each so many bytes nearer.
 const TRIES: u64 = 32;
 const STRIDE: u64 = 0x200_0000;
+
+/// What tells jemalloc to profile, in MALLOC_CONF or as the target of the link /etc/malloc.conf.
+const PROFILES: &[u8] = b"prof:true";
 
 /// A function that could be wrapped: it has a probe of the trap engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +73,19 @@ impl AddressSpace {
             })
         };
         Ok(regions.into_iter().filter(is_whole).collect())
+    }
+
+    /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would meet our return address there. jemalloc
+    /// does so if the process `pid` has told it to profile (`prof:true`, jemalloc(3)).
+    pub fn walks_stacks_of_callers(&self, pid: i32, at: Addr) -> bool {
+        let Some(module) = self.module(at) else { return false };
+        if !module.has_jemalloc {
+            return module.walks_stacks;
+        }
+        let environment = procfs::read(pid, "environ").unwrap_or_default();
+        let by_file = std::fs::read_link("/etc/malloc.conf").map(|link| link.into_os_string().into_encoded_bytes());
+        let profiles = |text: &[u8]| text.windows(PROFILES.len()).any(|part| part == PROFILES);
+        profiles(&environment) || by_file.is_ok_and(|text| profiles(&text))
     }
 
     /// The functions that could be wrapped.

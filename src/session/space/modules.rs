@@ -59,6 +59,10 @@ pub(super) struct Module {
     pub(super) exec_calls: FxHashMap<Addr, ExecCall>,
     /// The program's own function that returns suppressions for leaks.
     pub(super) leak_suppressions: Option<Addr>,
+    /// Whether an allocator in it may walk the stacks of its callers.
+    pub(super) walks_stacks: bool,
+    /// Whether jemalloc is in it, which does so only if it is told to.
+    pub(super) has_jemalloc: bool,
 }
 
 /// What calls were found to call, by return address.
@@ -103,6 +107,8 @@ impl Module {
             annotations: named.annotations.iter().map(|&(at, told)| (entry(at), told)).collect(),
             exec_calls: named.exec_calls.iter().map(|&(at, call)| (entry(at), call)).collect(),
             leak_suppressions: facts.leak_suppressions.filter(|_| until_exit && !is_sanitizer).map(entry),
+            walks_stacks: facts.walks_stacks,
+            has_jemalloc: facts.has_jemalloc,
             symbols: ModuleSymbols {
                 module: id,
                 file_name: name,
