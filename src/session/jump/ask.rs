@@ -105,7 +105,7 @@ impl Process {
             return;
         };
         self.warn_once(format!(
-            "calls of {name} are seen at stops, by the trap engine: they can't be recorded without"
+            "the trap engine, not the jump engine, has seen calls of {name}, as they can't be recorded without a stop"
         ));
         let caller = self.space.memory.read_u64(Addr(entered.sp()));
         let Some((FunctionKind::Free { ptr, .. }, caller)) = Some(kind).zip(caller) else { return };
