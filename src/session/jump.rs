@@ -22,6 +22,7 @@ mod standstill;
 
 use crate::addr::{Addr, StackId, TaskId};
 use crate::allocators::Family;
+use crate::arch::Regs;
 use crate::calls::Recorded;
 use crate::event::Missed;
 use crate::jump::frames;
@@ -35,6 +36,7 @@ use crate::jump::nodes::Nodes;
 use crate::jump::shared::Shared;
 use crate::jump::stub::Stub;
 use crate::jump::undo::{Code, Place};
+use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
 use rustc_hash::FxHashMap;
@@ -318,9 +320,8 @@ impl Process {
         self.note_mode(tid);
     }
 
-    /// Gives the thread a cell, if it can have one, and tells the routine of its stack. `fs_base` and `sp` are its own.
-    fn prepare_cell(&mut self, tid: i32, fs_base: u64, sp: u64) {
-        use crate::memory::ReadMemory;
+    /// Gives a thread at a function's entry a cell, if it can have one, and tells the routine of its stack.
+    fn prepare_cell(&mut self, tid: i32, fs_base: u64, entered: &Regs) {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
         let points_to_itself = |process: &mut Self| process.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
         if fs_base <= CELL_GONE || !points_to_itself(self) {
@@ -332,8 +333,10 @@ impl Process {
             owner.is_some_and(|owner| owner.fs_base == fs_base)
         });
         let Some(cell) = known.or_else(|| jump.give_cell(task, fs_base)) else { return };
+        let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
             && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
+            && self.space.stays_on_stack(entered, &mapping)
             && let Some(jump) = self.jump.on()
         {
             // A thread's own data lies above its stack, and what follows in the mapping may be another's.

@@ -93,7 +93,8 @@ pub struct AddressSpace {
     pub breakpoints: BreakpointTable,
     /// Walks its stacks.
     pub unwinder: Unwinder,
-    maps: MapIndex,
+    /// What was mapped when it was last looked.
+    pub maps: MapIndex,
     modules: Modules,
     /// What waits to be placed.
     deferred: Vec<Deferred>,

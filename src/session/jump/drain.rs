@@ -13,6 +13,7 @@ use crate::jump::layout::{
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::nodes::Onward;
 use crate::jump::shared::Shared;
+use crate::maps::MapIndex;
 use crate::memory::ReadMemory;
 use crate::session::engine::{EngineReply, EngineReport, Part};
 use crate::session::process::Process;
@@ -177,7 +178,7 @@ impl Process {
                 };
                 let space = &mut self.space;
                 let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-                let mut memory = CopiedStack { copied: &mut copied, target };
+                let mut memory = CopiedStack { copied: &mut copied, target, maps: &space.maps };
                 let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
                 self.publish(jump, unwound);
                 unwound.stack
@@ -336,19 +337,18 @@ fn read_copy(jump: &Jump, copy: u32) -> Option<(Regs, crate::memory::MemoryImage
     shared.copy_out(at + COPY_STACK, &mut bytes).then_some((regs, crate::memory::MemoryImage { start, bytes }))
 }
 
-/// The memory as it was when a stack was copied: the copy, and the target's for all else.
+/// The memory as it was when a stack was copied: the copy, and the target's code. What else there is may have changed.
 struct CopiedStack<'a> {
     copied: &'a mut crate::memory::MemoryImage,
     target: OriginalMemory<'a>,
+    maps: &'a MapIndex,
 }
 
 impl ReadMemory for CopiedStack<'_> {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         let n = self.copied.read(addr, buf);
-        match buf.get_mut(n..) {
-            Some(rest) if n == 0 && !rest.is_empty() => self.target.read(addr, rest),
-            _ => n,
-        }
+        let is_code = || self.maps.find(addr).is_some_and(|mapping| mapping.perms.execute);
+        if n == 0 && is_code() { self.target.read(addr, buf) } else { n }
     }
 
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {

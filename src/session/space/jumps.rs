@@ -1,10 +1,10 @@
 //! Entries of allocator functions that jump to the stubs of the jump engine.
 
-use super::AddressSpace;
+use super::{AddressSpace, OriginalMemory};
 use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
-use crate::arch::PAGE_SIZE;
 use crate::arch::step::StepOver;
+use crate::arch::{PAGE_SIZE, Regs};
 use crate::breakpoints::{Engine, Probe};
 use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_SHARED, VERSION};
 use crate::maps::{Kind, Mapping};
@@ -14,6 +14,7 @@ use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
 use crate::tracer::procfs;
+use std::ops::ControlFlow;
 
 /// How far the code region is from the allocator: the program's own mappings go where they would without it.
 const DISTANCE: u64 = 0x5000_0000;
@@ -187,5 +188,18 @@ impl AddressSpace {
     pub fn mapping_now(&mut self, tid: i32, addr: Addr) -> Option<Mapping> {
         let _ = self.read_maps(tid);
         self.maps.find(addr).cloned()
+    }
+
+    /// Whether all frames of a thread at a function's entry lie in `stack`, the mapping of its stack pointer. Those below a signal handler on an alternate
+    /// stack do not.
+    pub fn stays_on_stack(&mut self, at_entry: &Regs, stack: &Mapping) -> bool {
+        let (start, end) = (stack.start, stack.end);
+        let mut stays = true;
+        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
+        self.unwinder.walk(at_entry, &mut memory, true, &mut |frame| {
+            stays = frame.cfa.is_none_or(|cfa| start < cfa && cfa <= end);
+            if stays { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        stays
     }
 }
