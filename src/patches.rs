@@ -150,6 +150,12 @@ impl Patches {
         self.own.forget(range);
     }
 
+    /// Forgets all switches: a copy of the memory has zeros there.
+    pub fn forget_switches(&mut self) {
+        self.placed.retain(|_, patch| !patch.is_switch());
+        self.removed.retain(|_, patch| !patch.is_switch());
+    }
+
     /// The patch at `addr`.
     pub fn get(&self, addr: Addr) -> Option<&Patch> {
         self.placed.get(&addr)

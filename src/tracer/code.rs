@@ -34,9 +34,11 @@ impl TargetCode {
         Self { patches: Patches::default(), guarded }
     }
 
-    /// The code of a copy of the memory, made by a fork: as much of ours is in it, but for what has changed since.
+    /// The code of a copy of the memory, made by a fork: as much of ours is in it, but for what has changed since. Switches are off there, and stay so.
     pub fn fork(&self, guarded: Option<Guarded>) -> Self {
-        Self { patches: self.patches.clone(), guarded }
+        let mut patches = self.patches.clone();
+        patches.forget_switches();
+        Self { patches, guarded }
     }
 
     /// What is written.

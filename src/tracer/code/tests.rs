@@ -109,6 +109,21 @@ fn a_copy_is_restored_and_catches_up() {
     assert_eq!(child.bytes(), child.original);
 }
 
+/// A forked child's state page is wiped: what it would lead to is not there, so that nobody may switch it on.
+#[test]
+fn a_copy_has_no_switches() {
+    let (mut parent, mut child) = (Target::start(), Target::start());
+    let mut code = TargetCode::default();
+    let at = child.at.add(4);
+    let [off, ..] = child.original[4..5] else { panic!("a target of 64 bytes") };
+    code.patches.insert(at, Patch::switch(off, off ^ 1));
+    let copied = code.fork(None);
+    copied.catch_up_with(&mut child.memory, &parent.memory).unwrap();
+    assert_eq!(child.bytes(), child.original);
+    code.place(&mut parent.memory, parent.at.add(4), Patch::switch(off, off ^ 1)).unwrap();
+    assert_ne!(parent.bytes(), parent.original);
+}
+
 #[test]
 fn code_of_ours_is_zeroed_but_for_what_is_kept() {
     let mut target = Target::start();
