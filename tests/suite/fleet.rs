@@ -173,7 +173,7 @@ fn again_takes_no_process_twice() {
     let (first, first_pid) = service.start();
     let tracer = service.attach(&["--again", "--duration", "100ms"]);
     procfs::wait_until("the first report is written", || service.reports() == 1);
-    procfs::assert_left_as_it_was(first_pid);
+    procfs::wait_until_let_go(first_pid);
     let (second, second_pid) = service.start();
     procfs::wait_until("the second report is written", || service.reports() == 2);
     tracer.signal(Signal::SIGINT);

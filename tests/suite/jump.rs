@@ -158,10 +158,7 @@ fn j45_a_detach_leaves_busy_threads_whole() {
                 || procfs::status_field(running.pid(), "ShdPnd").is_none_or(|set| !set.trim_matches('0').is_empty());
             procfs::wait_until("Ctrl-C is taken", || !waits());
         }
-        procfs::wait_until("the tracer has detached", || {
-            procfs::threads(pid).into_iter().all(|thread| procfs::tracer_of(thread) == 0)
-        });
-        procfs::assert_text_intact(pid);
+        procfs::wait_until_let_go(pid);
         running.send("still alive?");
         assert_eq!(running.line(), "alive");
         running.feed(b"");

@@ -13,7 +13,7 @@ fn t28_forked_child_lives_on() {
     let program = Program::fixture("fork_child");
     let mut running = program.start_traced(&[]);
     let child: i32 = running.value("child").parse().unwrap();
-    procfs::assert_left_as_it_was(child);
+    procfs::wait_until_let_go(child);
     running.send("go on");
     assert_eq!(running.line(), "parent done");
     let traced = program.collect(running.wait().success());
@@ -255,8 +255,7 @@ fn double_fork_leaves_a_clean_grandchild() {
         Program::new("/bin/sh").args(["-c", "(sh -c 'echo \"grandchild $$\"; read line; echo \"$line\"' <&3 &) 3<&0"]);
     let mut running = program.start_traced(&[]);
     let grandchild: i32 = running.value("grandchild").parse().unwrap();
-    procfs::wait_until("the grandchild is untraced", || procfs::tracer_of(grandchild) == 0);
-    procfs::assert_left_as_it_was(grandchild);
+    procfs::wait_until_let_go(grandchild);
     running.send("from the grandchild");
     assert_eq!(running.line(), "from the grandchild");
     running.wait().success();

@@ -235,10 +235,7 @@ fn t41_second_ctrl_c_detaches() {
     let waits = || procfs::status_field(running.pid(), "ShdPnd").is_none_or(|set| !set.trim_matches('0').is_empty());
     procfs::wait_until("the first Ctrl-C is taken", || !waits());
     running.signal(Signal::SIGINT);
-    procfs::wait_until("the tracer has detached", || {
-        procfs::threads(pid).into_iter().all(|thread| procfs::tracer_of(thread) == 0)
-    });
-    procfs::assert_left_as_it_was(pid);
+    procfs::wait_until_let_go(pid);
     running.send("still alive?");
     assert_eq!(running.line(), "alive");
     running.feed(b"");
