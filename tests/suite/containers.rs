@@ -297,7 +297,7 @@ fn t37_asking_across_namespaces() {
     assert!(asked.status.success(), "{}", stderr(&asked));
     let detached = heaptrace(&["ctl", &target.to_string(), "detach"]);
     assert!(detached.status.success(), "{}", stderr(&detached));
-    procfs::wait_until("it is let go", || procfs::tracer_of(target) == 0);
+    procfs::wait_until_let_go(target);
 
     let outside = folder.start_attached(&[], target);
     procfs::wait_until_answered(target);
