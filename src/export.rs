@@ -7,6 +7,7 @@ pub mod diff;
 pub mod escape;
 mod folded;
 pub mod github;
+mod gzip;
 mod heaptrack;
 mod json;
 mod junit;

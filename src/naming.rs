@@ -4,15 +4,14 @@
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::check::verdict::Circumstances;
 use crate::paths::below;
-use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build};
-use crate::profile::identity::is_unresolved;
+use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build, lack_names};
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::trace::metadata::Names;
 use crate::tracer::root::TargetRoot;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +41,8 @@ pub struct KnownNames {
     /// Whether a trace has brought names along; then also which packages would bring missing ones, and what went wrong.
     recorded: bool,
     packages: FxHashMap<PathBuf, Option<String>>,
+    /// The packages that were asked for so far, by the file's path below the root folder of its process.
+    asked_packages: FxHashMap<PathBuf, Option<String>>,
     warnings: Vec<String>,
     /// How long they are waited for. None: for ever, and signals are somebody else's.
     patience: Option<Patience>,
@@ -81,9 +82,28 @@ struct KnownModule {
 struct Remembering<'a> {
     inner: Box<dyn Symbolize + 'a>,
     known: &'a mut FxHashMap<Identity, KnownModule>,
-    packages: &'a FxHashMap<PathBuf, Option<String>>,
+    packages: Packages<'a>,
     warnings: &'a mut Vec<String>,
     modules: FxHashMap<ModuleId, Identity>,
+}
+
+/// Which packages are known to bring which files' debug information. To look for more takes a look into all lists of the system.
+struct Packages<'a> {
+    /// What a trace has told.
+    recorded: &'a FxHashMap<PathBuf, Option<String>>,
+    /// See [`KnownNames::asked_packages`].
+    asked: &'a mut FxHashMap<PathBuf, Option<String>>,
+    root: PathBuf,
+}
+
+impl Packages<'_> {
+    fn get(&self, file: &Path) -> Option<&Option<String>> {
+        self.recorded.get(file).or_else(|| self.asked.get(&below(&self.root, file)))
+    }
+
+    fn unknown(&self, files: &[PathBuf]) -> Vec<PathBuf> {
+        files.iter().filter(|file| self.get(file).is_none()).cloned().collect()
+    }
 }
 
 impl Symbolize for Remembering<'_> {
@@ -108,10 +128,41 @@ impl Symbolize for Remembering<'_> {
     }
 
     fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
-        if files.iter().all(|file| self.packages.contains_key(file)) {
-            return files.iter().map(|file| self.packages.get(file).cloned().flatten()).collect();
+        let unknown = self.packages.unknown(files);
+        if !unknown.is_empty() {
+            let found = self.inner.debug_packages(&unknown);
+            let files = unknown.iter().map(|file| below(&self.packages.root, file));
+            self.packages.asked.extend(files.zip(found));
         }
-        self.inner.debug_packages(files)
+        files.iter().map(|file| self.packages.get(file).cloned().flatten()).collect()
+    }
+
+    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
+        let mut identities = FxHashSet::default();
+        let mut new = Vec::new();
+        for (module, addrs) in questions {
+            let mut addrs = addrs.clone();
+            if let Some(identity) = self.modules.get(module) {
+                // Of another module that is the same file, less will be asked then.
+                if !identities.insert(identity) {
+                    continue;
+                }
+                if let Some(known) = self.known.get(identity) {
+                    addrs.retain(|addr| !known.frames.contains_key(addr));
+                }
+            }
+            if !addrs.is_empty() {
+                new.push((*module, addrs));
+            }
+        }
+        self.inner.expect(&new);
+    }
+
+    fn expect_packages(&mut self, files: &[PathBuf]) {
+        let unknown = self.packages.unknown(files);
+        if !unknown.is_empty() {
+            self.inner.expect_packages(&unknown);
+        }
     }
 
     fn take_warnings(&mut self) -> Vec<String> {
@@ -195,9 +246,10 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
     let mut symbolizer: Box<dyn Symbolize> = if wanted.symbolize {
-        let inner = symbolizer(&modules, wanted, root);
+        let inner = symbolizer(&modules, wanted, root.clone());
         let inner = if wanted.elsewhere { inner } else { inner.with_perf_map(perf_map) };
-        let KnownNames { modules: known, recorded, packages, warnings, patience, log } = known;
+        let KnownNames { modules: known, recorded, packages, asked_packages, warnings, patience, log } = known;
+        let packages = Packages { recorded: packages, asked: asked_packages, root };
         let inner: Box<dyn Symbolize> = match patience {
             None => Box::new(inner),
             Some(patience) => {
@@ -281,14 +333,7 @@ pub fn circumstances(recording: &Recording) -> Circumstances {
 
 /// Looks up which packages would bring the names and lines that are missing.
 fn name_packages(profile: &mut Profile, symbolizer: &mut dyn Symbolize) {
-    let mut lacking = vec![false; profile.modules.len()];
-    for location in &profile.locations {
-        if let Some(lacks) = location.module.and_then(|module| lacking.get_mut(module)) {
-            let name = |function: usize| profile.functions.get(function).map_or("", |function| &function.name);
-            *lacks |= location.lines.iter().any(|line| is_unresolved(name(line.function)))
-                || location.module == Some(0) && location.lines.iter().all(|line| line.line == 0);
-        }
-    }
+    let lacking = lack_names(profile.modules.len(), &profile.locations, &profile.functions);
     let lacking = || lacking.iter().copied();
     let paths: Vec<PathBuf> = profile
         .modules
@@ -332,4 +377,50 @@ fn symbolizer(modules: &[ModuleRecord], wanted: Wanted<'_>, root: PathBuf) -> Sy
         symbolizer.add_module(*id, ModuleSource { path, build_id, file, version: *version, memory: memory.clone() });
     }
     symbolizer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts how often it is asked for packages.
+    #[derive(Default)]
+    struct Asked(std::rc::Rc<std::cell::RefCell<Vec<Vec<PathBuf>>>>);
+
+    impl Symbolize for Asked {
+        fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
+            NoSymbols.resolve(module, addrs)
+        }
+
+        fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
+            self.0.borrow_mut().push(files.to_vec());
+            files.iter().map(|file| Some(format!("package of {}", file.display()))).collect()
+        }
+    }
+
+    /// The lists of a system are read for files that nobody has asked for yet, and those of another root folder are others.
+    #[test]
+    fn packages_are_asked_for_once() {
+        let (asked, mut warnings, mut asked_packages) = (Asked::default().0, Vec::new(), FxHashMap::default());
+        let recorded = FxHashMap::from_iter([(PathBuf::from("/r"), Some("of the trace".to_owned()))]);
+        let mut ask = |root: &str, files: &[&str]| {
+            let mut known = FxHashMap::default();
+            let mut remembering = Remembering {
+                inner: Box::new(Asked(asked.clone())),
+                known: &mut known,
+                packages: Packages { recorded: &recorded, asked: &mut asked_packages, root: root.into() },
+                warnings: &mut warnings,
+                modules: FxHashMap::default(),
+            };
+            let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+            remembering.debug_packages(&files).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()
+        };
+        assert_eq!(ask("/", &["/a", "/r"]), ["package of /a", "of the trace"]);
+        assert_eq!(ask("/", &["/b", "/a"]), ["package of /b", "package of /a"]);
+        assert_eq!(ask("/", &["/a", "/b", "/r"]).len(), 3);
+        assert_eq!(ask("/proc/7/root", &["/a"]), ["package of /a"]);
+        let questions: Vec<_> = asked.borrow().iter().flatten().map(|file| file.display().to_string()).collect();
+        assert_eq!(questions, ["/a", "/b", "/a"]);
+        assert_eq!(asked.borrow().len(), 3);
+    }
 }

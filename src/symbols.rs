@@ -1,7 +1,7 @@
 //! Addresses to functions, lines and inlined frames: ELF symbol tables, DWARF, separate debug files. After the run,
 //! never in the stop loop.
 //!
-//! One module is open at a time. Nothing here fails: what can't be read is told as a warning, and its addresses stay without
+//! A few modules are open at a time at most. Nothing here fails: what can't be read is told as a warning, and its addresses stay without
 //! names.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
@@ -13,6 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod ahead;
 mod companions;
 mod demangle;
 mod dwarf;
@@ -33,6 +34,7 @@ pub use files::{Bytes, DebugServers, FileVersion, Search};
 pub use perfmap::PerfMap;
 pub use similar::Similar;
 
+use ahead::Ahead;
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use table::FunctionTable;
@@ -76,11 +78,12 @@ pub struct ModuleMemory {
 /// Resolves addresses of the modules of one process.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
-    modules: FxHashMap<ModuleId, ModuleSource>,
+    modules: FxHashMap<ModuleId, Arc<ModuleSource>>,
     search: Search,
     perf_map: Option<PerfMap>,
     warnings: Vec<String>,
     variables: FxHashMap<ModuleId, Variables>,
+    ahead: Ahead,
 }
 
 impl Symbolizer {
@@ -97,7 +100,7 @@ impl Symbolizer {
 
     /// Makes a module known.
     pub fn add_module(&mut self, id: ModuleId, source: ModuleSource) {
-        self.modules.insert(id, source);
+        self.modules.insert(id, Arc::new(source));
     }
 
     fn warn(&mut self, warning: String) {
@@ -114,8 +117,8 @@ impl Symbolize for Symbolizer {
             return perf_map.resolve(addrs);
         }
         let Some(source) = self.modules.get(&module) else { return unknown() };
-        let mut warnings = Vec::new();
-        let resolution = resolve_module(source, &self.search, addrs, &mut |w| warnings.push(w));
+        let (resolution, warnings) =
+            self.ahead.take(module, addrs).unwrap_or_else(|| ahead::look(source, &self.search, addrs));
         for warning in warnings {
             self.warn(warning);
         }
@@ -133,7 +136,22 @@ impl Symbolize for Symbolizer {
     }
 
     fn debug_packages(&mut self, files: &[PathBuf]) -> Vec<Option<String>> {
-        packages::debug_packages(&self.search.root, files)
+        self.ahead.take_packages(files).unwrap_or_else(|| packages::debug_packages(&self.search.root, files))
+    }
+
+    /// Looks at several modules side by side, unless debug servers may be asked: those are asked one after the other.
+    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
+        if self.search.servers.is_some() {
+            return;
+        }
+        let known = |(module, addrs): &(ModuleId, Vec<ObjAddr>)| {
+            Some((*module, Arc::clone(self.modules.get(module)?), addrs.clone()))
+        };
+        self.ahead.begin(&self.search, questions.iter().filter_map(known).collect());
+    }
+
+    fn expect_packages(&mut self, files: &[PathBuf]) {
+        self.ahead.begin_packages(&self.search, files);
     }
 
     fn take_warnings(&mut self) -> Vec<String> {

@@ -7,13 +7,12 @@ mod frames;
 mod judged;
 
 use super::escape::Json;
+use super::gzip;
 use super::view::{StackTotals, View};
 use crate::profile::{
     Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, Resident, Seen, TimelinePoint, Totals,
 };
 use crate::unwinder::Quality;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use frames::{FrameTable, ReportFrame, ReportStack};
 use judged::{ReportBudget, ReportFinding, ReportLeaks, ReportSuppression, ReportVerdict};
 use serde::{Serialize, Serializer};
@@ -35,11 +34,9 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
 
 /// Writes the report compressed.
 pub(crate) fn write_gz(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
-    // no time and no name in the header: equal profiles make equal files
-    let mut gzip = GzEncoder::new(out, Compression::default());
-    write(view, &mut gzip)?;
-    gzip.finish()?;
-    Ok(())
+    let mut text = Vec::new();
+    write(view, &mut text)?;
+    gzip::write(&text, out)
 }
 
 #[derive(Serialize)]

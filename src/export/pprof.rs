@@ -11,6 +11,7 @@ mod comments;
 pub(super) use comments::comments;
 
 use super::escape::printable;
+use super::gzip;
 use super::proto;
 use super::view::{Headline, View};
 use super::{ExportOptions, PprofColumns};
@@ -18,8 +19,6 @@ use crate::profile::build::{UNKNOWN_STACK, shim_names};
 use crate::profile::identity::without_arguments;
 use crate::profile::{Amount, Profile, Sample};
 use crate::unwinder::Quality;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
@@ -27,11 +26,7 @@ use std::time::UNIX_EPOCH;
 
 /// Writes the profile compressed, as the format wants it on disk.
 pub(crate) fn write_gz(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    // no time and no name in the header: equal profiles make equal files
-    let mut gzip = GzEncoder::new(out, Compression::default());
-    write(view, options, &mut gzip)?;
-    gzip.finish()?;
-    Ok(())
+    gzip::write(&build(view, options).encode_to_vec(), out)
 }
 
 /// Writes the profile uncompressed.

@@ -93,6 +93,9 @@ enum Question {
     Resolve(ModuleId, Vec<ObjAddr>),
     Variable(ModuleId, ObjAddr),
     Packages(Vec<PathBuf>),
+    /// These have no answers.
+    Expect(Vec<(ModuleId, Vec<ObjAddr>)>),
+    ExpectPackages(Vec<PathBuf>),
     Warnings,
 }
 
@@ -182,6 +185,14 @@ fn serve(mut symbolizer: Symbolizer, questions: &Receiver<Question>, answers: &S
             Question::Resolve(module, addrs) => Answer::Resolved(symbolizer.resolve(module, &addrs)),
             Question::Variable(module, addr) => Answer::Variable(symbolizer.variable(module, addr)),
             Question::Packages(files) => Answer::Packages(symbolizer.debug_packages(&files)),
+            Question::Expect(questions) => {
+                symbolizer.expect(&questions);
+                continue;
+            }
+            Question::ExpectPackages(files) => {
+                symbolizer.expect_packages(&files);
+                continue;
+            }
             Question::Warnings => Answer::Warnings(symbolizer.take_warnings()),
         };
         if answers.send(answer).is_err() {
@@ -210,6 +221,15 @@ impl Symbolize for Lookup<'_> {
             Some(Answer::Packages(packages)) => packages,
             _ => vec![None; files.len()],
         }
+    }
+
+    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
+        // If nobody is there to hear it, the questions themselves will show that.
+        let _ = self.questions.send(Question::Expect(questions.to_vec()));
+    }
+
+    fn expect_packages(&mut self, files: &[PathBuf]) {
+        let _ = self.questions.send(Question::ExpectPackages(files.to_vec()));
     }
 
     fn take_warnings(&mut self) -> Vec<String> {

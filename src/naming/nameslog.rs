@@ -113,6 +113,14 @@ impl Symbolize for Logging<'_> {
         packages
     }
 
+    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
+        self.inner.expect(questions);
+    }
+
+    fn expect_packages(&mut self, files: &[PathBuf]) {
+        self.inner.expect_packages(files);
+    }
+
     fn take_warnings(&mut self) -> Vec<String> {
         let warnings = self.inner.take_warnings();
         self.log.warnings.extend(warnings.iter().cloned());

@@ -4,8 +4,12 @@
 //! stacks and samples that are equal then are merged. Order and numbering depend on bytes and names only, not on the order of
 //! hash tables.
 
+use super::identity::is_unresolved;
 use super::symbolize::Symbolize;
-use super::{AllocatorUse, Anomalies, Children, Cost, Finding, Image, Meta, ModuleInfo, Profile, Sample, Stack};
+use super::{
+    AllocatorUse, Anomalies, Children, Cost, Finding, Function, Image, Location, Meta, ModuleInfo, Profile, Sample,
+    Stack,
+};
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
 use crate::profile::course::Course;
@@ -93,6 +97,9 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     let errors = &input.snapshot.errors;
     let stack_ids = used_stacks(sites, errors);
     let mut locations = Locations::resolve(&input.modules, frames_of(input.stacks, &stack_ids), symbolizer);
+    let lacking = lack_names(input.modules.len(), &locations.list, &locations.functions);
+    let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
+    symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
     let mut tables = Tables::default();
     let stacks: FxHashMap<StackId, Exported> = stack_ids
@@ -159,6 +166,20 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     };
     order::normalize(&mut profile);
     profile
+}
+
+/// For each of so many modules whether names are missing that its debug information would bring; of the main program, the first,
+/// also lines.
+pub fn lack_names(modules: usize, locations: &[Location], functions: &[Function]) -> Vec<bool> {
+    let mut lacking = vec![false; modules];
+    for location in locations {
+        if let Some(lacks) = location.module.and_then(|module| lacking.get_mut(module)) {
+            let name = |function: usize| functions.get(function).map_or("", |function| &function.name);
+            *lacks |= location.lines.iter().any(|line| is_unresolved(name(line.function)))
+                || location.module == Some(0) && location.lines.iter().all(|line| line.line == 0);
+        }
+    }
+    lacking
 }
 
 /// The stacks that anything refers to, ascending.

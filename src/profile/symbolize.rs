@@ -54,6 +54,16 @@ pub trait Symbolize {
         vec![None; files.len()]
     }
 
+    /// Says what [`Self::resolve`] will be asked next, with exactly these addresses: a look may begin.
+    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
+        let _ = questions;
+    }
+
+    /// Says that [`Self::debug_packages`] will be asked for some of these files: a look may begin.
+    fn expect_packages(&mut self, files: &[PathBuf]) {
+        let _ = files;
+    }
+
     /// Sentences about what went wrong since the last call.
     fn take_warnings(&mut self) -> Vec<String> {
         Vec::new()

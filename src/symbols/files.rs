@@ -14,8 +14,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Files up to this size are read, larger ones are mapped. What is read does not change any more.
-const LARGEST_READ: u64 = 32 << 20;
+/// Files up to this size are read, larger ones are mapped. What is read does not change any more. To read 32 MiB takes 20 ms.
+const LARGEST_READ: u64 = 8 << 20;
+
+/// Files up to this size are read if no more can be mapped.
+const LARGEST_READ_INSTEAD: u64 = 32 << 20;
 
 /// The checksum of a file up to this size is computed: files without a build id, by which larger ones are told.
 const LARGEST_SUMMED: u64 = 8 << 30;
@@ -395,6 +398,20 @@ pub enum Bytes {
     Mapped(Mapped),
 }
 
+/// Reads a file from its start. Its own position stays: several threads may read it at once.
+struct FromStart<'f> {
+    file: &'f File,
+    at: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
 /// The bytes of a mapped file. If it is shortened meanwhile, they become zeros.
 #[derive(Debug)]
 pub struct Mapped {
@@ -429,24 +446,29 @@ impl Bytes {
     ///
     /// # Errors
     /// Those of reading; also for what is no regular file.
-    pub fn of_file(mut file: &File) -> std::io::Result<Self> {
-        use std::io::{Error, ErrorKind, Seek};
+    pub fn of_file(file: &File) -> std::io::Result<Self> {
+        use std::io::{Error, ErrorKind};
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
         }
-        if metadata.len() <= LARGEST_READ {
+        let read = || {
             let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-            file.rewind()?;
-            file.take(LARGEST_READ).read_to_end(&mut bytes)?;
-            return Ok(Self::Read(bytes));
+            FromStart { file, at: 0 }.take(LARGEST_READ_INSTEAD).read_to_end(&mut bytes)?;
+            Ok(Self::Read(bytes))
+        };
+        if metadata.len() <= LARGEST_READ {
+            return read();
         }
         // SAFETY: the mapping is private and read-only, and lives as long as the borrows of it. Another process may still
         // change the file's bytes meanwhile: all of them are read as plain integers and checked, like any input. One who
         // shortens the file takes pages away: the handler of SIGBUS puts zeros there, which a private mapping may hold.
         let map = unsafe { memmap2::Mmap::map(file)? };
-        let registered = mapped::register(&map).ok_or_else(|| Error::other("too many large files are open"))?;
-        Ok(Self::Mapped(Mapped { registered, map, file: file.try_clone()? }))
+        match mapped::register(&map) {
+            Some(registered) => Ok(Self::Mapped(Mapped { registered, map, file: file.try_clone()? })),
+            None if metadata.len() <= LARGEST_READ_INSTEAD => read(),
+            None => Err(Error::other("too many large files are open")),
+        }
     }
 
     /// Whether the file was found to have been shortened while it was looked at.

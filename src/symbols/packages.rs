@@ -8,7 +8,7 @@ use crate::paths::below;
 use rustc_hash::FxHashMap;
 use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -28,17 +28,15 @@ const LONGEST_NAME: usize = 128;
 /// None where no package owns it. Reads the lists of all packages, if there is anything to look for.
 pub(super) fn debug_packages(root: &Path, files: &[PathBuf]) -> Vec<Option<String>> {
     let mut found: Vec<Option<String>> = vec![None; files.len()];
-    let wanted: FxHashMap<PathBuf, usize> = files
-        .iter()
-        .enumerate()
-        .filter(|(_, file)| file.is_absolute())
-        .flat_map(|(index, file)| names_of(file).map(|name| (name, index)))
-        .collect();
+    let mut wanted: FxHashMap<Vec<u8>, Vec<usize>> = FxHashMap::default();
+    for (index, file) in files.iter().enumerate().filter(|(_, file)| file.is_absolute()) {
+        for name in names_of(file) {
+            wanted.entry(name.into_os_string().into_vec()).or_default().push(index);
+        }
+    }
     if wanted.is_empty() {
         return found;
     }
-    let wanted: FxHashMap<&[u8], usize> =
-        wanted.iter().map(|(name, index)| (name.as_os_str().as_bytes(), *index)).collect();
     let Ok(entries) = std::fs::read_dir(below(root, Path::new(LISTS))) else { return found };
     let mut budget = LARGEST_SUM;
     for entry in entries.flatten() {
@@ -50,8 +48,10 @@ pub(super) fn debug_packages(root: &Path, files: &[PathBuf]) -> Vec<Option<Strin
         let Some(left) = budget.checked_sub(list.len()) else { break };
         budget = left;
         for line in list.split(|byte| *byte == b'\n') {
-            if let Some(found) = wanted.get(line).and_then(|index| found.get_mut(*index)) {
-                *found = Some(debug_package(package));
+            for index in wanted.get(line).into_iter().flatten() {
+                if let Some(found) = found.get_mut(*index) {
+                    *found = Some(debug_package(package));
+                }
             }
         }
     }

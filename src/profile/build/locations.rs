@@ -30,11 +30,18 @@ impl Locations {
         for frame in frames {
             by_module.entry(frame.module).or_default().push(frame.addr.lookup());
         }
+        let mut questions = Vec::new();
+        let mut asked = Vec::new();
         for (index, module) in modules.iter().enumerate() {
             let Some(addresses) = by_module.remove(&module.info.id) else { continue };
             let mut offsets: Vec<ObjAddr> = addresses.into_iter().map(|a| module.bias.to_object(a)).collect();
             offsets.sort_unstable();
             offsets.dedup();
+            questions.push((module.info.id, offsets));
+            asked.push((index, module));
+        }
+        symbolizer.expect(&questions);
+        for ((index, module), (_, offsets)) in asked.into_iter().zip(questions) {
             let resolution = symbolizer.resolve(module.info.id, &offsets);
             if let Some(status) = all.statuses.get_mut(index) {
                 *status = resolution.status;

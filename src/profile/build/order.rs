@@ -76,23 +76,14 @@ fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
 
 /// For each stack its place in the order of names.
 fn stack_ranks(profile: &Profile) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..profile.stacks.len()).collect();
+    let of_location = location_ranks(profile);
+    let rank = |&location: &usize| of_location.get(location).copied();
     let locations = |stack: usize| {
         let list = profile.stacks.get(stack).map(|s| s.locations.as_slice()).unwrap_or_default();
-        list.iter().filter_map(|&l| profile.locations.get(l))
+        list.iter().filter_map(rank)
     };
-    order.sort_by(|&a, &b| {
-        let (mut a, mut b) = (locations(a), locations(b));
-        loop {
-            match (a.next(), b.next()) {
-                (Some(a), Some(b)) => match compare(profile, a, b) {
-                    Ordering::Equal => {}
-                    different => return different,
-                },
-                (a, b) => return a.is_some().cmp(&b.is_some()),
-            }
-        }
-    });
+    let mut order: Vec<usize> = (0..profile.stacks.len()).collect();
+    order.sort_by(|&a, &b| locations(a).cmp(locations(b)));
     let mut ranks = vec![0; order.len()];
     for (rank, stack) in order.into_iter().enumerate() {
         if let Some(slot) = ranks.get_mut(stack) {
@@ -102,10 +93,25 @@ fn stack_ranks(profile: &Profile) -> Vec<usize> {
     ranks
 }
 
-fn compare(profile: &Profile, a: &Location, b: &Location) -> Ordering {
-    if std::ptr::eq(a, b) {
-        return Ordering::Equal;
+/// For each location its place in the order of names; those that compare equal share one.
+fn location_ranks(profile: &Profile) -> Vec<u32> {
+    let mut order: Vec<(usize, &Location)> = profile.locations.iter().enumerate().collect();
+    order.sort_by(|(_, a), (_, b)| compare(profile, a, b));
+    let mut ranks = vec![0; order.len()];
+    let (mut rank, mut before) = (0, None);
+    for (index, location) in order {
+        if before.is_some_and(|before| compare(profile, before, location) != Ordering::Equal) {
+            rank += 1;
+        }
+        before = Some(location);
+        if let Some(slot) = ranks.get_mut(index) {
+            *slot = rank;
+        }
     }
+    ranks
+}
+
+fn compare(profile: &Profile, a: &Location, b: &Location) -> Ordering {
     let key =
         |line: &Line| profile.functions.get(line.function).map(|f| (f.name.as_str(), f.file.as_deref(), line.line));
     let names = a.lines.iter().map(key).cmp(b.lines.iter().map(key));

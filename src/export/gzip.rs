@@ -1,0 +1,134 @@
+//! gzip on all processors: the bytes are cut into blocks, which are compressed side by side.
+//!
+//! The blocks are joined as pigz does it, each but the last ending at a byte (a "sync flush"), so that a reader sees one ordinary
+//! gzip member (RFC 1952). Where the cuts are depends on the bytes only: equal profiles make equal files.
+
+use flate2::{Compress, Compression, Crc, FlushCompress, Status};
+use std::io::{self, Write};
+use std::thread;
+
+/// Bytes of a block. Each begins without a memory of the one before, which costs 0.1 % of the size.
+const BLOCK: usize = 512 << 10;
+
+/// No name, no time, no flags; made on Unix (RFC 1952, section 2.3).
+const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+
+/// Room for the output is made so many bytes at a time.
+const ROOM: usize = 64 << 10;
+
+/// Writes `bytes` as one gzip member.
+pub(super) fn write(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    let mut blocks: Vec<&[u8]> = bytes.chunks(BLOCK).collect();
+    if blocks.is_empty() {
+        blocks.push(&[]);
+    }
+    let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let last = blocks.len() - 1;
+    let mut packed: Vec<io::Result<Vec<u8>>> = blocks.iter().map(|_| Ok(Vec::new())).collect();
+    // Worker number n takes blocks n, n + workers, ...
+    let workers = processors.clamp(1, blocks.len());
+    let mut shares: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
+    for (index, (block, place)) in blocks.iter().zip(&mut packed).enumerate() {
+        if let Some(share) = shares.get_mut(index % workers) {
+            share.push((*block, index == last, place));
+        }
+    }
+    let work = |share: Vec<(&[u8], bool, &mut io::Result<Vec<u8>>)>| {
+        share.into_iter().for_each(|(block, is_last, place)| *place = deflate(block, is_last));
+    };
+    let crc = thread::scope(|scope| {
+        let mut here = Vec::new();
+        for (number, share) in shares.into_iter().enumerate() {
+            if number == 0 {
+                here.push(share);
+                continue;
+            }
+            // A thread that can't be had takes its share with it: it is done here, see below.
+            let _ = thread::Builder::new().name("gzip".to_owned()).spawn_scoped(scope, move || work(share));
+        }
+        here.into_iter().for_each(work);
+        let mut crc = Crc::new();
+        crc.update(bytes);
+        crc
+    });
+    out.write_all(&HEADER)?;
+    for (index, (block, done)) in blocks.iter().zip(packed).enumerate() {
+        let mut done = done?;
+        if done.is_empty() {
+            done = deflate(block, index == last)?;
+        }
+        out.write_all(&done)?;
+    }
+    out.write_all(&crc.sum().to_le_bytes())?;
+    out.write_all(&crc.amount().to_le_bytes())
+}
+
+/// One block, never empty.
+fn deflate(block: &[u8], is_last: bool) -> io::Result<Vec<u8>> {
+    let mut state = Compress::new(Compression::default(), false);
+    let flush = if is_last { FlushCompress::Finish } else { FlushCompress::Sync };
+    let mut packed = Vec::with_capacity(block.len() / 8 + ROOM);
+    loop {
+        let (taken, made) = (state.total_in(), state.total_out());
+        let rest = block.get(usize::try_from(taken).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let status = state.compress_vec(rest, &mut packed, flush).map_err(io::Error::other)?;
+        let is_stuck = (state.total_in(), state.total_out()) == (taken, made);
+        let is_done = match is_last {
+            true => status == Status::StreamEnd,
+            // With room left, nothing is held back.
+            false => state.total_in() == block.len() as u64 && packed.len() < packed.capacity(),
+        };
+        if is_done {
+            return Ok(packed);
+        }
+        if is_stuck && packed.len() < packed.capacity() {
+            return Err(io::Error::other("deflate does not get on"));
+        }
+        packed.reserve(ROOM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::testing::TempDir;
+    use std::process::{Command, Stdio};
+
+    /// Bytes that compress in part.
+    fn bytes(length: usize) -> Vec<u8> {
+        let mut state = 1_u32;
+        let mut byte = |at: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if at % 3000 < 2000 { (at / 7) as u8 } else { (state >> 24) as u8 }
+        };
+        (0..length).map(&mut byte).collect()
+    }
+
+    /// gzip itself unpacks it, and finds the sums right.
+    #[test]
+    fn gzip_unpacks_it() {
+        let dir = TempDir::new("gzip");
+        for length in [0, 1, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 12_345] {
+            let (bytes, path) = (bytes(length), dir.join("x.gz"));
+            write(&bytes, &mut std::fs::File::create(&path).unwrap()).unwrap();
+            let output = Command::new("gzip").arg("-dc").arg(&path).stderr(Stdio::inherit()).output().unwrap();
+            assert!(output.status.success(), "{length}");
+            assert!(output.stdout == bytes, "{length}");
+            let mut again = Vec::new();
+            write(&bytes, &mut again).unwrap();
+            assert!(again == std::fs::read(&path).unwrap(), "{length}: another run, other bytes");
+        }
+    }
+
+    /// The cuts cost next to nothing.
+    #[test]
+    fn it_is_as_small_as_one_stream() {
+        let bytes = bytes(5 * BLOCK);
+        let mut ours = Vec::new();
+        write(&bytes, &mut ours).unwrap();
+        let mut whole = flate2::write::GzEncoder::new(Vec::new(), Compression::default());
+        whole.write_all(&bytes).unwrap();
+        let whole = whole.finish().unwrap().len();
+        assert!(ours.len() < whole + whole / 100, "{} beside {whole}", ours.len());
+    }
+}
