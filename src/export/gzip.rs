@@ -16,6 +16,9 @@ const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 /// Room for the output is made so many bytes at a time.
 const ROOM: usize = 64 << 10;
 
+/// A block to compress, whether it is the last one, and where to put the outcome.
+type Task<'t> = (&'t [u8], bool, &'t mut io::Result<Vec<u8>>);
+
 /// Writes `bytes` as one gzip member.
 pub(super) fn write(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let mut blocks: Vec<&[u8]> = bytes.chunks(BLOCK).collect();
@@ -33,7 +36,7 @@ pub(super) fn write(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
             share.push((*block, index == last, place));
         }
     }
-    let work = |share: Vec<(&[u8], bool, &mut io::Result<Vec<u8>>)>| {
+    let work = |share: Vec<Task<'_>>| {
         share.into_iter().for_each(|(block, is_last, place)| *place = deflate(block, is_last));
     };
     let crc = thread::scope(|scope| {

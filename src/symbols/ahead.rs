@@ -19,11 +19,14 @@ const MOST: usize = 4;
 /// Names with the sentences about what went wrong.
 pub(super) type Found = (Resolution, Vec<String>);
 
+/// The package of each file that was asked for.
+type Packages = Vec<Option<String>>;
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     modules: FxHashMap<ModuleId, (Vec<ObjAddr>, Receiver<Found>)>,
-    packages: Option<(Vec<PathBuf>, Receiver<Vec<Option<String>>>)>,
+    packages: Option<(Vec<PathBuf>, Receiver<Packages>)>,
 }
 
 /// A module to look at.
@@ -89,7 +92,7 @@ impl Ahead {
     }
 
     /// The packages of these files, if all were looked for.
-    pub(super) fn take_packages(&mut self, files: &[PathBuf]) -> Option<Vec<Option<String>>> {
+    pub(super) fn take_packages(&mut self, files: &[PathBuf]) -> Option<Packages> {
         let (expected, receiver) = self.packages.take()?;
         let places: Option<Vec<usize>> =
             files.iter().map(|file| expected.iter().position(|known| known == file)).collect();
@@ -146,7 +149,7 @@ mod tests {
         let mut ahead = Ahead::default();
         assert_eq!(ahead.take_packages(std::slice::from_ref(&one)), None);
         ahead.begin_packages(&search, &[other.clone(), one.clone()]);
-        assert_eq!(ahead.take_packages(&[one.clone()]), Some(vec![Some("one-dbgsym".to_owned())]));
+        assert_eq!(ahead.take_packages(std::slice::from_ref(&one)), Some(vec![Some("one-dbgsym".to_owned())]));
         ahead.begin_packages(&search, &[other]);
         assert_eq!(ahead.take_packages(&[one]), None);
     }
