@@ -167,6 +167,9 @@ pub struct Cost {
     /// Those of them that the jump engine recorded without a stop.
     #[serde(default)]
     pub events_without_stop: u64,
+    /// The part of [`Self::cpu_ns`] that the jump engine took to record those events, by the clock samples of its routine, ns.
+    #[serde(default)]
+    pub recording_ns: u64,
     /// ptrace stops handled.
     pub stops: u64,
     /// What the cost depended on.
@@ -190,9 +193,6 @@ pub struct Conditions {
 /// What a stop costs the task where that could not be measured, ns: 4.3 to 5.4 µs were found on one virtual machine (kernel 6.18).
 const STOP_CPU_NS: u64 = 4_500;
 
-/// What the jump engine's routine takes for an event in the program itself, about, ns: 170 were found in xmllint, 370 in cc1, with their deeper stacks.
-const RECORD_CPU_NS: u64 = 200;
-
 /// What an allocator's function takes at least, ns.
 const EVENT_CPU_NS: u64 = 25;
 
@@ -214,13 +214,12 @@ impl Cost {
             0 => self.stops.saturating_mul(STOP_CPU_NS),
             measured => measured,
         };
-        let recording = self.events_without_stop.saturating_mul(RECORD_CPU_NS);
-        let rest = self.cpu_ns.saturating_sub(stops).saturating_sub(recording);
+        let rest = self.cpu_ns.saturating_sub(stops).saturating_sub(self.recording_ns);
         let rest = if rest > stops / UNCERTAIN { rest } else { 0 };
         // Most kernels look at their ticks only which mode it is, so that this, too, is known more or less.
         let expected = stops.saturating_mul(STOPS_USER_PERCENT) / 100;
         let chance = expected.saturating_mul(TICK_NS).isqrt();
-        let user = self.user_ns.saturating_sub(recording).saturating_sub(expected.saturating_add(chance));
+        let user = self.user_ns.saturating_sub(self.recording_ns).saturating_sub(expected.saturating_add(chance));
         let known = self.known_cpu_ns.saturating_add(self.events.saturating_mul(EVENT_CPU_NS));
         rest.max(user).max(known).min(self.cpu_ns)
     }
@@ -235,6 +234,7 @@ impl Cost {
         self.stopped_max_ns = self.stopped_max_ns.max(other.stopped_max_ns);
         self.events += other.events;
         self.events_without_stop = self.events_without_stop.saturating_add(other.events_without_stop);
+        self.recording_ns = self.recording_ns.saturating_add(other.recording_ns);
         self.stops += other.stops;
         self.conditions.threads = self.conditions.threads.saturating_add(other.conditions.threads);
         self.conditions.jump |= other.conditions.jump;

@@ -16,6 +16,7 @@ pub struct Progress {
     stops: AtomicU64,
     waited_ns: AtomicU64,
     stop_cpu_ns: AtomicU64,
+    recording_ns: AtomicU64,
     serves: AtomicBool,
     counts_allocated: AtomicBool,
     allocated_bytes: AtomicU64,
@@ -32,6 +33,7 @@ impl Default for Progress {
             stops: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
             stop_cpu_ns: AtomicU64::new(0),
+            recording_ns: AtomicU64::new(0),
             serves: AtomicBool::new(false),
             counts_allocated: AtomicBool::new(false),
             allocated_bytes: AtomicU64::new(0),
@@ -59,6 +61,8 @@ pub struct Reading {
     pub waited: Duration,
     /// What a stop takes of the program's CPU time; zero if that is not known.
     pub stop_cpu: Duration,
+    /// What recording without stops has taken of the program's CPU time.
+    pub recording: Duration,
     /// Whether a stop is being answered just now.
     pub serves: bool,
 }
@@ -77,6 +81,11 @@ impl Progress {
     /// Notes what a stop takes of the program's CPU time.
     pub fn stop_takes(&self, ns: u64) {
         self.stop_cpu_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Adds what recording without stops has taken of the program's CPU time.
+    pub fn recording(&self, ns: u64) {
+        self.recording_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Notes for how long the program had to wait for heaptrace until now.
@@ -136,6 +145,7 @@ impl Progress {
             stops: self.stops.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)),
             stop_cpu: Duration::from_nanos(self.stop_cpu_ns.load(Ordering::Relaxed)),
+            recording: Duration::from_nanos(self.recording_ns.load(Ordering::Relaxed)),
             serves: self.serves.load(Ordering::Relaxed),
         }
     }

@@ -138,6 +138,7 @@ impl Slowdown {
             stops,
             stops_cpu_ns,
             events: reading.events,
+            recording_ns: u64::try_from(reading.recording.as_nanos()).unwrap_or(u64::MAX),
             known_cpu_ns: in_kernel_ns,
             cpu_ns: cpu.all_ns,
             user_ns: cpu.user_ns,
@@ -186,7 +187,7 @@ impl Slowdown {
             stops_cpu_ns: sum.stops_cpu_ns.saturating_add(recording.cost.stops_cpu_ns),
             known_cpu_ns: sum.known_cpu_ns.saturating_add(recording.cost.known_cpu_ns),
             events: sum.events.saturating_add(recording.cost.events),
-            events_without_stop: sum.events_without_stop.saturating_add(recording.cost.events_without_stop),
+            recording_ns: sum.recording_ns.saturating_add(recording.cost.recording_ns),
             ..sum
         });
         let known_cpu_ns = sum.known_cpu_ns.saturating_add(self.usage.sum().in_kernel_ns);
@@ -262,5 +263,13 @@ mod tests {
         // nothing of that either: the allocator's calls themselves, and what is known otherwise
         assert_eq!(alone(520, 40, 100_000, 0), 14);
         assert_eq!(alone(520, 40, 0, 52), 300);
+    }
+
+    /// The jump engine's routine runs in the program, in user mode: what it takes is not the program's work either.
+    #[test]
+    fn what_recording_takes_is_not_the_program_s_work() {
+        let seen = seen(&[(1, 0, 10)]);
+        let cost = Cost { recording_ns: 7_500 * MS, ..cost(10_000, 10_000, 0) };
+        assert_eq!(seen.waited(SECOND * 10, &cost).as_millis(), 7_500);
     }
 }

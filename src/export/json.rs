@@ -90,6 +90,7 @@ struct ReportCost {
     stopped_max_ns: u64,
     events: u64,
     events_without_stop: u64,
+    recording_ns: u64,
     stops: u64,
 }
 
@@ -195,6 +196,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
             stopped_max_ns: cost.stopped_max_ns,
             events: cost.events,
             events_without_stop: cost.events_without_stop,
+            recording_ns: cost.recording_ns,
             stops: cost.stops,
         },
         anomalies: &profile.anomalies,

@@ -569,9 +569,13 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
             "{events} in {stops}; heaptrace worked on a stop for {each} on average, {max} at most (engine {engine})"
         ),
         recorded => format!(
-            "{events}, of which {recorded} were recorded without a stop (engine {engine}); {stops} took heaptrace {all} in all, {max} \
-             at most",
+            "{events}, of which {recorded} were recorded without a stop{each} (engine {engine}); {stops} took heaptrace \
+             {all} in all, {max} at most",
             recorded = grouped(recorded),
+            each = match cost.recording_ns / recorded {
+                0 => String::new(),
+                ns => format!(", which took the program about {} each", duration(ns)),
+            },
             all = duration(cost.stopped_ns)
         ),
     };

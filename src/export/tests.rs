@@ -47,6 +47,7 @@ pub(crate) fn sample_profile() -> Profile {
             stopped_max_ns: 31_000_000,
             events: 225,
             events_without_stop: 0,
+            recording_ns: 0,
             stops: 334,
             conditions: Conditions { threads: 2, pinned: false, free_stacks: true, jump: false },
         },

@@ -53,6 +53,8 @@ pub const SHARED_SIZE: u64 = 0x400_0000;
 pub const SEQ: u64 = 0x40;
 /// A u32: 0 if frees are to be recorded with their caller's node only.
 pub const FREE_STACKS: u64 = 0x80;
+/// A u32: which calls are timed, [`TIMED_MARK`] or [`TIMED_NEVER`]. See [`CELL_TSC`].
+pub const TIMED: u64 = 0x84;
 /// A u64: where the trie's index begins in the shared region (low 32 bits), and its number of slots less one (high 32 bits). Published
 /// in one word.
 pub const INDEX_WORD: u64 = 0x88;
@@ -121,11 +123,22 @@ pub const CELL_COPIES: u64 = 24;
 pub const CELL_WAITS: u64 = 32;
 /// See [`CELL_ASKS`].
 pub const CELL_DROPPED: u64 = 40;
-/// In a cell: u64s, for the truth about the own cost: the sum of timestamp counter differences of the calls that were timed, and their number
-/// (one call in 1,024).
+/// In a cell: u64s, for the truth about the own cost: over the calls that were timed, the sum of ticks of the timestamp counter from
+/// the finding of the cell until the stack is known, and their number. Written by the thread only.
 pub const CELL_TSC: u64 = 48;
 /// See [`CELL_TSC`].
 pub const CELL_TIMED: u64 = 56;
+/// A call is timed if the number of its thread's records so far, times this, has the word at [`TIMED`] in its upper bits: one in 256, in no step with
+/// what the program does (Knuth's multiplicative hashing, 2^32 divided by the golden ratio).
+pub const TIMED_FACTOR: u32 = 0x9e37_79b1;
+/// How far the product is shifted down.
+pub const TIMED_SHIFT: u32 = 24;
+/// See [`TIMED_FACTOR`]. Not 0: the first calls of a thread are not like the others.
+pub const TIMED_MARK: u32 = 1;
+/// No call is timed: the program may not read the counter (`PR_TSC_SIGSEGV` of prctl(2)).
+pub const TIMED_NEVER: u32 = u32::MAX;
+/// What took so many ticks or more was interrupted, and is not counted.
+pub const TIMED_MOST: u64 = 1 << 18;
 /// In a cell, in a line of its own: a u64, how many records were published in all. Written by the thread only.
 pub const CELL_HEAD: u64 = 64;
 /// In a cell, in a line of its own: a u64, how many records the tracer has taken. Written by the tracer only.

@@ -23,6 +23,8 @@ pub struct Code {
     pub begin: u64,
     pub enter: u64,
     pub enter_body: u64,
+    pub clock_entered: u64,
+    pub clock_walked: u64,
     pub walked: u64,
     pub claimed: u64,
     pub framed: u64,
@@ -104,6 +106,12 @@ impl Place<'_> {
     /// Whether a program counter is in the routine or in a stub.
     pub fn contains(&self, pc: Addr) -> bool {
         pc >= self.region && pc.0 - self.region.0 < ENTRIES
+    }
+
+    /// Whether a program counter is at one of the instructions that read the timestamp counter, which a program may have been forbidden.
+    pub fn is_at_clock(&self, pc: Addr) -> bool {
+        let clocks = [self.code.clock_entered, self.code.clock_walked];
+        pc.0.checked_sub(self.region.0).is_some_and(|offset| clocks.contains(&offset))
     }
 
     /// Where the saved registers of a thread in the routine begin, and how many are on the stack: those that were pushed and not popped yet,

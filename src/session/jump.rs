@@ -7,6 +7,7 @@
 //! | what an earlier heaptrace has left there | `left.rs` |
 //! | how it comes to the engine, and leaves it | `promote.rs` |
 //! | records become events; stacks that the routine does not know are unwound from copies | `drain.rs` |
+//! | what recording costs the program | `clock.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
 //! | a thread is taken out of the routine before a signal | `signal.rs` |
 //!
@@ -14,6 +15,7 @@
 //! as calls whose return breakpoints it awaits; the thread then asks at each call until it has none of those.
 
 mod ask;
+mod clock;
 mod drain;
 mod left;
 mod promote;
@@ -39,6 +41,7 @@ use crate::jump::undo::{Code, Place};
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
+use clock::Clock;
 use rustc_hash::FxHashMap;
 
 /// Whether a process is on the jump engine.
@@ -116,6 +119,7 @@ pub(super) struct Jump {
     sharing: Vec<i32>,
     /// Dead frames that the cells have counted, as they were told last.
     dropped: u64,
+    clock: Clock,
     /// How many records came since it was last asked.
     records: u64,
 }

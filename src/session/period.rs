@@ -62,6 +62,7 @@ impl Recording {
             known_cpu_ns: self.cost.known_cpu_ns.saturating_sub(before.known_cpu_ns),
             events: self.cost.events.saturating_sub(before.events),
             events_without_stop: self.cost.events_without_stop.saturating_sub(before.events_without_stop),
+            recording_ns: self.cost.recording_ns.saturating_sub(before.recording_ns),
             stops: self.cost.stops.saturating_sub(before.stops),
             waited_ns: None,
             ..self.cost

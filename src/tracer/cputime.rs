@@ -1,5 +1,7 @@
 //! The CPU time that a process has used, of all its threads, those included that have ended: clock_getcpuclockid(3).
 
+use std::time::{Duration, Instant};
+
 /// Which clock of a process: the lowest bits of its id, CPUCLOCK_VIRT and CPUCLOCK_SCHED of the kernel's
 /// include/linux/posix-timers.h.
 const USER: libc::clockid_t = 1;
@@ -26,6 +28,38 @@ pub fn of_thread(pid: i32, tid: i32) -> Option<u64> {
     text.split(' ').next()?.parse().ok()
 }
 
+/// The timestamp counter of the processor, against the clock: for programs that read it themselves. It runs at a constant rate on all
+/// processors of a machine since 2008 (Intel SDM, volume 3, 19.17: invariant TSC).
+#[derive(Debug)]
+pub struct Ticks {
+    began: Instant,
+    first: u64,
+}
+
+/// In a shorter time than this, the rate can't be told well.
+const TICKS_LEAST: Duration = Duration::from_millis(1);
+
+impl Ticks {
+    /// Begins to look at both.
+    pub fn start() -> Self {
+        Self { began: Instant::now(), first: ticks() }
+    }
+
+    /// How long so many ticks take, ns. None if it was begun too short a time ago to say.
+    pub fn to_ns(&self, of: u64) -> Option<u64> {
+        let (elapsed, passed) = (self.began.elapsed(), ticks().wrapping_sub(self.first));
+        if elapsed < TICKS_LEAST {
+            return None;
+        }
+        u64::try_from((u128::from(of) * elapsed.as_nanos()).checked_div(passed.into())?).ok()
+    }
+}
+
+fn ticks() -> u64 {
+    // SAFETY: the instruction only reads the counter; each processor of this architecture has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 /// Ids from here on don't fit a clock's; the kernel has none above 2^22 (PID_MAX_LIMIT). Their bits would make the id of another clock.
 const NO_PROCESS: i32 = 1 << 28;
 
@@ -45,11 +79,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ticks_are_as_long_as_the_clock_says() {
+        let counter = Ticks::start();
+        assert_eq!(Ticks::start().to_ns(1), None, "too early to say");
+        let (began, first) = (Instant::now(), ticks());
+        while began.elapsed() < 2 * TICKS_LEAST {}
+        let (passed, elapsed) = (ticks() - first, began.elapsed());
+        let told = Duration::from_nanos(counter.to_ns(passed).unwrap());
+        assert!(told > elapsed / 2 && told < elapsed * 2, "{told:?} of {elapsed:?}");
+    }
+
+    #[test]
     fn work_is_counted_and_a_process_that_is_none_has_no_time() {
         let own = i32::try_from(std::process::id()).unwrap();
         let thread = super::super::control::thread_id();
         let (process, mine) = (of_process(own).unwrap().all_ns, of_thread(own, thread).unwrap());
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         // Other tests' threads work, too: their time is the process's, but not this thread's.
         while of_thread(own, thread).unwrap() < mine + 10_000_000
             || of_process(own).unwrap().all_ns < process + 20_000_000

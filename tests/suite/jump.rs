@@ -69,10 +69,45 @@ fn j01_real_programs_have_the_same_profile() {
 /// J06: each call of many threads is there.
 #[test]
 fn j06_threads_are_counted_exactly() {
-    let program = Program::fixture("threads").args(["8"]);
-    let traced = by("jump", &program, &[]);
+    for threads in ["8", "16"] {
+        let program = Program::fixture("threads").args([threads]);
+        let traced = by("jump", &program, &[]);
+        assert_sites(&traced.report, &program.ledger());
+        traced.report.assert_no_anomaly();
+    }
+}
+
+/// J46: heaptrace stands still while the rings fill: the program's threads wait for it, and no call is lost.
+#[test]
+fn j46_a_stopped_tracer_is_waited_for() {
+    const THREADS: usize = 4;
+    let program = Program::fixture("threads").args([&THREADS.to_string(), "20000", "wait"]);
+    let mut running = program.start_traced(&["--engine", "jump"]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let heaptrace = running.pid();
+    running.signal(Signal::SIGSTOP);
+    let stands = |tid: i32| procfs::state(tid) == Some('T');
+    procfs::wait_until("heaptrace stands still", || procfs::threads(heaptrace).into_iter().all(stands));
+    running.send("go");
+    // whose ring is full asks, and stands there
+    let asks = |tid: &i32| procfs::state(*tid) == Some('t');
+    procfs::wait_until("the rings are full", || procfs::threads(pid).iter().filter(|tid| asks(tid)).count() == THREADS);
+    running.signal(Signal::SIGCONT);
+    let traced = program.collect(running.wait().success());
+    assert_eq!(traced.report.text("/engine"), "jump");
     assert_sites(&traced.report, &program.ledger());
     traced.report.assert_no_anomaly();
+}
+
+/// A program that has forbidden itself the timestamp counter, which the routine reads now and then, is recorded like others.
+#[test]
+fn a_program_without_timestamps_is_recorded() {
+    let program = Program::fixture("no_timestamps");
+    let traced = by("jump", &program, &[]);
+    assert_eq!(traced.ended.text(), "ok\n");
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+    assert!(traced.report.list("/warnings").is_empty(), "{}", traced.ended.stderr);
 }
 
 /// `auto` begins with the trap engine, and changes in the midst of the calls of many threads: none is lost, and none told twice.

@@ -76,6 +76,8 @@ pub(super) struct ReportCost {
     pub(super) events: u64,
     #[serde(default)]
     pub(super) events_without_stop: u64,
+    #[serde(default)]
+    pub(super) recording_ns: u64,
     pub(super) stops: u64,
 }
 

@@ -8,7 +8,8 @@ use crate::calls::Returned;
 use crate::event::{EventKind, Missed};
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_DROPPED, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, Kind, RBP_SAME, cell_at,
+    CELL_DROPPED, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, Kind, RBP_SAME,
+    cell_at,
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::nodes::Onward;
@@ -71,16 +72,34 @@ impl Process {
                 std::thread::yield_now();
             }
         }
-        self.cost.events_without_stop += self.observer.events().saturating_sub(told);
+        self.note_recording(&mut jump, self.observer.events().saturating_sub(told));
         self.note_dropped(&mut jump);
         self.jump = JumpState::On(jump);
         self.space.memory.new_stop(reader);
     }
 
+    /// So many events were recorded without a stop.
+    fn note_recording(&mut self, jump: &mut Jump, events: u64) {
+        if events == 0 {
+            return;
+        }
+        let sum = |place| Self::sum_of_cells(jump, place);
+        let (ticks, calls) = (sum(CELL_TSC), sum(CELL_TIMED));
+        jump.clock.note(ticks, calls);
+        let ns = events.saturating_mul(jump.clock.event_ns());
+        self.cost.events_without_stop += events;
+        self.cost.recording_ns = self.cost.recording_ns.saturating_add(ns);
+        self.progress.recording(ns);
+    }
+
+    fn sum_of_cells(jump: &Jump, place: u64) -> u64 {
+        let of_cell = |cell: u16| jump.shared().word(cell_at(cell.into()) + place);
+        Self::all_cells().map(of_cell).fold(0u64, u64::wrapping_add)
+    }
+
     /// Calls that will not return, as their threads have left them by a longjmp or an exception.
     fn note_dropped(&mut self, jump: &mut Jump) {
-        let of_cell = |cell: u16| jump.shared().word(cell_at(cell.into()) + CELL_DROPPED);
-        let dropped = Self::all_cells().map(of_cell).fold(0u64, u64::wrapping_add);
+        let dropped = Self::sum_of_cells(jump, CELL_DROPPED);
         // the program can write there
         let new = dropped.wrapping_sub(jump.dropped).min(1 << 20);
         jump.dropped = dropped;

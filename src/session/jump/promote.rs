@@ -1,11 +1,12 @@
 //! How a process comes to the jump engine, and leaves it.
 
-use super::{Jump, JumpState};
+use super::{Clock, Jump, JumpState};
 use crate::addr::Addr;
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
 use crate::jump::layout::{
-    Active, CELLS, CODE_SIZE, FREE_STACKS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way,
+    Active, CELLS, CODE_SIZE, FREE_STACKS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED,
+    TIMED_MARK, Way,
 };
 use crate::jump::load::Load;
 use crate::jump::merge::Merge;
@@ -156,6 +157,7 @@ impl Process {
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
+        region.mapping.set_half(TIMED, TIMED_MARK);
         let nodes = Nodes::new(&region.mapping);
         for ask in asks {
             self.space.code.place(&mut self.space.memory, code.add(ask), Patch::int3(NOP))?;
@@ -179,6 +181,7 @@ impl Process {
             nested: 0,
             sharing: Vec::new(),
             dropped: 0,
+            clock: Clock::default(),
             records: 0,
         }));
         self.withdraw_returns();

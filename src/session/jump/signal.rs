@@ -8,6 +8,8 @@ use crate::arch::step::{StepOver, plan};
 use crate::arch::{Regs, reg};
 use crate::event::{EventKind, Missed};
 use crate::jump::frames;
+use crate::jump::layout::{TIMED, TIMED_NEVER};
+use crate::jump::shared::Shared;
 use crate::jump::undo::Undone;
 use crate::patches::PcLocation;
 use crate::session::process::Process;
@@ -120,8 +122,15 @@ impl Process {
     /// The routine has faulted: the engine is of no use any more, and the thread goes on as if it had not been there.
     pub(in crate::session) fn after_routine_fault(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         let at = thread.fault_address()?;
+        let pc = Addr(thread.registers()?.0.rip);
         self.leave_routine(tid, thread)?;
         self.note_mode(tid);
+        if let Some(jump) = self.jump.on()
+            && jump.place(None).is_at_clock(pc)
+        {
+            jump.shared().set_half(TIMED, TIMED_NEVER);
+            return Ok(());
+        }
         if let Some(jump) = self.jump.on()
             && let Some(cell) = jump.cell_of(tid)
             && jump.knows_stack(cell, at)

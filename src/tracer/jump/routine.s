@@ -24,6 +24,7 @@
 #
 #       0  rbp of the walk          56  r8              96  return address into the stub
 #       8  function | way << 16     64  rdi            104  rax
+#      12  when it began, if timed
 #      16  the thread's cell        72  rsi            112  the slot: the caller's return address
 #      24  steps left               80  rdx
 #      32  r11   40  r10   48  r9   88  rcx
@@ -138,6 +139,17 @@ heaptrace_jump_enter_body:
     mov qword ptr [rsp + 16], r10
     cmp dword ptr [r10 + {CELL_MODE}], 0
     jne enter_ask
+    mov dword ptr [rsp + 12], 0
+    imul eax, dword ptr [r10 + {CELL_HEAD}], {TIMED_FACTOR}
+    shr eax, {TIMED_SHIFT}
+    cmp eax, dword ptr [r11 + {TIMED}]
+    jne enter_untimed
+    .globl heaptrace_jump_clock_entered
+    .hidden heaptrace_jump_clock_entered
+heaptrace_jump_clock_entered:
+    rdtsc                               # the low half will do
+    mov dword ptr [rsp + 12], eax
+enter_untimed:
     mov ecx, dword ptr [r10 + {CELL_DEPTH}]
     test ecx, ecx
     jnz enter_nested
@@ -291,6 +303,19 @@ walk_ended:
 heaptrace_jump_walked:
 walked:
     mov r10, qword ptr [rsp + 16]
+    mov ecx, dword ptr [rsp + 12]
+    test ecx, ecx
+    jz walked_untimed
+    .globl heaptrace_jump_clock_walked
+    .hidden heaptrace_jump_clock_walked
+heaptrace_jump_clock_walked:
+    rdtsc
+    sub eax, ecx
+    cmp eax, {TIMED_MOST}
+    jae walked_untimed
+    add qword ptr [r10 + {CELL_TSC}], rax
+    inc qword ptr [r10 + {CELL_TIMED}]
+walked_untimed:
     mov eax, dword ptr [rsp + 8]
     movzx edx, ax
     shl rdx, 32

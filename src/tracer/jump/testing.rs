@@ -161,6 +161,7 @@ impl Lab {
         self.set_word(INDEX_WORD, index);
         self.set_word(0, MAGIC);
         self.set_half(FREE_STACKS, 1);
+        self.set_half(TIMED, TIMED_MARK);
         self.give_cell(0);
         for cell in [0, 1] {
             self.set_word(cell_at(cell) + CELL_LIMIT, RING_RECORDS);

@@ -337,6 +337,16 @@ fn all_scenarios() -> Vec<Scenario> {
     };
     add("memalign fails", memalign, [0, 12, 0], out_fails, &[ended(memalign) | FLAG_OUT], 0, 0);
 
+    // the first call is timed
+    let timed: fn(&Lab, &mut Regs) = |lab, _| lab.set_half(TIMED, 0);
+    add("malloc, timed", malloc, [24, 0, 0], timed, &[ended(malloc)], 0, 0);
+    add("free, timed", free, [16, 0, 0], timed, &[what(Kind::Freed, free, known)], 0, 0);
+    let timed_copied: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_half(TIMED, 0);
+    };
+    add("realloc, copied, timed", realloc, [16, 24, 0], timed_copied, &both, 0, 0);
+
     // within others
     add("part of another, unknown", OUTER, [24, 0, 0], nothing, &[ended(OUTER)], 1, 0);
     add("a jump from another", TAIL, [24, 0, 0], nothing, &[ended(TAIL)], 0, 0);
@@ -450,6 +460,32 @@ fn each_instruction_can_be_undone_and_interrupted() {
     }
     assert_eq!(bad, 0);
     assert!(looked_at > 3000, "{looked_at}");
+}
+
+/// One call in 256 is timed, or none.
+#[test]
+fn calls_are_timed_now_and_then() {
+    let bench = Bench::new();
+    let lab = &bench.puppet.lab;
+    let mut nodes = lab.forget_nodes(INDEX_LEAST);
+    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, Onward::End(KNOWN)));
+    let malloc = all_scenarios().into_iter().find(|scenario| scenario.name == "malloc").unwrap();
+    for (timed, calls, expected) in
+        [(TIMED_MARK, 2048, 6..=10), (0, 1, 1..=1), (TIMED_MARK, 1, 0..=0), (TIMED_NEVER, 512, 0..=0)]
+    {
+        let mut regs = bench.begin(&malloc);
+        lab.set_half(TIMED, timed);
+        for _ in 0..calls {
+            lab.poke(regs.sp(), lab.landing().0);
+            bench.puppet.set_regs(&regs);
+            bench.finish();
+            regs = bench.puppet.call(malloc.function, regs.sp(), malloc.args);
+        }
+        let (ticks, count) = (lab.word(cell_at(0) + CELL_TSC), lab.word(cell_at(0) + CELL_TIMED));
+        assert_eq!(lab.word(cell_at(0) + CELL_HEAD), calls);
+        assert!(expected.contains(&count), "{count} of {calls} with {timed}");
+        assert!(ticks >= count && ticks <= count * TIMED_MOST, "{ticks} ticks for {count}");
+    }
 }
 
 /// A program may jump into the routine, or write to what it works with: whatever comes of it, we don't panic.
