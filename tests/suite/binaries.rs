@@ -19,7 +19,7 @@ fn program() -> (TempDir, Program) {
 fn copy_of(built: &Path) -> (TempDir, Program) {
     let folder = TempDir::new();
     let copy = folder.path().join("peak");
-    std::fs::copy(built, &copy).unwrap();
+    fixtures::copy(built, &copy);
     (folder, Program::new(&copy))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::checks::shell_status;
 use crate::support::counter::assert_same_behaviour;
+use crate::support::fixtures;
 use crate::support::program::Program;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -60,7 +61,7 @@ fn t01_ignored_signals_stay_ignored() {
 fn a_program_that_is_being_written() {
     let program = Program::new("/bin/true");
     let copy = program.folder().join("copy");
-    std::fs::copy(program.exe(), &copy).unwrap();
+    fixtures::copy(program.exe(), &copy);
     let writer = std::fs::OpenOptions::new().append(true).open(&copy).unwrap();
     let ended = program.start_heaptrace(["run", copy.to_str().unwrap()]).wait();
     drop(writer);
