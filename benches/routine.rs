@@ -15,7 +15,7 @@ use heaptrace::internal::jump::layout::{
     RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_RECORDS, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way, cell_at,
     cell_slot, ring_at,
 };
-use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, Stub, assemble, routine};
+use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, SizeOf, Stub, assemble, routine};
 use parts::basics::median;
 use std::arch::{asm, global_asm};
 use std::ptr::null_mut;
@@ -70,7 +70,7 @@ impl Lab {
         lab.write(PROGRAM, &[0xb8, 0, 0x40, 0, 0, 0xc3]);
         for (number, way) in [(0, Way::Alloc), (1, Way::Free)] {
             let original = Addr(lab.at(PROGRAM));
-            let stub = Stub { function: number, way, entry: Addr(0), original };
+            let stub = Stub { function: number, way, size: SizeOf(0), entry: Addr(0), original };
             let bytes = assemble(&stub, Addr(lab.at(0)), number.into(), &routine::code()).unwrap();
             lab.write(STUBS + u64::from(number) * STUB_SIZE, &bytes);
         }

@@ -171,6 +171,13 @@ pub enum EventKind {
         /// The thread.
         task: TaskId,
     },
+    /// Where blocks are sampled: so many allocations were made since this was told last that are not recorded otherwise.
+    Counted {
+        /// How many.
+        allocations: u64,
+        /// The bytes that were asked for.
+        bytes: u64,
+    },
     /// An allocation returned null.
     Failed {
         /// The requested size in bytes.

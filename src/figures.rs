@@ -12,6 +12,11 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// One block of so many bytes more.
+    pub const fn count(&mut self, bytes: u64) {
+        *self = self.plus(Self { objects: 1, bytes });
+    }
+
     /// The sum; it does not overflow.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -54,6 +59,15 @@ pub struct Totals {
     pub temporary: u64,
     pub failed: u64,
     pub preexisting_frees: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub counted_allocations: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub counted_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A point of the timeline.

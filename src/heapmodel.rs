@@ -297,6 +297,11 @@ impl HeapModel {
             EventKind::NotRecorded { task } => {
                 self.newest.forget(task.serial);
             }
+            EventKind::Counted { allocations, bytes } => {
+                let totals = &mut self.totals;
+                totals.counted_allocations = totals.counted_allocations.saturating_add(allocations);
+                totals.counted_bytes = totals.counted_bytes.saturating_add(bytes);
+            }
             EventKind::Failed { .. } => self.totals.failed += 1,
             EventKind::Missed(missed) => self.count_missed(missed),
             EventKind::Began { preexisting, free_stacks, sample_interval, .. } => {

@@ -4,13 +4,12 @@
 //! The routine repeats what the tracer has established, and hands what it does not know to the tracer. Everything in the shared region
 //! can be written by the program: what is read from there is input of a stranger.
 
-#![allow(dead_code, reason = "the session comes with the next commits")]
-
 pub mod frames;
 pub mod layout;
 pub mod load;
 pub mod merge;
 pub mod nodes;
+pub mod sampling;
 pub mod shared;
 pub mod stub;
 pub mod undo;

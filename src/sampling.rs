@@ -29,8 +29,7 @@ impl Sampler {
 
     /// The same with a seed from the system's random numbers.
     pub fn seeded(interval: u64) -> Self {
-        // The standard library's hasher is seeded so.
-        Self::new(interval, RandomState::new().build_hasher().finish())
+        Self::new(interval, random_seed())
     }
 
     /// Whether the next block, of `size` bytes, is to be recorded. One of no bytes counts as one byte.
@@ -48,6 +47,28 @@ impl Sampler {
     fn distance(&mut self) -> f64 {
         -self.random.unit().ln() * self.interval
     }
+}
+
+/// So many numbers, exponentially distributed with the mean 1, in a random order: one from each of as many equally likely ranges, its mean. Read round and
+/// round from a random place they serve who can't take logarithms.
+pub fn unit_distances(count: usize, seed: u64) -> Vec<f64> {
+    // The integral of -ln(u).
+    let integral = |u: f64| if u > 0.0 { u - u * u.ln() } else { 0.0 };
+    let bound = |number: usize| number as f64 / count as f64;
+    let mean = |range: usize| (integral(bound(range + 1)) - integral(bound(range))) * count as f64;
+    let mut all: Vec<f64> = (0..count).map(mean).collect();
+    // Fisher and Yates
+    let mut random = SplitMix(seed);
+    for last in (1..count).rev() {
+        all.swap(last, (random.next() % (last as u64 + 1)) as usize);
+    }
+    all
+}
+
+/// A random number of the system's.
+pub fn random_seed() -> u64 {
+    // The standard library's hasher is seeded so.
+    RandomState::new().build_hasher().finish()
 }
 
 /// Steele, Lea and Flood's generator (2014), for simulation.
@@ -156,6 +177,20 @@ mod tests {
         assert_eq!((weighted_bytes(100, 0), weighted_bytes(1 << 30, 1024)), (100, 1 << 30));
         let certain = certain_from(4096);
         assert!(weight(certain, 4096) - 1.0 < 1e-12);
+    }
+
+    #[test]
+    fn distances_are_exponentially_distributed() {
+        let all = unit_distances(1 << 16, 5);
+        let count = all.len() as f64;
+        assert!((all.iter().sum::<f64>() / count - 1.0).abs() < 1e-9);
+        for limit in [0.001, 0.1, 1.0, 3.0, 8.0] {
+            let above = all.iter().filter(|distance| **distance > limit).count() as f64 / count;
+            assert!((above - (-limit).exp()).abs() < 2.0 / count, "{above} above {limit}");
+        }
+        // in a random order: neighbours have nothing to do with each other
+        let product = all.windows(2).map(|pair| (pair[0] - 1.0) * (pair[1] - 1.0)).sum::<f64>() / count;
+        assert!(product.abs() < 0.02, "{product}");
     }
 
     #[test]

@@ -68,10 +68,12 @@ fn tools() -> Vec<Tool> {
     let other = |name: &str, text: String| installed(name).then(|| words(text));
     let out = format!("{}/bench-engines", env!("CARGO_TARGET_TMPDIR"));
     let no_free_stacks = ["--engine", "jump", "--no-free-stacks"];
+    let sampled = ["--engine", "jump", "--sample-interval", "512k"];
     vec![
         Tool { name: "trap", words: ours(&["--engine", "trap"]), pairs: 20_000 },
         Tool { name: "jump", words: ours(&["--engine", "jump"]), pairs: 1_000_000 },
         Tool { name: "jump -frees", words: ours(&no_free_stacks), pairs: 1_000_000 },
+        Tool { name: "sampled", words: ours(&sampled), pairs: 5_000_000 },
         Tool { name: "heaptrack", words: other("heaptrack", format!("heaptrack -o {out}")), pairs: 200_000 },
         Tool { name: "Memcheck", words: other("valgrind", "valgrind -q".to_owned()), pairs: 200_000 },
         Tool { name: "ltrace", words: other("ltrace", "ltrace -e malloc+free -o /dev/null".to_owned()), pairs: 3_000 },

@@ -88,6 +88,15 @@ impl Operation {
         }
     }
 
+    /// How large the block is that it hands out, if it succeeds; None where it is not to hand out a new one.
+    pub const fn new_block(self) -> Option<u64> {
+        match self {
+            Self::Allocate { size } | Self::AllocateOut { size, .. } => Some(size),
+            Self::Reallocate { size, .. } if size > 0 => Some(size),
+            _ => None,
+        }
+    }
+
     /// Whether it can only hand out a block.
     pub(super) const fn allocates(self) -> bool {
         matches!(self, Self::Allocate { .. } | Self::Overflow { .. } | Self::AllocateOut { .. })

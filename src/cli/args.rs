@@ -229,8 +229,9 @@ pub(super) struct ProfileArguments {
     /// Record a sample: one byte in BYTES on average, with the block that it lies in (512k; 0: every block)
     ///
     /// Each byte is equally likely to be picked, and a block counts as often as it stands for, so that the figures are right on
-    /// average; the summary says how far they can be off. The program is still stopped at every call: only the walks of the stacks are
-    /// saved, which is little unless they are deep. Leaks and errors can't be told from a sample.
+    /// average; the summary says how far they can be off. The number of allocations and their bytes are counted besides, and exact. In busy programs,
+    /// a call that is not picked takes some nanoseconds (see --engine); with `--engine trap` the program stops at every call all the same, and only
+    /// the walks of the stacks are saved. Leaks and errors can't be told from a sample.
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     pub(super) sample_interval: u64,
 

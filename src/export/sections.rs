@@ -10,7 +10,7 @@ use super::text::{
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::saved::Writer;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident, Totals};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -104,6 +104,11 @@ fn sampling_note(out: &mut String, layout: Layout, profile: &Profile) {
         if profile.saved.as_ref().is_none_or(|saved| saved.writer == Writer::Heaptrace) {
             let error = percent(profile.standard_error(), profile.totals.bytes_allocated);
             let _ = write!(text, " The standard error of the allocated bytes is {error}.");
+        }
+        let Totals { counted_allocations, counted_bytes, .. } = profile.totals;
+        if counted_allocations > 0 {
+            let (blocks, bytes) = (grouped(counted_allocations), human_bytes(counted_bytes));
+            let _ = write!(text, " Counted one by one, {blocks} allocations of {bytes} were made.");
         }
         let _ = writeln!(out, "{}", wrap(&text, 0, layout.width));
     }
@@ -574,6 +579,10 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
             recorded = grouped(recorded),
             each = match cost.recording_ns / recorded {
                 0 => String::new(),
+                _ if view.profile.totals.counted_allocations > 0 => {
+                    let all = duration(cost.recording_ns);
+                    format!(", which took the program, with the counting of all others, about {all} in all")
+                }
                 ns => format!(", which took the program about {} each", duration(ns)),
             },
             all = duration(cost.stopped_ns)

@@ -238,6 +238,8 @@ fn totals() -> Totals {
         temporary: 92,
         failed: 1,
         preexisting_frees: 0,
+        counted_allocations: 0,
+        counted_bytes: 0,
     }
 }
 

@@ -71,6 +71,10 @@ impl HeapModel {
         let totals = &mut self.totals;
         totals.allocations += 1;
         totals.bytes_allocated = totals.bytes_allocated.wrapping_add(bytes);
+        if self.sample_interval > 0 {
+            totals.counted_allocations += 1;
+            totals.counted_bytes = totals.counted_bytes.saturating_add(size);
+        }
         totals.live_blocks += 1;
         totals.live_bytes = totals.live_bytes.wrapping_add(bytes);
         self.note_peak();

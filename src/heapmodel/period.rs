@@ -127,6 +127,8 @@ const fn totals(now: &Totals, before: &Totals, new_peak: bool) -> Totals {
         temporary: now.temporary.saturating_sub(before.temporary),
         failed: now.failed.saturating_sub(before.failed),
         preexisting_frees: now.preexisting_frees.saturating_sub(before.preexisting_frees),
+        counted_allocations: now.counted_allocations.saturating_sub(before.counted_allocations),
+        counted_bytes: now.counted_bytes.saturating_sub(before.counted_bytes),
     }
 }
 

@@ -190,6 +190,8 @@ fn set_total(totals: &mut Totals, key: &str, value: u64) {
         "failed" => &mut totals.failed,
         "preexisting_frees" => &mut totals.preexisting_frees,
         "peak_at_ns" => &mut totals.peak_at_ns,
+        "counted_allocations" => &mut totals.counted_allocations,
+        "counted_bytes" => &mut totals.counted_bytes,
         _ => return,
     };
     *field = value;

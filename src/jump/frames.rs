@@ -2,7 +2,7 @@
 
 use super::layout::{
     CELL_DEPTH, CELL_FRAMES, CELLS, COPIES, COPY_BITS, FLAG_BEGAN, FLAG_COPY, FRAME_ARGS, FRAME_CALLER, FRAME_SIZE,
-    FRAME_SLOT, FRAME_WHAT, FRAMES, cell_at,
+    FRAME_SLOT, FRAME_WHAT, FRAMES, PICKED_SHIFT, cell_at,
 };
 use super::merge::{RecordedStack, function_of};
 use super::shared::Shared;
@@ -41,6 +41,11 @@ impl Frame {
     /// The number of the function.
     pub const fn function(&self) -> u16 {
         function_of(self.what)
+    }
+
+    /// The number of the interval that the call was picked with; 0: it was not; [`COUNTED`](super::layout::COUNTED).
+    pub const fn picked(&self) -> u64 {
+        self.what >> PICKED_SHIFT
     }
 
     /// What is known of the stack.

@@ -58,8 +58,43 @@ pub const TIMED: u64 = 0x84;
 /// A u64: where the trie's index begins in the shared region (low 32 bits), and its number of slots less one (high 32 bits). Published
 /// in one word.
 pub const INDEX_WORD: u64 = 0x88;
+/// A u32: the number of the interval that is sampled with, 1 to [`INTERVALS`] - 1; 0: each call is recorded.
+pub const SAMPLED: u64 = 0x90;
 /// A u64 in a cache line of its own: which copy slots are taken, one bit each.
 pub const COPY_BITS: u64 = 0xc0;
+
+// ---- sampling
+
+/// [`INTERVALS`] u64s, by number: the mean distance of two sampled bytes, in bytes. Number 0 is none.
+pub const INTERVAL_AREA: u64 = 0x100;
+/// See [`INTERVAL_AREA`].
+pub const INTERVALS: u64 = 15;
+/// [`DISTANCES`] u64s: exponentially distributed numbers with the mean 1, times 2^32.
+pub const DISTANCE_AREA: u64 = 0x3c5_0000;
+/// How many: a power of two.
+pub const DISTANCES: u64 = 1 << 16;
+/// [`LIVE_BUCKETS`] buckets of [`LIVE_BUCKET`] bytes, the words of which are the addresses of live blocks that were picked, or 0. A block is in any word of its bucket,
+/// see [`live_bucket`]. The same address may be there twice for a moment, if it was handed out again.
+pub const LIVE_AREA: u64 = 0x3cd_0000;
+/// See [`LIVE_AREA`]: a power of two.
+pub const LIVE_BUCKETS: u64 = 1 << 13;
+/// See [`LIVE_AREA`]: a cache line.
+pub const LIVE_BUCKET: u64 = 64;
+
+/// The bucket of a block.
+pub const fn live_bucket(block: u64) -> u64 {
+    LIVE_AREA + (block.wrapping_mul(HASH) >> (64 - LIVE_BUCKETS.trailing_zeros())) * LIVE_BUCKET
+}
+
+/// [`PAGES`] bytes: how many blocks of [`LIVE_AREA`] begin in pages of that number (modulo [`PAGES`]): where that is 0 nothing need be looked for. From [`PAGE_STUCK`]
+/// on a counter stays as it is, and each block of the page is taken for a picked one: there was no room in a bucket.
+pub const PAGE_AREA: u64 = 0x3c4_0000;
+/// See [`PAGE_AREA`].
+pub const PAGES: u64 = 1 << 16;
+/// Half of what a byte holds: all threads together can't count on to its end between a look and the addition.
+pub const PAGE_STUCK: u8 = 128;
+/// The bits of a page's offsets.
+pub const PAGE_BITS: u64 = 12;
 
 // ---- which cell a thread has
 
@@ -143,6 +178,18 @@ pub const TIMED_MOST: u64 = 1 << 18;
 pub const CELL_HEAD: u64 = 64;
 /// In a cell, in a line of its own: a u64, how many records the tracer has taken. Written by the tracer only.
 pub const CELL_TAIL: u64 = 128;
+/// In a cell: a u64, how many bytes are left until the next picked one. Written by the thread, as what follows.
+pub const CELL_LEFT: u64 = 208;
+/// In a cell: u64s, for the exact totals: calls that were not picked nor recorded otherwise, and the bytes that these asked for.
+pub const CELL_CALLS: u64 = 216;
+/// See [`CELL_CALLS`].
+pub const CELL_BYTES: u64 = 224;
+/// In a cell: a u64, what [`CELL_CALLS`] was when the thread picked a block last.
+pub const CELL_SINCE: u64 = 232;
+/// In a cell: a u32, the number of the interval that [`CELL_LEFT`] was drawn with.
+pub const CELL_INTERVAL: u64 = 240;
+/// In a cell: a u32, which of [`DISTANCES`] was drawn last (modulo their number).
+pub const CELL_DRAW: u64 = 244;
 /// In a cell: [`FRAMES`] frames of [`FRAME_SIZE`] bytes.
 pub const CELL_FRAMES: u64 = 256;
 /// Frames of a cell: calls of one thread in progress at a time. A thread with more asks.
@@ -211,12 +258,14 @@ pub const fn ring_at(cell: u64) -> u64 {
 /// In a record: the key that orders it among all of the process (u64). A call that gives something back ([`Kind::Freed`], [`Kind::Began`])
 /// takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a call loads g = [`SEQ`] after the function has run: 2g.
 pub const RECORD_KEY: u64 = 0;
-/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 55), flags (bits 56 to 63).
+/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 55), flags (bits 56 to 59), the
+/// number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or each call is recorded; see [`PICKED_SHIFT`]).
 ///
 /// The stack is a stack's id, or with [`FLAG_COPY`] the number of a copy slot, or with [`FLAG_CALLER`] the id of the stack that has the
 /// caller only.
 pub const RECORD_WHAT: u64 = 8;
-/// In a record: what the function has returned in rax (u64); of an end only.
+/// In a record: what the function has returned in rax (u64) of an end; else how many calls of the thread were counted in [`CELL_CALLS`] since it picked
+/// a block last.
 pub const RECORD_RESULT: u64 = 16;
 /// In a record: the function's first three arguments as at its entry (u64 each).
 pub const RECORD_ARGS: u64 = 24;
@@ -234,6 +283,15 @@ pub const FLAG_OUT: u64 = 1 << 58;
 /// Flag of a frame, and of the record of its end: there was a record of [`Kind::Began`], with the same stack. Where that is a copy, the tracer
 /// gives the slot back when it has taken that first record.
 pub const FLAG_BEGAN: u64 = 1 << 59;
+
+/// Where the number of the interval begins in a record's or frame's word.
+pub const PICKED_SHIFT: u64 = 60;
+/// In a frame instead of such a number: the call was counted, and is not recorded. Its frame tells that calls within it are part of it.
+pub const COUNTED: u64 = 15;
+/// In the routine alone: the call was not picked, and is recorded as it changes a block that was.
+pub const CHANGED: u64 = 16;
+/// In the routine alone: the call gives back a block that was picked.
+pub const REMOVES: u64 = 32;
 
 /// How often a thread looks for room in its ring before it asks: about 2 µs.
 pub const SPINS: u64 = 64;
@@ -335,6 +393,10 @@ const _: () = {
     assert!(COPY_AREA + COPIES * COPY_SIZE <= RING_AREA);
     assert!(RING_AREA + CELLS * RING_SIZE <= INDEX_AREA);
     assert!(INDEX_AREA + 4 * (2 * INDEX_MOST) <= NODE_AREA);
-    assert!(NODE_AREA + NODES * NODE_SIZE <= SHARED_SIZE);
+    assert!(NODE_AREA + NODES * NODE_SIZE <= PAGE_AREA);
+    assert!(PAGE_AREA + PAGES <= DISTANCE_AREA);
+    assert!(DISTANCE_AREA + 8 * DISTANCES <= LIVE_AREA);
+    assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= SHARED_SIZE);
+    assert!(INTERVAL_AREA + 8 * INTERVALS <= CELL_INDEX);
     assert!(CELL_KEYS >= 2 * CELLS);
 };

@@ -12,8 +12,8 @@
 //! passes over it.
 
 use super::layout::{
-    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, Kind, RECORD_ARGS, RECORD_CALLER, RECORD_KEY, RECORD_OUT,
-    RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
+    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, Kind, PICKED_SHIFT, RECORD_ARGS, RECORD_CALLER, RECORD_KEY,
+    RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
 };
 use super::shared::Shared;
 
@@ -28,7 +28,9 @@ pub struct Record {
     pub function: u16,
     /// What its stack is.
     pub stack: RecordedStack,
-    /// What the function returned.
+    /// With which interval the call was picked: see [`RECORD_WHAT`].
+    pub picked: u8,
+    /// What the function returned. See [`RECORD_RESULT`].
     pub result: u64,
     /// Its first three arguments.
     pub args: [u64; 3],
@@ -84,6 +86,7 @@ impl Record {
             kind,
             function: function_of(what),
             stack: RecordedStack::of(what),
+            picked: (what >> PICKED_SHIFT) as u8,
             result: at(RECORD_RESULT),
             args: [at(RECORD_ARGS), at(RECORD_ARGS + 8), at(RECORD_ARGS + 16)],
             out: at(RECORD_OUT),

@@ -1,6 +1,7 @@
 //! The stub of a wrapped function: what the patch over its first instruction jumps to. See the head of `tracer/jump/routine.s`.
 
 use super::layout::{CODE_SIZE, STATE_ACTIVE, Way};
+use super::sampling::SizeOf;
 use super::undo::Code;
 use crate::addr::Addr;
 
@@ -45,6 +46,8 @@ pub struct Stub {
     pub function: u16,
     /// How the routine goes about it.
     pub way: Way,
+    /// How many bytes it is asked for.
+    pub size: SizeOf,
     /// The function's first instruction.
     pub entry: Addr,
     /// Where its first instructions were moved to.
@@ -73,7 +76,7 @@ pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<V
     bytes.extend(relative(pass, &bytes, 4)?);
     bytes.push(0x50); // push rax
     bytes.push(0xb8); // mov eax, imm32
-    bytes.extend((u32::from(stub.function) | (stub.way as u32) << 16).to_le_bytes());
+    bytes.extend((u32::from(stub.function) | u32::from(stub.size.0) << 16 | (stub.way as u32) << 24).to_le_bytes());
     bytes.push(0xe8); // call enter
     bytes.extend(relative(region.0 + code.enter, &bytes, 4)?);
     bytes.push(0x58); // pop rax
@@ -108,7 +111,8 @@ mod tests {
     fn the_offsets_are_those_of_the_instructions() {
         let code = Code { enter: 0x100, leave: 0x300, ..Code::default() };
         let region = Addr(0x7f00_0000_0000);
-        let stub = Stub { function: 7, way: Way::Alloc, entry: Addr(0), original: region.add(0x4000_0000) };
+        let stub =
+            Stub { function: 7, way: Way::Alloc, size: SizeOf(0), entry: Addr(0), original: region.add(0x4000_0000) };
         let bytes = assemble(&stub, region, 3, &code).unwrap();
         let at = region.0 + STUBS + 3 * STUB_SIZE;
         let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..59], at, DecoderOptions::NONE).into_iter().collect();

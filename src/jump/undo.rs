@@ -5,8 +5,10 @@
 
 use super::frames::{self, Frame, copy_in};
 use super::layout::{
-    CELL_HEAD, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, RECORD_SIZE, RING_RECORDS, SEQ, Way, cell_at, ring_at,
+    CELL_HEAD, CHANGED, COUNTED, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, RECORD_SIZE, REMOVES, RING_RECORDS, SEQ, Way,
+    cell_at, ring_at,
 };
+use super::sampling::{self, Counted};
 use super::shared::Shared;
 use super::stub::{
     BACK, DECIDED, ENTERED, ENTRIES, LEFT, LOWERED, PASS, POPPED, POPPED_RESULT, PUSHED, PUSHED_RESULT, RAISED,
@@ -30,15 +32,27 @@ pub struct Code {
     pub framed: u64,
     pub entered: u64,
     pub enter_end: u64,
+    pub drawn: u64,
+    pub change: u64,
+    pub remove: u64,
+    pub taken_out: u64,
+    pub remove_end: u64,
     pub realloc: u64,
     pub began: u64,
     pub commit: u64,
     pub commit_key: u64,
     pub commit_head: u64,
     pub committed: u64,
+    pub removed: u64,
     pub committed_end: u64,
     pub committed_done: u64,
     pub full_enter: u64,
+    pub count: u64,
+    pub count_bytes: u64,
+    pub count_calls: u64,
+    pub counted: u64,
+    pub counted_end: u64,
+    pub counted_done: u64,
     pub nested: u64,
     pub claim: u64,
     pub copy: u64,
@@ -86,8 +100,11 @@ const SAVED: [(usize, u64); 8] = [
 /// Bytes of `lea rsp, [rsp+32]`, and what it takes away.
 const LOCALS_CODE: u64 = 5;
 const LOCALS: u64 = 32;
+/// Among the locals: the steps that are left (u32), and how the call is picked (u32).
+const STEPS_LEFT: u64 = 24;
 const CARRY: u64 = 1;
 const ZERO: u64 = 1 << 6;
+const SIGN: u64 = 1 << 7;
 
 /// What is needed to undo.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +149,7 @@ impl Place<'_> {
             }
         }
         let code = self.code;
-        for from in [code.enter_end, code.committed_end, code.pass_end, code.left] {
+        for from in [code.enter_end, code.committed_end, code.counted_end, code.pass_end, code.left] {
             let first = from + LOCALS_CODE;
             let len: u64 = SAVED.iter().map(|(_, len)| len).sum();
             if (first..=first + len).contains(&offset) {
@@ -220,14 +237,37 @@ impl Place<'_> {
         regs.rip = stub.entry.0;
         let code = self.code;
         let what = |register: usize| held.gpr.get(register).copied().unwrap_or(0);
-        if (code.committed..code.committed_done).contains(&offset) {
+        let local = memory.read_u64(Addr(held.sp().wrapping_add(STEPS_LEFT)));
+        let picked = local.filter(|_| self.saved(offset).is_none()).map(|word| word >> 32);
+        let is_removing = (code.remove..=code.remove_end).contains(&offset);
+        if (code.commit..code.committed_done).contains(&offset) || is_removing {
+            if (code.commit..code.committed).contains(&offset) {
+                let held = what(reg::RCX);
+                let key = if offset == code.commit { held.wrapping_mul(2).wrapping_add(1) } else { held };
+                publish(shared, self.cell?, key);
+            }
+            let block = Addr(regs.gpr.get(reg::RDI).copied().unwrap_or(0));
+            let is_taken_out = (code.taken_out..code.remove_end).contains(&offset);
+            if is_taken_out && (offset > code.taken_out || held.rflags & ZERO != 0) {
+                sampling::uncount_in_page(shared, block);
+            } else if picked == Some(REMOVES)
+                && !(code.removed..code.committed_done).contains(&offset)
+                && offset != code.remove_end
+            {
+                sampling::note_dead(shared, block);
+            }
             return Some(Undone::Counted(*stub, regs));
         }
-        if (code.commit..code.committed).contains(&offset) {
-            let held = what(reg::RCX);
-            let key = if offset == code.commit { held.wrapping_mul(2).wrapping_add(1) } else { held };
-            publish(shared, self.cell?, key);
-            return Some(Undone::Counted(*stub, regs));
+        let counted = match offset {
+            _ if (code.count_bytes..code.count_calls).contains(&offset) => Counted::Left,
+            _ if (code.count_calls..code.counted).contains(&offset) => Counted::Bytes,
+            _ if (code.counted..code.counted_done).contains(&offset) => Counted::Wholly,
+            // with a frame, if it was counted
+            _ if (code.entered..code.drawn).contains(&offset) => Counted::Wholly,
+            _ => Counted::Not,
+        };
+        if picked == Some(CHANGED) && offset != code.enter_body && offset != code.change {
+            self.uncount(stub, &regs, Counted::Left, shared);
         }
         let has_frame = (code.claimed..code.realloc).contains(&offset)
             || stub.way == Way::Realloc
@@ -254,8 +294,11 @@ impl Place<'_> {
             let cell = self.cell?;
             let newest = frames::depth(shared, cell).saturating_sub(1);
             shared.set_word(frames::frame_at(cell, newest) + FRAME_SLOT, 0);
-        } else if has_frame {
-            self.drop_own(Addr(regs.sp()), shared);
+        } else if has_frame || (code.count..code.counted_done).contains(&offset) {
+            let has_own = self.drop_own(stub, &regs, counted, shared);
+            if !has_own && !has_frame {
+                self.uncount(stub, &regs, counted, shared);
+            }
         }
         self.trim(shared);
         Some(Undone::NotBegun(*stub, regs))
@@ -296,7 +339,7 @@ impl Place<'_> {
             None => memory.read_u64(slot)?,
         };
         // behind that int3 the tracer has told its end
-        let frame = frame.filter(|_| offset != code.foreign + 1);
+        let frame = frame.filter(|frame| offset != code.foreign + 1 && frame.picked() != COUNTED);
         if self.contains(Addr(regs.rip)) {
             return None;
         }
@@ -335,6 +378,10 @@ impl Place<'_> {
         regs.rip = stub.entry.0;
         let is_entered = at >= ENTERED && !(passed && at <= DECIDED) && at != PASS;
         if !is_entered {
+            let was_called = at >= ENTERED;
+            if was_called && regs.rflags & (CARRY | SIGN) == CARRY | SIGN {
+                self.uncount(stub, &regs, Counted::Wholly, shared);
+            }
             return Some(Undone::NotBegun(*stub, regs));
         }
         if !has_frame {
@@ -344,17 +391,30 @@ impl Place<'_> {
         if frame.is_some_and(|frame| frame.what & FLAG_BEGAN != 0) {
             return Some(Undone::Counted(*stub, regs));
         }
-        self.drop_own(Addr(regs.sp()), shared);
+        self.drop_own(stub, &regs, Counted::Wholly, shared);
         Some(Undone::NotBegun(*stub, regs))
     }
 
-    /// The call whose return address lies at `slot` has not begun after all.
-    fn drop_own(&self, slot: Addr, shared: &dyn Shared) {
-        if let Some(frame) = frames::at_slot(shared, self.cell, slot) {
-            if let Some(copy) = frame.copy() {
-                frames::release_copy(shared, copy);
-            }
-            frames::forget(shared, self.cell, &frame);
+    /// The call with these registers at its entry has not begun after all: it is counted, or picked, when it comes again. `counted`: how far it was counted, if it
+    /// was. Whether it had a frame that says so.
+    fn drop_own(&self, stub: &Stub, entered: &Regs, counted: Counted, shared: &dyn Shared) -> bool {
+        let Some(frame) = frames::at_slot(shared, self.cell, Addr(entered.sp())) else { return false };
+        if let Some(copy) = frame.copy() {
+            frames::release_copy(shared, copy);
+        }
+        frames::forget(shared, self.cell, &frame);
+        match frame.picked() {
+            0 => {}
+            COUNTED => self.uncount(stub, entered, counted, shared),
+            interval => sampling::pick_next(shared, frame.cell, interval),
+        }
+        true
+    }
+
+    fn uncount(&self, stub: &Stub, entered: &Regs, counted: Counted, shared: &dyn Shared) {
+        let [a, b, c, ..] = entered.arguments();
+        if let Some((cell, size)) = self.cell.zip(stub.size.of([a, b, c])) {
+            sampling::uncount(shared, cell, size, counted);
         }
     }
 }

@@ -182,6 +182,8 @@ impl Merger {
         sum.temporary += totals.temporary;
         sum.failed += totals.failed;
         sum.preexisting_frees += totals.preexisting_frees;
+        sum.counted_allocations = sum.counted_allocations.saturating_add(totals.counted_allocations);
+        sum.counted_bytes = sum.counted_bytes.saturating_add(totals.counted_bytes);
     }
 
     fn add_warning(&mut self, text: String, pid: i32) {

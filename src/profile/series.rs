@@ -130,6 +130,8 @@ impl Series {
             (&mut sum.temporary, totals.temporary),
             (&mut sum.failed, totals.failed),
             (&mut sum.preexisting_frees, totals.preexisting_frees),
+            (&mut sum.counted_allocations, totals.counted_allocations),
+            (&mut sum.counted_bytes, totals.counted_bytes),
         ] {
             *sum = sum.saturating_add(part);
         }

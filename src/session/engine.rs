@@ -64,6 +64,10 @@ pub(super) struct Part {
     pub(super) caller_is_allocator: bool,
     /// Of the end of a call that has begun by [`Kind::Began`]: what was recorded of that.
     pub(super) recorded: Option<Recorded>,
+    /// Whether the routine has picked the block, where blocks are sampled.
+    pub(super) picked: bool,
+    /// Whether the thread has allocated blocks that were not picked since it picked one last; of a part that gives a block back.
+    pub(super) counted_since: bool,
     /// When it was seen, see [`crate::event::Event::time_ns`].
     pub(super) time_ns: u64,
 }
@@ -74,6 +78,10 @@ pub(super) trait EntryContext: CallContext {
     fn stack(&mut self) -> Option<Unwound>;
     /// All stacks of the image, for those who keep a copy.
     fn stacks(&self) -> Option<&StackTable> {
+        None
+    }
+    /// Whether a block of `size` bytes is picked, if the engine decides that.
+    fn picks(&mut self, _size: u64) -> Option<bool> {
         None
     }
     /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.

@@ -2,6 +2,7 @@
 //! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
+use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
@@ -53,6 +54,7 @@ impl Process {
             self.on_entry(hit, &regs, function)?;
         }
         *counted = true;
+        self.note_picked_blocks();
         if purposes.loader && self.space.loader_is_consistent() {
             self.settle();
             self.refresh_modules(tid);
@@ -85,8 +87,9 @@ impl Process {
         let entry = self.entry_at(task, function, regs, at, return_addr);
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.settings.max_depth);
         let space = &mut self.space;
+        let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
         let mut stack =
-            EntryStack { space, regs, hit, return_addr, libunwind, max_depth, failure: None, unwound: None };
+            EntryStack { space, regs, hit, return_addr, libunwind, max_depth, cell, failure: None, unwound: None };
         let answer = self.observer.observe(EngineReport::Entry(entry, &mut stack));
         let EntryStack { failure, unwound, .. } = stack;
         if let Some(error) = failure {
@@ -187,6 +190,8 @@ struct EntryStack<'a> {
     return_addr: Addr,
     libunwind: Option<&'a Libunwind>,
     max_depth: u32,
+    /// The thread's cell, if it has one.
+    cell: Option<(&'a Jump, u16)>,
     /// Why the stack could not be walked.
     failure: Option<TracerError>,
     /// What was found, if it was asked for.
@@ -230,6 +235,10 @@ impl EntryContext for EntryStack<'_> {
 
     fn stacks(&self) -> Option<&StackTable> {
         Some(self.space.unwinder.stacks())
+    }
+
+    fn picks(&mut self, size: u64) -> Option<bool> {
+        self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
     }
 
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)> {

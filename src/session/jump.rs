@@ -8,6 +8,7 @@
 //! | how it comes to the engine, and leaves it | `promote.rs` |
 //! | records become events; stacks that the routine does not know are unwound from copies | `drain.rs` |
 //! | what recording costs the program | `clock.rs` |
+//! | which blocks were picked, where they are sampled | `sampling.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
 //! | a thread is taken out of the routine before a signal | `signal.rs` |
 //!
@@ -19,6 +20,7 @@ mod clock;
 mod drain;
 mod left;
 mod promote;
+mod sampling;
 mod signal;
 mod standstill;
 
@@ -43,6 +45,7 @@ use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
 use clock::Clock;
 use rustc_hash::FxHashMap;
+use sampling::Sampling;
 
 /// Whether a process is on the jump engine.
 #[derive(Debug, Default)]
@@ -120,6 +123,8 @@ pub(super) struct Jump {
     /// Dead frames that the cells have counted, as they were told last.
     dropped: u64,
     clock: Clock,
+    /// If blocks are sampled.
+    sampling: Option<Sampling>,
     /// How many records came since it was last asked.
     records: u64,
 }
@@ -187,7 +192,7 @@ impl Jump {
         self.place(None).contains(pc)
     }
 
-    fn cell_of(&self, tid: i32) -> Option<u16> {
+    pub(in crate::session) fn cell_of(&self, tid: i32) -> Option<u16> {
         self.by_tid.get(&tid).copied()
     }
 
@@ -208,6 +213,9 @@ impl Jump {
         shared.set_word(at + CELL_STACK_BEGIN, u64::MAX);
         shared.set_word(at + CELL_STACK_END, 0);
         frames::set_depth(shared, cell, 0);
+        if self.sampling.is_some() {
+            crate::jump::sampling::begin_cell(shared, cell, crate::sampling::random_seed() as u32);
+        }
         shared.set_half(at + CELL_MODE, Mode::Ask as u32);
         shared.set_half(slot + 8, u32::from(cell));
         shared.set_word(slot, fs_base);

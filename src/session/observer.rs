@@ -11,6 +11,7 @@ use crate::allocators::{AllocatorTable, Kind};
 use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, Event, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::{HeapModel, HeapView};
+use crate::profile::Amount;
 use crate::progress::Progress;
 use crate::sampling::Sampler;
 use crate::session::modulerecord::ModuleRecord;
@@ -67,6 +68,8 @@ pub(super) struct Observer {
     stream: Stream,
     /// Calls that ended, and frees.
     events: u64,
+    /// Allocations that are not recorded, as they were not picked, since this was told last.
+    counted: Amount,
     /// Calls of their own that the trap engine has seen to begin.
     entered: u64,
     /// What was live when the process was forked.
@@ -90,6 +93,10 @@ struct Stream {
     /// So many nodes of stacks, and modules, of this image were told to the readers.
     told_nodes: u32,
     told_modules: usize,
+    /// See [`Observer::take_changed_blocks`].
+    changed: Vec<Addr>,
+    /// Whether anybody asks for them.
+    follows_blocks: bool,
     #[cfg(debug_assertions)]
     log: Option<crate::event::EventLog>,
 }
@@ -99,6 +106,13 @@ impl Stream {
         let event = Event { seq: self.next_seq, time_ns, kind };
         self.next_seq += 1;
         self.model.apply(&event);
+        if self.follows_blocks {
+            match kind {
+                EventKind::Allocated { block, .. } | EventKind::Freed { block, .. } => self.changed.push(block),
+                EventKind::ReallocEnded { old, new, .. } => self.changed.extend([old, new]),
+                _ => {}
+            }
+        }
         for reader in &mut self.readers {
             reader.take(&event);
             reader.note_live(time_ns, self.model.live_bytes());
@@ -143,10 +157,13 @@ impl Observer {
                 image: ImageId::default(),
                 told_nodes: 0,
                 told_modules: 0,
+                changed: Vec::new(),
+                follows_blocks: shared.sample_interval > 0,
                 #[cfg(debug_assertions)]
                 log: None,
             },
             events: 0,
+            counted: Amount::default(),
             entered: 0,
             inherited_bytes: 0,
             shown_bytes: 0,
@@ -179,10 +196,13 @@ impl Observer {
                 image: self.stream.image,
                 told_nodes: self.stream.told_nodes,
                 told_modules: self.stream.told_modules,
+                changed: Vec::new(),
+                follows_blocks: self.stream.follows_blocks,
                 #[cfg(debug_assertions)]
                 log: None,
             },
             events: 0,
+            counted: Amount::default(),
             entered: 0,
             inherited_bytes: self.model().live_bytes(),
             shown_bytes: 0,
@@ -301,7 +321,7 @@ impl Observer {
             return EngineReply::Nothing;
         }
         let time_ns = self.now_ns();
-        let Self { shared, calls, sampler, stream, entered, .. } = self;
+        let Self { shared, calls, sampler, stream, entered, counted, .. } = self;
         let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
         if classified == Classified::Nothing {
@@ -312,10 +332,15 @@ impl Observer {
             None => Recorded::All,
             Some(sampler) => {
                 let operation = calls.operation_at(&entry, &shared.table);
-                operation.map_or(Recorded::All, |operation| recorded(operation, sampler, &stream.model))
+                let mut picks = |size| context.picks(size).unwrap_or_else(|| sampler.picks(size));
+                operation.map_or(Recorded::All, |operation| recorded(operation, &mut picks, &stream.model))
             }
         };
         let hides_allocation = !frees && matches!(recorded, Recorded::Failure | Recorded::OldBlock);
+        if hides_allocation && let Some(size) = calls.operation_at(&entry, &shared.table).and_then(Operation::new_block)
+        {
+            counted.count(size);
+        }
         if hides_allocation && stream.model.is_latest_recorded(entry.task) {
             stream.tell(time_ns, EventKind::NotRecorded { task: entry.task });
         }
@@ -466,6 +491,14 @@ impl Observer {
         self.shared.progress.live(&mut self.shown_bytes, 0);
     }
 
+    /// Tells how many allocations were made that are not recorded.
+    pub(super) fn tell_counted(&mut self) {
+        let Amount { objects, bytes } = std::mem::take(&mut self.counted);
+        if objects > 0 {
+            self.tell(EventKind::Counted { allocations: objects, bytes });
+        }
+    }
+
     fn with_calls(&mut self, act: impl FnOnce(&mut Calls, &mut dyn FnMut(EventKind))) {
         let time_ns = self.now_ns();
         let stream = &mut self.stream;
@@ -494,15 +527,15 @@ impl Observer {
 }
 
 /// What of a call is recorded where blocks are sampled.
-fn recorded(operation: Operation, sampler: &mut Sampler, model: &HeapModel) -> Recorded {
+fn recorded(operation: Operation, picks: &mut dyn FnMut(u64) -> bool, model: &HeapModel) -> Recorded {
     let (old, picks_new) = match operation {
         Operation::Allocate { size } | Operation::AllocateOut { size, .. } | Operation::Overflow { size } => {
-            return if sampler.picks(size) { Recorded::All } else { Recorded::Failure };
+            return if picks(size) { Recorded::All } else { Recorded::Failure };
         }
         Operation::Free { block } => (block, false),
         Operation::Reallocate { old, size } | Operation::ResizeInPlace { old, size } => {
             // Of no bytes it is a free.
-            (old, size > 0 && sampler.picks(size))
+            (old, size > 0 && picks(size))
         }
     };
     match (model.is_live(old), picks_new, operation) {

@@ -117,6 +117,7 @@ impl Process {
         if self.jump.on().is_some() {
             self.drain(true);
         }
+        self.observer.tell_counted();
     }
 
     /// Tells the readers of the process's stream what no engine saw.

@@ -464,6 +464,10 @@ impl Stream {
             EventKind::Mark(name) => record.text(writer.word(Word::Name), name.as_str()),
             EventKind::BlockIgnored(block) => record.wide(argument::POINTER, writer.word(Word::Addr), block.0),
             EventKind::NotRecorded { task: thread } => task = Some(thread),
+            EventKind::Counted { allocations, bytes } => {
+                record.number(writer.word(Word::Allocations), allocations);
+                record.number(writer.word(Word::Bytes), bytes);
+            }
             EventKind::NewBlocksIgnored { task: thread, ignore } => {
                 record.flag(writer.word(Word::Ignore), ignore);
                 task = Some(thread);
@@ -492,6 +496,7 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         EventKind::NewBlocksIgnored { .. } => Word::NewBlocksIgnored,
         EventKind::Mark(_) => Word::Mark,
         EventKind::NotRecorded { .. } => Word::NotRecorded,
+        EventKind::Counted { .. } => Word::Counted,
         EventKind::Allocated { .. }
         | EventKind::AllocatedUnseen { .. }
         | EventKind::Freed { .. }

@@ -56,6 +56,7 @@ words! {
     NewBlocksIgnored = "new_blocks_ignored",
     Mark = "mark",
     NotRecorded = "not_recorded",
+    Counted = "counted",
     LiveBytes = "live bytes",
     // arguments
     Addr = "addr",
@@ -78,6 +79,7 @@ words! {
     Cut = "cut",
     Ignore = "ignore",
     Bytes = "bytes",
+    Allocations = "allocations",
     Process = "process",
     // blobs
     SessionBlob = "heaptrace.session",

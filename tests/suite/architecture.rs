@@ -23,7 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("allocators", &["addr"]),
     ("patches", &["addr", "arch"]),
     ("breakpoints", &["addr", "arch"]),
-    ("jump", &["addr", "arch", "memory"]),
+    ("jump", &["addr", "arch", "memory", "sampling"]),
     ("unwinder", &["addr", "arch", "chunk", "memory"]),
     ("event", &["addr", "allocators", "unwinder"]),
     ("calls", &["addr", "allocators", "event"]),

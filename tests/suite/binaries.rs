@@ -19,7 +19,7 @@ fn program() -> (TempDir, Program) {
 fn copy_of(built: &Path) -> (TempDir, Program) {
     let folder = TempDir::new();
     let copy = folder.path().join("peak");
-    fixtures::copy(built, &copy);
+    std::fs::copy(built, &copy).unwrap();
     (folder, Program::new(&copy))
 }
 

@@ -1,7 +1,6 @@
 //! The control socket: one heaptrace asks another that traces a process.
 
 use super::attach::{assert_victim_well, start_victim};
-use crate::support::fixtures;
 use crate::support::procfs::{self, order};
 use crate::support::program::Program;
 use crate::support::running::Running;
@@ -57,7 +56,7 @@ fn another_user_is_refused() {
     let attached = tracer.start_attached(&[], pid);
     procfs::wait_until_probed(pid);
     let copy = program.folder().join("heaptrace");
-    fixtures::copy(HEAPTRACE, &copy);
+    std::fs::copy(HEAPTRACE, &copy).unwrap();
     for folder in copy.ancestors().skip(1).take_while(|folder| folder.starts_with(std::env::temp_dir())) {
         let _ = std::fs::set_permissions(folder, PermissionsExt::from_mode(0o1777));
     }

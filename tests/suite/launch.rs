@@ -2,7 +2,6 @@
 
 use crate::support::checks::shell_status;
 use crate::support::counter::assert_same_behaviour;
-use crate::support::fixtures;
 use crate::support::program::Program;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -61,7 +60,7 @@ fn t01_ignored_signals_stay_ignored() {
 fn a_program_that_is_being_written() {
     let program = Program::new("/bin/true");
     let copy = program.folder().join("copy");
-    fixtures::copy(program.exe(), &copy);
+    std::fs::copy(program.exe(), &copy).unwrap();
     let writer = std::fs::OpenOptions::new().append(true).open(&copy).unwrap();
     let ended = program.start_heaptrace(["run", copy.to_str().unwrap()]).wait();
     drop(writer);

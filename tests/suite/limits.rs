@@ -2,7 +2,6 @@
 //! heaptrace ends in good order.
 
 use super::counts::assert_sites;
-use crate::support::fixtures;
 use crate::support::procfs::is_root;
 use crate::support::program::Program;
 use crate::support::report::Report;
@@ -58,7 +57,7 @@ fn no_room_for_heaptraces_threads() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
     let heaptrace = folder.join("heaptrace");
-    fixtures::copy(env!("CARGO_BIN_EXE_heaptrace"), &heaptrace);
+    std::fs::copy(env!("CARGO_BIN_EXE_heaptrace"), &heaptrace).unwrap();
     let user = format!("--reuid={}", 200_000 + std::process::id());
     let run = |most: &str| {
         let command =

@@ -1,7 +1,6 @@
 //! fork, vfork, spawn and exec.
 
 use super::counts::assert_sites;
-use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::Program;
 use crate::support::report::Report;
@@ -160,7 +159,7 @@ pub fn set_user_id_helper(command: &[&str]) -> Option<(Report, Ended)> {
     for (from, to) in
         [(fixture.exe(), &helper), (fixture.exe(), &main), (env!("CARGO_BIN_EXE_heaptrace").as_ref(), &heaptrace)]
     {
-        fixtures::copy(from, to);
+        std::fs::copy(from, to).unwrap();
         std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     chown(&helper, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -231,7 +231,7 @@ fn a_long_run_says_that_heaptrace_is_there() {
 fn a_hostile_name_is_text_on_the_terminal() {
     let folder = Program::new("/bin/true");
     let exe = folder.folder().join("pace\u{1b}]0;title\u{7}\u{9b}2J\nheaptrace: clean");
-    fixtures::copy(fixtures::program("pace"), &exe);
+    std::fs::copy(fixtures::program("pace"), &exe).unwrap();
     let program = Program::new(&exe);
     for progress in ["auto", "always"] {
         let command = format!("\"$HT\" run --progress {progress} --color never -o a.txt \"$EXE\" sleep 2>&1 | cat -v");

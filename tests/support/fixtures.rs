@@ -166,11 +166,3 @@ fn headers() -> Vec<PathBuf> {
     found.sort();
     found
 }
-
-/// Copies a file, which may be a program that is about to be run, by another process: a child that another test's thread forks meanwhile would inherit our descriptor of
-/// the copy, open for writing, and whoever runs it then is told that it is busy.
-pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
-    let (from, to) = (from.as_ref(), to.as_ref());
-    let status = Command::new("cp").arg("--").args([from, to]).status().unwrap();
-    assert!(status.success(), "{} to {}", from.display(), to.display());
-}

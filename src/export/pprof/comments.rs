@@ -74,6 +74,8 @@ fn totals(profile: &Profile) -> String {
     if profile.saved.as_ref().is_none_or(|saved| saved.holds.temporary) {
         sums.push(("temporary", totals.temporary));
     }
+    let counted = [("counted_allocations", totals.counted_allocations), ("counted_bytes", totals.counted_bytes)];
+    sums.extend(counted.into_iter().filter(|(_, value)| *value > 0));
     sums.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 

@@ -1,14 +1,14 @@
 //! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
 
 use super::{JumpState, LastFree};
-use crate::addr::{Addr, FunctionId};
+use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind as FunctionKind;
 use crate::arch::Regs;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
-use crate::calls::{Entry, Returned};
+use crate::calls::{Entry, Recorded, Returned};
 use crate::event::Call;
 use crate::jump::frames::{self, Frame};
-use crate::jump::layout::{FLAG_BEGAN, FRAME_SLOT, Kind, Nested, Way};
+use crate::jump::layout::{COUNTED, FLAG_BEGAN, FRAME_SLOT, Kind, Nested, Way};
 use crate::jump::merge::RecordedStack;
 use crate::jump::stub::Stub;
 use crate::jump::undo::Undone;
@@ -73,6 +73,7 @@ impl Process {
         {
             task.counted.push(stub.entry, entered.sp());
         }
+        self.note_counted_since(tid);
         let before = self.observer.calls_seen();
         let hit = &Hit { tid, thread, raw: &at_entry, at: stub.entry, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);
@@ -163,6 +164,7 @@ impl Process {
     /// Makes a call in progress the observer's.
     pub(super) fn adopt(&mut self, tid: i32, cell: u16, frame: &Frame) -> Option<crate::addr::TaskId> {
         let task = self.tasks.get(tid)?.id;
+        let was_counted = frame.picked() == COUNTED;
         let mut jump = self.jump.take_on()?;
         let began = jump.owner_mut(cell).and_then(|owner| {
             let is_it = |one: &super::Began| one.function == frame.function() && one.old == frame.args[0];
@@ -171,9 +173,10 @@ impl Process {
         });
         let stack = match began {
             Some(began) => began.stack,
+            None if was_counted => StackId::EMPTY,
             None => self.stack_of(&mut jump, frame.stack(), frame.caller),
         };
-        let is_walked = !matches!(frame.stack(), RecordedStack::Caller(_));
+        let is_walked = !was_counted && !matches!(frame.stack(), RecordedStack::Caller(_));
         let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, is_walked);
         let entry_addr = jump.stubs.iter().find(|stub| stub.function == frame.function()).map(|stub| stub.entry);
         self.jump = JumpState::On(jump);
@@ -194,7 +197,8 @@ impl Process {
         self.observer.define_stacks(self.space.unwinder.stacks());
         let by = Call { function, task, stack, family: facts.family, align: None };
         let missed = facts.missed.filter(|_| began.is_none());
-        self.observer.adopt(&entry, by, began.map(|began| began.recorded), missed);
+        let recorded = began.map(|began| began.recorded).or(was_counted.then_some(Recorded::Failure));
+        self.observer.adopt(&entry, by, recorded, missed, frame.picked() != 0);
         Some(task)
     }
 
@@ -212,6 +216,9 @@ impl Process {
 
     /// Tells the end of a call that the routine has not recorded.
     pub(super) fn tell_end(&mut self, tid: i32, frame: &Frame, result: u64) {
+        if frame.picked() == COUNTED {
+            return;
+        }
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
         let out = self.space.memory.read_u64(Addr(frame.args[0])).map(Addr);
         let Some(mut jump) = self.jump.take_on() else { return };
@@ -238,9 +245,12 @@ impl Process {
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
             recorded: began.map(|began| began.recorded),
+            picked: frame.picked() != 0,
+            counted_since: false,
             time_ns: self.observer.now_ns(),
         };
         self.observer.observe(EngineReport::Part(part));
+        self.note_picked_blocks();
     }
 }
 

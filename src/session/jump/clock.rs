@@ -6,6 +6,10 @@ use crate::tracer::cputime::Ticks;
 /// The rest of an event, which is not timed, ns: the stub, the frame, the record, and the end of the call.
 const REST_NS: u64 = 40;
 
+/// What a call takes that is counted only, where blocks are sampled, and the free of its block: measured by `cargo bench --bench
+/// heaptrace -- engines`, as they are too short to be timed one by one.
+pub(super) const COUNTED_NS: u64 = 22;
+
 /// What an event takes before one was timed, ns.
 const FIRST_GUESS_NS: u64 = 200;
 

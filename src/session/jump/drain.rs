@@ -74,6 +74,7 @@ impl Process {
         }
         self.note_recording(&mut jump, self.observer.events().saturating_sub(told));
         self.note_dropped(&mut jump);
+        self.tell_counted(&mut jump);
         self.jump = JumpState::On(jump);
         self.space.memory.new_stop(reader);
     }
@@ -92,7 +93,7 @@ impl Process {
         self.progress.recording(ns);
     }
 
-    fn sum_of_cells(jump: &Jump, place: u64) -> u64 {
+    pub(super) fn sum_of_cells(jump: &Jump, place: u64) -> u64 {
         let of_cell = |cell: u16| jump.shared().word(cell_at(cell.into()) + place);
         Self::all_cells().map(of_cell).fold(0u64, u64::wrapping_add)
     }
@@ -151,10 +152,13 @@ impl Process {
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
             recorded: began.map(|(began, _)| began.recorded),
+            picked: record.picked != 0,
+            counted_since: record.kind != Kind::Ended && record.result != 0,
             time_ns,
         };
         self.observer.define_stacks(self.space.unwinder.stacks());
         let reply = self.observer.observe(EngineReport::Part(part));
+        self.note_recorded(jump, record);
         if begins
             && let EngineReply::Recorded(recorded) = reply
             && let Some(owner) = jump.owner_mut(cell)

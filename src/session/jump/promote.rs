@@ -1,6 +1,6 @@
 //! How a process comes to the jump engine, and leaves it.
 
-use super::{Clock, Jump, JumpState};
+use super::{Clock, Jump, JumpState, Sampling};
 use crate::addr::Addr;
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
@@ -11,6 +11,7 @@ use crate::jump::layout::{
 use crate::jump::load::Load;
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
+use crate::jump::sampling::SizeOf;
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
 use crate::patches::Patch;
@@ -143,7 +144,8 @@ impl Process {
                     continue;
                 }
             };
-            let stub = Stub { function: candidate.function.0, way, entry: candidate.addr, original: placed.addr };
+            let size = self.settings.table.get(candidate.function).map_or(SizeOf(0), size_of);
+            let stub = Stub { function: candidate.function.0, way, size, entry: candidate.addr, original: placed.addr };
             let at = code.add(STUBS + number * STUB_SIZE);
             let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
@@ -159,6 +161,8 @@ impl Process {
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
         region.mapping.set_half(TIMED, TIMED_MARK);
         let nodes = Nodes::new(&region.mapping);
+        let interval = self.settings.sample_interval;
+        let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, self.observer.model()));
         for ask in asks {
             self.space.code.place(&mut self.space.memory, code.add(ask), Patch::int3(NOP))?;
         }
@@ -182,6 +186,7 @@ impl Process {
             sharing: Vec::new(),
             dropped: 0,
             clock: Clock::default(),
+            sampling,
             records: 0,
         }));
         self.withdraw_returns();
@@ -196,9 +201,11 @@ impl Process {
         let candidates = self.space.jump_candidates(table).into_iter().filter(|candidate| candidate.module == module);
         let wrapped = candidates.filter_map(|candidate| {
             let function = table.get(candidate.function)?;
+            // Its result is no block, which the routine would note.
+            let resizes = matches!(function.kind, Kind::ResizeInPlace { .. }) && self.settings.sample_interval > 0;
             // An exception that leaves operator new would meet our return address. What others declare may do the same.
             let may_throw = function.family.is_operator() || table.is_declared(candidate.function);
-            Some((candidate, way_of(function).filter(|_| !may_throw)?))
+            Some((candidate, way_of(function).filter(|_| !may_throw && !resizes)?))
         });
         wrapped.collect()
     }
@@ -239,6 +246,19 @@ fn jump_to(from: Addr, to: Addr) -> Option<[u8; JUMP_LEN]> {
     let distance = i32::try_from(to.0.wrapping_sub(from.0 + JUMP_LEN as u64).cast_signed()).ok()?;
     let [a, b, c, d] = distance.to_le_bytes();
     Some([0xe9, a, b, c, d])
+}
+
+/// Where the routine finds the size that a function is asked for.
+fn size_of(function: &Function) -> SizeOf {
+    let (size, count, more) = match function.kind {
+        Kind::Alloc { size, count: None } if function.symbol == "malloc" => (size, None, SizeOf::SIMPLE),
+        Kind::Alloc { size, count } => (size, count, 0),
+        Kind::AllocOut { size, .. } => (size, None, 0),
+        Kind::Realloc { size, count, .. } => (size, count, SizeOf::CHANGES),
+        Kind::ResizeInPlace { size, .. } => (size, None, SizeOf::CHANGES),
+        Kind::Free { .. } => return SizeOf(0),
+    };
+    SizeOf(SizeOf::new(size.0, count.map(|count| count.0)).0 | more)
 }
 
 /// How the routine goes about a function; None if it knows no way, as its arguments are not among the first three.

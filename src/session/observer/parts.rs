@@ -19,15 +19,23 @@ impl Observer {
             return nothing;
         }
         let operation = Operation::of(function.kind, &part.args);
-        let recorded = match (part.recorded, &mut self.sampler) {
+        let recorded = match (part.recorded, &self.sampler) {
             (Some(recorded), _) => recorded,
             (None, None) => Recorded::All,
-            (None, Some(sampler)) => recorded(operation, sampler, &self.stream.model),
+            (None, Some(_)) => recorded(operation, &mut |_| part.picked, &self.stream.model),
         };
-        let Self { shared, stream, .. } = self;
+        if part.counted_since {
+            self.note_not_recorded(part.task);
+        }
         let frees = part.kind == Kind::Freed;
         let is_first = part.recorded.is_none();
         let hides_allocation = !frees && is_first && matches!(recorded, Recorded::Failure | Recorded::OldBlock);
+        let succeeded = part.kind == Kind::Ended && part.returned.result != 0;
+        let hidden = matches!(recorded, Recorded::Failure | Recorded::OldBlock) && succeeded;
+        if hidden && let Some(size) = operation.new_block() {
+            self.counted.count(size);
+        }
+        let Self { shared, stream, .. } = self;
         if hides_allocation && stream.model.is_latest_recorded(part.task) {
             stream.tell(part.time_ns, EventKind::NotRecorded { task: part.task });
         }
@@ -67,27 +75,40 @@ impl Observer {
     }
 
     /// Takes over a call in progress: see [`crate::calls::Calls::adopt`]. `recorded`: what of it was told when it began, if that was; `missed`: what
-    /// of its stack was not seen, if that was not told yet.
+    /// of its stack was not seen, if that was not told yet; `picked`: whether the routine has picked its block, where blocks are sampled.
     pub(in crate::session) fn adopt(
         &mut self,
         entry: &Entry,
         by: Call,
         recorded: Option<Recorded>,
         missed: Option<Missed>,
+        picked: bool,
     ) {
         let table = Arc::clone(&self.shared.table);
         let Some(function) = table.get(entry.function) else { return };
         let operation = Operation::of(function.kind, &entry.args);
         let by = Call { align: align_as_told(operation, function, &entry.args, entry.family, &table), ..by };
-        let decided = match (recorded, &mut self.sampler) {
+        let decided = match (recorded, &self.sampler) {
             (Some(recorded), _) => recorded,
             (None, None) => Recorded::All,
-            (None, Some(sampler)) => super::recorded(operation, sampler, &self.stream.model),
+            (None, Some(_)) => super::recorded(operation, &mut |_| picked, &self.stream.model),
         };
         if let Some(missed) = missed.filter(|_| decided != Recorded::Failure) {
             self.tell(EventKind::Missed(missed));
         }
         self.with_calls(|calls, tell| calls.adopt(entry, operation, &by, (decided, false), tell));
+    }
+
+    /// The thread has allocated a block that is not recorded.
+    pub(in crate::session) fn note_not_recorded(&mut self, task: TaskId) {
+        if self.stream.model.is_latest_recorded(task) {
+            self.tell(EventKind::NotRecorded { task });
+        }
+    }
+
+    /// Blocks that began or ended to be live since this was last asked, some of them several times; nothing if all are recorded.
+    pub(in crate::session) fn take_changed_blocks(&mut self) -> Vec<Addr> {
+        std::mem::take(&mut self.stream.changed)
     }
 
     /// How many calls of their own were seen to begin by the trap engine.

@@ -223,6 +223,10 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
             EventKind::Mark(name.ok_or_else(|| arguments.wrong(Word::Name))?)
         }
         Word::NotRecorded => EventKind::NotRecorded { task: arguments.task() },
+        Word::Counted => EventKind::Counted {
+            allocations: arguments.number(Word::Allocations)?,
+            bytes: arguments.number(Word::Bytes)?,
+        },
         Word::NewBlocksIgnored => {
             EventKind::NewBlocksIgnored { task: arguments.task(), ignore: arguments.is(Word::Ignore)? }
         }

@@ -160,7 +160,7 @@ impl World {
         let block = Addr(1 + (self.random.next() >> 17));
         let size = self.random.one_of(&[0, 1, 4096, u64::from(u32::MAX), 1 << 32, u64::MAX]);
         let by = self.call(process);
-        let kind = match self.random.below(42) {
+        let kind = match self.random.below(43) {
             0..10 => EventKind::Allocated { block, size, by },
             10..18 => {
                 let given_size = self.random.one_of(&[None, Some(0), Some(u64::MAX)]);
@@ -202,7 +202,8 @@ impl World {
             39 => {
                 EventKind::Mark(MarkName::new(self.random.one_of(&["a", "warmed up \u{e4}", &"x".repeat(47)])).unwrap())
             }
-            40 if self.processes.len() < 6 => return self.fork(process, by.task),
+            40 => EventKind::Counted { allocations: size, bytes: block.0 },
+            41 if self.processes.len() < 6 => return self.fork(process, by.task),
             _ => return self.exec(process),
         };
         self.tell(process, kind);

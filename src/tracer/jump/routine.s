@@ -5,10 +5,10 @@
 #
 #     stub:   active = 0?  -> original          the patch over the function's first instruction jumps here
 #             push rax                          the save area begins
-#             mov  eax, function | way << 16
+#             mov  eax, function | size << 16 | way << 24
 #             call enter                        CF: pass the call through
 #             pop  rax
-#             jc   pass
+#             jc   pass                         with SF, if it was counted
 #             lea  rsp, [rsp+8]                 the slot of the caller's return address ...
 #             call original                     ... gets ours: the stack has the layout of an untraced program
 #     back:   lea  rsp, [rsp-8]
@@ -23,10 +23,11 @@
 # The stack inside of enter and leave, by offset from rsp:
 #
 #       0  rbp of the walk          56  r8              96  return address into the stub
-#       8  function | way << 16     64  rdi            104  rax
+#       8  as eax in the stub       64  rdi            104  rax
 #      12  when it began, if timed
 #      16  the thread's cell        72  rsi            112  the slot: the caller's return address
 #      24  steps left               80  rdx
+#      28  with what interval the call is picked, COUNTED, or CHANGED
 #      32  r11   40  r10   48  r9   88  rcx
 #
 # No vector register, no system call, no call of anything else; flags are not kept, the direction flag is not touched. What the program may
@@ -117,6 +118,36 @@ heaptrace_jump_hash:
     mov qword ptr [r9 + {FRAME_SLOT}], 0
     .endm
 
+    # rsi = the bucket of the block at rdi.
+    .macro find_bucket
+    mov rsi, qword ptr [rip + heaptrace_jump_hash]
+    imul rsi, rdi
+    shr rsi, {LIVE_SHIFT}
+    shl rsi, {LIVE_BITS}
+    lea rsi, [r11 + rsi + {LIVE_AREA}]
+    .endm
+
+    # Goes to \none if the block at rdi was not picked. Changes rdx, rsi.
+    .macro find_picked none
+    mov rdx, rdi
+    shr rdx, {PAGE_BITS}
+    movzx edx, dx
+    movzx edx, byte ptr [r11 + rdx + {PAGE_AREA}]
+    test edx, edx
+    jz \none
+    cmp edx, {PAGE_STUCK}
+    jae 45f
+    find_bucket
+44:
+    cmp qword ptr [rsi], rdi
+    je 45f
+    add rsi, 8
+    test sil, {LIVE_BUCKET} - 1
+    jnz 44b
+    jmp \none
+45:
+    .endm
+
 # ---------------------------------------------------------------- before the function
 
     .globl heaptrace_jump_enter
@@ -126,10 +157,11 @@ heaptrace_jump_enter:
     .globl heaptrace_jump_enter_body
     .hidden heaptrace_jump_enter_body
 heaptrace_jump_enter_body:
+    mov qword ptr [rsp + 24], {STEPS}   # and not picked
     mov dword ptr [rsp + 8], eax
     cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], {RECORD}
     jne enter_inactive
-    shr eax, 16
+    shr eax, 24
     cmp eax, {WAY_FREE}
     jne 3f
     test rdi, rdi                       # free(NULL)
@@ -139,6 +171,15 @@ heaptrace_jump_enter_body:
     mov qword ptr [rsp + 16], r10
     cmp dword ptr [r10 + {CELL_MODE}], 0
     jne enter_ask
+    mov ecx, dword ptr [r10 + {CELL_DEPTH}]
+    test ecx, ecx
+    jnz enter_nested
+
+    # --- the walk: rdi = stack pointer, rsi = return address, ecx = node so far, r9 = where that is, r10 = the stack's last word
+enter_walk:
+    cmp dword ptr [r11 + {SAMPLED}], 0
+    jne enter_sampled
+enter_recorded:
     mov dword ptr [rsp + 12], 0
     imul eax, dword ptr [r10 + {CELL_HEAD}], {TIMED_FACTOR}
     shr eax, {TIMED_SHIFT}
@@ -150,12 +191,6 @@ heaptrace_jump_clock_entered:
     rdtsc                               # the low half will do
     mov dword ptr [rsp + 12], eax
 enter_untimed:
-    mov ecx, dword ptr [r10 + {CELL_DEPTH}]
-    test ecx, ecx
-    jnz enter_nested
-
-    # --- the walk: rdi = stack pointer, rsi = return address, ecx = node so far, r9 = where that is, r10 = the stack's last word
-enter_walk:
     mov r9, r10
     mov r10, qword ptr [r9 + {CELL_STACK_END}]
     sub r10, 8
@@ -166,7 +201,6 @@ enter_walk:
     cmp rdi, r10
     ja enter_ask
     mov qword ptr [rsp], rbp
-    mov dword ptr [rsp + 24], {STEPS}
     mov rsi, qword ptr [rdi]
     add rdi, 8
     xor ecx, ecx
@@ -320,7 +354,10 @@ walked_untimed:
     movzx edx, ax
     shl rdx, 32
     or rsi, rdx
-    shr eax, 16
+    mov edx, dword ptr [rsp + 28]
+    shl rdx, {PICKED_SHIFT}
+    or rsi, rdx
+    shr eax, 24
     cmp eax, {WAY_FREE}
     je enter_gives_back
     cmp eax, {WAY_REALLOC}
@@ -358,6 +395,9 @@ heaptrace_jump_claimed:
     .globl heaptrace_jump_framed
     .hidden heaptrace_jump_framed
 heaptrace_jump_framed:
+    cmp dword ptr [rsp + 28], 0
+    jne enter_drawn
+enter_drawn_done:
     bt rdx, {FLAG_BEGAN_BIT}
     jc enter_began
     .globl heaptrace_jump_entered
@@ -368,6 +408,36 @@ heaptrace_jump_entered:
     .hidden heaptrace_jump_enter_end
 heaptrace_jump_enter_end:
     restore
+
+    # --- the frame is there, and the call picked: draws anew; r8 and rdi: see enter_count
+    .globl heaptrace_jump_drawn
+    .hidden heaptrace_jump_drawn
+heaptrace_jump_drawn:
+enter_drawn:
+    cmp dword ptr [rsp + 28], {COUNTED}
+    je heaptrace_jump_count
+    ja enter_drawn_done
+    mov eax, dword ptr [r10 + {CELL_DRAW}]
+    inc eax
+    mov dword ptr [r10 + {CELL_DRAW}], eax
+    movzx eax, ax                       # that many there are
+    mov rax, qword ptr [r11 + rax * 8 + {DISTANCE_AREA}]
+    mov ecx, dword ptr [r11 + {SAMPLED}]
+    and ecx, 15
+    mov dword ptr [r10 + {CELL_INTERVAL}], ecx
+    mov r8, rdx
+    mul qword ptr [r11 + rcx * 8 + {INTERVAL_AREA}]
+    shrd rax, rdx, 32
+    shr rdx, 32
+    jz 43f
+    mov rax, -2                         # further than a program gets
+43:
+    inc rax
+    mov qword ptr [r10 + {CELL_LEFT}], rax
+    mov rcx, qword ptr [r10 + {CELL_CALLS}]
+    mov qword ptr [r10 + {CELL_SINCE}], rcx
+    mov rdx, r8
+    jmp enter_drawn_done
 
     # --- a call that gives something back is recorded before it is made
     .globl heaptrace_jump_realloc
@@ -416,6 +486,9 @@ enter_has_room:
     mov qword ptr [r8 + {RECORD_ARGS} + 16], rcx
     mov rcx, qword ptr [rsp + 112]
     mov qword ptr [r8 + {RECORD_CALLER}], rcx
+    mov rcx, qword ptr [r10 + {CELL_CALLS}]
+    sub rcx, qword ptr [r10 + {CELL_SINCE}]
+    mov qword ptr [r8 + {RECORD_RESULT}], rcx
     mov ecx, 1
     lock xadd qword ptr [r11 + {SEQ}], rcx
     # the commit window: rcx = the number, then the key; rax = the head; r8 = the record
@@ -435,7 +508,12 @@ heaptrace_jump_commit_head:
     .globl heaptrace_jump_committed
     .hidden heaptrace_jump_committed
 heaptrace_jump_committed:
-    clc
+    cmp dword ptr [rsp + 28], {REMOVES}
+    je heaptrace_jump_remove
+    .globl heaptrace_jump_removed
+    .hidden heaptrace_jump_removed
+heaptrace_jump_removed:
+    or eax, -1                          # no CF, and no ZF, which says behind the call that it was not made
     .globl heaptrace_jump_committed_end
     .hidden heaptrace_jump_committed_end
 heaptrace_jump_committed_end:
@@ -544,6 +622,134 @@ enter_within:
     je enter_walk
     jmp enter_ask
 
+    # --- only what is picked is recorded
+enter_sampled:
+    mov eax, dword ptr [rsp + 8]
+    cmp eax, {FREES}
+    jae sampled_free
+    shr eax, 16                         # al says where the size is
+    mov edx, eax
+    and edx, 3
+    mov rdi, qword ptr [rsp + rdx * 8 + 64]
+    test al, {SIZE_MULTIPLIED}
+    jz 41f
+    mov edx, eax
+    shr edx, 2
+    and edx, 3
+    mov r9, rax
+    mov rax, qword ptr [rsp + rdx * 8 + 64]
+    mul rdi
+    mov rdi, rax
+    mov rax, r9
+    jo sampled_picked                   # no program has that much
+41:
+    cmp rdi, 1
+    mov rsi, rdi
+    adc rsi, 0                          # one of no bytes counts as one byte
+    mov r8, qword ptr [r10 + {CELL_LEFT}]
+    sub r8, rsi
+    jbe sampled_picked
+    test al, {SIZE_CHANGES}
+    jz 42f
+    cmp qword ptr [rsp + 64], 0
+    je 42f
+    test rdi, rdi
+    jz enter_recorded                   # it gives the block back
+    mov r9, rdi
+    mov rdi, qword ptr [rsp + 64]
+    find_picked 46f
+    jmp sampled_change
+46:
+    mov rdi, r9
+42:
+    test al, {SIZE_SIMPLE}
+    jnz heaptrace_jump_count
+    mov dword ptr [rsp + 28], {COUNTED}
+    movzx edx, word ptr [rsp + 8]
+    shl rdx, 32
+    mov rax, {COUNTED} << {PICKED_SHIFT} | {ENDED} << 48
+    or rdx, rax
+    jmp enter_frame
+
+    # r8 = the bytes that are left, rdi = the size
+    .globl heaptrace_jump_count
+    .hidden heaptrace_jump_count
+heaptrace_jump_count:
+    mov qword ptr [r10 + {CELL_LEFT}], r8
+    .globl heaptrace_jump_count_bytes
+    .hidden heaptrace_jump_count_bytes
+heaptrace_jump_count_bytes:
+    add qword ptr [r10 + {CELL_BYTES}], rdi
+    .globl heaptrace_jump_count_calls
+    .hidden heaptrace_jump_count_calls
+heaptrace_jump_count_calls:
+    inc qword ptr [r10 + {CELL_CALLS}]
+    .globl heaptrace_jump_counted
+    .hidden heaptrace_jump_counted
+heaptrace_jump_counted:
+    cmp dword ptr [rsp + 28], 0
+    jne heaptrace_jump_entered
+    or eax, -1                          # SF
+    stc
+    .globl heaptrace_jump_counted_end
+    .hidden heaptrace_jump_counted_end
+heaptrace_jump_counted_end:
+    restore
+    .globl heaptrace_jump_counted_done
+    .hidden heaptrace_jump_counted_done
+heaptrace_jump_counted_done:
+
+    # The block was picked: recorded, and not counted here.
+sampled_change:
+    mov dword ptr [rsp + 28], {CHANGED}     # nothing of it gets to bits 60 to 63
+    .globl heaptrace_jump_change
+    .hidden heaptrace_jump_change
+heaptrace_jump_change:
+    mov qword ptr [r10 + {CELL_LEFT}], r8
+    jmp enter_recorded
+sampled_picked:
+    mov eax, dword ptr [r10 + {CELL_INTERVAL}]
+    and eax, 15
+    mov dword ptr [rsp + 28], eax
+    jmp enter_recorded
+sampled_free:
+    mov rdi, qword ptr [rsp + 64]
+    find_picked enter_pass
+    mov dword ptr [rsp + 28], {REMOVES}     # nothing of it gets there, either
+    jmp enter_recorded
+
+    # The free is recorded: before it is made, the block is no picked one any more.
+    .globl heaptrace_jump_remove
+    .hidden heaptrace_jump_remove
+heaptrace_jump_remove:
+    mov rdi, qword ptr [rsp + 64]
+    find_bucket
+47:
+    cmp qword ptr [rsi], rdi
+    je 49f
+48:
+    add rsi, 8
+    test sil, {LIVE_BUCKET} - 1
+    jnz 47b
+    jmp heaptrace_jump_removed
+49:
+    mov rax, rdi
+    xor edx, edx
+    lock cmpxchg qword ptr [rsi], rdx
+    .globl heaptrace_jump_taken_out
+    .hidden heaptrace_jump_taken_out
+heaptrace_jump_taken_out:
+    jne 48b
+    shr rdi, {PAGE_BITS}
+    movzx edi, di
+    cmp byte ptr [r11 + rdi + {PAGE_AREA}], {PAGE_STUCK}
+    jae heaptrace_jump_removed
+    lock dec byte ptr [r11 + rdi + {PAGE_AREA}]
+    .globl heaptrace_jump_remove_end
+    .hidden heaptrace_jump_remove_end
+heaptrace_jump_remove_end:
+    jmp heaptrace_jump_removed
+
     # --- the stack is not known: copy it for the tracer
 walk_missed:
     mov r10, qword ptr [rsp + 16]
@@ -616,6 +822,7 @@ enter_inactive:
     .hidden heaptrace_jump_pass
 heaptrace_jump_pass:
 enter_pass:
+    xor eax, eax                        # no SF
     stc
     .globl heaptrace_jump_pass_end
     .hidden heaptrace_jump_pass_end
@@ -680,6 +887,10 @@ leave_found:
     mov qword ptr [rsi], rax
     cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
     je leave_unrecorded
+    movzx eax, byte ptr [r9 + {FRAME_WHAT} + 7]
+    shr eax, {PICKED_SHIFT} - 56
+    cmp eax, {COUNTED}
+    je leave_unrecorded
     mov rax, qword ptr [r10 + {CELL_HEAD}]
     cmp rax, qword ptr [r10 + {CELL_LIMIT}]
     jae leave_full
@@ -708,6 +919,9 @@ leave_has_room:
     mov qword ptr [r8 + {RECORD_OUT}], 0
     bt rsi, {FLAG_OUT_BIT}
     jc leave_out
+leave_block:
+    cmp dword ptr [r11 + {SAMPLED}], 0
+    jne leave_sampled
 leave_release:
     mov dword ptr [r10 + {CELL_DEPTH}], ecx
     # the frame is given back, and the record not yet there: rax = the head, r8 = the record
@@ -736,6 +950,61 @@ leave_out:
     jnz leave_release
     mov rdx, qword ptr [rdi]
     mov qword ptr [r8 + {RECORD_OUT}], rdx
+    jmp leave_block
+    # rdi = the block that was passed in, if one was, rsi = the frame's word, rdx = the block that comes out: before anybody can give it back. Who is interrupted
+    # here is done with by the tracer, which does all of it once more: at worst an address is there too often.
+leave_sampled:
+    test rdx, rdx
+    jz leave_release
+    mov qword ptr [rsp], rax
+    mov qword ptr [rsp + 8], rdx
+    mov qword ptr [rsp + 24], rsi
+    bt rsi, {FLAG_BEGAN_BIT}
+    jnc 53f
+    find_picked 53f
+    find_bucket
+51:
+    cmp qword ptr [rsi], rdi
+    jne 52f
+    mov rax, rdi
+    xor edx, edx
+    lock cmpxchg qword ptr [rsi], rdx
+    jne 52f
+    shr rdi, {PAGE_BITS}
+    movzx edi, di
+    cmp byte ptr [r11 + rdi + {PAGE_AREA}], {PAGE_STUCK}
+    jae 53f
+    lock dec byte ptr [r11 + rdi + {PAGE_AREA}]
+    jmp 53f
+52:
+    add rsi, 8
+    test sil, {LIVE_BUCKET} - 1
+    jnz 51b
+53:
+    mov rsi, qword ptr [rsp + 24]
+    shr rsi, {PICKED_SHIFT}
+    jz leave_noted
+    mov rdi, qword ptr [rsp + 8]
+    mov rdx, rdi
+    shr rdx, {PAGE_BITS}
+    movzx edx, dx
+    cmp byte ptr [r11 + rdx + {PAGE_AREA}], {PAGE_STUCK}
+    jae leave_noted
+    lock inc byte ptr [r11 + rdx + {PAGE_AREA}]
+    find_bucket
+55:
+    cmp qword ptr [rsi], 0
+    jne 56f
+    xor eax, eax
+    lock cmpxchg qword ptr [rsi], rdi
+    je leave_noted
+56:
+    add rsi, 8
+    test sil, {LIVE_BUCKET} - 1
+    jnz 55b
+    mov byte ptr [r11 + rdx + {PAGE_AREA}], {PAGE_STUCK}     # no room: all blocks there are taken for picked ones
+leave_noted:
+    mov rax, qword ptr [rsp]
     jmp leave_release
 leave_unrecorded:
     mov dword ptr [r10 + {CELL_DEPTH}], ecx

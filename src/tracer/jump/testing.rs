@@ -8,6 +8,7 @@ use crate::addr::Addr;
 use crate::arch::{Regs, reg};
 use crate::jump::layout::*;
 use crate::jump::nodes::Nodes;
+use crate::jump::sampling::SizeOf;
 use crate::jump::shared::{Shared, lies_inside};
 use crate::jump::stub::{BACK, STUB_SIZE, STUBS, Stub, assemble};
 use crate::jump::undo::{Code, Place};
@@ -21,7 +22,7 @@ const PROGRAM: u64 = REGION_SIZE;
 const ORIGINALS: u64 = PROGRAM + 0x800;
 const FS: u64 = PROGRAM + 0x2000;
 const STACK: Range<u64> = 0x10000..0x30000;
-const SHARED: u64 = 0x40000;
+pub const SHARED: u64 = 0x40000;
 const SIZE: u64 = SHARED + SHARED_SIZE;
 
 /// The made-up functions, by number.
@@ -39,6 +40,16 @@ pub const TAIL: u16 = 5;
 /// Calls [`FREE`].
 pub const OUTER_OF_FREE: u16 = 6;
 
+/// Where the sizes are: [`MALLOC`] is simple, [`OUTER`] and [`TAIL`] are not.
+const SIZES: [SizeOf; 7] = [
+    SizeOf(SizeOf::SIMPLE),
+    SizeOf(1),
+    SizeOf(1 | SizeOf::CHANGES),
+    SizeOf(0),
+    SizeOf(1 << 2 | SizeOf::MULTIPLIED),
+    SizeOf(0),
+    SizeOf(0),
+];
 const WAYS: [Way; 7] = [Way::Alloc, Way::AllocOut, Way::Realloc, Way::Free, Way::Alloc, Way::Alloc, Way::Alloc];
 
 /// The memory of the process.
@@ -58,8 +69,8 @@ impl Lab {
         assert_ne!(base, libc::MAP_FAILED);
         let mut lab = Self { base: base.cast(), code: routine::code(), stubs: Vec::new() };
         lab.write(0, routine::bytes());
-        for (function, way) in (0..).zip(WAYS) {
-            let stub = Stub { function, way, entry: lab.entry(function), original: lab.original(function) };
+        for (function, (way, size)) in (0..).zip(WAYS.into_iter().zip(SIZES)) {
+            let stub = Stub { function, way, size, entry: lab.entry(function), original: lab.original(function) };
             let bytes = assemble(&stub, lab.region(), u64::from(function), &lab.code).unwrap();
             lab.write(STUBS + u64::from(function) * STUB_SIZE, &bytes);
             let to = STUBS + u64::from(function) * STUB_SIZE;
@@ -162,6 +173,8 @@ impl Lab {
         self.set_word(0, MAGIC);
         self.set_half(FREE_STACKS, 1);
         self.set_half(TIMED, TIMED_MARK);
+        self.write(SHARED + PAGE_AREA, &[0; PAGES as usize]);
+        self.write(SHARED + LIVE_AREA, &[0; (LIVE_BUCKETS * LIVE_BUCKET) as usize]);
         self.give_cell(0);
         for cell in [0, 1] {
             self.set_word(cell_at(cell) + CELL_LIMIT, RING_RECORDS);
@@ -185,7 +198,12 @@ impl Lab {
     pub fn snapshot(&self) -> Vec<(u64, Vec<u8>)> {
         let ranges = [
             (STACK.end - 0x1000, 0x1000),
-            (SHARED, 0x100),
+            (SHARED, 0x200),
+            (SHARED + PAGE_AREA, 16),
+            (SHARED + live_bucket(0x4000), LIVE_BUCKET),
+            (SHARED + live_bucket(0x4002), LIVE_BUCKET),
+            (SHARED + live_bucket(0x5000), LIVE_BUCKET),
+            (SHARED + live_bucket(0x7777), LIVE_BUCKET),
             (SHARED + CELL_AREA, 2 * CELL_SIZE),
             (SHARED + ring_at(0), 4 * RECORD_SIZE),
             (SHARED + ring_at(1), 4 * RECORD_SIZE),

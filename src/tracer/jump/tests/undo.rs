@@ -6,6 +6,7 @@ use crate::arch::{Regs, reg};
 use crate::jump::frames;
 use crate::jump::layout::*;
 use crate::jump::nodes::Onward;
+use crate::jump::sampling::{note_dead, note_live};
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTERED, LEFT, STUB_SIZE, STUBS};
 use crate::jump::undo::Undone;
@@ -123,6 +124,13 @@ impl Bench {
         (lab.word(COPY_BITS), lab.half(cell_at(0) + CELL_DEPTH), lab.half(cell_at(1) + CELL_DEPTH))
     }
 
+    /// Calls that were counted and not recorded, and their bytes; what is left, if nothing was picked; and which blocks are picked ones.
+    fn counts(&self) -> ([u64; 3], Vec<u64>) {
+        let lab = &self.puppet.lab;
+        let [calls, bytes, left] = [CELL_CALLS, CELL_BYTES, CELL_LEFT].map(|at| lab.word(cell_at(0) + at));
+        ([calls, bytes, if lab.half(cell_at(0) + CELL_DRAW) == 0 && calls > 0 { left } else { 0 }], picked_blocks(lab))
+    }
+
     fn heads(&self) -> [u64; 2] {
         [0, 1].map(|cell| self.puppet.lab.word(cell_at(cell) + CELL_HEAD))
     }
@@ -143,7 +151,7 @@ impl Bench {
         assert_eq!(records, scenario.records, "{name}");
         let count = |at: u64| lab.word(cell_at(0) + at) + lab.word(cell_at(1) + at);
         assert_eq!((count(CELL_ASKS), count(CELL_DROPPED)), (scenario.asks, scenario.dropped), "{name}");
-        let left_over = self.left_over();
+        let (left_over, counts) = (self.left_over(), self.counts());
         let seq = lab.word(SEQ);
         // instruction by instruction
         let mut trace = vec![self.begin(scenario)];
@@ -186,7 +194,7 @@ impl Bench {
             };
             let undone = lab.place(cell).undo(regs, lab, &mut StackOf(lab));
             let mut expected = told.clone();
-            let mut extra = None;
+            let (mut extra, mut end_at_stop) = (None, None);
             match undone.unwrap_or_else(|| panic!("{context}: not undone")) {
                 Undone::NotBegun(_, undone) => {
                     let entry = at_entry.unwrap_or_else(|| panic!("{context}: has begun"));
@@ -201,6 +209,7 @@ impl Bench {
                         assert_eq!((frame.caller.0, frame.args), (lab.peek(undone.sp()), scenario.args), "{context}");
                         assert_ne!(frame.what & FLAG_BEGAN, 0, "{context}");
                         frames::forget(lab, cell, &frame);
+                        end_at_stop = Some(frame);
                         expected.retain(|told| !is_ended(told.what));
                     }
                     undone.rip = stub.original.0;
@@ -218,10 +227,17 @@ impl Bench {
                             .then(|| if result as u32 == 0 { lab.peek(frame.args[0]) } else { 0 }),
                     });
                     self.puppet.set_regs(&undone);
+                    if let Some(end) = extra.filter(|_| lab.half(SAMPLED) != 0) {
+                        tell_table(lab, &end);
+                    }
                 }
             }
             let finished = self.finish();
             assert_eq!(finished.gpr, end.gpr, "{context}");
+            if let Some(frame) = end_at_stop.filter(|_| lab.half(SAMPLED) != 0) {
+                let result = Some(finished.result());
+                tell_table(lab, &Told { what: frame.what, args: frame.args, caller: 0, result, out: None });
+            }
             let mut now = self.told(heads);
             if foreign == 1 {
                 assert_eq!(u32::from(extra.is_some()) + self.foreign.get(), foreign, "{context}");
@@ -231,7 +247,7 @@ impl Bench {
             now.sort_by_key(|told| (told.what >> 48 & 0xff, told.what));
             expected.sort_by_key(|told| (told.what >> 48 & 0xff, told.what));
             assert_eq!(now, expected, "{context}");
-            assert_eq!(self.left_over(), left_over, "{context}");
+            assert_eq!((self.left_over(), self.counts()), (left_over, counts.clone()), "{context}");
             assert_eq!(lab.word(SEQ), seq, "{context}");
 
             // a handler runs there, and nobody is told of it
@@ -272,6 +288,29 @@ fn frame(lab: &Lab, cell: u64, index: u64, slot: u64, caller: u64, what: u64) {
 fn unknown_caller(lab: &Lab, _: &mut Regs) {
     lab.set_word(INDEX_WORD, 0);
     lab.set_half(NODE_AREA + NODE_HINT, 0);
+}
+
+/// Of those that the scenarios have. Their pages' counters must say the same.
+fn picked_blocks(lab: &Lab) -> Vec<u64> {
+    let is_there = |block: &u64| (0..8).any(|word| lab.word(live_bucket(*block) + 8 * word) == *block);
+    let pages = lab.read_bytes(SHARED + PAGE_AREA, 8);
+    let there: Vec<u64> = [0x4000, 0x4001, 0x4002, 0x5000, 0x6000, 0x7777].into_iter().filter(is_there).collect();
+    let counted: Vec<usize> =
+        (0..8).map(|page| there.iter().filter(|block| **block >> PAGE_BITS == page).count()).collect();
+    // one too many where a thread was interrupted while it entered a block
+    assert!(pages.iter().zip(counted).all(|(page, count)| usize::from(*page) >= count), "{pages:?} {there:x?}");
+    there
+}
+
+/// As the tracer does for an end that it tells.
+fn tell_table(lab: &Lab, end: &Told) {
+    let block = if end.what & FLAG_OUT != 0 { end.out } else { end.result };
+    if end.what & FLAG_BEGAN != 0 {
+        note_dead(lab, Addr(end.args[0]));
+    }
+    if let Some(block) = block.filter(|block| *block != 0 && end.what >> PICKED_SHIFT != 0) {
+        note_live(lab, Addr(block));
+    }
 }
 
 fn all_scenarios() -> Vec<Scenario> {
@@ -376,6 +415,76 @@ fn all_scenarios() -> Vec<Scenario> {
     let alive: fn(&Lab, &mut Regs) =
         |lab, regs| frame(lab, 0, 7, regs.sp() + 0x40, 0x1234, what(Kind::Ended, MALLOC, 5));
     add("malloc, all frames in use", malloc, [24, 0, 0], alive, &[], 1, 0);
+
+    // sampled
+    fn sample(lab: &Lab, left: u64) {
+        lab.set_half(SAMPLED, 1);
+        lab.set_word(INTERVAL_AREA + 8, 1000);
+        lab.set_word(DISTANCE_AREA + 8, 3 << 32);
+        lab.set_word(cell_at(0) + CELL_LEFT, left);
+        lab.set_half(cell_at(0) + CELL_INTERVAL, 1);
+    }
+    let one_short: fn(&Lab, &mut Regs) = |lab, _| sample(lab, 25);
+    let just: fn(&Lab, &mut Regs) = |lab, _| sample(lab, 24);
+    let picked = 1 << PICKED_SHIFT;
+    add("malloc, not picked", malloc, [24, 0, 0], one_short, &[], 0, 0);
+    add("malloc, picked", malloc, [24, 0, 0], just, &[ended(malloc) | picked], 0, 0);
+    let just_copied: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        sample(lab, 24);
+    };
+    let copied_end = what(Kind::Ended, malloc, 0) | FLAG_COPY | picked;
+    add("malloc, picked and copied", malloc, [24, 0, 0], just_copied, &[copied_end], 0, 0);
+    let part_of_not_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        nested(lab, OUTER, MALLOC, Nested::Part);
+        sample(lab, 73);
+    };
+    add("part of another, not picked", OUTER, [24, 3, 0], part_of_not_picked, &[], 0, 0);
+    let part_of_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        nested(lab, OUTER, MALLOC, Nested::Part);
+        sample(lab, 72);
+    };
+    add("part of another, picked", OUTER, [24, 3, 0], part_of_picked, &[ended(OUTER) | picked], 0, 0);
+    let overflow = [u64::MAX, 3, 0];
+    add("too large for a number", OUTER, overflow, part_of_picked, &[ended(OUTER) | picked], 0, 0);
+    add("realloc of nothing, not picked", realloc, [0, 24, 0], one_short, &[], 0, 0);
+    add("realloc, neither picked", realloc, [0x5000, 24, 0], one_short, &[], 0, 0);
+    let of_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        note_live(lab, Addr(0x5000));
+    };
+    add("realloc of a picked one", realloc, [0x5000, 24, 0], of_picked, &[began(known), ended_of(known)], 0, 0);
+    add("realloc to nothing", realloc, [0x6000, 0, 0], of_picked, &[began(known), ended_of(known)], 0, 0);
+    let both = [began(known) | picked, ended_of(known) | picked];
+    add("realloc, picked", realloc, [0x5000, 24, 0], just, &both, 0, 0);
+    add("free, not picked", free, [0x6000, 0, 0], of_picked, &[], 0, 0);
+    add("free, picked", free, [0x5000, 0, 0], of_picked, &[what(Kind::Freed, free, known)], 0, 0);
+    let of_same_page: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        note_live(lab, Addr(0x5000));
+    };
+    add("free, not picked, of a page with a picked one", free, [0x5010, 0, 0], of_same_page, &[], 0, 0);
+    add("realloc, not picked, of such a page", realloc, [0x5010, 24, 0], of_same_page, &[], 0, 0);
+    let moves_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 24);
+        note_live(lab, Addr(0x5000));
+    };
+    add("realloc of a picked one, picked", realloc, [0x5000, 24, 0], moves_picked, &both, 0, 0);
+    let full_page: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        lab.write(SHARED + PAGE_AREA + 9, &[PAGE_STUCK]);
+    };
+    add("free in a page that sticks", free, [0x9000, 0, 0], full_page, &[what(Kind::Freed, free, known)], 0, 0);
+    let out_just: fn(&Lab, &mut Regs) = |lab, regs| {
+        regs.gpr[reg::RDI] = lab.stack().end - 0x20;
+        sample(lab, 1);
+    };
+    add("memalign, picked", memalign, [0, 0, 0], out_just, &[ended(memalign) | FLAG_OUT | picked], 0, 0);
+    let dead_counted: fn(&Lab, &mut Regs) = |lab, regs| {
+        sample(lab, 100);
+        frame(lab, 0, 0, regs.sp() - 0x40, 0x1234, what(Kind::Ended, OUTER, 0) | COUNTED << PICKED_SHIFT);
+    };
+    add("malloc, a dead frame of a counted call", malloc, [24, 0, 0], dead_counted, &[], 0, 1);
 
     // no room
     let full: fn(&Lab, &mut Regs) = |lab, _| {
@@ -486,6 +595,35 @@ fn calls_are_timed_now_and_then() {
         assert!(expected.contains(&count), "{count} of {calls} with {timed}");
         assert!(ticks >= count && ticks <= count * TIMED_MOST, "{ticks} ticks for {count}");
     }
+}
+
+/// What a call changes in its cell and in the pages.
+#[test]
+fn picked_calls_draw_and_note_their_blocks() {
+    let bench = Bench::new();
+    let lab = &bench.puppet.lab;
+    let mut nodes = lab.forget_nodes(INDEX_LEAST);
+    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, Onward::End(KNOWN)));
+    let scenarios = all_scenarios();
+    let run = |name: &str| {
+        bench.begin(scenarios.iter().find(|scenario| scenario.name == name).unwrap());
+        bench.finish();
+        let cell = [CELL_CALLS, CELL_BYTES, CELL_LEFT, CELL_SINCE].map(|at| lab.word(cell_at(0) + at));
+        let blocks = picked_blocks(lab);
+        let pages = lab.read_bytes(SHARED + PAGE_AREA, 8);
+        assert_eq!(pages.into_iter().map(usize::from).sum::<usize>(), blocks.len(), "{name}");
+        (cell, lab.half(cell_at(0) + CELL_DRAW), blocks)
+    };
+    assert_eq!(run("malloc, not picked"), ([1, 24, 1, 0], 0, vec![]));
+    assert_eq!(run("realloc, neither picked"), ([1, 24, 1, 0], 0, vec![]));
+    assert_eq!(run("malloc, picked"), ([0, 0, 3001, 0], 1, vec![0x4000]));
+    assert_eq!(run("memalign, picked"), ([0, 0, 3001, 0], 1, vec![0x7777]));
+    assert_eq!(run("realloc of a picked one"), ([0, 0, 1, 0], 0, vec![]));
+    assert_eq!(run("realloc of a picked one, picked"), ([0, 0, 3001, 0], 1, vec![0x4002]));
+    assert_eq!(run("realloc, picked"), ([0, 0, 3001, 0], 1, vec![0x4002]));
+    assert_eq!(run("realloc to nothing"), ([0, 0, 25, 0], 0, vec![0x5000]));
+    assert_eq!(run("free, not picked"), ([0, 0, 25, 0], 0, vec![0x5000]));
+    assert_eq!(run("free, picked"), ([0, 0, 25, 0], 0, vec![]));
 }
 
 /// A program may jump into the routine, or write to what it works with: whatever comes of it, we don't panic.

@@ -1,0 +1,96 @@
+//! Sampling by the routine (`--sample-interval`): the tracer enters picked blocks of calls that it sees at stops into the routine's table, and tells how many
+//! calls were counted only.
+
+use super::Jump;
+use super::clock::COUNTED_NS;
+use crate::addr::Addr;
+use crate::event::EventKind;
+use crate::heapmodel::HeapModel;
+use crate::jump::layout::{CELL_BYTES, CELL_CALLS, CELL_SINCE, Kind, SAMPLED, cell_at};
+use crate::jump::merge::Record;
+use crate::jump::sampling;
+use crate::jump::shared::Shared;
+use crate::session::process::Process;
+use crate::tracer::jump::region::SharedMapping;
+
+/// What is kept for a process whose routine samples.
+#[derive(Debug, Default)]
+pub(super) struct Sampling {
+    /// The cells' sums when they were told last: calls that were counted only, and their bytes.
+    counted: (u64, u64),
+}
+
+impl Sampling {
+    /// Begins in a new region, where `model` knows the picked blocks.
+    pub(super) fn begin(shared: &SharedMapping, interval: u64, model: &HeapModel) -> Self {
+        sampling::begin(shared, interval, crate::sampling::random_seed());
+        model.live_blocks().for_each(|block| sampling::note_live(shared, block.addr));
+        Self::default()
+    }
+}
+
+impl Jump {
+    /// Whether the next block of the cell's thread, of `size` bytes, is picked; None if the routine does not sample. It is the countdown that the routine
+    /// goes on with.
+    pub(in crate::session) fn picks(&self, cell: u16, size: u64) -> Option<bool> {
+        self.sampling.as_ref()?;
+        Some(sampling::picks(self.shared(), cell, size))
+    }
+}
+
+impl Process {
+    /// What the thread of the cell counted only, since it picked a block last, came between that and what it frees now.
+    pub(super) fn note_counted_since(&mut self, tid: i32) {
+        let Some(jump) = self.jump.on().filter(|jump| jump.sampling.is_some()) else { return };
+        let Some((cell, task)) = jump.cell_of(tid).zip(self.tasks.get(tid).map(|task| task.id)) else { return };
+        let at = cell_at(cell.into());
+        if jump.shared().word(at + CELL_CALLS) != jump.shared().word(at + CELL_SINCE) {
+            self.observer.note_not_recorded(task);
+        }
+    }
+
+    /// At a stop, before the thread goes on: the routine is to know which blocks live that were picked.
+    pub(in crate::session) fn note_picked_blocks(&mut self) {
+        let changed = self.observer.take_changed_blocks();
+        let Some(jump) = self.jump.on().filter(|jump| jump.sampling.is_some()) else { return };
+        for block in changed.into_iter().filter(|block| !block.is_null()) {
+            if self.observer.model().is_live(block) {
+                sampling::note_live(jump.shared(), block);
+            } else {
+                sampling::note_dead(jump.shared(), block);
+            }
+        }
+    }
+
+    /// The routine keeps its table itself, but for a realloc that has given its block back by asking for none: that is told by the model alone.
+    pub(super) fn note_recorded(&mut self, jump: &Jump, record: &Record) {
+        self.observer.take_changed_blocks();
+        let old = Addr(record.args[0]);
+        let is_end = record.kind == Kind::Ended && record.result == 0;
+        if jump.sampling.is_some() && is_end && !old.is_null() && !self.observer.model().is_live(old) {
+            sampling::note_dead(jump.shared(), old);
+        }
+    }
+
+    /// Tells what the routine has counted and not recorded since it was told last.
+    pub(super) fn tell_counted(&mut self, jump: &mut Jump) {
+        if jump.sampling.is_none() || jump.shared().half(SAMPLED) == 0 {
+            return;
+        }
+        let sums = [CELL_CALLS, CELL_BYTES].map(|place| Self::sum_of_cells(jump, place));
+        let Some(sampling) = &mut jump.sampling else { return };
+        let (calls, bytes) = (sums[0].wrapping_sub(sampling.counted.0), sums[1].wrapping_sub(sampling.counted.1));
+        if self.observer.is_paused() {
+            sampling.counted = (sums[0], sums[1]);
+            return;
+        }
+        // What a thread takes back that was told already is made up for by what it counts next. The program can write there, too.
+        if calls.cast_signed() > 0 && bytes.cast_signed() >= 0 {
+            sampling.counted = (sums[0], sums[1]);
+            let ns = calls.saturating_mul(COUNTED_NS);
+            self.cost.recording_ns = self.cost.recording_ns.saturating_add(ns);
+            self.progress.recording(ns);
+            self.tell(EventKind::Counted { allocations: calls, bytes });
+        }
+    }
+}
