@@ -93,6 +93,8 @@ pub const PAGE_AREA: u64 = 0x3c4_0000;
 pub const PAGES: u64 = 1 << 16;
 /// Half of what a byte holds: all threads together can't count on to its end between a look and the addition.
 pub const PAGE_STUCK: u8 = 128;
+/// What a page's counter becomes that sticks as there was no room: whoever is about to take one away has looked before, and leaves it above [`PAGE_STUCK`].
+pub const PAGE_FULL: u8 = u8::MAX;
 /// The bits of a page's offsets.
 pub const PAGE_BITS: u64 = 12;
 

@@ -6,7 +6,7 @@
 
 use super::layout::{
     CELL_BYTES, CELL_CALLS, CELL_DRAW, CELL_INTERVAL, CELL_LEFT, CELL_SINCE, DISTANCE_AREA, DISTANCES, INTERVAL_AREA,
-    LIVE_BUCKET, PAGE_AREA, PAGE_BITS, PAGE_STUCK, PAGES, SAMPLED, cell_at, live_bucket,
+    LIVE_BUCKET, PAGE_AREA, PAGE_BITS, PAGE_FULL, PAGE_STUCK, PAGES, SAMPLED, cell_at, live_bucket,
 };
 use super::shared::Shared;
 use crate::addr::Addr;
@@ -118,7 +118,7 @@ pub fn note_live(shared: &dyn Shared, block: Addr) {
     }
     change_page(shared, block, |count| (count < PAGE_STUCK).then(|| count + 1));
     if !words_of(block).any(|word| shared.replace_word(word, 0, block.0)) {
-        change_page(shared, block, |_| Some(PAGE_STUCK));
+        change_page(shared, block, |_| Some(PAGE_FULL));
     }
 }
 
@@ -198,10 +198,10 @@ mod tests {
             (made.word(at & !7) >> (8 * (at & 7))) as u8
         };
         blocks.iter().for_each(|block| note_live(&made, *block));
-        assert_eq!((count(blocks[0]), count(blocks[8])), (1, PAGE_STUCK));
+        assert_eq!((count(blocks[0]), count(blocks[8])), (1, PAGE_FULL));
         note_live(&made, blocks[0]);
         blocks.iter().for_each(|block| note_dead(&made, *block));
-        assert_eq!((count(blocks[0]), count(blocks[8])), (0, PAGE_STUCK));
+        assert_eq!((count(blocks[0]), count(blocks[8])), (0, PAGE_FULL));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `--sample-interval`: what a sample says of a program that keeps its own account.
 
-use crate::support::fixtures;
 use crate::support::ledger::Ledger;
 use crate::support::program::{Program, Traced, engine};
+use crate::support::{fixtures, procfs};
 
 /// Far more than chance does: five standard errors.
 const FAR: f64 = 5.0;
@@ -150,5 +150,28 @@ fn estimates_of_the_routine_are_unbiased() {
     let error = (error / runs / runs).sqrt();
     for (sum, truth) in sums.into_iter().zip(truth) {
         assert!((sum / runs - truth).abs() < FAR * error, "{} on average, not {truth} (± {error})", sum / runs);
+    }
+}
+
+/// What is allocated in a pause is not counted.
+#[test]
+fn a_pause_is_not_counted() {
+    for engine in ["trap", "jump"] {
+        let program = Program::fixture("steps");
+        let mut running = program.start_traced(&["--engine", engine, "--sample-interval", "64k"]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        let mut step = |line: &str| {
+            running.send(line);
+            assert_eq!(running.line(), "ok");
+        };
+        step("a 10 100");
+        procfs::order(pid, "pause");
+        step("a 7 10");
+        procfs::order(pid, "resume");
+        step("b 1 50");
+        let traced = program.collect(running.wait());
+        assert_eq!(traced.ended.code(), 0);
+        let counted = ["counted_allocations", "counted_bytes"].map(|name| traced.report.total(name));
+        assert_eq!(counted, [11, 1050], "{engine}");
     }
 }

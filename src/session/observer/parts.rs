@@ -75,7 +75,8 @@ impl Observer {
     }
 
     /// Takes over a call in progress: see [`crate::calls::Calls::adopt`]. `recorded`: what of it was told when it began, if that was; `missed`: what
-    /// of its stack was not seen, if that was not told yet; `picked`: whether the routine has picked its block, where blocks are sampled.
+    /// of its stack was not seen, if that was not told yet; `picked`: whether the routine has picked its block, where blocks are
+    /// sampled, or has counted the call.
     pub(in crate::session) fn adopt(
         &mut self,
         entry: &Entry,
@@ -93,6 +94,10 @@ impl Observer {
             (None, None) => Recorded::All,
             (None, Some(_)) => super::recorded(operation, &mut |_| picked, &self.stream.model),
         };
+        let hides_allocation = !picked && matches!(decided, Recorded::Failure | Recorded::OldBlock);
+        if hides_allocation && let Some(size) = operation.new_block() {
+            self.counted.count(size);
+        }
         if let Some(missed) = missed.filter(|_| decided != Recorded::Failure) {
             self.tell(EventKind::Missed(missed));
         }

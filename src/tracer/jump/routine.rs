@@ -91,6 +91,7 @@ global_asm!(
     PAGE_AREA = const l::PAGE_AREA,
     PAGE_BITS = const l::PAGE_BITS,
     PAGE_STUCK = const l::PAGE_STUCK,
+    PAGE_FULL = const l::PAGE_FULL,
     PICKED_SHIFT = const l::PICKED_SHIFT,
     COUNTED = const l::COUNTED,
     CHANGED = const l::CHANGED,

@@ -1002,7 +1002,7 @@ leave_sampled:
     add rsi, 8
     test sil, {LIVE_BUCKET} - 1
     jnz 55b
-    mov byte ptr [r11 + rdx + {PAGE_AREA}], {PAGE_STUCK}     # no room: all blocks there are taken for picked ones
+    mov byte ptr [r11 + rdx + {PAGE_AREA}], {PAGE_FULL}     # no room: all blocks there are taken for picked ones
 leave_noted:
     mov rax, qword ptr [rsp]
     jmp leave_release

@@ -429,6 +429,11 @@ fn all_scenarios() -> Vec<Scenario> {
     let picked = 1 << PICKED_SHIFT;
     add("malloc, not picked", malloc, [24, 0, 0], one_short, &[], 0, 0);
     add("malloc, picked", malloc, [24, 0, 0], just, &[ended(malloc) | picked], 0, 0);
+    let no_room: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 24);
+        (0..8).for_each(|word| lab.set_word(live_bucket(0x4000) + 8 * word, 0xdead_0000));
+    };
+    add("malloc, picked, no room", malloc, [24, 0, 0], no_room, &[ended(malloc) | picked], 0, 0);
     let just_copied: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
         sample(lab, 24);
@@ -623,6 +628,9 @@ fn picked_calls_draw_and_note_their_blocks() {
     assert_eq!(run("realloc, picked"), ([0, 0, 3001, 0], 1, vec![0x4002]));
     assert_eq!(run("realloc to nothing"), ([0, 0, 25, 0], 0, vec![0x5000]));
     assert_eq!(run("free, not picked"), ([0, 0, 25, 0], 0, vec![0x5000]));
+    bench.begin(scenarios.iter().find(|scenario| scenario.name == "malloc, picked, no room").unwrap());
+    bench.finish();
+    assert_eq!(lab.read_bytes(SHARED + PAGE_AREA + 4, 1), [PAGE_FULL]);
     assert_eq!(run("free, picked"), ([0, 0, 25, 0], 0, vec![]));
 }
 
