@@ -255,8 +255,9 @@ impl Calls {
         let dropping = &mut Dropping { dropped_sites: &mut self.dropped_sites, emit };
         let Some(call) = frames.pop(at, dropping) else { return ReturnMatch::Spurious };
         frames.last_free = None;
-        let outcome = outcome(call.operation, at.returned, call.call()).into_iter();
-        outcome.filter_map(|event| call.recorded.of(event)).for_each(&mut *dropping.emit);
+        outcome(call.operation, at.returned, call.call(), &mut |event| {
+            call.recorded.of(event).into_iter().for_each(&mut *dropping.emit);
+        });
         ReturnMatch::Matched
     }
 
@@ -271,8 +272,9 @@ impl Calls {
     /// taken to succeed, as nearly all calls do.
     pub fn give_up_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) {
-            let outcome = outcome::unseen_outcome(call.operation, call.call()).into_iter();
-            outcome.filter_map(|event| call.recorded.of(event)).for_each(emit);
+            outcome::unseen_outcome(call.operation, call.call(), &mut |event| {
+                call.recorded.of(event).into_iter().for_each(&mut *emit);
+            });
         }
     }
 

@@ -277,9 +277,9 @@ impl HeapModel {
     pub fn apply(&mut self, event: &Event) {
         self.now_ns = event.time_ns.saturating_sub(self.began_ns);
         match event.kind {
-            EventKind::Allocated { block, size, by } => self.allocate(block, size, &by),
+            EventKind::Allocated { block, size, ref by } => self.allocate(block, size, by),
             EventKind::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
-            EventKind::Freed { block, internal, given_size, by } => self.free(block, internal, given_size, &by),
+            EventKind::Freed { block, internal, given_size, ref by } => self.free(block, internal, given_size, by),
             EventKind::ReallocBegan { old, by } => {
                 let pending = self.begin_realloc(old, by);
                 self.pending.push(pending);

@@ -108,9 +108,10 @@ impl Progress {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts a heap event.
-    pub fn event(&self) {
-        self.events.fetch_add(1, Ordering::Relaxed);
+    /// Notes that one process has seen `all` heap events so far, of which `shown` are counted already.
+    pub fn events(&self, shown: &mut u64, all: u64) {
+        let before = std::mem::replace(shown, all);
+        self.events.fetch_add(all.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Notes that one process has `live` bytes instead of the `shown` ones, which are replaced.
@@ -166,9 +167,10 @@ mod tests {
         progress.ends(7);
         assert_eq!(progress.processes(), [8]);
         let (mut one, mut other) = (0, 0);
-        progress.event();
+        let mut shown = 0;
+        progress.events(&mut shown, 1);
         progress.live(&mut one, 64);
-        progress.event();
+        progress.events(&mut shown, 2);
         progress.live(&mut other, 16);
         progress.live(&mut one, 8);
         let reading = progress.read();

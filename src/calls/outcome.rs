@@ -126,6 +126,7 @@ pub enum Recorded {
 
 impl Recorded {
     /// What is to be told of `event`, which belongs to such a call.
+    #[inline]
     pub fn of(self, event: EventKind) -> Option<EventKind> {
         match (self, event) {
             (Self::All, event) => Some(event),
@@ -147,57 +148,47 @@ impl Recorded {
     }
 }
 
-/// What happened by a call: two events at most.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Outcome([Option<EventKind>; 2]);
-
-impl IntoIterator for Outcome {
-    type Item = EventKind;
-    type IntoIter = std::iter::Flatten<std::array::IntoIter<Option<EventKind>, 2>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter().flatten()
-    }
-}
-
-/// What a call has done that has returned. A free was told at its entry, and so was the beginning of a realloc.
-pub fn outcome(operation: Operation, returned: Returned, by: Call) -> Outcome {
+/// Tells what a call has done that has returned. A free was told at its entry, and so was the beginning of a realloc.
+#[inline]
+pub fn outcome<F: FnMut(EventKind) + ?Sized>(operation: Operation, returned: Returned, by: Call, tell: &mut F) {
     let allocated = |block: Addr, size| match block {
         Addr::NULL => EventKind::Failed { size, by },
         block => EventKind::Allocated { block, size, by },
     };
     match operation {
-        Operation::Allocate { size } => Outcome([Some(allocated(Addr(returned.result), size)), None]),
-        Operation::Overflow { size } => Outcome([Some(EventKind::Failed { size, by }), None]),
+        Operation::Allocate { size } => tell(allocated(Addr(returned.result), size)),
+        Operation::Overflow { size } => tell(EventKind::Failed { size, by }),
         Operation::AllocateOut { size, .. } => {
             // The result is an int: the upper half of rax is undefined (System V ABI).
             let succeeded = returned.result & u64::from(u32::MAX) == 0;
             let block = returned.out.filter(|_| succeeded).unwrap_or(Addr::NULL);
-            Outcome([Some(allocated(block, size)), None])
+            tell(allocated(block, size));
         }
         Operation::Reallocate { old, size } => {
-            Outcome([Some(EventKind::ReallocEnded { old, new: Addr(returned.result), size, by }), None])
+            tell(EventKind::ReallocEnded { old, new: Addr(returned.result), size, by });
         }
         Operation::ResizeInPlace { old, size } if returned.result >= size && !old.is_null() => {
-            let began = EventKind::ReallocBegan { old, by };
-            Outcome([Some(began), Some(EventKind::ReallocEnded { old, new: old, size, by })])
+            tell(EventKind::ReallocBegan { old, by });
+            tell(EventKind::ReallocEnded { old, new: old, size, by });
         }
-        Operation::ResizeInPlace { .. } | Operation::Free { .. } => Outcome::default(),
+        Operation::ResizeInPlace { .. } | Operation::Free { .. } => {}
     }
 }
 
-/// What a call has done whose return can't be seen: it is taken to succeed, as nearly all calls do.
-pub(super) fn unseen_outcome(operation: Operation, by: Call) -> Outcome {
+/// Tells what a call has done whose return can't be seen: it is taken to succeed, as nearly all calls do.
+pub(super) fn unseen_outcome(operation: Operation, by: Call, tell: &mut dyn FnMut(EventKind)) {
     match operation {
         Operation::Allocate { size } | Operation::AllocateOut { size, .. } => {
-            Outcome([Some(EventKind::AllocatedUnseen { size, by }), None])
+            tell(EventKind::AllocatedUnseen { size, by });
         }
-        Operation::Overflow { size } => Outcome([Some(EventKind::Failed { size, by }), None]),
+        Operation::Overflow { size } => tell(EventKind::Failed { size, by }),
         Operation::Reallocate { old, size } => {
-            let freed = EventKind::ReallocEnded { old, new: Addr::NULL, size: 0, by };
-            Outcome([Some(freed), (size > 0).then_some(EventKind::AllocatedUnseen { size, by })])
+            tell(EventKind::ReallocEnded { old, new: Addr::NULL, size: 0, by });
+            if size > 0 {
+                tell(EventKind::AllocatedUnseen { size, by });
+            }
         }
-        Operation::ResizeInPlace { .. } | Operation::Free { .. } => Outcome::default(),
+        Operation::ResizeInPlace { .. } | Operation::Free { .. } => {}
     }
 }
 

@@ -252,6 +252,10 @@ pub const RECORD_SIZE: u64 = 64;
 /// Bytes of a ring.
 pub const RING_SIZE: u64 = RING_RECORDS * RECORD_SIZE;
 
+/// So many bytes before a thread writes there, it makes the line of a record its own: the tracer has read it, and the counter's addition waits for all
+/// that was written before it.
+pub const AHEAD: u64 = 8 * RECORD_SIZE;
+
 /// Where the ring of a cell begins in the shared region.
 pub const fn ring_at(cell: u64) -> u64 {
     RING_AREA + cell * RING_SIZE

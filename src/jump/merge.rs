@@ -72,6 +72,7 @@ pub const fn function_of(what: u64) -> u16 {
 
 impl Record {
     /// From its bytes. None if it is of no known kind.
+    #[inline]
     pub fn of(words: &[u64; (RECORD_SIZE / 8) as usize]) -> Option<Self> {
         let at = |offset: u64| words.get((offset / 8) as usize).copied().unwrap_or(0);
         let what = at(RECORD_WHAT);
@@ -95,12 +96,12 @@ impl Record {
     }
 }
 
-/// What a look at the rings has given.
+/// Why no more records were taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The next record, of this cell.
-    Record(u16, Record),
-    /// Nothing that was there at the last [`Merge::look`].
+    /// There were as many as were asked for.
+    Enough,
+    /// Nothing is left of what was there at the last [`Merge::look`].
     Empty,
     /// A record waits for one with a smaller number, which is not there yet.
     Waits,
@@ -111,8 +112,10 @@ pub enum Next {
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     cell: u16,
-    /// Records taken so far, which is what the tail says.
+    /// Records taken so far.
     taken: u64,
+    /// What the tail says: the thread may write as far beyond it as the ring is long.
+    told: u64,
     /// The heads at the two readings.
     first: u64,
     second: u64,
@@ -126,24 +129,37 @@ pub struct Merge {
     rings: Vec<Ring>,
     /// All smaller numbers were taken, or passed over.
     next: u64,
+    /// The ring that the last record came from, and the smallest key of all others with its ring: until then the next ones come from there, too.
+    latest: Option<(usize, Option<(u64, usize)>)>,
     /// Cells whose heads can't be true, and that nobody was told of yet.
     damaged: Vec<u16>,
 }
+
+/// After so many records at the latest a thread may use their places again.
+const TELL_EACH: u64 = 64;
 
 impl Merge {
     /// Takes up a cell whose ring is empty: its head and tail are at `position`.
     pub fn open(&mut self, cell: u16, position: u64) {
         self.close(cell);
-        self.rings.push(Ring { cell, taken: position, first: position, second: position, key: None });
+        self.rings.push(Ring { cell, taken: position, told: position, first: position, second: position, key: None });
     }
 
     /// Forgets a cell.
     pub fn close(&mut self, cell: u16) {
         self.rings.retain(|ring| ring.cell != cell);
+        self.latest = None;
+    }
+
+    /// How many records the ring of a cell was seen to hold at the last [`Self::look`] that were not taken yet.
+    pub fn left(&self, cell: u16) -> u64 {
+        let ring = self.rings.iter().find(|ring| ring.cell == cell);
+        ring.map_or(0, |ring| ring.second.wrapping_sub(ring.taken))
     }
 
     /// Reads how far the rings are filled.
-    pub fn look(&mut self, shared: &dyn Shared) {
+    pub fn look<S: Shared + ?Sized>(&mut self, shared: &S) {
+        self.latest = None;
         for ring in &mut self.rings {
             ring.first = shared.word(cell_at(ring.cell.into()) + CELL_HEAD);
         }
@@ -154,16 +170,26 @@ impl Merge {
         self.damaged.extend(self.rings.iter().filter(|ring| ring.is_damaged()).map(|ring| ring.cell));
     }
 
-    /// Takes the next record of those that were there at the last [`Self::look`].
-    pub fn next(&mut self, shared: &dyn Shared) -> Next {
+    /// Takes the next records of those that were there at the last [`Self::look`], `most` of them at most, each with its cell.
+    pub fn take<S: Shared + ?Sized>(&mut self, shared: &S, most: usize, taken: &mut Vec<(u16, Record)>) -> Next {
+        for _ in 0..most {
+            let next = self.take_next(shared, taken);
+            if next != Next::Enough {
+                self.rings.iter_mut().for_each(|ring| ring.tell(shared));
+                return next;
+            }
+        }
+        Next::Enough
+    }
+
+    #[inline]
+    fn take_next<S: Shared + ?Sized>(&mut self, shared: &S, taken: &mut Vec<(u16, Record)>) -> Next {
         if let Some(cell) = self.damaged.pop() {
             self.close(cell);
             return Next::Damaged(cell);
         }
-        let Some(ring) = self.rings.iter_mut().filter(|ring| ring.key.is_some()).min_by_key(|ring| ring.key) else {
-            return Next::Empty;
-        };
-        let Some(key) = ring.key else { return Next::Empty };
+        let Some((at, key)) = self.smallest() else { return Next::Empty };
+        let Some(ring) = self.rings.get_mut(at) else { return Next::Empty };
         let number = key / 2;
         if key % 2 == 1 && ring.taken >= ring.first {
             return Next::Empty;
@@ -179,7 +205,24 @@ impl Merge {
         if key % 2 == 1 {
             self.next = self.next.max(number + 1);
         }
-        Next::Record(cell, record)
+        taken.push((cell, record));
+        Next::Enough
+    }
+
+    /// The ring with the smallest key, and that.
+    #[inline]
+    fn smallest(&mut self) -> Option<(usize, u64)> {
+        if let Some((at, others)) = self.latest
+            && let Some(key) = self.rings.get(at).and_then(|ring| ring.key)
+            && others.is_none_or(|others| (key, at) < others)
+        {
+            return Some((at, key));
+        }
+        let keys = |(at, ring): (usize, &Ring)| ring.key.map(|key| (key, at));
+        let (key, at) = self.rings.iter().enumerate().filter_map(keys).min()?;
+        let others = self.rings.iter().enumerate().filter(|(other, _)| *other != at).filter_map(keys).min();
+        self.latest = Some((at, others));
+        Some((at, key))
     }
 
     /// Passes over numbers that have not come, up to the first record that waits.
@@ -201,25 +244,32 @@ impl Ring {
         ring_at(self.cell.into()) + self.taken % RING_RECORDS * RECORD_SIZE
     }
 
-    fn peek(&self, shared: &dyn Shared) -> Option<u64> {
+    fn peek<S: Shared + ?Sized>(&self, shared: &S) -> Option<u64> {
         (self.taken != self.second).then(|| shared.word(self.at() + RECORD_KEY))
     }
 
     /// Reads the next record and gives its place back. None if it is none.
-    fn take(&mut self, shared: &dyn Shared) -> Option<Record> {
-        let mut bytes = [0; RECORD_SIZE as usize];
-        if !shared.copy_out(self.at(), &mut bytes) {
-            return None;
-        }
+    #[inline]
+    fn take<S: Shared + ?Sized>(&mut self, shared: &S) -> Option<Record> {
         let mut words = [0; (RECORD_SIZE / 8) as usize];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
+        if !shared.copy_words(self.at(), &mut words) {
+            return None;
         }
         let record = Record::of(&words);
         self.taken = self.taken.wrapping_add(1);
-        shared.set_word(cell_at(self.cell.into()) + CELL_TAIL, self.taken);
+        if self.taken.is_multiple_of(TELL_EACH) {
+            self.tell(shared);
+        }
         self.key = self.peek(shared);
         record
+    }
+
+    /// Gives the places of all records that were taken back to the thread.
+    fn tell<S: Shared + ?Sized>(&mut self, shared: &S) {
+        if self.told != self.taken {
+            shared.set_word(cell_at(self.cell.into()) + CELL_TAIL, self.taken);
+            self.told = self.taken;
+        }
     }
 }
 

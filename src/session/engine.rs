@@ -1,4 +1,4 @@
-//! What an engine tells the observer of one process, and what it is told in return. Which engine sees a function's calls is a property
+//! What an engine tells the observer of one process, and what it is told in return. The trap engine makes reports, the jump engine tells parts of calls. Which engine sees a function's calls is a property
 //! of its probe ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
@@ -18,8 +18,6 @@ pub(super) enum EngineReport<'a> {
     ReturnUnwatchable(TaskId),
     /// The thread's latest call has not begun: the thread will come to its entry once more.
     EntryComesAgain(TaskId),
-    /// The routine has recorded a part of a call.
-    Part(Part),
     /// A signal is about to be delivered to the thread: what it calls next may be the handler's own.
     Signal(TaskId),
     /// The thread has ended.
@@ -37,8 +35,6 @@ pub(super) enum EngineReply {
     WatchReturn(Addr),
     /// It was the return of a call.
     CallEnded,
-    /// So much of the call is recorded.
-    Recorded(Recorded),
 }
 
 /// A part of a call that the routine of the jump engine has recorded, with what the tracer knows of its caller.

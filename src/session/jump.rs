@@ -18,6 +18,7 @@
 mod ask;
 mod clock;
 mod drain;
+mod facts;
 mod left;
 mod promote;
 mod sampling;
@@ -25,17 +26,15 @@ mod signal;
 mod standstill;
 
 use crate::addr::{Addr, StackId, TaskId};
-use crate::allocators::Family;
 use crate::arch::Regs;
 use crate::calls::Recorded;
-use crate::event::Missed;
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
-    CELLS, Mode, NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
+    Mode, NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
 };
 use crate::jump::load::{Load, Promotion};
-use crate::jump::merge::Merge;
+use crate::jump::merge::{Merge, Record};
 use crate::jump::nodes::Nodes;
 use crate::jump::shared::Shared;
 use crate::jump::stub::Stub;
@@ -44,6 +43,8 @@ use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
 use clock::Clock;
+pub(super) use drain::Drained;
+use facts::KnownFacts;
 use rustc_hash::FxHashMap;
 use sampling::Sampling;
 
@@ -115,7 +116,7 @@ pub(super) struct Jump {
     cells: Vec<Option<Owner>>,
     by_tid: FxHashMap<i32, u16>,
     /// What is known of a call by its function and stack, or by its function and caller.
-    facts: FxHashMap<(u16, u32), Facts>,
+    facts: KnownFacts,
     /// How many calls of calls are entered.
     nested: u64,
     /// Threads that are children in vfork(2), or wait for one: they share a cell with another task.
@@ -127,6 +128,12 @@ pub(super) struct Jump {
     sampling: Option<Sampling>,
     /// How many records came since it was last asked.
     records: u64,
+    /// Room for records that were taken out of the rings.
+    batch: Vec<(u16, Record)>,
+    /// Whether the rings fill so fast that they are drained without waiting for a tick.
+    is_filling: bool,
+    /// How many cells were in use at a time, at most: those behind have nothing in them.
+    used: u16,
 }
 
 /// The thread that has a cell.
@@ -157,14 +164,6 @@ struct Began {
     recorded: Recorded,
 }
 
-/// What is known of a call by its function and stack.
-#[derive(Clone, Copy, Debug)]
-struct Facts {
-    family: Option<Family>,
-    caller_is_allocator: bool,
-    missed: Option<Missed>,
-}
-
 impl Owner {
     /// Notes a free as the thread's latest. Whether it is the one before, passed on: by a jump, or by a call of the allocator's own.
     fn note_free(&mut self, free: LastFree, by_allocator: bool) -> bool {
@@ -179,6 +178,11 @@ impl Owner {
 }
 
 impl Jump {
+    /// The numbers of the cells that a thread has, or has had.
+    const fn used_cells(&self) -> std::ops::Range<u16> {
+        0..self.used
+    }
+
     fn shared(&self) -> &SharedMapping {
         &self.region.mapping
     }
@@ -220,6 +224,7 @@ impl Jump {
         shared.set_half(slot + 8, u32::from(cell));
         shared.set_word(slot, fs_base);
         self.merge.open(cell, head);
+        self.used = self.used.max(cell.saturating_add(1));
         *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new(), last_free: None });
         self.by_tid.insert(task.tid, cell);
         Some(cell)
@@ -362,8 +367,8 @@ impl Process {
         self.jump.on_mut().map_or(0, |jump| std::mem::take(&mut jump.records))
     }
 
-    /// Numbers of cells.
-    const fn all_cells() -> std::ops::Range<u16> {
-        0..CELLS as u16
+    /// Whether the rings fill so fast that they are to be drained again at once.
+    pub(super) fn is_filling(&self) -> bool {
+        self.jump.on().is_some_and(|jump| jump.is_filling)
     }
 }

@@ -74,6 +74,8 @@ pub(super) struct Observer {
     entered: u64,
     /// What was live when the process was forked.
     inherited_bytes: u64,
+    /// What the process contributes to the events that the progress line shows.
+    shown_events: u64,
     /// What the process contributes to the live bytes that the progress line shows.
     shown_bytes: u64,
     /// The same of the bytes that it has allocated.
@@ -102,6 +104,7 @@ struct Stream {
 }
 
 impl Stream {
+    #[inline]
     fn tell(&mut self, time_ns: u64, kind: EventKind) {
         let event = Event { seq: self.next_seq, time_ns, kind };
         self.next_seq += 1;
@@ -166,6 +169,7 @@ impl Observer {
             counted: Amount::default(),
             entered: 0,
             inherited_bytes: 0,
+            shown_events: 0,
             shown_bytes: 0,
             shown_allocated: 0,
             marked: Vec::new(),
@@ -205,6 +209,7 @@ impl Observer {
             counted: Amount::default(),
             entered: 0,
             inherited_bytes: self.model().live_bytes(),
+            shown_events: 0,
             shown_bytes: 0,
             shown_allocated: 0,
             marked: Vec::new(),
@@ -274,7 +279,7 @@ impl Observer {
         self.process
     }
 
-    /// Takes what an engine saw.
+    /// Takes what an engine saw at a stop; what it has recorded without one goes to [`Self::take_part`].
     pub(super) fn observe(&mut self, report: EngineReport<'_>) -> EngineReply {
         match report {
             EngineReport::Entry(entry, context) => self.enter(entry, context),
@@ -300,7 +305,6 @@ impl Observer {
                 self.with_calls(|calls, tell| calls.take_back_latest(task, tell));
                 EngineReply::Nothing
             }
-            EngineReport::Part(part) => EngineReply::Recorded(self.take_part(&part)),
             EngineReport::Signal(task) => {
                 self.calls.signal_delivered(task);
                 EngineReply::Nothing
@@ -518,8 +522,13 @@ impl Observer {
 
     fn count_event(&mut self) {
         self.events += 1;
+        self.show_progress();
+    }
+
+    /// Lets others see what has come so far.
+    pub(super) fn show_progress(&mut self) {
         let own = self.model().live_bytes().saturating_sub(self.inherited_bytes);
-        self.shared.progress.event();
+        self.shared.progress.events(&mut self.shown_events, self.events);
         self.shared.progress.live(&mut self.shown_bytes, own);
         let allocated = self.model().allocated_bytes();
         self.shared.progress.allocated(&mut self.shown_allocated, allocated);

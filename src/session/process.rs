@@ -3,7 +3,7 @@
 use super::common::Common;
 use super::engine::EngineReport;
 use super::identity::{Identity, Owner};
-use super::jump::JumpState;
+use super::jump::{Drained, JumpState};
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
 use super::pinning::Pinned;
@@ -115,7 +115,7 @@ impl Process {
     /// end). The trap engine tells all it sees at the stop itself: it has nothing to add. The jump engine drains its rings.
     pub(super) fn settle(&mut self) {
         if self.jump.on().is_some() {
-            self.drain(true);
+            self.drain(Drained::All);
         }
         self.observer.tell_counted();
     }

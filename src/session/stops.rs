@@ -97,15 +97,16 @@ impl Stops {
         self.owners.remove(&tid);
     }
 
-    /// The next stop or end, oldest first; waits for one if there is none. `pinned`: the program shares our CPU.
-    pub(super) fn next(&mut self, pinned: bool) -> Result<Next> {
+    /// The next stop or end, oldest first. If there is none it is waited for, unless `at_once`. `pinned`: the program shares our CPU.
+    pub(super) fn next(&mut self, pinned: bool, at_once: bool) -> Result<Next> {
         if let Some((tid, status)) = self.ended.pop_front() {
             return Ok(Next::End(tid, status));
         }
         if let Some(stop) = self.take_waiting() {
             return Ok(Next::Stop(stop));
         }
-        Ok(match self.wait.next(self.owners.len(), pinned)? {
+        let waited = if at_once { ptrace::wait(false)? } else { self.wait.next(self.owners.len(), pinned)? };
+        Ok(match waited {
             Waited::Task(_, status, Some(stopped)) => Next::Stop(self.stop(status, stopped)),
             Waited::Task(tid, status, None) => {
                 self.note_end(tid);

@@ -1,6 +1,8 @@
 //! When the rings of the jump engine are drained: at each tick of a timer, which ends the wait for a stop.
 
 use super::Session;
+use super::jump::Drained;
+use super::process::Process;
 use crate::tracer::alarm::Alarm;
 use std::time::{Duration, Instant};
 
@@ -49,16 +51,21 @@ impl Ticker {
 }
 
 impl Session {
+    /// Whether the rings of a process fill so fast that nothing is waited for before they are drained again.
+    pub(super) fn is_filling(&self) -> bool {
+        self.processes.iter().any(Process::is_filling)
+    }
+
     /// Drains what there is, if it is time.
     pub(super) fn tick(&mut self) {
         if !self.processes.iter().any(|process| process.jump.on().is_some()) {
             self.ticker.set(None);
             return;
         }
-        if self.ticker.is_due() {
+        if self.ticker.is_due() || self.is_filling() {
             let mut records = 0;
             for process in self.processes.iter_mut() {
-                process.drain(false);
+                process.drain(Drained::There);
                 records += process.take_record_count();
             }
             self.ticker.idle = if records == 0 { self.ticker.idle.saturating_add(1) } else { 0 };

@@ -1,5 +1,6 @@
 //! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
 
+use super::drain::Drained;
 use super::{JumpState, LastFree};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind as FunctionKind;
@@ -38,17 +39,22 @@ impl Process {
         self.stop_cost.stops(self.pid, tid);
         let at = Addr(raw.0.rip.wrapping_sub(1));
         let regs = raw.before_trap().regs();
-        self.settle();
         let Some(jump) = self.jump.on() else { return Ok(Action::Resume(0)) };
         let cell = jump.cell_of(tid);
         let offset = at.0.wrapping_sub(jump.region.code.0);
-        let undone = if offset == jump.code.ask {
+        let (is_ask, is_foreign) = (offset == jump.code.ask, offset == jump.code.foreign);
+        match cell {
+            // Its ring was full: it looks again.
+            Some(cell) if !is_ask && !is_foreign => self.drain(Drained::Half(cell)),
+            _ => self.settle(),
+        }
+        let Some(jump) = self.jump.on() else { return Ok(Action::Resume(0)) };
+        let undone = if is_ask {
             jump.place(cell).undo(&regs, jump.shared(), &mut self.space.memory)
         } else {
-            if offset == jump.code.foreign {
+            if is_foreign {
                 self.take_foreign_end(tid, &regs);
             }
-            // Else its ring was full: it looks again.
             self.repair_trap(tid, thread, raw, at)?;
             thread.pass_trap(raw, &raw.regs())?;
             return Ok(Action::Resume(0));
@@ -249,7 +255,7 @@ impl Process {
             counted_since: false,
             time_ns: self.observer.now_ns(),
         };
-        self.observer.observe(EngineReport::Part(part));
+        self.observer.take_part(&part);
         self.note_picked_blocks();
     }
 }

@@ -1,6 +1,7 @@
 //! Records become events.
 
-use super::{Began, Facts, Jump, JumpState, LastFree};
+use super::facts::Facts;
+use super::{Began, Jump, JumpState, LastFree};
 use crate::addr::{Addr, FrameAddr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
 use crate::arch::{Regs, reg};
@@ -9,14 +10,14 @@ use crate::event::{EventKind, Missed};
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_DROPPED, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, Kind, RBP_SAME,
-    cell_at,
+    RING_RECORDS, cell_at,
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::nodes::Onward;
 use crate::jump::shared::Shared;
 use crate::maps::MapIndex;
 use crate::memory::ReadMemory;
-use crate::session::engine::{EngineReply, EngineReport, Part};
+use crate::session::engine::Part;
 use crate::session::process::Process;
 use crate::session::space::OriginalMemory;
 use crate::session::tasks::{Role, Task};
@@ -30,10 +31,26 @@ const PATIENCE: Duration = Duration::from_millis(2);
 
 const RING_DAMAGED: &str = "the program has written to memory that belongs to heaptrace: calls of a thread are missing";
 
+/// So many records are taken out of the rings at a time.
+const BATCH: u64 = 128;
+
+/// A look at the rings that gave so many records is followed by another one at once: the threads have gone on meanwhile.
+const MANY: u64 = RING_RECORDS / 4;
+
+/// How far the rings are drained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::session) enum Drained {
+    /// What is there.
+    There,
+    /// All, also records that come after one which is not there yet, as its thread has not published it; that one is waited for a little.
+    All,
+    /// Until the ring of this cell has room for half of what it holds.
+    Half(u16),
+}
+
 impl Process {
-    /// Takes the records that are there, in their order. `all`: also those that come after one which is not there yet, as its thread has not
-    /// published it; that one is waited for a little.
-    pub(in crate::session) fn drain(&mut self, all: bool) {
+    /// Takes records, in their order.
+    pub(in crate::session) fn drain(&mut self, what: Drained) {
         let Some(mut jump) = self.jump.take_on() else { return };
         // who stopped last may have ended, and what it had in its memory may have changed
         let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
@@ -42,25 +59,42 @@ impl Process {
         self.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
         let told = self.observer.events();
         let mut deadline = None;
+        let mut records = std::mem::take(&mut jump.batch);
         loop {
             jump.merge.look(&jump.region.mapping);
             let time_ns = self.observer.now_ns();
             let mut taken = 0u64;
             let ended = loop {
-                match jump.merge.next(&jump.region.mapping) {
-                    Next::Record(cell, record) => {
-                        taken += 1;
-                        self.take_record(&mut jump, cell, &record, time_ns);
-                    }
+                let most = match what {
+                    Drained::Half(cell) => jump.merge.left(cell).saturating_sub(RING_RECORDS / 2).min(BATCH),
+                    Drained::There | Drained::All => BATCH,
+                };
+                records.clear();
+                let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
+                for (cell, record) in &records {
+                    self.take_record(&mut jump, *cell, record, time_ns);
+                }
+                taken += records.len() as u64;
+                self.observer.show_progress();
+                match next {
+                    Next::Enough if records.is_empty() => break Next::Empty,
+                    Next::Enough => {}
                     Next::Damaged(_) => {
                         self.warn_once(RING_DAMAGED.to_owned());
                         self.note_missed_call();
                     }
-                    other => break other,
+                    Next::Empty | Next::Waits => break next,
                 }
             };
             jump.records += taken;
-            if !all || ended == Next::Empty && taken == 0 {
+            jump.is_filling = what != Drained::All && taken >= MANY;
+            let is_half = |cell| jump.merge.left(cell) <= RING_RECORDS / 2;
+            let is_enough = match what {
+                Drained::There => true,
+                Drained::All => ended == Next::Empty && taken == 0,
+                Drained::Half(cell) => is_half(cell) || ended == Next::Empty && taken == 0,
+            };
+            if is_enough {
                 break;
             }
             if ended == Next::Waits && taken == 0 {
@@ -72,6 +106,7 @@ impl Process {
                 std::thread::yield_now();
             }
         }
+        jump.batch = records;
         self.note_recording(&mut jump, self.observer.events().saturating_sub(told));
         self.note_dropped(&mut jump);
         self.tell_counted(&mut jump);
@@ -95,7 +130,7 @@ impl Process {
 
     pub(super) fn sum_of_cells(jump: &Jump, place: u64) -> u64 {
         let of_cell = |cell: u16| jump.shared().word(cell_at(cell.into()) + place);
-        Self::all_cells().map(of_cell).fold(0u64, u64::wrapping_add)
+        jump.used_cells().map(of_cell).fold(0u64, u64::wrapping_add)
     }
 
     /// Calls that will not return, as their threads have left them by a longjmp or an exception.
@@ -113,26 +148,18 @@ impl Process {
         let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return };
         let task = owner.task;
         let begins = record.kind == Kind::Began;
-        let was_begun = |began: &Began| began.function == record.function && began.old == record.args[0];
-        let began = match record.kind {
-            Kind::Ended => {
-                let at = owner.began.iter().rposition(was_begun);
-                at.map(|at| {
-                    let began = owner.began.remove(at);
-                    // those that began after it will not return
-                    let dead: Vec<Began> = owner.began.drain(at..).collect();
-                    (began, dead)
-                })
-            }
-            _ => None,
-        };
-        if let Some((_, dead)) = &began {
-            for dead in dead.clone() {
-                self.abandon(task, &dead);
+        let mut began = None;
+        if record.kind == Kind::Ended && !owner.began.is_empty() {
+            let was_begun = |began: &Began| began.function == record.function && began.old == record.args[0];
+            if let Some(at) = owner.began.iter().rposition(was_begun) {
+                began = Some(owner.began.remove(at));
+                // those that began after it will not return
+                let dead: Vec<Began> = owner.began.drain(at..).collect();
+                dead.iter().for_each(|dead| self.abandon(task, dead));
             }
         }
         let stack = match &began {
-            Some((began, _)) => began.stack,
+            Some(began) => began.stack,
             None => self.stack_of(jump, record.stack, Addr(record.caller)),
         };
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
@@ -151,18 +178,15 @@ impl Process {
             missed: facts.missed.filter(|_| is_walked),
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
-            recorded: began.map(|(began, _)| began.recorded),
+            recorded: began.map(|began| began.recorded),
             picked: record.picked != 0,
             counted_since: record.kind != Kind::Ended && record.result != 0,
             time_ns,
         };
         self.observer.define_stacks(self.space.unwinder.stacks());
-        let reply = self.observer.observe(EngineReport::Part(part));
+        let recorded = self.observer.take_part(&part);
         self.note_recorded(jump, record);
-        if begins
-            && let EngineReply::Recorded(recorded) = reply
-            && let Some(owner) = jump.owner_mut(cell)
-        {
+        if begins && let Some(owner) = jump.owner_mut(cell) {
             owner.began.push(Began { function: record.function, old: record.args[0], stack: told, recorded });
         }
     }
@@ -271,9 +295,8 @@ impl Process {
         caller: Addr,
         walked: bool,
     ) -> Facts {
-        let key = (function, stack.0);
-        if let Some(facts) = jump.facts.get(&key) {
-            return *facts;
+        if let Some(facts) = jump.facts.get(function, stack) {
+            return facts;
         }
         let Some(stub) = jump.stubs.iter().find(|stub| stub.function == function).copied() else {
             return Facts { family: None, caller_is_allocator: false, missed: None };
@@ -299,7 +322,7 @@ impl Process {
         let facts = Facts { family, caller_is_allocator, missed };
         // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
         if family.is_some() || self.space.is_callee_known(caller) {
-            jump.facts.insert(key, facts);
+            jump.facts.insert(function, stack, facts);
         }
         facts
     }

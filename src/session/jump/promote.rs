@@ -1,5 +1,6 @@
 //! How a process comes to the jump engine, and leaves it.
 
+use super::facts::KnownFacts;
 use super::{Clock, Jump, JumpState, Sampling};
 use crate::addr::Addr;
 use crate::allocators::{Arg, Function, Kind};
@@ -181,13 +182,16 @@ impl Process {
             merge: Merge::default(),
             cells: (0..CELLS).map(|_| None).collect(),
             by_tid: FxHashMap::default(),
-            facts: FxHashMap::default(),
+            facts: KnownFacts::default(),
             nested: 0,
             sharing: Vec::new(),
             dropped: 0,
             clock: Clock::default(),
             sampling,
             records: 0,
+            batch: Vec::new(),
+            is_filling: false,
+            used: 0,
         }));
         self.withdraw_returns();
         tracing::debug!("process {} is on the jump engine: code at {code}, shared memory at {shared}", self.pid);

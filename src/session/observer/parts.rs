@@ -12,13 +12,15 @@ use std::sync::Arc;
 
 impl Observer {
     /// Tells what the part of a call has done. Returns what of the call is recorded, which its end must be told.
-    pub(super) fn take_part(&mut self, part: &Part) -> Recorded {
+    pub(in crate::session) fn take_part(&mut self, part: &Part) -> Recorded {
         let nothing = Recorded::Failure;
-        let Some(function) = self.shared.table.get(part.function).cloned() else { return nothing };
+        let Some(function) = self.shared.table.get(part.function) else { return nothing };
+        let function_kind = function.kind;
+        let operation = Operation::of(function_kind, &part.args);
+        let align = align_as_told(operation, function, &part.args, part.family, &self.shared.table);
         if self.is_paused() && part.recorded.is_none() && !self.is_of_interest_while_paused(part.function, &part.args) {
             return nothing;
         }
-        let operation = Operation::of(function.kind, &part.args);
         let recorded = match (part.recorded, &self.sampler) {
             (Some(recorded), _) => recorded,
             (None, None) => Recorded::All,
@@ -35,18 +37,17 @@ impl Observer {
         if hidden && let Some(size) = operation.new_block() {
             self.counted.count(size);
         }
-        let Self { shared, stream, .. } = self;
+        let stream = &mut self.stream;
         if hides_allocation && stream.model.is_latest_recorded(part.task) {
             stream.tell(part.time_ns, EventKind::NotRecorded { task: part.task });
         }
         if let Some(missed) = part.missed.filter(|_| is_first && recorded != Recorded::Failure) {
             stream.tell(part.time_ns, EventKind::Missed(missed));
         }
-        let align = align_as_told(operation, &function, &part.args, part.family, &shared.table);
         let by = Call { function: part.function, task: part.task, stack: part.stack, family: part.family, align };
         match (part.kind, operation) {
             (Kind::Freed, Operation::Free { block }) => {
-                let given_size = match function.kind {
+                let given_size = match function_kind {
                     FunctionKind::Free { size: Some(size), .. } => Some(size.of(&part.args)),
                     _ => None,
                 };
@@ -61,15 +62,17 @@ impl Observer {
                 }
             }
             (Kind::Ended, _) => {
-                for event in outcome(operation, part.returned, by).into_iter().filter_map(|event| recorded.of(event)) {
-                    stream.tell(part.time_ns, event);
-                }
+                outcome(operation, part.returned, by, &mut |event| {
+                    if let Some(event) = recorded.of(event) {
+                        stream.tell(part.time_ns, event);
+                    }
+                });
             }
             // Not by the routine: somebody has written to its memory.
             _ => return nothing,
         }
         if part.kind != Kind::Began {
-            self.count_event();
+            self.events += 1;
         }
         recorded
     }

@@ -31,6 +31,7 @@ global_asm!(
     NESTED_PART = const l::Nested::Part as u32,
     NESTED_OWN = const l::Nested::Own as u32,
     CELLS = const l::CELLS,
+    AHEAD = const l::AHEAD,
     CELL_AREA = const l::CELL_AREA,
     CELL_BITS = const bits(l::CELL_SIZE),
     CELL_MODE = const l::CELL_MODE,

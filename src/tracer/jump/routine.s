@@ -477,6 +477,7 @@ enter_has_room:
     shl rcx, {RECORD_BITS}
     add r8, rcx
     lea r8, [r11 + r8 + {RING_AREA}]
+    prefetchw byte ptr [r8 + {AHEAD}]
     mov qword ptr [r8 + {RECORD_WHAT}], rsi
     mov rcx, qword ptr [rsp + 64]
     mov qword ptr [r8 + {RECORD_ARGS}], rcx
@@ -904,6 +905,7 @@ leave_has_room:
     shl rdx, {RECORD_BITS}
     add r8, rdx
     lea r8, [r11 + r8 + {RING_AREA}]
+    prefetchw byte ptr [r8 + {AHEAD}]
     mov rdx, qword ptr [rsi]
     mov qword ptr [r8 + {RECORD_CALLER}], rdx
     mov rdx, qword ptr [rsp + 104]
