@@ -151,6 +151,14 @@ impl Merge {
         self.latest = None;
     }
 
+    /// Tells the thread of the cell once more how much of its ring was taken. None if it has none; else how many records that were.
+    pub fn tell_again<S: Shared + ?Sized>(&mut self, cell: u16, shared: &S) -> Option<u64> {
+        let ring = self.rings.iter_mut().find(|ring| ring.cell == cell)?;
+        ring.told = !ring.taken;
+        ring.tell(shared);
+        Some(ring.taken)
+    }
+
     /// How many records the ring of a cell was seen to hold at the last [`Self::look`] that were not taken yet.
     pub fn left(&self, cell: u16) -> u64 {
         let ring = self.rings.iter().find(|ring| ring.cell == cell);

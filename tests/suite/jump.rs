@@ -99,6 +99,23 @@ fn j46_a_stopped_tracer_is_waited_for() {
     traced.report.assert_no_anomaly();
 }
 
+/// J47: a program writes at random over the memory that heaptrace shares with it, but for the return addresses of calls in progress. It goes on, comes to its
+/// end and computes what it should; heaptrace tells what has happened, and writes its report.
+#[test]
+fn j47_a_program_that_scribbles_is_survived() {
+    let mut told = 0;
+    for options in [&[][..], &["--no-free-stacks"], &["--sample-interval", "300"]] {
+        for seed in ["3", "4"] {
+            let program = Program::fixture("scribbler").args(["5000", seed]);
+            let traced = program.traced_with(&[&["--engine", "jump"], options].concat());
+            assert_eq!(traced.ended.text(), "right\n", "{}", traced.ended.stderr);
+            let warnings = traced.report.list("/warnings");
+            told += usize::from(warnings.iter().any(|told| told.to_string().contains("memory that belongs")));
+        }
+    }
+    assert!(told > 0, "nothing that was written to was ever noticed");
+}
+
 /// A program that has forbidden itself the timestamp counter, which the routine reads now and then, is recorded like others.
 #[test]
 fn a_program_without_timestamps_is_recorded() {

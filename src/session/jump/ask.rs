@@ -1,6 +1,5 @@
 //! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
 
-use super::drain::Drained;
 use super::{JumpState, LastFree};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind as FunctionKind;
@@ -44,8 +43,8 @@ impl Process {
         let offset = at.0.wrapping_sub(jump.region.code.0);
         let (is_ask, is_foreign) = (offset == jump.code.ask, offset == jump.code.foreign);
         match cell {
-            // Its ring was full: it looks again.
-            Some(cell) if !is_ask && !is_foreign => self.drain(Drained::Half(cell)),
+            // Its ring was full: it looks again. The number of its record is in rax.
+            Some(cell) if !is_ask && !is_foreign => self.make_room(cell, raw.0.rax),
             _ => self.settle(),
         }
         let Some(jump) = self.jump.on() else { return Ok(Action::Resume(0)) };

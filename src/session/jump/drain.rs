@@ -9,8 +9,8 @@ use crate::calls::Returned;
 use crate::event::{EventKind, Missed};
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_DROPPED, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, Kind, RBP_SAME,
-    RING_RECORDS, cell_at,
+    CELL_DROPPED, CELL_HEAD, CELL_TAIL, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form,
+    Kind, RBP_SAME, RING_RECORDS, cell_at,
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::nodes::Onward;
@@ -79,9 +79,9 @@ impl Process {
                 match next {
                     Next::Enough if records.is_empty() => break Next::Empty,
                     Next::Enough => {}
-                    Next::Damaged(_) => {
-                        self.warn_once(RING_DAMAGED.to_owned());
-                        self.note_missed_call();
+                    Next::Damaged(cell) => {
+                        let head = jump.shared().word(cell_at(cell.into()) + CELL_HEAD);
+                        self.begin_anew(&mut jump, cell, head);
                     }
                     Next::Empty | Next::Waits => break next,
                 }
@@ -112,6 +112,29 @@ impl Process {
         self.tell_counted(&mut jump);
         self.jump = JumpState::On(jump);
         self.space.memory.new_stop(reader);
+    }
+
+    /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks again.
+    pub(super) fn make_room(&mut self, cell: u16, head: u64) {
+        self.drain(Drained::Half(cell));
+        let Some(mut jump) = self.jump.take_on() else { return };
+        let taken = jump.merge.tell_again(cell, &jump.region.mapping);
+        if taken.is_none_or(|taken| head.wrapping_sub(taken) >= RING_RECORDS) {
+            self.begin_anew(&mut jump, cell, head);
+        }
+        self.jump = JumpState::On(jump);
+    }
+
+    /// A ring is not as its thread leaves it: what it holds is lost, and the next record is number `head`.
+    fn begin_anew(&mut self, jump: &mut Jump, cell: u16, head: u64) {
+        self.warn_once(RING_DAMAGED.to_owned());
+        self.note_missed_call();
+        if jump.owner_mut(cell).is_some() {
+            let at = cell_at(cell.into());
+            jump.shared().set_word(at + CELL_HEAD, head);
+            jump.shared().set_word(at + CELL_TAIL, head);
+            jump.merge.open(cell, head);
+        }
     }
 
     /// So many events were recorded without a stop.
