@@ -68,8 +68,9 @@ fn trace(
     let mut settings = settings(profile, false)?;
     settings.profile_each = destinations.take_processes();
     settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
-    destinations.begin_trace(&mut settings, true)?;
+    // Before the trace has a thread, which a signal that it does not block would reach.
     control::block_terminal_stops()?;
+    destinations.begin_trace(&mut settings, true)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(shows_progress);
     let tick = || line.tick(progress.read());

@@ -45,7 +45,6 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     settings.profile_each = destinations.take_processes();
     Arc::make_mut(&mut settings.table).watch_deletes();
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
-    destinations.begin_trace(&mut settings, false)?;
     let Some(mut traced) = run::trace(&options.run, settings, options.timeout, &destinations)? else {
         return Ok(EXIT_OWN_FAILURE);
     };

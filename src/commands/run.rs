@@ -28,7 +28,6 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let destinations = Destinations::prepare(profile)?.without_verdict()?;
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
-    destinations.begin_trace(&mut settings, false)?;
     let Some(traced) = trace(options, settings, None, &destinations)? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
     let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);
@@ -50,14 +49,16 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
 /// If it can't be executed or traced, or if tracing broke off.
 pub(super) fn trace(
     options: &RunOptions,
-    settings: Settings,
+    mut settings: Settings,
     timeout: Option<Duration>,
     destinations: &Destinations,
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
+    // Before any thread is there: one that does not block a signal would be ended by it, and heaptrace with it.
     let mask = take_signals(profile)?;
+    destinations.begin_trace(&mut settings, false)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
     let target = Target::Launch { program, mask: Box::new(mask) };

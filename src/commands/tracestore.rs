@@ -4,6 +4,7 @@ use super::tell;
 use crate::export::output::GrowingFile;
 use crate::profile::ProcessInfo;
 use crate::trace::TraceMode;
+use crate::tracer::control;
 use crate::tracer::files::open_without_blocking;
 use anyhow::{Context, bail};
 use std::collections::VecDeque;
@@ -405,8 +406,14 @@ fn open_pipe(path: &Path, quiet: bool) -> anyhow::Result<File> {
         }
         if waited > SILENCE && !told {
             told = true;
-            tell(&format!("waiting for a reader of {}", path.display()));
+            tell(&format!("waiting for a reader of {} (Ctrl-C gives it up)", path.display()));
         }
-        std::thread::sleep(POLL);
+        if let Some(signal) = control::next_signal(POLL).filter(|&signal| control::is_request_to_end(signal)) {
+            bail!(
+                "{}: no process has opened this pipe for reading until {}",
+                path.display(),
+                control::signal_name(signal)
+            );
+        }
     }
 }

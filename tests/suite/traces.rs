@@ -192,6 +192,38 @@ fn a_reader_that_does_not_read_is_given_up_when_told() {
     assert!(program.collect(ended).report.total("allocations") >= 3000);
 }
 
+/// A signal to heaptrace reaches the thread that takes it, and no other: one that does not block it would be ended, and heaptrace
+/// with it. A stop by the terminal (^Z) reaches nobody while a process is attached to.
+#[test]
+fn signals_to_heaptrace_reach_one_thread_only() {
+    let blocked_everywhere = |pid: i32, signals: &[Signal]| {
+        // The main thread waits for them.
+        for thread in procfs::threads(pid).into_iter().filter(|&thread| thread != pid) {
+            let blocked = u64::from_str_radix(&procfs::status_field(thread, "SigBlk").unwrap(), 16).unwrap();
+            for &signal in signals {
+                assert!(blocked & 1 << (signal as i32 - 1) != 0, "{signal} can end thread {thread} of {pid}");
+            }
+        }
+    };
+    let program = Program::fixture("threads").args(["2", "10", "wait"]);
+    let (trace, series) = (program.outside("trace.fxt"), program.outside("part-%i.json"));
+    let options = ["--trace", trace.to_str().unwrap(), "--profile-every", "1h", "-o", series.to_str().unwrap()];
+    let mut running = program.start_traced(&options);
+    running.value("ready ");
+    blocked_everywhere(running.pid(), &[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    running.send("go");
+    running.wait().success();
+
+    let mut alone = program.start();
+    let pid: i32 = alone.value("ready ").parse().unwrap();
+    let attached = program.start_attached(&["--trace", trace.to_str().unwrap()], pid);
+    procfs::wait_until_answered(pid);
+    blocked_everywhere(attached.pid(), &[Signal::SIGINT, Signal::SIGTERM, Signal::SIGTSTP]);
+    alone.send("go");
+    alone.wait().success();
+    attached.wait().success();
+}
+
 /// The same where nobody is there to press Ctrl-C: the time that `check` gives a program is also that of the trace's reader.
 #[test]
 fn a_reader_that_does_not_read_is_given_up_when_the_time_is_up() {
