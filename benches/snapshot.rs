@@ -28,6 +28,7 @@ fn main() {
         stack: StackId((n.wrapping_mul(0x9e37_79b9) % u64::from(STACKS)) as u32 + 1),
         family: None,
         align: None,
+        interval: 0,
     };
     let block = |n: u64| Addr(0x7f00_0000_0000 + n.wrapping_mul(0x9e37_79b1) % (1 << 32) * 16);
     let size = |n: u64| 16 << (n % 4);

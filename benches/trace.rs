@@ -96,8 +96,14 @@ fn stream() -> Vec<Event> {
         let serial = 1 + random.below(4) as u32;
         let task = TaskId { tid: 1000 + serial.cast_signed(), serial };
         let stack = StackId(1 + random.below(u64::from(STACKS)) as u32);
-        let by =
-            |function| Call { function: FunctionId(function), task, stack, family: Some(Family::Malloc), align: None };
+        let by = |function| Call {
+            function: FunctionId(function),
+            task,
+            stack,
+            family: Some(Family::Malloc),
+            align: None,
+            interval: 0,
+        };
         let size = 8 << random.below(8);
         let new = Addr(0x5555_5555_0000 + 16 * random.below(1 << 22));
         let old = random.below(1 + live.len() as u64) as usize;
@@ -201,7 +207,7 @@ fn memory() -> (u64, u64) {
     for n in 0..ALLOCATIONS {
         let task = TaskId { tid: 1000, serial: 1 };
         let stack = StackId(1 + random.below(u64::from(STACKS)) as u32);
-        let by = Call { function: FunctionId(0), task, stack, family: None, align: None };
+        let by = Call { function: FunctionId(0), task, stack, family: None, align: None, interval: 0 };
         let slot = random.below(blocks.len() as u64) as usize;
         let new = Addr(0x5555_5555_0000 + 16 * n);
         let free = EventKind::Freed { block: blocks[slot], internal: false, given_size: None, by };

@@ -48,6 +48,8 @@ pub struct Entry {
     pub wrapper: Option<Addr>,
     /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
     pub family: Option<Family>,
+    /// See [`Call::interval`].
+    pub interval: u64,
 }
 
 /// A thread has arrived at a watched return address.
@@ -202,7 +204,14 @@ impl Calls {
             },
             _ => new_arguments.map(|asked| asked.align).or(by_itself),
         };
-        let by = Call { function: entry.function, task: entry.task, stack, family: entry.family, align };
+        let by = Call {
+            function: entry.function,
+            task: entry.task,
+            stack,
+            family: entry.family,
+            align,
+            interval: entry.interval,
+        };
         match operation {
             Operation::Free { block } => {
                 let given_size = match function.kind {

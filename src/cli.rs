@@ -37,6 +37,9 @@ pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The interval that `--max-overhead` begins with, in bytes.
+const LEAST_INTERVAL: u64 = 4096;
 use subcommands::{Arguments, Subcommand};
 
 /// The exit status of heaptrace's own failures, wrong usage included: one that few programs use themselves, so that a
@@ -158,6 +161,8 @@ pub struct ProfileOptions {
     pub free_stacks: bool,
     /// One byte in so many is sampled on average; 0: every block is recorded.
     pub sample_interval: u64,
+    /// What recording may cost at most, in thousandths of the program's CPU time.
+    pub max_overhead: Option<u32>,
     /// Frames after which a stack is cut off; at least 1.
     pub max_depth: usize,
     /// The user's own allocating functions, as typed.
@@ -390,7 +395,11 @@ fn resolve_profile(
         follow: arguments.follow_forks,
         selection: Selection { only: arguments.only, skip: arguments.skip },
         free_stacks: !arguments.no_free_stacks,
-        sample_interval: arguments.sample_interval,
+        sample_interval: match (arguments.sample_interval, arguments.max_overhead) {
+            (0, Some(_)) => LEAST_INTERVAL,
+            (interval, _) => interval,
+        },
+        max_overhead: arguments.max_overhead,
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,
         free_fns: arguments.free_fn,

@@ -46,6 +46,23 @@ pub struct Call {
     /// The alignment that operator new was asked for, or that operator delete was told, in bytes; 0 for those without. None for
     /// other functions, and where it can't be told; alignments are compared only if both are known.
     pub align: Option<u64>,
+    /// With which mean distance of two sampled bytes the block was picked that the call hands out; 0 where each block is recorded.
+    pub interval: u64,
+}
+
+impl EventKind {
+    /// The call that the event is of, if it is of one.
+    pub fn call_mut(&mut self) -> Option<&mut Call> {
+        match self {
+            Self::Allocated { by, .. }
+            | Self::AllocatedUnseen { by, .. }
+            | Self::Freed { by, .. }
+            | Self::ReallocBegan { by, .. }
+            | Self::ReallocEnded { by, .. }
+            | Self::Failed { by, .. } => Some(by),
+            _ => None,
+        }
+    }
 }
 
 /// Whether the process had blocks before its stream began.

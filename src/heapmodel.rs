@@ -21,7 +21,6 @@ mod view;
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
-use crate::sampling;
 use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
 use ignored::Ignored;
@@ -52,6 +51,8 @@ pub struct SiteKey {
     /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an octave.
     /// (The amounts are exact in any case.)
     pub size: u64,
+    /// See [`crate::event::Call::interval`].
+    pub interval: u64,
 }
 
 /// The figures of one site; the fields are those of `profile::Sample`.
@@ -221,8 +222,7 @@ impl HeapModel {
 
     /// The same, of which one byte in `interval` is sampled, if it is not 0.
     fn sampled(preexisting: Preexisting, interval: u64) -> Self {
-        let sites = Sites::of_exact_sizes_below(sampling::certain_from(interval));
-        Self { sample_interval: interval, sites, ..Self::new(preexisting) }
+        Self { sample_interval: interval, ..Self::new(preexisting) }
     }
 
     /// The process came to be by a fork, as a copy of the one whose past this is: it has all its blocks, and has allocated none

@@ -335,7 +335,7 @@ pub struct Stack {
 /// What one thread did with blocks of one size on one stack through one function.
 ///
 /// In a sampled profile these are the blocks that were recorded, as they are; the exporters scale them up to what they
-/// stand for, by `size` and [`Meta::sample_interval`].
+/// stand for, by `size` and `interval`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Index into [`Profile::stacks`].
@@ -350,6 +350,8 @@ pub struct Sample {
     pub inherited: bool,
     /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an octave.
     pub size: u64,
+    /// With which mean distance of two sampled bytes the blocks were picked; 0 where each one is recorded, and in what was read from a file.
+    pub interval: u64,
     /// Allocated here, ever.
     pub allocated: Amount,
     /// Allocated here and freed since, wherever.
@@ -412,8 +414,8 @@ impl Profile {
         if let Some(saved) = &self.saved {
             return u64::try_from(saved.variance.isqrt()).unwrap_or(u64::MAX);
         }
-        let interval = self.meta.sample_interval;
-        let variance = |sample: &Sample| sample.allocated.objects as f64 * sampling::variance(sample.size, interval);
+        let variance =
+            |sample: &Sample| sample.allocated.objects as f64 * sampling::variance(sample.size, sample.interval);
         self.samples.iter().map(variance).sum::<f64>().sqrt().round() as u64
     }
 }

@@ -141,6 +141,7 @@ impl Profiler {
             max_depth: self.max_depth,
             free_stacks: self.free_stacks,
             sample_interval: 0,
+            max_overhead: None,
             jump: Promotion::Never,
             libunwind: false,
             pin: false,

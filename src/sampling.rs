@@ -4,6 +4,8 @@
 //! `interval` bytes on average: tcmalloc and Go's runtime sample so. A picked block then counts 1/p times (Horvitz and Thompson,
 //! 1952), so that sums are right on average, whatever the sizes.
 
+pub mod governor;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Above so many intervals a block is as good as certain to be picked: its weight differs from 1 by less than e^(−32).

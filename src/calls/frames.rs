@@ -26,6 +26,7 @@ pub(super) struct PendingCall {
     pub(super) function: FunctionId,
     pub(super) family: Option<Family>,
     pub(super) align: Option<u64>,
+    pub(super) interval: u64,
     /// The user declared the function: whatever probed function it calls is part of the call.
     declared: bool,
     /// A signal arrived since: deeper entries may be a handler's.
@@ -46,6 +47,7 @@ impl PendingCall {
             function: entry.function,
             family: by.family,
             align: by.align,
+            interval: by.interval,
             declared,
             interrupted: false,
         }
@@ -58,8 +60,8 @@ impl PendingCall {
 
     /// What its events say of who called.
     pub(super) fn call(&self) -> Call {
-        let &Self { function, task, stack, family, align, .. } = self;
-        Call { function, task, stack, family, align }
+        let &Self { function, task, stack, family, align, interval, .. } = self;
+        Call { function, task, stack, family, align, interval }
     }
 
     /// Whether the function of this frame may have jumped to the one entered, which has found the same stack pointer and

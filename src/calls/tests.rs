@@ -80,6 +80,7 @@ impl Thread {
             is_wrapper: false,
             wrapper: None,
             family: None,
+            interval: 0,
         }
     }
 

@@ -235,6 +235,14 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     pub(super) sample_interval: u64,
 
+    /// Record as large a sample as takes PERCENT of the program's CPU time at most (3%)
+    ///
+    /// The interval begins with --sample-interval, or 4 KiB, and is doubled or halved by what recording takes. Each block counts as often as it stands for, so
+    /// that the figures are right on average however the interval changes. This holds for what is recorded in the program itself; stops of the trap engine
+    /// (see --engine) come on top, and a program that allocates all the time pays some nanoseconds for each call whatever the interval.
+    #[arg(long, value_name = "PERCENT", value_parser = values::permille, help_heading = "Tracing")]
+    pub(super) max_overhead: Option<u32>,
+
     /// Do not unwind at frees
     ///
     /// Makes frees cheaper. Deallocated bytes are then charged to the stack that allocated the block.

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 const PLANNED_COMMANDS: [&str; 3] = ["heap", "top", "view"];
 
 /// Options of later versions.
-const PLANNED_OPTIONS: [&str; 2] = ["--max-overhead", "--mmap"];
+const PLANNED_OPTIONS: [&str; 1] = ["--mmap"];
 
 /// Turns clap's error into ours.
 pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {

@@ -83,6 +83,16 @@ pub(super) fn mark(text: &str) -> Result<MarkName, String> {
     MarkName::new(text).ok_or_else(reason)
 }
 
+/// A part of something in percent, like `3%`; in thousandths.
+pub(super) fn permille(text: &str) -> Result<u32, String> {
+    let number = text.trim().trim_end_matches('%').trim_end();
+    match number.parse::<f64>() {
+        Ok(percent) if (0.1..=100.0).contains(&percent) => Ok((percent * 10.0).round() as u32),
+        Ok(_) => Err("from 0.1% to 100%".to_owned()),
+        Err(_) => Err("write it like 3% or 0.5%".to_owned()),
+    }
+}
+
 /// A number of bytes, or one with a unit: k, M, G, KiB, MiB, GiB (all of 1024).
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let text = text.trim();

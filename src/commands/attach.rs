@@ -28,7 +28,7 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
     }
     if options.leaks_at_end && profile.sample_interval > 0 {
-        bail!("--leaks-at-end needs every block: without --sample-interval");
+        bail!("--leaks-at-end needs every block: without --sample-interval and --max-overhead");
     }
     if options.leaks_at_end && profile.occasions.generation != Generation::default() {
         bail!("--leaks-at-end is about all blocks: without --since and --until");

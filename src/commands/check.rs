@@ -31,7 +31,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
         bail!("check judges all blocks: without --since and --until");
     }
     if profile.sample_interval > 0 {
-        bail!("check needs every block: without --sample-interval");
+        bail!("check needs every block: without --sample-interval and --max-overhead");
     }
     if profile.duration.is_some() {
         bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");

@@ -6,7 +6,6 @@ use crate::event::Generation;
 use crate::export::Format;
 use crate::profile::course::{Course, HeapAt};
 use crate::progress::Progress;
-use crate::sampling::weight;
 use crate::session::{Recording, Traced};
 use crate::tracer::pressure;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -28,9 +27,8 @@ impl Notes {
 
     /// Notes the heap of a recording that was made so far.
     pub fn heap(&self, recording: &Recording) {
-        let interval = recording.snapshot.sample_interval;
         let sites = recording.snapshot.sites.iter().map(|site| {
-            let weight = weight(site.key.size, interval);
+            let weight = site.key.weight();
             (site.key.stack, site.allocated.times(weight), site.live.times(weight))
         });
         let heap = HeapAt { t_ns: recording.cost.wall_ns, images: recording.images.len(), stacks: sites.collect() };

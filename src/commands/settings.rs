@@ -21,6 +21,11 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     if options.occasions.generation != Generation::default() && options.series.is_some() {
         bail!("--since and --until are for one profile at the end: without --profile-every and --profile-every-allocs");
     }
+    if options.max_overhead.is_some() && options.engine == Engine::Trap {
+        bail!(
+            "--max-overhead can't keep what --engine trap costs low: that stops the program at each call, whatever the interval"
+        );
+    }
     let mut table = AllocatorTable::new();
     for spec in &options.alloc_fns {
         table.declare(AllocatorTable::parse_alloc_fn(spec)?);
@@ -34,6 +39,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         max_depth: u32::try_from(options.max_depth).unwrap_or(u32::MAX),
         free_stacks: options.free_stacks,
         sample_interval: options.sample_interval,
+        max_overhead: options.max_overhead,
         jump: promotion(options.engine),
         libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,

@@ -98,7 +98,12 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
 fn sampling_note(out: &mut String, layout: Layout, profile: &Profile) {
     let meta = &profile.meta;
     if meta.sample_interval > 0 {
-        let interval = human_bytes(meta.sample_interval);
+        let intervals = profile.samples.iter().map(|sample| sample.interval);
+        let most = intervals.max().unwrap_or(0);
+        let interval = match human_bytes(meta.sample_interval) {
+            least if most > meta.sample_interval => format!("{least} to {}", human_bytes(most)),
+            interval => interval,
+        };
         let mut text = format!("Sampled, one byte in {interval} on average: all amounts are estimates.");
         // Other tools don't tell it.
         if profile.saved.as_ref().is_none_or(|saved| saved.writer == Writer::Heaptrace) {

@@ -342,6 +342,7 @@ fn stacks() -> Vec<Stack> {
 
 fn samples() -> Vec<Sample> {
     let none = Sample {
+        interval: 0,
         stack: 0,
         thread: 0,
         alloc_fn: 2,

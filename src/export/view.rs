@@ -75,12 +75,11 @@ pub(crate) struct View<'a> {
 impl<'a> View<'a> {
     /// Looks at `profile`.
     pub fn new(profile: &'a Profile) -> Self {
-        let interval = profile.meta.sample_interval;
         // What was read from a file is scaled already.
-        let samples = if interval == 0 || profile.saved.is_some() {
+        let samples = if profile.meta.sample_interval == 0 || profile.saved.is_some() {
             Cow::Borrowed(profile.samples.as_slice())
         } else {
-            profile.samples.iter().map(|sample| unsample(sample, interval)).collect()
+            profile.samples.iter().map(unsample).collect()
         };
         Self { profile, samples, leak_labels: leak_labels(profile) }
     }
@@ -238,8 +237,8 @@ fn add(sum: &mut Amount, amount: Amount) {
     sum.bytes = sum.bytes.saturating_add(amount.bytes);
 }
 
-fn unsample(sample: &Sample, interval: u64) -> Sample {
-    let weight = weight(sample.size, interval);
+fn unsample(sample: &Sample) -> Sample {
+    let weight = weight(sample.size, sample.interval);
     Sample {
         allocated: sample.allocated.times(weight),
         freed: sample.freed.times(weight),

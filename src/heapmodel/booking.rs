@@ -6,6 +6,7 @@ use super::{HeapError, HeapModel, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::{Call, Preexisting};
 use crate::figures::{Amount, FindingKind, TimelinePoint, Totals};
+use crate::sampling::weighted_bytes;
 
 /// A realloc between its entry and its return. The old block counts as live, but its address may be another's already.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +52,8 @@ enum FreedBy {
 impl HeapModel {
     pub(super) fn allocate(&mut self, addr: Addr, size: u64, by: &Call) {
         let size = size.min(MAX_SIZE);
-        let bytes = self.weighted(size);
-        let id = self.sites.intern(site_key(by, size), self.peak_epoch);
+        let bytes = weighted_bytes(size, by.interval);
+        let id = self.sites.intern(site_key(by, size, by.interval), self.peak_epoch);
         let birth = self.births + 1;
         if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth }) {
             self.displace(addr, old);
@@ -71,7 +72,7 @@ impl HeapModel {
         let totals = &mut self.totals;
         totals.allocations += 1;
         totals.bytes_allocated = totals.bytes_allocated.wrapping_add(bytes);
-        if self.sample_interval > 0 {
+        if by.interval > 0 {
             totals.counted_allocations += 1;
             totals.counted_bytes = totals.counted_bytes.saturating_add(size);
         }
@@ -181,7 +182,7 @@ impl HeapModel {
             self.add_timeline_point();
         } else {
             if known {
-                self.note_realloc(size);
+                self.note_realloc(size, by.interval);
             }
             self.allocate(new, size, by);
         }
@@ -196,12 +197,13 @@ impl HeapModel {
     /// Books the end of a block that is out of the table already.
     fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
         let size = block.size;
-        let bytes = self.weighted(size);
+        let Some(site) = self.sites.get_mut(block.site) else { return };
+        let interval = site.interval();
+        let bytes = weighted_bytes(size, interval);
         let totals = &mut self.totals;
         totals.live_blocks = totals.live_blocks.wrapping_sub(1);
         totals.live_bytes = totals.live_bytes.wrapping_sub(bytes);
         let inherited = block.birth <= self.inherited_births;
-        let Some(site) = self.sites.get_mut(block.site) else { return };
         site.keep_peak_figures(self.peak_epoch);
         subtract(&mut site.live, size);
         let alloc_stack = site.stack();
@@ -218,7 +220,9 @@ impl HeapModel {
                 totals.temporary += 1;
             }
             let charged = match by {
-                FreedBy::Call(call) if self.free_stacks => self.sites.intern(site_key(&call, size), self.peak_epoch),
+                FreedBy::Call(call) if self.free_stacks => {
+                    self.sites.intern(site_key(&call, size, interval), self.peak_epoch)
+                }
                 FreedBy::Call(_) | FreedBy::Lost => block.site,
             };
             if let Some(site) = self.sites.get_mut(charged) {
@@ -349,8 +353,8 @@ impl HeapModel {
     }
 }
 
-fn site_key(by: &Call, size: u64) -> SiteKey {
-    SiteKey { stack: by.stack, task: by.task.serial, function: by.function, size }
+fn site_key(by: &Call, size: u64, interval: u64) -> SiteKey {
+    SiteKey { stack: by.stack, task: by.task.serial, function: by.function, size, interval }
 }
 
 /// Sums of sizes wrap rather than fail: only made-up sizes can make them so large.

@@ -3,19 +3,14 @@
 use super::view::Figures;
 use super::{HeapModel, SiteStats};
 use crate::figures::{Histograms, Totals};
-use crate::sampling::{weight, weighted_bytes};
+use crate::sampling::weight;
 
 impl HeapModel {
-    /// The bytes that a recorded block of `size` bytes adds to sums.
-    pub(super) fn weighted(&self, size: u64) -> u64 {
-        weighted_bytes(size, self.sample_interval)
-    }
-
-    /// A recorded block of `size` bytes was resized, or moved.
-    pub(super) fn note_realloc(&mut self, size: u64) {
+    /// A recorded block was resized, or moved: into one of `size` bytes, picked with `interval`.
+    pub(super) fn note_realloc(&mut self, size: u64, interval: u64) {
         self.totals.reallocations += 1;
-        if self.sample_interval > 0 {
-            self.sampled_reallocations += weight(size, self.sample_interval);
+        if interval > 0 {
+            self.sampled_reallocations += weight(size, interval);
         }
     }
 }
@@ -27,7 +22,7 @@ impl Figures {
             return self.totals;
         }
         let count = |blocks: fn(&SiteStats) -> u64| {
-            let weighted = |site: &SiteStats| blocks(site) as f64 * weight(site.key.size, self.sample_interval);
+            let weighted = |site: &SiteStats| blocks(site) as f64 * site.key.weight();
             sites.iter().map(weighted).sum::<f64>().round() as u64
         };
         Totals {
@@ -49,7 +44,7 @@ impl Figures {
         let mut sizes = [0.0; 65];
         for site in sites {
             if let Some(bucket) = sizes.get_mut(super::booking::bucket_of(site.key.size)) {
-                *bucket += site.allocated.objects as f64 * weight(site.key.size, self.sample_interval);
+                *bucket += site.allocated.objects as f64 * site.key.weight();
             }
         }
         Histograms { size: histogram(&sizes.map(|blocks| blocks.round() as u64)), lifetime: Vec::new() }

@@ -153,7 +153,13 @@ mod tests {
         for period in periods {
             for &(number, allocated, freed, _) in period {
                 let size = u64::from(number) * 8 + 8;
-                let key = SiteKey { stack: StackId(number / 2), task: number % 2, function: FunctionId(0), size };
+                let key = SiteKey {
+                    stack: StackId(number / 2),
+                    task: number % 2,
+                    function: FunctionId(0),
+                    size,
+                    interval: 0,
+                };
                 let place = now.sites.iter().position(|site| site.key == key).unwrap_or_else(|| {
                     let none = Amount::default();
                     now.sites.push(SiteStats {

@@ -45,6 +45,7 @@ enum BlockFamily {
 #[repr(align(128))]
 pub(super) struct Site {
     size: u64,
+    interval: u64,
     stack: StackId,
     task: u32,
     function: FunctionId,
@@ -67,6 +68,11 @@ const _: () = assert!(size_of::<Site>() <= 128);
 impl Site {
     pub(super) fn stack(&self) -> StackId {
         self.stack
+    }
+
+    /// See [`SiteKey::interval`].
+    pub(super) fn interval(&self) -> u64 {
+        self.interval
     }
 
     pub(super) fn task(&self) -> u32 {
@@ -139,11 +145,21 @@ impl Site {
     }
 
     fn key(&self) -> SiteKey {
-        SiteKey { stack: self.stack, task: self.task, function: self.function, size: self.size }
+        SiteKey {
+            stack: self.stack,
+            task: self.task,
+            function: self.function,
+            size: self.size,
+            interval: self.interval,
+        }
     }
 
     fn is(&self, key: &SiteKey) -> bool {
-        self.size == key.size && self.stack == key.stack && self.task == key.task && self.function == key.function
+        self.size == key.size
+            && self.stack == key.stack
+            && self.task == key.task
+            && self.function == key.function
+            && self.interval == key.interval
     }
 }
 
@@ -158,16 +174,9 @@ pub(super) struct Sites {
     first: HashTable<u32>,
     /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
     inherited: u32,
-    /// Sizes below are kept exactly, however many they are.
-    exact_below: u64,
 }
 
 impl Sites {
-    /// None yet. Sizes below `limit` are kept exactly, however many a stack has.
-    pub(super) fn of_exact_sizes_below(limit: u64) -> Self {
-        Self { exact_below: limit, ..Self::default() }
-    }
-
     /// The same for a view, which interns nothing.
     pub(super) fn view(&mut self) -> Self {
         Self {
@@ -176,7 +185,6 @@ impl Sites {
             latest: Box::default(),
             first: HashTable::new(),
             inherited: self.inherited,
-            exact_below: self.exact_below,
         }
     }
 
@@ -242,7 +250,8 @@ impl Sites {
         let chunks = &self.chunks;
         let is_first = |id: &u32| site(chunks, *id).is_some_and(|s| s.stack == key.stack && s.task == key.task);
         let first = self.first.find(first_hash, is_first).copied();
-        let exact_below = self.exact_below;
+        // where a size matters for what a block stands for
+        let exact_below = crate::sampling::certain_from(key.interval);
         if let Some(first) = first.and_then(|id| self.get_mut(id)) {
             if first.sizes >= EXACT_SIZES && key.size >= exact_below {
                 key.size = round_down(key.size);
@@ -272,6 +281,7 @@ impl Sites {
         let none = Amount::default();
         let site = Site {
             size: key.size,
+            interval: key.interval,
             stack: key.stack,
             task: key.task,
             function: key.function,
@@ -313,6 +323,11 @@ impl Sites {
 }
 
 impl SiteKey {
+    /// How many blocks each recorded one stands for.
+    pub fn weight(&self) -> f64 {
+        crate::sampling::weight(self.size, self.interval)
+    }
+
     /// Where [`Sites::latest`] may have the site.
     const fn place(&self) -> usize {
         let stack = (self.stack.0 as u64) << 16 ^ self.task as u64 ^ (self.function.0 as u64) << 48;
@@ -343,7 +358,7 @@ mod tests {
     use super::*;
 
     fn key(stack: u32, size: u64) -> SiteKey {
-        SiteKey { stack: StackId(stack), task: 1, function: FunctionId(0), size }
+        SiteKey { stack: StackId(stack), task: 1, function: FunctionId(0), size, interval: 0 }
     }
 
     #[test]

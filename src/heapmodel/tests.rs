@@ -12,7 +12,7 @@ const REALLOC: FunctionId = FunctionId(3);
 
 fn call(function: FunctionId, task: u32, stack: u32) -> Call {
     let task = TaskId { tid: 1000 + task as i32, serial: task };
-    Call { function, task, stack: StackId(stack), family: None, align: None }
+    Call { function, task, stack: StackId(stack), family: None, align: None, interval: 0 }
 }
 
 fn alloc(block: u64, size: u64, task: u32, stack: u32) -> EventKind {

@@ -12,7 +12,6 @@ use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_b
 use crate::addr::Addr;
 use crate::event::MarkName;
 use crate::figures::{Amount, Anomalies, FindingKind, TimelinePoint, Totals};
-use crate::sampling::weight;
 use rustc_hash::FxHashMap;
 
 /// See the module's head.
@@ -140,7 +139,7 @@ impl HeapView {
             })
         };
         let sites: Vec<SiteStats> = by_site.iter().filter_map(stats).collect();
-        let weighted = |amount: Amount, site: &SiteStats| weighted_amount(amount, site, figures.sample_interval);
+        let weighted = |amount: Amount, site: &SiteStats| amount.times(site.key.weight());
         let live = sites.iter().fold(Amount::default(), |sum, site| sum.plus(weighted(site.live, site)));
         let allocated = sites.iter().fold(Amount::default(), |sum, site| sum.plus(weighted(site.allocated, site)));
         figures.totals = Totals {
@@ -166,8 +165,9 @@ fn collect(
     mut errors: Vec<HeapError>,
     timeline: Vec<TimelinePoint>,
 ) -> Snapshot {
-    sites
-        .sort_unstable_by_key(|site| (site.key.stack, site.key.task, site.key.function, site.key.size, site.inherited));
+    sites.sort_unstable_by_key(|SiteStats { key, inherited, .. }| {
+        (key.stack, key.task, key.function, key.size, key.interval, *inherited)
+    });
     errors.retain(|error| {
         !figures.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
     });
@@ -183,9 +183,4 @@ fn collect(
         unseen_frees: figures.unseen_frees,
         sample_interval: figures.sample_interval,
     }
-}
-
-/// What the recorded blocks of a site stand for.
-fn weighted_amount(amount: Amount, site: &SiteStats, sample_interval: u64) -> Amount {
-    amount.times(weight(site.key.size, sample_interval))
 }

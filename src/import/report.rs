@@ -185,6 +185,7 @@ fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
         _ => Quality::Complete,
     };
     Ok(Sample {
+        interval: 0,
         stack: tables.stack(&site.stack, quality)?,
         thread: 0,
         alloc_fn: 0,

@@ -110,6 +110,7 @@ fn narrower_sets_of_columns_say_what_is_missing() {
 fn a_sampled_profile_is_scaled_once() {
     let mut profile = sample_profile();
     profile.meta.sample_interval = 4096;
+    profile.samples.iter_mut().for_each(|sample| sample.interval = 4096);
     // its share is of the peak, which is a sum of the samples for those who read it
     profile.meta.process.resident = None;
     let first = written(&profile, Format::Pprof, PprofColumns::All);
@@ -239,6 +240,7 @@ proptest! {
         let mut known = std::collections::HashSet::new();
         profile.samples = figures.into_iter().filter(|f| known.insert((f.0, f.1, f.2, f.3, f.4))).map(
             |(stack, thread, alloc_fn, size, inherited, (live, more, deallocated, at_peak))| Sample {
+                interval: 0,
                 stack, thread, alloc_fn, program: None, inherited, size, live, deallocated, at_peak,
                 allocated: live.plus(more), freed: more, temporary: 0,
             }).collect();

@@ -6,7 +6,7 @@
 
 use super::layout::{
     CELL_BYTES, CELL_CALLS, CELL_DRAW, CELL_INTERVAL, CELL_LEFT, CELL_SINCE, DISTANCE_AREA, DISTANCES, INTERVAL_AREA,
-    LIVE_BUCKET, PAGE_AREA, PAGE_BITS, PAGE_FULL, PAGE_STUCK, PAGES, SAMPLED, cell_at, live_bucket,
+    INTERVALS, LIVE_BUCKET, PAGE_AREA, PAGE_BITS, PAGE_FULL, PAGE_STUCK, PAGES, SAMPLED, cell_at, live_bucket,
 };
 use super::shared::Shared;
 use crate::addr::Addr;
@@ -38,14 +38,21 @@ impl SizeOf {
     }
 }
 
-/// Begins to sample with this interval, in bytes (at least 1), as number 1.
-pub fn begin(shared: &dyn Shared, interval: u64, seed: u64) {
+/// Begins to sample. `intervals`: by number, in bytes; the one with number 1 is in use.
+pub fn begin(shared: &dyn Shared, intervals: &[u64; INTERVALS as usize], seed: u64) {
     let unit = f64::from(u32::MAX) + 1.0;
     for (at, distance) in (DISTANCE_AREA..).step_by(8).zip(unit_distances(DISTANCES as usize, seed)) {
         shared.set_word(at, (distance * unit) as u64);
     }
-    shared.set_word(INTERVAL_AREA + 8, interval.max(1));
-    shared.set_half(SAMPLED, 1);
+    for (at, interval) in (INTERVAL_AREA..).step_by(8).zip(intervals) {
+        shared.set_word(at, *interval);
+    }
+    use_interval(shared, 1);
+}
+
+/// From here on distances are drawn with the interval of this number. Those that were drawn before are counted down as they are.
+pub fn use_interval(shared: &dyn Shared, number: u32) {
+    shared.set_half(SAMPLED, number);
 }
 
 /// Lets a new thread of the cell begin at the place `random` of the distances.
@@ -61,17 +68,18 @@ pub fn begin_cell(shared: &dyn Shared, cell: u16, random: u32) {
     shared.set_word(at + CELL_SINCE, shared.word(at + CELL_CALLS));
 }
 
-/// Whether the next block of the cell's thread, of `size` bytes, is picked, as the routine would decide.
-pub fn picks(shared: &dyn Shared, cell: u16, size: u64) -> bool {
+/// The number of the interval that the next block of the cell's thread, of `size` bytes, is picked with, as the routine would decide. None if it is not.
+pub fn picks(shared: &dyn Shared, cell: u16, size: u64) -> Option<u32> {
     let at = cell_at(cell.into());
     match shared.word(at + CELL_LEFT).checked_sub(size.max(1)) {
         Some(left) if left > 0 => {
             shared.set_word(at + CELL_LEFT, left);
-            false
+            None
         }
         _ => {
+            let number = shared.half(at + CELL_INTERVAL);
             begin_cell(shared, cell, shared.half(at + CELL_DRAW).wrapping_add(1));
-            true
+            Some(number)
         }
     }
 }

@@ -264,7 +264,7 @@ impl Tables {
     }
 
     fn add_samples(&mut self, sites: &[SiteStats], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
-        let mut index: FxHashMap<(usize, usize, usize, u64, bool), usize> = FxHashMap::default();
+        let mut index: FxHashMap<(usize, usize, usize, u64, u64, bool), usize> = FxHashMap::default();
         let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         for site in sites {
@@ -278,21 +278,21 @@ impl Tables {
                     *functions.entry(id).or_insert_with(|| self.strings.intern(&(input.function_name)(id)))
                 }
             };
-            let key = (exported.stack, thread, alloc_fn, site.key.size, site.inherited);
+            let key = (exported.stack, thread, alloc_fn, site.key.size, site.key.interval, site.inherited);
             let at = *index.entry(key).or_insert(self.samples.len());
             match self.samples.get_mut(at) {
                 Some(sample) => add(sample, site),
                 None => {
                     let SiteStats { key, inherited, allocated, freed, deallocated, live, at_peak, temporary } = *site;
                     let stack = exported.stack;
-                    let size = key.size;
                     self.samples.push(Sample {
                         stack,
                         thread,
                         alloc_fn,
                         program: None,
                         inherited,
-                        size,
+                        size: key.size,
+                        interval: key.interval,
                         allocated,
                         freed,
                         deallocated,

@@ -41,7 +41,7 @@ struct SharedWarning {
 }
 
 /// Stack, thread, function, size, program.
-type SampleKey = (usize, usize, usize, u64, usize);
+type SampleKey = (usize, usize, usize, (u64, u64), usize);
 
 /// Kind, stack, stack of the allocation, stack of the free.
 type FindingKey = (super::FindingKind, usize, Option<usize>, Option<usize>);
@@ -101,7 +101,7 @@ impl Merger {
                 program: Some(program),
                 ..*sample
             };
-            let key = (sample.stack, sample.thread, sample.alloc_fn, sample.size, program);
+            let key = (sample.stack, sample.thread, sample.alloc_fn, (sample.size, sample.interval), program);
             match self.samples.get(&key).and_then(|at| self.merged.samples.get_mut(*at)) {
                 Some(known) => known.add(&sample),
                 None => {

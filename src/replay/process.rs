@@ -10,7 +10,6 @@ use crate::heapmodel::{HeapModel, SiteKey, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
-use crate::sampling::weight;
 use crate::session::{BreakOff, LeakScan, ModuleRecord, Recording, StreamEnd};
 use crate::symbols::FileVersion;
 use crate::trace::metadata::{End, Module, Process, Session};
@@ -255,6 +254,12 @@ impl Replayed {
             EventKind::Paused(paused) => self.paused = paused,
             _ => {}
         }
+        // A trace names the interval of a call only where it is not that of the process.
+        let mut event = *event;
+        if let Some(call) = event.kind.call_mut().filter(|call| call.interval == 0) {
+            call.interval = self.sample_interval;
+        }
+        let event = &event;
         self.model.apply(event);
         if let Some(window) = &mut self.window {
             window.since.apply(event);
@@ -341,7 +346,7 @@ impl Replayed {
         };
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            let weighted = |site| amount(site).times(weight(site.key.size, snapshot.sample_interval));
+            let weighted = |site| amount(site).times(site.key.weight());
             sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         let origin = Origin {

@@ -79,7 +79,7 @@ fn task(serial: u32) -> TaskId {
 
 fn call(serial: u32, stack: u32) -> Call {
     let function = FunctionId(u16::try_from(stack).unwrap());
-    Call { function, task: task(serial), stack: StackId(stack), family: None, align: None }
+    Call { function, task: task(serial), stack: StackId(stack), family: None, align: None, interval: 0 }
 }
 
 fn replayed(memory: &Memory, first: usize, wanted: &Wanted) -> Result<Outcome, ReplayError> {

@@ -4,7 +4,6 @@ use super::{NAMED, ReplayError};
 use crate::event::EventKind;
 use crate::figures::{Amount, Histograms, Totals};
 use crate::heapmodel::SiteStats;
-use crate::sampling::weight;
 use crate::session::Recording;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -61,7 +60,7 @@ impl Seen {
         snapshot.sites.retain(|site| is_chosen(site.key.task));
         snapshot.errors.retain(|error| is_chosen(error.task));
         *has_acted |= !snapshot.sites.is_empty();
-        snapshot.totals = totals(&snapshot.sites, snapshot.sample_interval);
+        snapshot.totals = totals(&snapshot.sites);
         // They are of all threads together.
         snapshot.timeline.clear();
         snapshot.histograms = Histograms::default();
@@ -84,9 +83,9 @@ impl Seen {
 }
 
 /// The sums over these sites: what their threads have allocated, and what they have freed, whoever had allocated it.
-fn totals(sites: &[SiteStats], sample_interval: u64) -> Totals {
+fn totals(sites: &[SiteStats]) -> Totals {
     let sum = |amount: fn(&SiteStats) -> Amount| {
-        let weighted = |site| amount(site).times(weight(site.key.size, sample_interval));
+        let weighted = |site| amount(site).times(site.key.weight());
         sites.iter().map(weighted).fold(Amount::default(), Amount::plus)
     };
     let (allocated, freed) = (sum(|site| site.allocated), sum(|site| site.deallocated));

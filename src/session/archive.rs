@@ -229,7 +229,7 @@ mod tests {
     fn what_is_packed_is_read_back() {
         let amount = |objects, bytes| Amount { objects, bytes };
         let site = SiteStats {
-            key: SiteKey { stack: StackId(7), task: 1, function: FunctionId(300), size: u64::MAX },
+            key: SiteKey { stack: StackId(7), task: 1, function: FunctionId(300), size: u64::MAX, interval: 0 },
             inherited: true,
             allocated: amount(1, 2),
             freed: amount(3, 4),

@@ -60,8 +60,8 @@ pub(super) struct Part {
     pub(super) caller_is_allocator: bool,
     /// Of the end of a call that has begun by [`Kind::Began`]: what was recorded of that.
     pub(super) recorded: Option<Recorded>,
-    /// Whether the routine has picked the block, where blocks are sampled.
-    pub(super) picked: bool,
+    /// The interval that the routine has picked the block with, where blocks are sampled; 0: it has not.
+    pub(super) interval: u64,
     /// Whether the thread has allocated blocks that were not picked since it picked one last; of a part that gives a block back.
     pub(super) counted_since: bool,
     /// When it was seen, see [`crate::event::Event::time_ns`].
@@ -76,8 +76,8 @@ pub(super) trait EntryContext: CallContext {
     fn stacks(&self) -> Option<&StackTable> {
         None
     }
-    /// Whether a block of `size` bytes is picked, if the engine decides that.
-    fn picks(&mut self, _size: u64) -> Option<bool> {
+    /// With which interval a block of `size` bytes is picked, if the engine decides that; 0: it is not.
+    fn picks(&mut self, _size: u64) -> Option<u64> {
         None
     }
     /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.

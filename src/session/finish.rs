@@ -14,7 +14,6 @@ use crate::heapmodel::{HeapView, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
-use crate::sampling::weight;
 use crate::session::tracerecord::StreamEnd;
 use crate::symbols::{Bytes, Similar};
 use crate::tracer::procfs;
@@ -244,7 +243,7 @@ impl Recording {
     pub(super) fn with_figures(mut self, snapshot: Snapshot, follows: bool) -> Self {
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            let weighted = |site| amount(site).times(weight(site.key.size, snapshot.sample_interval));
+            let weighted = |site| amount(site).times(site.key.weight());
             sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         self.origin.inherited = inherited(|site| site.live);

@@ -134,6 +134,7 @@ impl Process {
             module: self.space.module_at(at),
             caller_module: self.space.module_at(return_addr),
             family: self.space.family_of_call(at, return_addr, frees),
+            interval: 0,
             caller_is_allocator: self.space.is_called_by_allocator(return_addr),
             is_wrapper,
             wrapper: is_wrapper.then_some(at),
@@ -237,7 +238,7 @@ impl EntryContext for EntryStack<'_> {
         Some(self.space.unwinder.stacks())
     }
 
-    fn picks(&mut self, size: u64) -> Option<bool> {
+    fn picks(&mut self, size: u64) -> Option<u64> {
         self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
     }
 

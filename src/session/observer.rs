@@ -336,7 +336,12 @@ impl Observer {
             None => Recorded::All,
             Some(sampler) => {
                 let operation = calls.operation_at(&entry, &shared.table);
-                let mut picks = |size| context.picks(size).unwrap_or_else(|| sampler.picks(size));
+                let interval = &mut entry.interval;
+                let mut picks = |size| {
+                    let by_sampler = || if sampler.picks(size) { shared.sample_interval } else { 0 };
+                    *interval = context.picks(size).unwrap_or_else(by_sampler);
+                    *interval > 0
+                };
                 operation.map_or(Recorded::All, |operation| recorded(operation, &mut picks, &stream.model))
             }
         };

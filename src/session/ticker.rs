@@ -67,6 +67,7 @@ impl Session {
             for process in self.processes.iter_mut() {
                 process.drain(Drained::There);
                 records += process.take_record_count();
+                process.govern();
             }
             self.ticker.idle = if records == 0 { self.ticker.idle.saturating_add(1) } else { 0 };
             self.ticker.last = Some(Instant::now());

@@ -370,14 +370,14 @@ impl Stream {
                 let mut record = self.call_record(Word::Alloc, by, writer);
                 record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
                 record.number(writer.word(Word::Size), size);
-                end_call(&mut record, by, false, writer);
+                end_call(&mut record, by, false, self.sample_interval, writer);
                 (record, Some(by.task))
             }
             EventKind::AllocatedUnseen { size, by } | EventKind::Failed { size, by } => {
                 let is_failed = matches!(event.kind, EventKind::Failed { .. });
                 let mut record = self.call_record(if is_failed { Word::Failed } else { Word::AllocUnseen }, by, writer);
                 record.number(writer.word(Word::Size), size);
-                end_call(&mut record, by, false, writer);
+                end_call(&mut record, by, false, self.sample_interval, writer);
                 (record, Some(by.task))
             }
             EventKind::Freed { block, internal, given_size, by } => {
@@ -386,13 +386,13 @@ impl Stream {
                 if let Some(given) = given_size {
                     record.number(writer.word(Word::Given), given);
                 }
-                end_call(&mut record, by, internal, writer);
+                end_call(&mut record, by, internal, self.sample_interval, writer);
                 (record, Some(by.task))
             }
             EventKind::ReallocBegan { old, by } => {
                 let mut record = self.call_record(Word::ReallocBegin, by, writer);
                 record.wide(argument::POINTER, writer.word(Word::Old), old.0);
-                end_call(&mut record, by, false, writer);
+                end_call(&mut record, by, false, self.sample_interval, writer);
                 self.reallocs.insert(by.task, (by.stack, pack(&by, false).0));
                 (record, Some(by.task))
             }
@@ -436,6 +436,7 @@ impl Stream {
         if let Some(align) = beside {
             record.wide(argument::U64, writer.word(Word::Align), align);
         }
+        end_sampled(&mut record, by, self.sample_interval, writer);
         record
     }
 
@@ -507,12 +508,20 @@ fn heap_word(kind: EventKind) -> Option<Word> {
     })
 }
 
-/// The last arguments of each call.
-fn end_call(record: &mut EventBuilder, by: Call, internal: bool, writer: &mut TraceWriter) {
+/// The last arguments of each call. `interval`: that of the process, with which most blocks are picked.
+fn end_call(record: &mut EventBuilder, by: Call, internal: bool, interval: u64, writer: &mut TraceWriter) {
     let (packed, beside) = pack(&by, internal);
     record.small(argument::U32, writer.word(Word::Stack), by.stack.0);
     record.small(argument::U32, writer.word(Word::Call), packed);
     if let Some(align) = beside {
         record.wide(argument::U64, writer.word(Word::Align), align);
+    }
+    end_sampled(record, by, interval, writer);
+}
+
+/// The interval of a block that was picked with another one than most.
+fn end_sampled(record: &mut EventBuilder, by: Call, interval: u64, writer: &mut TraceWriter) {
+    if by.interval != 0 && by.interval != interval {
+        record.number(writer.word(Word::SampleInterval), by.interval);
     }
 }

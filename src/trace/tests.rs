@@ -22,7 +22,7 @@ fn recorder(output: &Memory, mode: TraceMode) -> Recorder {
 const TASK: TaskId = TaskId { tid: 77, serial: 1 };
 
 fn call(function: u16, stack: u32) -> Call {
-    Call { function: FunctionId(function), task: TASK, stack: StackId(stack), family: None, align: None }
+    Call { function: FunctionId(function), task: TASK, stack: StackId(stack), family: None, align: None, interval: 0 }
 }
 
 /// The records of a segment: headers and their words.

@@ -66,19 +66,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
     (
         "replay",
-        &[
-            "addr",
-            "allocators",
-            "event",
-            "figures",
-            "heapmodel",
-            "profile",
-            "sampling",
-            "session",
-            "symbols",
-            "trace",
-            "unwinder",
-        ],
+        &["addr", "allocators", "event", "figures", "heapmodel", "profile", "session", "symbols", "trace", "unwinder"],
     ),
     (
         "profiler",
@@ -104,7 +92,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "profile",
             "progress",
             "replay",
-            "sampling",
             "session",
             "symbols",
             "trace",

@@ -43,6 +43,16 @@ fn assert_converts(program: &Program, options: &[&str]) {
     assert!(same(&program.profile_path(), &profile));
 }
 
+/// Each block of a sample has the weight of the interval that it was picked with, in a trace, too.
+#[test]
+fn an_interval_that_changes_is_in_the_trace() {
+    let program = Program::fixture("churning").args(["1500000"]);
+    assert_converts(&program, &["--engine", "jump", "--max-overhead", "0.5%"]);
+    let text =
+        heaptrace(&program, &["convert", "-q", text(&program.outside("t.fxt.zst")), "-o", "-", "--format", "txt"]);
+    assert!(text.success().text().contains("one byte in 4.00 KiB to "));
+}
+
 fn report(program: &Program, trace: &Path, options: &[&str]) -> Value {
     let words: Vec<&str> = ["convert", "-q", text(trace), "-o", "-", "--format", "json"]
         .into_iter()

@@ -140,7 +140,7 @@ impl Script<'_> {
     }
 
     fn by(&self, function: FunctionId) -> Call {
-        Call { function, task: self.task, stack: StackId(1), family: None, align: None }
+        Call { function, task: self.task, stack: StackId(1), family: None, align: None, interval: 0 }
     }
 
     /// An entry from the program, at a return address that no other call of the script has.
@@ -160,6 +160,7 @@ impl Script<'_> {
             is_wrapper: false,
             wrapper: None,
             family: None,
+            interval: 0,
         }
     }
 

@@ -42,24 +42,33 @@ fn stacks_with_equal_names_are_one_site() {
     assert_eq!(sites.len(), 4);
 }
 
+fn sampled(profile: &mut Profile, interval: u64) {
+    profile.meta.sample_interval = interval;
+    profile.samples.iter_mut().for_each(|sample| sample.interval = interval);
+}
+
 #[test]
 fn sampled_blocks_count_as_often_as_they_stand_for() {
     let mut profile = sample_profile();
-    profile.meta.sample_interval = 1024;
+    sampled(&mut profile, 1024);
     let view = View::new(&profile);
     assert_eq!(view.samples[0].allocated, amount(16, 16_199));
     assert_eq!(view.samples[1].allocated, amount(4, 1_048_576), "large blocks are always caught");
+    // each with its own interval
+    profile.samples[0].interval = 4096;
+    let view = View::new(&profile);
+    assert_eq!(view.samples[0].allocated, amount(45, 46_293), "10 / (1 - e^-0.25)");
 }
 
 #[test]
 fn the_standard_error_is_that_of_the_binomial_estimate() {
     let mut profile = sample_profile();
     profile.samples.truncate(1);
-    profile.meta.sample_interval = 1024;
+    sampled(&mut profile, 1024);
     let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
     // sqrt(10 · 1024² · (1−p)/p²) with p = 1 − 1/e
     assert_eq!(report["sampling"]["standard_error"], 3107);
-    profile.meta.sample_interval = 0;
+    sampled(&mut profile, 0);
     let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
     assert_eq!(report["sampling"]["standard_error"], 0);
 }

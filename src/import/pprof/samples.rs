@@ -158,6 +158,7 @@ impl<'t, 'a> Samples<'t, 'a> {
         };
         let knows_freed = !self.is_partial && self.columns.has(Role::Live) && self.columns.has(Role::Allocated);
         let sample = Sample {
+            interval: 0,
             stack: self.stack(locations, &labels, profile, budget)?,
             thread: self.string(labels.thread, profile, budget)?,
             alloc_fn: self.string(labels.alloc_fn, profile, budget)?,

@@ -76,7 +76,7 @@ fn module(id: u32, path: &str) -> LoadedModule {
 
 fn site(stack: u32, task: u32, function: u16, size: u64, objects: u64) -> SiteStats {
     let amount = Amount { objects, bytes: objects * size };
-    let key = SiteKey { stack: StackId(stack), task, function: FunctionId(function), size };
+    let key = SiteKey { stack: StackId(stack), task, function: FunctionId(function), size, interval: 0 };
     let zero = Amount::default();
     SiteStats {
         key,

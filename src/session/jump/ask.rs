@@ -184,6 +184,7 @@ impl Process {
         let is_walked = !was_counted && !matches!(frame.stack(), RecordedStack::Caller(_));
         let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, is_walked);
         let entry_addr = jump.stubs.iter().find(|stub| stub.function == frame.function()).map(|stub| stub.entry);
+        let interval = jump.interval_of(frame.picked());
         self.jump = JumpState::On(jump);
         let function = FunctionId(frame.function());
         let entry = Entry {
@@ -198,9 +199,10 @@ impl Process {
             is_wrapper: false,
             wrapper: None,
             family: facts.family,
+            interval,
         };
         self.observer.define_stacks(self.space.unwinder.stacks());
-        let by = Call { function, task, stack, family: facts.family, align: None };
+        let by = Call { function, task, stack, family: facts.family, align: None, interval };
         let missed = facts.missed.filter(|_| began.is_none());
         let recorded = began.map(|began| began.recorded).or(was_counted.then_some(Recorded::Failure));
         self.observer.adopt(&entry, by, recorded, missed, frame.picked() != 0);
@@ -237,6 +239,7 @@ impl Process {
             None => self.stack_of(&mut jump, frame.stack(), frame.caller),
         };
         let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, true);
+        let interval = jump.interval_of(frame.picked());
         self.jump = JumpState::On(jump);
         self.observer.define_stacks(self.space.unwinder.stacks());
         let part = Part {
@@ -250,7 +253,7 @@ impl Process {
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
             recorded: began.map(|began| began.recorded),
-            picked: frame.picked() != 0,
+            interval,
             counted_since: false,
             time_ns: self.observer.now_ns(),
         };

@@ -202,7 +202,7 @@ impl Process {
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
             recorded: began.map(|began| began.recorded),
-            picked: record.picked != 0,
+            interval: jump.interval_of(record.picked.into()),
             counted_since: record.kind != Kind::Ended && record.result != 0,
             time_ns,
         };

@@ -163,7 +163,8 @@ impl Process {
         region.mapping.set_half(TIMED, TIMED_MARK);
         let nodes = Nodes::new(&region.mapping);
         let interval = self.settings.sample_interval;
-        let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, self.observer.model()));
+        let most = self.settings.max_overhead;
+        let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, most, self.observer.model()));
         for ask in asks {
             self.space.code.place(&mut self.space.memory, code.add(ask), Patch::int3(NOP))?;
         }

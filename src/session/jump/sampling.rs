@@ -6,35 +6,55 @@ use super::clock::COUNTED_NS;
 use crate::addr::Addr;
 use crate::event::EventKind;
 use crate::heapmodel::HeapModel;
-use crate::jump::layout::{CELL_BYTES, CELL_CALLS, CELL_SINCE, Kind, SAMPLED, cell_at};
+use crate::jump::layout::{CELL_BYTES, CELL_CALLS, CELL_SINCE, COUNTED, INTERVALS, Kind, SAMPLED, cell_at};
 use crate::jump::merge::Record;
 use crate::jump::sampling;
 use crate::jump::shared::Shared;
+use crate::sampling::governor::{Governor, Spent};
 use crate::session::process::Process;
+use crate::tracer::cputime;
 use crate::tracer::jump::region::SharedMapping;
 
 /// What is kept for a process whose routine samples.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sampling {
     /// The cells' sums when they were told last: calls that were counted only, and their bytes.
     counted: (u64, u64),
+    /// What counting has taken of the program's time, ns.
+    counted_ns: u64,
+    /// The intervals by their numbers, in bytes; number 0 is none.
+    intervals: [u64; INTERVALS as usize],
+    /// What keeps the cost low, if that was asked for.
+    governor: Option<Governor>,
 }
 
 impl Sampling {
     /// Begins in a new region, where `model` knows the picked blocks.
-    pub(super) fn begin(shared: &SharedMapping, interval: u64, model: &HeapModel) -> Self {
-        sampling::begin(shared, interval, crate::sampling::random_seed());
+    /// Each interval is twice the one before; the least one is in use, until the cost is more than `most_permille` of the program's time.
+    pub(super) fn begin(shared: &SharedMapping, interval: u64, most_permille: Option<u32>, model: &HeapModel) -> Self {
+        let mut intervals = [0; INTERVALS as usize];
+        for (number, slot) in intervals.iter_mut().enumerate().skip(1) {
+            *slot = interval.max(1).saturating_mul(1 << (number - 1));
+        }
+        sampling::begin(shared, &intervals, crate::sampling::random_seed());
         model.live_blocks().for_each(|block| sampling::note_live(shared, block.addr));
-        Self::default()
+        let governor = most_permille.map(|most| Governor::new(most, INTERVALS as u32 - 1));
+        Self { counted: (0, 0), counted_ns: 0, intervals, governor }
     }
 }
 
 impl Jump {
-    /// Whether the next block of the cell's thread, of `size` bytes, is picked; None if the routine does not sample. It is the countdown that the routine
-    /// goes on with.
-    pub(in crate::session) fn picks(&self, cell: u16, size: u64) -> Option<bool> {
+    /// With which interval the next block of the cell's thread, of `size` bytes, is picked; 0: it is not; None if the routine does not sample. It is the
+    /// countdown that the routine goes on with.
+    pub(in crate::session) fn picks(&self, cell: u16, size: u64) -> Option<u64> {
         self.sampling.as_ref()?;
-        Some(sampling::picks(self.shared(), cell, size))
+        Some(sampling::picks(self.shared(), cell, size).map_or(0, |number| self.interval_of(number.into())))
+    }
+
+    /// The interval that a record or a frame names, in bytes; 0: its call was not picked.
+    pub(super) fn interval_of(&self, number: u64) -> u64 {
+        let Some(sampling) = self.sampling.as_ref().filter(|_| number > 0 && number < COUNTED) else { return 0 };
+        sampling.intervals.get(number as usize).copied().unwrap_or(0)
     }
 }
 
@@ -72,6 +92,19 @@ impl Process {
         }
     }
 
+    /// Chooses the interval that the routine samples with from here on, by what it has cost until now.
+    pub(in crate::session) fn govern(&mut self) {
+        let (recording, pid) = (self.cost.recording_ns, self.pid);
+        let Some(jump) = self.jump.on_mut() else { return };
+        let shared = &jump.region.mapping;
+        let Some(Sampling { governor: Some(governor), counted_ns, .. }) = &mut jump.sampling else { return };
+        let Some(time) = cputime::of_process(pid) else { return };
+        let spent = Spent { picked: recording.saturating_sub(*counted_ns), counted: *counted_ns, all: time.all_ns };
+        if let Some(number) = governor.next(spent) {
+            sampling::use_interval(shared, number);
+        }
+    }
+
     /// Tells what the routine has counted and not recorded since it was told last.
     pub(super) fn tell_counted(&mut self, jump: &mut Jump) {
         if jump.sampling.is_none() || jump.shared().half(SAMPLED) == 0 {
@@ -88,6 +121,7 @@ impl Process {
         if calls.cast_signed() > 0 && bytes.cast_signed() >= 0 {
             sampling.counted = (sums[0], sums[1]);
             let ns = calls.saturating_mul(COUNTED_NS);
+            sampling.counted_ns = sampling.counted_ns.saturating_add(ns);
             self.cost.recording_ns = self.cost.recording_ns.saturating_add(ns);
             self.progress.recording(ns);
             self.tell(EventKind::Counted { allocations: calls, bytes });

@@ -24,7 +24,7 @@ impl Observer {
         let recorded = match (part.recorded, &self.sampler) {
             (Some(recorded), _) => recorded,
             (None, None) => Recorded::All,
-            (None, Some(_)) => recorded(operation, &mut |_| part.picked, &self.stream.model),
+            (None, Some(_)) => recorded(operation, &mut |_| part.interval > 0, &self.stream.model),
         };
         if part.counted_since {
             self.note_not_recorded(part.task);
@@ -44,7 +44,14 @@ impl Observer {
         if let Some(missed) = part.missed.filter(|_| is_first && recorded != Recorded::Failure) {
             stream.tell(part.time_ns, EventKind::Missed(missed));
         }
-        let by = Call { function: part.function, task: part.task, stack: part.stack, family: part.family, align };
+        let by = Call {
+            function: part.function,
+            task: part.task,
+            stack: part.stack,
+            family: part.family,
+            align,
+            interval: part.interval,
+        };
         match (part.kind, operation) {
             (Kind::Freed, Operation::Free { block }) => {
                 let given_size = match function_kind {

@@ -93,6 +93,7 @@ impl Thread {
             is_wrapper: false,
             wrapper: None,
             family: None,
+            interval: 0,
         };
         let unwound = Unwound { stack: StackId(5), depth: 64, quality };
         self.observer.observe(EngineReport::Entry(entry, &mut Stack(Some(unwound))))
@@ -163,6 +164,7 @@ fn a_call_whose_stack_cant_be_walked_counts_as_never_entered() {
         is_wrapper: false,
         wrapper: None,
         family: None,
+        interval: 0,
     };
     assert_eq!(thread.observer.observe(EngineReport::Entry(entry, &mut Stack(None))), EngineReply::Nothing);
     assert_eq!((thread.returns(0x1000), thread.told().len()), (EngineReply::Nothing, 0));

@@ -109,6 +109,11 @@ impl Arguments<'_> {
         }
     }
 
+    /// The interval that the block was picked with, where it is not the one of the process; else 0.
+    fn interval(&self) -> Result<u64, EventError> {
+        if self.find(Word::SampleInterval).is_some() { self.number(Word::SampleInterval) } else { Ok(0) }
+    }
+
     /// The call, and whether it is the allocator's own.
     fn call(&self) -> Result<(Call, bool), EventError> {
         let packed = self.packed()?;
@@ -118,6 +123,7 @@ impl Arguments<'_> {
             stack: StackId(self.number_of_32_bits(Word::Stack)?),
             family: packed.family,
             align: self.align(packed.align)?,
+            interval: self.interval()?,
         };
         Ok((call, packed.internal))
     }
@@ -135,6 +141,7 @@ impl Arguments<'_> {
             let packed = self.packed()?;
             (call.function, call.family, call.align) = (packed.function, packed.family, self.align(packed.align)?);
         }
+        call.interval = self.interval()?;
         Ok(call)
     }
 }

@@ -152,6 +152,7 @@ impl World {
                 Some(Family::Other),
             ]),
             align: self.random.one_of(&[None, None, Some(0), Some(16), Some(1 << 63), Some(24)]),
+            interval: self.random.one_of(&[0, 0, 12_345, 1 << 40]),
         }
     }
 
