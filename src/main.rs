@@ -9,6 +9,7 @@ use std::process::ExitCode;
 static ALLOCATOR: limits::Allocator = limits::Allocator;
 
 fn main() -> ExitCode {
+    limits::reserve_stack();
     limits::reserve_memory();
     limits::raise_open_files();
     limits::keep_a_second();

@@ -113,6 +113,41 @@ pub fn reserve_memory() {
     }
 }
 
+/// How much of its stack the main thread has from the start on: more than it needs.
+const STACK: u64 = 512 << 10;
+
+/// What [`touch_stack`] takes at a time.
+const STACK_PIECE: usize = 8 << 10;
+
+/// Lets the main thread's stack grow now. Later, with no address space left (`ulimit -v`), the kernel would end heaptrace by SIGSEGV where it has
+/// to grow; now the user can be told.
+pub fn reserve_stack() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place.
+    let all = if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } == 0 { limit.rlim_cur } else { 0 };
+    let wanted = STACK.min(all / 4) as usize;
+    // SAFETY: an anonymous mapping at an address of the kernel's choice, which nobody uses.
+    let has_room = unsafe {
+        let (size, flags) = (wanted + STACK_PIECE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let at = libc::mmap(std::ptr::null_mut(), size, libc::PROT_NONE, flags, -1, 0);
+        at != libc::MAP_FAILED && libc::munmap(at, size) == 0
+    };
+    if !has_room {
+        give_up();
+    }
+    touch_stack(wanted / STACK_PIECE);
+}
+
+#[inline(never)]
+fn touch_stack(pieces: usize) {
+    let piece = [0u8; STACK_PIECE];
+    std::hint::black_box(&piece);
+    if let Some(left) = pieces.checked_sub(1) {
+        touch_stack(left);
+    }
+    std::hint::black_box(&piece);
+}
+
 /// Whether the reserve is used up.
 pub fn is_memory_short() -> bool {
     SHORT.load(Ordering::Relaxed)

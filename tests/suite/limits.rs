@@ -2,7 +2,7 @@
 //! heaptrace ends in good order.
 
 use super::counts::assert_sites;
-use crate::support::procfs::is_root;
+use crate::support::procfs::{self, is_root};
 use crate::support::program::Program;
 use crate::support::report::Report;
 use crate::support::running::Ended;
@@ -169,6 +169,18 @@ fn short_of_memory() {
         }
     }
     assert!(refused > 0);
+}
+
+/// The main thread's stack is there before memory can get short: where it has to grow then, the kernel would end heaptrace.
+#[test]
+fn the_stack_is_there_from_the_start() {
+    let mut running = Program::fixture("threads").args(["2", "10", "wait"]).start_traced(&[]);
+    running.value("ready ");
+    let stack = procfs::status_field(running.pid(), "VmStk").unwrap();
+    let kib: u64 = stack.trim_end_matches(" kB").trim().parse().unwrap();
+    assert!(kib >= 512, "{stack}");
+    running.send("go");
+    running.wait().success();
 }
 
 /// heaptrace raises its own limit of open files, and gives the program, and the user's command, the one that it was given.
