@@ -185,7 +185,7 @@ impl Session {
         // Only the first process is ever pinned.
         let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
         self.common.progress.serves(false);
-        let next = self.stops.next(pinned, self.is_filling())?;
+        let next = self.stops.next(pinned, self.ticker.look_until())?;
         self.common.progress.serves(true);
         match next {
             Next::Stop(stop) => {

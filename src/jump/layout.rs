@@ -60,6 +60,8 @@ pub const TIMED: u64 = 0x84;
 pub const INDEX_WORD: u64 = 0x88;
 /// A u32: the number of the interval that is sampled with, 1 to [`INTERVALS`] - 1; 0: each call is recorded.
 pub const SAMPLED: u64 = 0x90;
+/// A u32: how often a thread that finds its ring full looks again before it asks, [`PATIENT`] or [`IMPATIENT`].
+pub const SPINS: u64 = 0x94;
 /// A u64 in a cache line of its own: which copy slots are taken, one bit each.
 pub const COPY_BITS: u64 = 0xc0;
 
@@ -299,8 +301,10 @@ pub const CHANGED: u64 = 16;
 /// In the routine alone: the call gives back a block that was picked.
 pub const REMOVES: u64 = 32;
 
-/// How often a thread looks for room in its ring before it asks: about 2 µs.
-pub const SPINS: u64 = 64;
+/// [`SPINS`] where the tracer has a processor to itself, and takes records meanwhile: 50 µs or so, which is less than a stop takes both of them.
+pub const PATIENT: u32 = 1024;
+/// [`SPINS`] where it has none, or may have none: 3 µs.
+pub const IMPATIENT: u32 = 64;
 /// How many nodes of the index a walk looks at, at most: a table that the program has filled has no end.
 pub const STEPS: u64 = 1 << 16;
 
@@ -357,7 +361,8 @@ pub const NODES: u64 = 786_432;
 pub const NODE_RA: u64 = 0;
 /// In a node: the stack without this frame (u32).
 pub const NODE_PARENT: u64 = 8;
-/// In a node: a node to try first for the caller (u32; 0: none). May be any node: the routine compares its parent.
+/// In a node: a node to try for the caller (u32; 0: none) after the one behind this node, which mostly is the caller's. May be any node: the routine
+/// compares its parent.
 pub const NODE_HINT: u64 = 12;
 /// In a node: of [`Form::End`]: the stack's id (u32).
 pub const NODE_STACK: u64 = 16;
@@ -387,6 +392,9 @@ pub enum Form {
     /// The walk ends here, with the id in [`NODE_STACK`].
     End = 4,
 }
+
+/// [`NODE_FORM`] to [`NODE_RBP`] in one u32, of most frames: the CFA is rsp + offset, and rbp is the caller's.
+pub const FORM_PLAIN: u32 = Form::Rsp as u32 | (RBP_SAME.cast_unsigned() as u32) << 16;
 
 /// The CFA of a caller is above that of the frame it called, by so many bytes at most. Else the walk is lost, and a copy is made.
 pub const LARGEST_FRAME: u64 = 16 << 20;

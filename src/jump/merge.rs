@@ -135,6 +135,9 @@ pub struct Merge {
     damaged: Vec<u16>,
 }
 
+/// So many records before one is read its line is asked for: the thread's processor has it.
+const READ_AHEAD: u64 = 8;
+
 /// After so many records at the latest a thread may use their places again.
 const TELL_EACH: u64 = 64;
 
@@ -163,6 +166,11 @@ impl Merge {
     pub fn left(&self, cell: u16) -> u64 {
         let ring = self.rings.iter().find(|ring| ring.cell == cell);
         ring.map_or(0, |ring| ring.second.wrapping_sub(ring.taken))
+    }
+
+    /// How many records the fullest ring was seen to hold at the last [`Self::look`].
+    pub fn fullest(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.second.wrapping_sub(ring.taken)).max().unwrap_or(0)
     }
 
     /// Reads how far the rings are filled.
@@ -249,7 +257,12 @@ impl Ring {
     }
 
     fn at(&self) -> u64 {
-        ring_at(self.cell.into()) + self.taken % RING_RECORDS * RECORD_SIZE
+        self.record(self.taken)
+    }
+
+    /// Where the record of this number is.
+    fn record(&self, number: u64) -> u64 {
+        ring_at(self.cell.into()) + number % RING_RECORDS * RECORD_SIZE
     }
 
     fn peek<S: Shared + ?Sized>(&self, shared: &S) -> Option<u64> {
@@ -260,6 +273,7 @@ impl Ring {
     #[inline]
     fn take<S: Shared + ?Sized>(&mut self, shared: &S) -> Option<Record> {
         let mut words = [0; (RECORD_SIZE / 8) as usize];
+        shared.prefetch(self.record(self.taken.wrapping_add(READ_AHEAD)));
         if !shared.copy_words(self.at(), &mut words) {
             return None;
         }

@@ -95,7 +95,7 @@ impl Nodes {
         self.enter(shared, id, parent, ra);
         self.count += 1;
         let hint = node_at(parent) + NODE_HINT;
-        if shared.half(hint) == 0 {
+        if id != parent + 1 && shared.half(hint) == 0 {
             shared.set_half(hint, id);
         }
         true
@@ -179,8 +179,10 @@ mod tests {
     fn find(shared: &Made, parent: u32, ra: u64) -> Option<u32> {
         let hint = shared.half(node_at(parent) + NODE_HINT);
         let matches = |id: u32| shared.word(node_at(id)) == ra && shared.half(node_at(id) + NODE_PARENT) == parent;
-        if hint != 0 && matches(hint) {
-            return Some(hint);
+        for id in [parent + 1, hint] {
+            if id != 0 && matches(id) {
+                return Some(id);
+            }
         }
         let word = shared.word(INDEX_WORD);
         let (base, mask) = (word & 0xffff_ffff, word >> 32);

@@ -19,7 +19,9 @@ pub trait Shared {
     fn replace_word(&self, offset: u64, old: u64, new: u64) -> bool;
     /// Copies bytes out, which the program may be changing meanwhile. False if they do not all lie in the region.
     fn copy_out(&self, offset: u64, to: &mut [u8]) -> bool;
-    /// The same with words.
+    /// The words there will be read soon. Changes nothing.
+    fn prefetch(&self, _offset: u64) {}
+    /// As [`Self::copy_out`], with words.
     fn copy_words(&self, offset: u64, to: &mut [u64; 8]) -> bool {
         let is_inside = lies_inside(offset, size_of_val(to) as u64);
         if is_inside {

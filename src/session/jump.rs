@@ -31,7 +31,7 @@ use crate::calls::Recorded;
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
-    Mode, NESTED, NESTED_KEYS, Nested, RING_RECORDS, cell_at, cell_slot, nested_slot,
+    IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, SPINS, cell_at, cell_slot, nested_slot,
 };
 use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::{Merge, Record};
@@ -47,6 +47,7 @@ pub(super) use drain::Drained;
 use facts::KnownFacts;
 use rustc_hash::FxHashMap;
 use sampling::Sampling;
+use std::time::{Duration, Instant};
 
 /// Whether a process is on the jump engine.
 #[derive(Debug, Default)]
@@ -130,8 +131,11 @@ pub(super) struct Jump {
     records: u64,
     /// Room for records that were taken out of the rings.
     batch: Vec<(u16, Record)>,
-    /// Whether the rings fill so fast that they are drained without waiting for a tick.
-    is_filling: bool,
+    /// How many the tracer and the program have.
+    processors: usize,
+    /// When the rings were drained last, and after how long one of them would have been half full then.
+    drained: Instant,
+    until_half: Duration,
     /// How many cells were in use at a time, at most: those behind have nothing in them.
     used: u16,
 }
@@ -185,6 +189,23 @@ impl Jump {
 
     fn shared(&self) -> &SharedMapping {
         &self.region.mapping
+    }
+
+    /// Tells the threads whether it is worth while to wait for room without a stop.
+    fn note_processors(&self) {
+        let spins = if self.by_tid.len() < self.processors { PATIENT } else { IMPATIENT };
+        if self.shared().half(SPINS) != spins {
+            self.shared().set_half(SPINS, spins);
+        }
+    }
+
+    /// Notes how fast the rings fill: what the fullest was seen to hold has come since they were drained last.
+    fn note_pace(&mut self) {
+        let fullest = self.merge.fullest();
+        let since = std::mem::replace(&mut self.drained, Instant::now());
+        let passed = self.drained.saturating_duration_since(since);
+        let half = passed.as_nanos() * u128::from(RING_RECORDS / 2) / u128::from(fullest.max(1));
+        self.until_half = Duration::from_nanos(u64::try_from(half).unwrap_or(u64::MAX));
     }
 
     fn place(&self, cell: Option<u16>) -> Place<'_> {
@@ -367,8 +388,8 @@ impl Process {
         self.jump.on_mut().map_or(0, |jump| std::mem::take(&mut jump.records))
     }
 
-    /// Whether the rings fill so fast that they are to be drained again at once.
-    pub(super) fn is_filling(&self) -> bool {
-        self.jump.on().is_some_and(|jump| jump.is_filling)
+    /// How long it takes the fastest thread to fill half of its ring, as far as was seen.
+    pub(super) fn until_half_full(&self) -> Duration {
+        self.jump.on().map_or(Duration::MAX, |jump| jump.until_half)
     }
 }

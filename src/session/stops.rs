@@ -8,6 +8,7 @@ use crate::tracer::waiting::Waiting;
 use crate::tracer::{Result, TracerError, procfs};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::time::Instant;
 
 /// Every this many stops of a program with threads, all that wait are served in turn.
 const FAIRNESS: u32 = 16;
@@ -98,14 +99,18 @@ impl Stops {
     }
 
     /// The next stop or end, oldest first. If there is none it is waited for, unless `at_once`. `pinned`: the program shares our CPU.
-    pub(super) fn next(&mut self, pinned: bool, at_once: bool) -> Result<Next> {
+    pub(super) fn next(&mut self, pinned: bool, look_until: Option<Instant>) -> Result<Next> {
         if let Some((tid, status)) = self.ended.pop_front() {
             return Ok(Next::End(tid, status));
         }
         if let Some(stop) = self.take_waiting() {
             return Ok(Next::Stop(stop));
         }
-        let waited = if at_once { ptrace::wait(false)? } else { self.wait.next(self.owners.len(), pinned)? };
+        let threads = self.owners.len();
+        let waited = match look_until {
+            Some(moment) => self.wait.look_until(moment, threads, pinned)?,
+            None => self.wait.next(threads, pinned)?,
+        };
         Ok(match waited {
             Waited::Task(_, status, Some(stopped)) => Next::Stop(self.stop(status, stopped)),
             Waited::Task(tid, status, None) => {

@@ -2,25 +2,68 @@
 
 use super::Session;
 use super::jump::Drained;
-use super::process::Process;
 use crate::tracer::alarm::Alarm;
 use std::time::{Duration, Instant};
 
-/// How often while records come.
+/// How often while records come, at least.
 const BUSY: Duration = Duration::from_millis(1);
+/// How often at most. To tick more often would not help: in a virtual machine it takes 0.1 ms to wake up.
+const MOST: Duration = Duration::from_micros(250);
 /// How often while none come.
 const IDLE: Duration = Duration::from_millis(20);
 /// After so many ticks without a record.
 const PATIENCE: u32 = 10;
+/// A thread that fills half of its ring in less is not waited for by the timer: it would find its ring full, and stop.
+const FAST: Duration = Duration::from_micros(350);
+/// For so long at most the tracer looks for stops from one drain to the next then.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// When the rings are drained next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pace {
+    /// When so much time has passed.
+    Tick(Duration),
+    /// At a moment that is not slept for.
+    At(Instant),
+}
+
+impl Pace {
+    /// For rings of which the fastest was drained at `drained`, and takes so long to be half full.
+    fn of(until_half: Duration, drained: Instant) -> Self {
+        if until_half < FAST {
+            return Self::At(drained + (until_half / 2).min(LOOK));
+        }
+        // in steps, so that the timer is seldom set anew
+        let mut period = BUSY;
+        while period > until_half && period > MOST {
+            period /= 2;
+        }
+        Self::Tick(period)
+    }
+
+    fn period(self) -> Duration {
+        match self {
+            Self::Tick(period) => period,
+            Self::At(_) => BUSY,
+        }
+    }
+}
 
 /// See the module's head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ticker {
     alarm: Option<(Alarm, Duration)>,
     last: Option<Instant>,
     /// Ticks in a row without a record.
     idle: u32,
+    pace: Pace,
     woken: bool,
+}
+
+impl Default for Ticker {
+    fn default() -> Self {
+        Self { alarm: None, last: None, idle: 0, pace: Pace::Tick(BUSY), woken: false }
+    }
 }
 
 impl Ticker {
@@ -29,10 +72,22 @@ impl Ticker {
         self.woken = true;
     }
 
+    /// Until when the tracer looks for stops, and does not sleep.
+    pub(super) fn look_until(&self) -> Option<Instant> {
+        match self.pace {
+            Pace::Tick(_) => None,
+            Pace::At(moment) => Some(moment),
+        }
+    }
+
     /// Whether it is time.
     fn is_due(&mut self) -> bool {
-        let is_late = self.last.is_none_or(|last| last.elapsed() >= BUSY);
-        std::mem::take(&mut self.woken) || is_late
+        let woken = std::mem::take(&mut self.woken);
+        let is_late = |period| self.last.is_none_or(|last| last.elapsed() >= period);
+        match self.pace {
+            Pace::Tick(period) => woken || is_late(period),
+            Pace::At(moment) => Instant::now() >= moment,
+        }
     }
 
     /// Sets the timer, or stops it.
@@ -40,39 +95,59 @@ impl Ticker {
         if self.alarm.as_ref().map(|(_, period)| *period) == period {
             return;
         }
-        self.alarm = None;
-        match period.map(|period| Alarm::every(period).map(|alarm| (alarm, period))) {
-            None => {}
-            Some(Ok(alarm)) => self.alarm = Some(alarm),
+        let alarm = self.alarm.take();
+        let Some(period) = period else { return };
+        let alarm = match alarm {
+            Some((alarm, _)) => alarm.set(period).map(|()| alarm),
+            None => Alarm::every(period),
+        };
+        match alarm {
+            Ok(alarm) => self.alarm = Some((alarm, period)),
             // The rings are drained when they are full, then.
-            Some(Err(error)) => tracing::warn!("{error}"),
+            Err(error) => tracing::warn!("{error}"),
         }
     }
 }
 
 impl Session {
-    /// Whether the rings of a process fill so fast that nothing is waited for before they are drained again.
-    pub(super) fn is_filling(&self) -> bool {
-        self.processes.iter().any(Process::is_filling)
-    }
-
     /// Drains what there is, if it is time.
     pub(super) fn tick(&mut self) {
         if !self.processes.iter().any(|process| process.jump.on().is_some()) {
+            self.ticker.pace = Pace::Tick(BUSY);
             self.ticker.set(None);
             return;
         }
-        if self.ticker.is_due() || self.is_filling() {
+        if self.ticker.is_due() {
+            let began = Instant::now();
             let mut records = 0;
+            let mut until_half = Duration::MAX;
             for process in self.processes.iter_mut() {
                 process.drain(Drained::There);
                 records += process.take_record_count();
+                until_half = until_half.min(process.until_half_full());
                 process.govern();
             }
             self.ticker.idle = if records == 0 { self.ticker.idle.saturating_add(1) } else { 0 };
-            self.ticker.last = Some(Instant::now());
+            self.ticker.pace = Pace::of(until_half, began);
+            self.ticker.last = Some(began);
         }
-        let period = if self.ticker.idle > PATIENCE { IDLE } else { BUSY };
+        let period = if self.ticker.idle > PATIENCE { IDLE } else { self.ticker.pace.period() };
         self.ticker.set(Some(period));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_drained_as_often_as_they_fill() {
+        let us = Duration::from_micros;
+        let now = Instant::now();
+        let paces = [(5000, Pace::Tick(us(1000))), (1000, Pace::Tick(us(1000))), (999, Pace::Tick(us(500)))];
+        let fast = [(400, Pace::Tick(us(250))), (300, Pace::At(now + us(100))), (60, Pace::At(now + us(30)))];
+        for (until_half, expected) in paces.into_iter().chain(fast) {
+            assert_eq!(Pace::of(us(until_half), now), expected, "half full after {until_half} us");
+        }
     }
 }

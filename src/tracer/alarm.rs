@@ -30,13 +30,22 @@ impl Alarm {
             return Err(TracerError::own("make a timer"));
         }
         let alarm = Self { timer };
+        alarm.set(period)?;
+        Ok(alarm)
+    }
+
+    /// Lets it come every `period`, less than a second, from now on.
+    ///
+    /// # Errors
+    /// The kernel's, which has none for a timer that was made.
+    pub fn set(&self, period: Duration) -> Result<()> {
         let period = libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(period.subsec_nanos()) };
         let times = libc::itimerspec { it_interval: period, it_value: period };
-        // SAFETY: the timer was made above, the times are valid, and the old ones are not asked for.
-        if unsafe { libc::timer_settime(alarm.timer, 0, &raw const times, std::ptr::null_mut()) } != 0 {
+        // SAFETY: the timer is ours, the times are valid, and the old ones are not asked for.
+        if unsafe { libc::timer_settime(self.timer, 0, &raw const times, std::ptr::null_mut()) } != 0 {
             return Err(TracerError::own("set a timer"));
         }
-        Ok(alarm)
+        Ok(())
     }
 }
 

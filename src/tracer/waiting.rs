@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// For how long to look: about what a wake-up costs.
 const PATIENCE: Duration = Duration::from_micros(60);
 
+/// The time from one look to the next where something else is waited for, too.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(5);
+
 /// So often in a row looking may fail before it is given up.
 const CREDIT: u8 = 4;
 
@@ -33,10 +36,36 @@ impl Waiting {
         Self { cpus: std::thread::available_parallelism().map_or(1, usize::from), credit: 0 }
     }
 
+    /// Whether a CPU is left to look, without waiting: see [`Self::next`].
+    const fn has_cpu(&self, threads: usize, pinned: bool) -> bool {
+        !pinned && threads < self.cpus
+    }
+
+    /// Looks for a stop until a moment. Where no CPU is left for that, waits for one as [`Self::next`] does, if the moment is not there yet.
+    ///
+    /// # Errors
+    /// Those of wait4(2).
+    pub fn look_until(&mut self, moment: Instant, threads: usize, pinned: bool) -> Result<Waited> {
+        loop {
+            let found = ptrace::wait(false)?;
+            if !matches!(found, Waited::Nothing) || Instant::now() >= moment {
+                return Ok(found);
+            }
+            if !self.has_cpu(threads, pinned) {
+                return self.next(threads, pinned);
+            }
+            // The kernel's look takes locks that the target's threads want, too.
+            let next = Instant::now() + BETWEEN_LOOKS;
+            while Instant::now() < next.min(moment) {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
     /// Waits for a stop. `threads` is the number of tasks that may want a CPU, all of which share one with the tracer if
     /// `pinned`.
     pub fn next(&mut self, threads: usize, pinned: bool) -> Result<Waited> {
-        if pinned || threads >= self.cpus {
+        if !self.has_cpu(threads, pinned) {
             return ptrace::wait(true);
         }
         let began = Instant::now();

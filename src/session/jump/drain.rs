@@ -34,9 +34,6 @@ const RING_DAMAGED: &str = "the program has written to memory that belongs to he
 /// So many records are taken out of the rings at a time.
 const BATCH: u64 = 128;
 
-/// A look at the rings that gave so many records is followed by another one at once: the threads have gone on meanwhile.
-const MANY: u64 = RING_RECORDS / 4;
-
 /// How far the rings are drained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::session) enum Drained {
@@ -60,8 +57,13 @@ impl Process {
         let told = self.observer.events();
         let mut deadline = None;
         let mut records = std::mem::take(&mut jump.batch);
+        let mut is_first = true;
         loop {
             jump.merge.look(&jump.region.mapping);
+            if std::mem::take(&mut is_first) {
+                jump.note_pace();
+                jump.note_processors();
+            }
             let time_ns = self.observer.now_ns();
             let mut taken = 0u64;
             let ended = loop {
@@ -87,7 +89,6 @@ impl Process {
                 }
             };
             jump.records += taken;
-            jump.is_filling = what != Drained::All && taken >= MANY;
             let is_half = |cell| jump.merge.left(cell) <= RING_RECORDS / 2;
             let is_enough = match what {
                 Drained::There => true,

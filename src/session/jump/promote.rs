@@ -26,6 +26,7 @@ use crate::tracer::jump::routine;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
+use std::time::{Duration, Instant};
 
 /// How often it is tried to find a moment at which code can be changed.
 const ATTEMPTS: u32 = 10;
@@ -191,7 +192,9 @@ impl Process {
             sampling,
             records: 0,
             batch: Vec::new(),
-            is_filling: false,
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            drained: Instant::now(),
+            until_half: Duration::MAX,
             used: 0,
         }));
         self.withdraw_returns();

@@ -7,6 +7,7 @@ use crate::maps::Mapping;
 use crate::tracer::code::write::write;
 use crate::tracer::remote::Caller;
 use crate::tracer::{Result, TracerError};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -236,6 +237,13 @@ impl Shared for SharedMapping {
     fn replace_word(&self, offset: u64, old: u64, new: u64) -> bool {
         self.word_at(offset)
             .is_some_and(|word| word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok())
+    }
+
+    fn prefetch(&self, offset: u64) {
+        if let Some(word) = self.at::<u64>(offset) {
+            // SAFETY: it reads nothing that we see, and the address lies in the mapping.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(word.cast()) };
+        }
     }
 
     fn copy_out(&self, offset: u64, to: &mut [u8]) -> bool {

@@ -112,6 +112,7 @@ global_asm!(
     SIZE_SIMPLE = const SizeOf::SIMPLE,
     NODE_AREA = const l::NODE_AREA,
     NODE_BITS = const bits(l::NODE_SIZE),
+    NODE_SIZE = const l::NODE_SIZE,
     NODES = const l::NODES,
     NODE_RA = const l::NODE_RA,
     NODE_PARENT = const l::NODE_PARENT,
@@ -122,12 +123,14 @@ global_asm!(
     NODE_OFFSET = const l::NODE_OFFSET,
     RBP_SAME = const l::RBP_SAME,
     FORM_RSP = const l::Form::Rsp as u32,
+    FORM_PLAIN = const l::FORM_PLAIN,
     FORM_RBP = const l::Form::Rbp as u32,
     FORM_LOAD = const l::Form::LoadRbp as u32,
     FORM_END = const l::Form::End as u32,
     INDEX_MOST = const l::INDEX_MOST,
     LARGEST_FRAME = const l::LARGEST_FRAME,
     SPINS = const l::SPINS,
+    SPINS_MASK = const 2 * l::PATIENT - 1,
     STEPS = const l::STEPS,
 );
 

@@ -148,6 +148,62 @@ heaptrace_jump_hash:
 45:
     .endm
 
+    # From the stack ecx, whose node is at r9, to that of its caller at rsi (not 0): by the node's hint, or by the index. Goes to \missed if there is
+    # none. Changes rax, rdx, r8.
+    .macro look_up missed
+    mov r8d, dword ptr [r9 + {NODE_HINT}]
+    cmp r8d, {NODES}
+    jae \missed
+    mov rax, r8
+    shl rax, {NODE_BITS}
+    lea rax, [r11 + rax + {NODE_AREA}]
+    cmp qword ptr [rax + {NODE_RA}], rsi
+    jne 36f
+    cmp dword ptr [rax + {NODE_PARENT}], ecx
+    jne 36f
+    mov ecx, r8d
+    mov r9, rax
+    jmp 39f
+36:
+    mov r8, qword ptr [r11 + {INDEX_WORD}]
+    mov r9, r8
+    shr r9, 32
+    cmp r9, {INDEX_MOST} - 1
+    ja \missed
+    mov r8d, r8d
+    cmp r8, {NODE_AREA}
+    ja \missed
+    add r8, r11
+    mov rax, rcx
+    shl rax, 40
+    xor rax, rsi
+    imul rax, qword ptr [rip + heaptrace_jump_hash]
+    shr rax, 32
+    and rax, r9
+37:
+    mov edx, dword ptr [r8 + rax * 4]
+    test edx, edx
+    jz \missed
+    cmp edx, {NODES}
+    jae \missed
+    shl rdx, {NODE_BITS}
+    cmp qword ptr [r11 + rdx + {NODE_AREA} + {NODE_RA}], rsi
+    jne 38f
+    cmp dword ptr [r11 + rdx + {NODE_AREA} + {NODE_PARENT}], ecx
+    jne 38f
+    lea r9, [r11 + rdx + {NODE_AREA}]
+    shr rdx, {NODE_BITS}
+    mov ecx, edx
+    jmp 39f
+38:
+    inc rax
+    and rax, r9
+    dec dword ptr [rsp + 24]
+    jnz 37b
+    jmp \missed
+39:
+    .endm
+
 # ---------------------------------------------------------------- before the function
 
     .globl heaptrace_jump_enter
@@ -205,27 +261,38 @@ enter_untimed:
     add rdi, 8
     xor ecx, ecx
     lea r9, [r11 + {NODE_AREA}]
+    cmp dword ptr [rsp + 8], {FREES}
+    jae walk_of_free
+    # Mostly the next node is that of the caller, and rbp is the caller's: a few instructions a frame.
+    .p2align 4
 walk_find:
     test rsi, rsi
     jz walk_ended
-    mov r8d, dword ptr [r9 + {NODE_HINT}]
-    cmp r8d, {NODES}
+    cmp qword ptr [r9 + {NODE_SIZE} + {NODE_RA}], rsi
+    jne walk_look_up
+    cmp dword ptr [r9 + {NODE_SIZE} + {NODE_PARENT}], ecx
+    jne walk_look_up
+    inc ecx
+    cmp ecx, {NODES}
     jae walk_missed
-    mov rax, r8
-    shl rax, {NODE_BITS}
-    lea rax, [r11 + rax + {NODE_AREA}]
-    cmp qword ptr [rax + {NODE_RA}], rsi
-    jne walk_look_up
-    cmp dword ptr [rax + {NODE_PARENT}], ecx
-    jne walk_look_up
-    mov ecx, r8d
-    mov r9, rax
+    add r9, {NODE_SIZE}
 walk_step:
+    cmp dword ptr [r9 + {NODE_FORM}], {FORM_PLAIN}
+    jne walk_form
+    mov eax, dword ptr [r9 + {NODE_OFFSET}]
+    lea r8, [rdi + rax]
+    dec eax                             # above the stack pointer, and not by too much
+    cmp eax, {LARGEST_FRAME}
+    jae walk_missed
+    cmp r8, r10
+    ja walk_form                        # the last word, or beyond
+    mov rsi, qword ptr [r8 - 8]
+    mov rdi, r8
+    jmp walk_find
+
+walk_form:
     movzx eax, byte ptr [r9 + {NODE_FORM}]
     movsx r8, word ptr [r9 + {NODE_RBP}]
-    cmp dword ptr [rsp + 8], {FREES}
-    jae walk_of_free
-walk_step_on:
     cmp eax, {FORM_RSP}
     je walk_rsp
     cmp eax, {FORM_RBP}
@@ -267,7 +334,7 @@ walk_saved:
 walk_caller:
     mov r8, rax
     sub r8, rdi
-    dec r8                              # above the stack pointer, and not by too much
+    dec r8
     cmp r8, {LARGEST_FRAME}
     jae walk_missed
     lea r8, [rax - 8]
@@ -277,52 +344,20 @@ walk_caller:
     mov rdi, rax
     jmp walk_find
 
+walk_look_up:
+    look_up walk_missed
+    jmp walk_step
+
 walk_of_free:
     cmp dword ptr [r11 + {FREE_STACKS}], 0
-    jne walk_step_on
+    jne walk_find
+    test rsi, rsi
+    jz walk_missed
+    look_up walk_missed
     mov rsi, {FLAG_CALLER}
     mov eax, ecx
     or rsi, rax
     jmp walked
-
-walk_look_up:
-    mov r8, qword ptr [r11 + {INDEX_WORD}]
-    mov r9, r8
-    shr r9, 32
-    cmp r9, {INDEX_MOST} - 1
-    ja walk_missed
-    mov r8d, r8d
-    cmp r8, {NODE_AREA}
-    ja walk_missed
-    add r8, r11
-    mov rax, rcx
-    shl rax, 40
-    xor rax, rsi
-    imul rax, qword ptr [rip + heaptrace_jump_hash]
-    shr rax, 32
-    and rax, r9
-4:
-    mov edx, dword ptr [r8 + rax * 4]
-    test edx, edx
-    jz walk_missed
-    cmp edx, {NODES}
-    jae walk_missed
-    shl rdx, {NODE_BITS}
-    cmp qword ptr [r11 + rdx + {NODE_AREA} + {NODE_RA}], rsi
-    jne 5f
-    cmp dword ptr [r11 + rdx + {NODE_AREA} + {NODE_PARENT}], ecx
-    je 6f
-5:
-    inc rax
-    and rax, r9
-    dec dword ptr [rsp + 24]
-    jnz 4b
-    jmp walk_missed
-6:
-    lea r9, [r11 + rdx + {NODE_AREA}]
-    shr rdx, {NODE_BITS}
-    mov ecx, edx
-    jmp walk_step
 
 walk_end:
     mov ecx, dword ptr [r9 + {NODE_STACK}]
@@ -525,7 +560,8 @@ heaptrace_jump_committed_done:
 
     # --- no room, as the tracer read it last: look, wait for a moment, then ask
 enter_full:
-    mov ecx, {SPINS}
+    mov ecx, dword ptr [r11 + {SPINS}]
+    and ecx, {SPINS_MASK}
 7:
     mov rdx, qword ptr [r10 + {CELL_TAIL}]
     add rdx, {RING_RECORDS}
@@ -534,7 +570,7 @@ enter_full:
     jb enter_has_room
     pause
     dec ecx
-    jnz 7b
+    jg 7b
     inc qword ptr [r10 + {CELL_WAITS}]
     .globl heaptrace_jump_full_enter
     .hidden heaptrace_jump_full_enter
@@ -1013,7 +1049,8 @@ leave_unrecorded:
     mov qword ptr [r9 + {FRAME_SLOT}], 0
     jmp heaptrace_jump_left
 leave_full:
-    mov edi, {SPINS}
+    mov edi, dword ptr [r11 + {SPINS}]
+    and edi, {SPINS_MASK}
 22:
     mov rdx, qword ptr [r10 + {CELL_TAIL}]
     add rdx, {RING_RECORDS}
@@ -1022,7 +1059,7 @@ leave_full:
     jb leave_has_room
     pause
     dec edi
-    jnz 22b
+    jg 22b
     inc qword ptr [r10 + {CELL_WAITS}]
     .globl heaptrace_jump_full_leave
     .hidden heaptrace_jump_full_leave

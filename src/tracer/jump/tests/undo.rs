@@ -288,6 +288,7 @@ fn frame(lab: &Lab, cell: u64, index: u64, slot: u64, caller: u64, what: u64) {
 fn unknown_caller(lab: &Lab, _: &mut Regs) {
     lab.set_word(INDEX_WORD, 0);
     lab.set_half(NODE_AREA + NODE_HINT, 0);
+    lab.set_word(NODE_AREA + NODE_SIZE + NODE_RA, 0);
 }
 
 /// Of those that the scenarios have. Their pages' counters must say the same.
