@@ -5,15 +5,21 @@
 
 mod parts {
     pub mod basics;
+    pub mod crowd;
     pub mod engines;
     pub mod floor;
     pub mod programs;
+    pub mod server;
+    pub mod whole;
+    #[allow(dead_code, reason = "others use the rest")]
+    pub mod workloads;
 }
 
 use parts::basics::{installed, median};
-use parts::engines;
 use parts::floor::round_trip;
 use parts::programs::{fixture, heaptrace, pairs, resident, wall};
+use parts::{crowd, engines, server, whole};
+use std::path::Path;
 
 /// Frames on the stack of most measurements.
 const STACK: u32 = 16;
@@ -29,12 +35,25 @@ fn row(name: &str, figure: String, ratio: String, limit: &str) {
 }
 
 fn main() {
-    // cargo passes --bench, and perhaps a filter: `engines` is the one section that there is
+    // cargo passes --bench, and perhaps names of sections: else there are all
     let program = fixture("pairs");
-    if std::env::args().any(|argument| argument == "engines") {
-        engines::table(&program);
-        return;
+    let sections: [(&str, &dyn Fn()); 5] = [
+        ("basics", &|| basics(&program)),
+        ("engines", &|| engines::table(&program)),
+        ("whole", &whole::table),
+        ("threads", &|| crowd::table(&fixture("crowd"))),
+        ("server", &server::table),
+    ];
+    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    for (name, section) in sections {
+        if asked.is_empty() || asked.iter().any(|asked| asked == name) {
+            section();
+        }
     }
+}
+
+/// What a stop and a call at a stop cost, how long the start takes, and what is kept for each block and stack.
+fn basics(program: &Path) {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
 
     println!("{:<44} {:>14}   {:<34} limit", "", "figure", "ratio");
@@ -43,14 +62,14 @@ fn main() {
     let floor_free = median((0..5).map(|_| round_trip(20_000, false)));
     row("int3 round trip, not pinned (floor)", nanoseconds(floor_free), String::new(), "");
 
-    let plain = pairs(&[], &program, 5_000_000, STACK);
+    let plain = pairs(&[], program, 5_000_000, STACK);
     row("malloc/free pair, plain", nanoseconds(plain), String::new(), "");
-    let pinned = pairs(&heaptrace(&["--pin"]), &program, 20_000, STACK);
+    let pinned = pairs(&heaptrace(&["--pin"]), program, 20_000, STACK);
     let in_floors = |pair: f64, floor: f64| format!("{:.2} x three floors", pair / (3.0 * floor));
     row("  heaptrace run --pin, stack of 16", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
-    let free = pairs(&heaptrace(&[]), &program, 20_000, STACK);
+    let free = pairs(&heaptrace(&[]), program, 20_000, STACK);
     row("  heaptrace run, stack of 16", nanoseconds(free), in_floors(free, floor_free), "1.60");
-    let no_free_stacks = pairs(&heaptrace(&["--pin", "--no-free-stacks"]), &program, 20_000, STACK);
+    let no_free_stacks = pairs(&heaptrace(&["--pin", "--no-free-stacks"]), program, 20_000, STACK);
     row(
         "  heaptrace run --pin --no-free-stacks",
         nanoseconds(no_free_stacks),
@@ -58,7 +77,7 @@ fn main() {
         "",
     );
     if installed("ltrace") {
-        let ltrace = pairs(&words("ltrace -e malloc+free -o /dev/null"), &program, 3000, STACK);
+        let ltrace = pairs(&words("ltrace -e malloc+free -o /dev/null"), program, 3000, STACK);
         row(
             "  ltrace -e malloc+free",
             nanoseconds(ltrace),
@@ -68,7 +87,7 @@ fn main() {
     }
     if installed("heaptrack") {
         let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));
-        let heaptrack = pairs(&words(&format!("heaptrack -o {out}")), &program, 200_000, STACK);
+        let heaptrack = pairs(&words(&format!("heaptrack -o {out}")), program, 200_000, STACK);
         row(
             "  heaptrack (in the process)",
             nanoseconds(heaptrack),
@@ -77,7 +96,7 @@ fn main() {
         );
     }
     if installed("valgrind") {
-        let memcheck = pairs(&words("valgrind -q"), &program, 200_000, STACK);
+        let memcheck = pairs(&words("valgrind -q"), program, 200_000, STACK);
         row(
             "  Memcheck (simulated CPU)",
             nanoseconds(memcheck),
@@ -97,8 +116,8 @@ fn main() {
         "60.0 ms",
     );
 
-    let empty = resident(&heaptrace(&["--pin"]), &program, &["0", "16", "1"]);
-    let full = resident(&heaptrace(&["--pin"]), &program, &["0", "16", &LIVE.to_string()]);
+    let empty = resident(&heaptrace(&["--pin"]), program, &["0", "16", "1"]);
+    let full = resident(&heaptrace(&["--pin"]), program, &["0", "16", &LIVE.to_string()]);
     row(
         "resident bytes per live block, of 1,000,000",
         format!("{:.1} B", (full.saturating_sub(empty)) as f64 / LIVE as f64),
@@ -119,7 +138,6 @@ fn main() {
         format!("{leaves} stacks, {nodes} nodes"),
         "24.0 B",
     );
-    engines::table(&program);
 }
 
 fn nanoseconds(value: f64) -> String {

@@ -1,5 +1,5 @@
 //! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from how many
-//! pairs a second on that is more than a tenth of the program's time.
+//! pairs a second on that is more than a tenth of the program's time; and the jump engine as a part of heaptrack, on all processors and on one.
 
 use super::basics::installed;
 use super::programs::{heaptrace, pairs};
@@ -24,9 +24,15 @@ struct Tool {
     pairs: u64,
 }
 
-/// Prints both tables: ns added by each tool, and how many pairs a second it bears.
+/// The tools that are compared, by their places in the table.
+const JUMP: usize = 1;
+const JUMP_NO_FREES: usize = 2;
+const HEAPTRACK: usize = 4;
+
+/// Prints all tables: ns added by each tool, how many pairs a second it bears, and the ratios.
 pub fn table(program: &Path) {
-    let tools = tools();
+    let probes = Uprobes::place();
+    let tools = tools(probes.is_some());
     println!("\n{:<12}{}", "added a pair", heads(&tools));
     let mut added: Vec<Vec<Option<f64>>> = Vec::new();
     for depth in DEPTHS {
@@ -42,6 +48,46 @@ pub fn table(program: &Path) {
         let cells = cells(row, |ns| if ns > 0.0 { count(TOLERATED * 1e9 / ns) } else { "any".to_owned() });
         println!("depth {depth:<6}{:>12}{cells}", "");
     }
+    println!("parts of what heaptrack adds:");
+    for (depth, row) in DEPTHS.iter().zip(&added) {
+        ratios(&format!("depth {depth}"), row[JUMP], row[JUMP_NO_FREES], row[HEAPTRACK], "limits 0.20, 0.15");
+    }
+    for depth in DEPTHS {
+        let on_one = |words: &[String]| [&["taskset".to_owned(), "-c".to_owned(), "0".to_owned()], words].concat();
+        let plain = pairs(&on_one(&[]), program, PLAIN, depth);
+        let added = |tool: &Tool| Some(pairs(&on_one(tool.words.as_ref()?), program, tool.pairs, depth) - plain);
+        let [jump, no_frees, heaptrack] = [JUMP, JUMP_NO_FREES, HEAPTRACK].map(|tool| added(&tools[tool]));
+        ratios(&format!("depth {depth}, all on one CPU"), jump, no_frees, heaptrack, "limits 0.35, 0.35");
+    }
+}
+
+fn ratios(name: &str, jump: Option<f64>, no_frees: Option<f64>, heaptrack: Option<f64>, limits: &str) {
+    let part = |of: Option<f64>| of.zip(heaptrack).map_or("-".to_owned(), |(a, b)| format!("{:.2}", a / b));
+    println!("{name:<26} jump {}, --no-free-stacks {}   {limits}", part(jump), part(no_frees));
+}
+
+/// Breakpoints of the kernel's own at malloc and free of the C library, as long as this lives.
+struct Uprobes;
+
+impl Uprobes {
+    /// None where perf or the right to do so is missing.
+    fn place() -> Option<Self> {
+        let library = "/lib/x86_64-linux-gnu/libc.so.6";
+        let placed = perf_probe(&["-x", library, "--add", "malloc", "--add", "free"]);
+        placed.then_some(Self)
+    }
+}
+
+impl Drop for Uprobes {
+    fn drop(&mut self) {
+        perf_probe(&["--del", "probe_libc:*"]);
+    }
+}
+
+fn perf_probe(arguments: &[&str]) -> bool {
+    let mut command = Command::new("perf");
+    command.arg("probe").arg("-q").args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 fn heads(tools: &[Tool]) -> String {
@@ -63,7 +109,7 @@ fn count(number: f64) -> String {
     }
 }
 
-fn tools() -> Vec<Tool> {
+fn tools(has_uprobes: bool) -> Vec<Tool> {
     let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let other = |name: &str, text: String| installed(name).then(|| words(text));
     let out = format!("{}/bench-engines", env!("CARGO_TARGET_TMPDIR"));
@@ -76,6 +122,11 @@ fn tools() -> Vec<Tool> {
         Tool { name: "sampled", words: ours(&sampled), pairs: 5_000_000 },
         Tool { name: "heaptrack", words: other("heaptrack", format!("heaptrack -o {out}")), pairs: 200_000 },
         Tool { name: "Memcheck", words: other("valgrind", "valgrind -q".to_owned()), pairs: 200_000 },
+        Tool {
+            name: "uprobes",
+            words: has_uprobes.then(|| words(format!("perf record -q -g -e probe_libc:* -o {out}.perf"))),
+            pairs: 200_000,
+        },
         Tool { name: "ltrace", words: other("ltrace", "ltrace -e malloc+free -o /dev/null".to_owned()), pairs: 3_000 },
     ]
 }

@@ -298,4 +298,6 @@ impl Ring {
 const _: () = assert!(CELLS <= u16::MAX as u64);
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
