@@ -194,6 +194,8 @@ pub const CELL_SINCE: u64 = 232;
 pub const CELL_INTERVAL: u64 = 240;
 /// In a cell: a u32, which of [`DISTANCES`] was drawn last (modulo their number).
 pub const CELL_DRAW: u64 = 244;
+/// In a cell: a u64, how often the thread has looked in vain for room in its ring, a `pause` each time. Written by the thread only.
+pub const CELL_SPUN: u64 = 248;
 /// In a cell: [`FRAMES`] frames of [`FRAME_SIZE`] bytes.
 pub const CELL_FRAMES: u64 = 256;
 /// Frames of a cell: calls of one thread in progress at a time. A thread with more asks.

@@ -9,8 +9,8 @@ use crate::calls::Returned;
 use crate::event::{EventKind, Missed};
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_DROPPED, CELL_HEAD, CELL_TAIL, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form,
-    Kind, RBP_SAME, RING_RECORDS, cell_at,
+    CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE,
+    COPY_STACK, Form, Kind, RBP_SAME, RING_RECORDS, cell_at,
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::nodes::Onward;
@@ -143,10 +143,10 @@ impl Process {
         if events == 0 {
             return;
         }
-        let sum = |place| Self::sum_of_cells(jump, place);
-        let (ticks, calls) = (sum(CELL_TSC), sum(CELL_TIMED));
+        let [ticks, calls, spun] = [CELL_TSC, CELL_TIMED, CELL_SPUN].map(|place| Self::sum_of_cells(jump, place));
         jump.clock.note(ticks, calls);
-        let ns = events.saturating_mul(jump.clock.event_ns());
+        let waited = jump.clock.note_spun(spun);
+        let ns = events.saturating_mul(jump.clock.event_ns()).saturating_add(waited);
         self.cost.events_without_stop += events;
         self.cost.recording_ns = self.cost.recording_ns.saturating_add(ns);
         self.progress.recording(ns);

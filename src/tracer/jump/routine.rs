@@ -107,6 +107,7 @@ global_asm!(
     CELL_SINCE = const l::CELL_SINCE,
     CELL_INTERVAL = const l::CELL_INTERVAL,
     CELL_DRAW = const l::CELL_DRAW,
+    CELL_SPUN = const l::CELL_SPUN,
     SIZE_MULTIPLIED = const SizeOf::MULTIPLIED,
     SIZE_CHANGES = const SizeOf::CHANGES,
     SIZE_SIMPLE = const SizeOf::SIMPLE,

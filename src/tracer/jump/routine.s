@@ -568,6 +568,7 @@ enter_full:
     mov qword ptr [r10 + {CELL_LIMIT}], rdx
     cmp rax, rdx
     jb enter_has_room
+    inc qword ptr [r10 + {CELL_SPUN}]
     pause
     dec ecx
     jg 7b
@@ -1057,6 +1058,7 @@ leave_full:
     mov qword ptr [r10 + {CELL_LIMIT}], rdx
     cmp rax, rdx
     jb leave_has_room
+    inc qword ptr [r10 + {CELL_SPUN}]
     pause
     dec edi
     jg 22b
