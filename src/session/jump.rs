@@ -10,6 +10,7 @@
 //! | what recording costs the program | `clock.rs` |
 //! | which blocks were picked, where they are sampled | `sampling.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
+//! | what is seen at stops all the same, or takes longer, and why | `fallback.rs` |
 //! | a thread is taken out of the routine before a signal | `signal.rs` |
 //!
 //! The routine keeps calls in progress in the thread's cell. Where the observer must know of them (a signal, an ask) they are handed over to it,
@@ -19,6 +20,7 @@ mod ask;
 mod clock;
 mod drain;
 mod facts;
+mod fallback;
 mod left;
 mod promote;
 mod sampling;
@@ -45,6 +47,8 @@ use crate::tracer::jump::region::{Region, SharedMapping};
 use clock::Clock;
 pub(super) use drain::Drained;
 use facts::KnownFacts;
+pub(super) use fallback::Fallbacks;
+use fallback::{Cause, NoCell};
 use rustc_hash::FxHashMap;
 use sampling::Sampling;
 use std::time::{Duration, Instant};
@@ -56,21 +60,31 @@ pub(super) enum JumpState {
     #[default]
     Off,
     /// As soon as it can be done.
-    Wanted(Attempts),
+    Wanted(Awaited),
     /// When its stops take too much of its time. What they took when it was looked at last.
     WhenBusy(Load, Attempts),
     /// Yes.
     On(Box<Jump>),
 }
 
-/// How often its threads did not come to a standstill.
+/// How often it could not be done at the moment.
 type Attempts = u32;
+
+/// A moment at which it can be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Awaited {
+    attempts: Attempts,
+    /// It is not tried before the process is traced for so long, ns.
+    not_before_ns: u64,
+    /// Why it could not be done last, in words.
+    why: Option<&'static str>,
+}
 
 impl From<Promotion> for JumpState {
     fn from(promotion: Promotion) -> Self {
         match promotion {
             Promotion::Never => Self::Off,
-            Promotion::AtOnce => Self::Wanted(0),
+            Promotion::AtOnce => Self::Wanted(Awaited::default()),
             Promotion::WhenBusy => Self::WhenBusy(Load::default(), 0),
         }
     }
@@ -116,6 +130,8 @@ pub(super) struct Jump {
     /// Which thread has each cell.
     cells: Vec<Option<Owner>>,
     by_tid: FxHashMap<i32, u16>,
+    /// Functions that are seen at stops, and why. Those that are neither here nor have a stub came later.
+    at_stops: FxHashMap<Addr, Cause>,
     /// What is known of a call by its function and stack, or by its function and caller.
     facts: KnownFacts,
     /// How many calls of calls are entered.
@@ -363,6 +379,7 @@ impl Process {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
         let points_to_itself = |process: &mut Self| process.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
         if fs_base <= CELL_GONE || !points_to_itself(self) {
+            self.fallbacks.note_thread(task, NoCell::ThreadPointer);
             return;
         }
         let Some(jump) = self.jump.on_mut() else { return };
@@ -370,7 +387,12 @@ impl Process {
             let owner = jump.cells.get(usize::from(*cell)).and_then(Option::as_ref);
             owner.is_some_and(|owner| owner.fs_base == fs_base)
         });
-        let Some(cell) = known.or_else(|| jump.give_cell(task, fs_base)) else { return };
+        let Some(cell) = known.or_else(|| jump.give_cell(task, fs_base)) else {
+            if jump.cells.iter().all(Option::is_some) {
+                self.fallbacks.note_thread(task, NoCell::Taken);
+            }
+            return;
+        };
         let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
             && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
