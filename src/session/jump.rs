@@ -32,8 +32,9 @@ use crate::arch::Regs;
 use crate::calls::Recorded;
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
-    IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, SPINS, cell_at, cell_slot, nested_slot,
+    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN, CELL_STACK_END,
+    CELL_TAIL, IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, RING_SIZE, SPINS, cell_at,
+    cell_slot, nested_slot, ring_at,
 };
 use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::{Merge, Record};
@@ -248,6 +249,10 @@ impl Jump {
         let slot = self.free_key(fs_base)?;
         let at = cell_at(cell.into());
         let shared = self.shared();
+        if cell >= self.used {
+            shared.allocate(at, CELL_SIZE);
+            shared.allocate(ring_at(cell.into()), RING_SIZE);
+        }
         let head = shared.word(at + CELL_HEAD);
         shared.set_word(at + CELL_TAIL, head);
         shared.set_word(at + CELL_LIMIT, head.wrapping_add(RING_RECORDS));
