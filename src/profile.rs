@@ -174,18 +174,21 @@ pub struct Cost {
     pub stops: u64,
     /// How the process came to the jump engine, if it did: the last image that has. Of several processes, the one that came to it after the shortest time.
     #[serde(default)]
-    pub promotion: Option<Promotion>,
+    pub promotion: Option<PromotedAt>,
     /// What the cost depended on.
     pub conditions: Conditions,
 }
 
 /// How a process came to the jump engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Promotion {
+pub struct PromotedAt {
     /// After so long of its being traced, ns.
     pub after_ns: u64,
     /// The part of the time before that its stops had taken, in tenths of a percent, which was too much (`--engine auto`). None: it was asked for (`--engine jump`).
     pub stops_permille: Option<u32>,
+    /// How often it was tried before, in vain.
+    #[serde(default)]
+    pub attempts: u32,
 }
 
 /// What the cost of tracing depends on; it decides which advice helps.

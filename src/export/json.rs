@@ -10,7 +10,7 @@ use super::escape::Json;
 use super::gzip;
 use super::view::{StackTotals, View};
 use crate::profile::{
-    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, Promotion, Resident, Seen, TimelinePoint,
+    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen, TimelinePoint,
     Totals,
 };
 use crate::unwinder::Quality;
@@ -53,7 +53,7 @@ struct Report<'a> {
     started_at: String,
     duration_ns: u64,
     engine: &'a str,
-    promotion: Option<Promotion>,
+    promotion: Option<PromotedAt>,
     complete: bool,
     exit: Option<Exit>,
     verdict: Option<ReportVerdict<'a>>,

@@ -10,7 +10,7 @@ use super::text::{
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::saved::Writer;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Promotion, Resident, Totals};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, PromotedAt, Resident, Totals};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -20,9 +20,6 @@ const WAITED_PERCENT: u64 = 20;
 
 /// From this wall time on, in nanoseconds, there is a part of the run that could be traced instead of all of it.
 const LONG_RUN_NS: u64 = 30_000_000_000;
-
-/// With `--engine jump`, from so long on, in nanoseconds, it is told when the engine came.
-const LATE_NS: u64 = 100_000_000;
 
 /// How many frames of a stack the tables show.
 const FRAMES: usize = 3;
@@ -610,7 +607,7 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
 
 /// When and why the process went over to the jump engine.
 fn promotion(out: &mut String, layout: Layout, view: &View<'_>) {
-    let Some(Promotion { after_ns, stops_permille }) = view.profile.cost.promotion else { return };
+    let Some(PromotedAt { after_ns, stops_permille, attempts }) = view.profile.cost.promotion else { return };
     let after = duration(after_ns);
     let line = match stops_permille {
         Some(permille) => {
@@ -621,7 +618,7 @@ fn promotion(out: &mut String, layout: Layout, view: &View<'_>) {
             )
         }
         // It began with its first call.
-        None if after_ns < LATE_NS => return,
+        None if attempts == 0 => return,
         None => format!(
             "the jump engine has seen its calls from {after} on only: there was no earlier moment at which its code could be changed"
         ),

@@ -2,7 +2,7 @@
 
 use crate::profile::leaks::ScanMoment;
 use crate::profile::{
-    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, Promotion, Seen, TimelinePoint, Totals,
+    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, PromotedAt, Seen, TimelinePoint, Totals,
 };
 use serde::de::{IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
@@ -34,7 +34,7 @@ pub(super) struct Report {
     #[serde(default)]
     pub(super) resident: Option<ReportResident>,
     #[serde(default)]
-    pub(super) promotion: Option<Promotion>,
+    pub(super) promotion: Option<PromotedAt>,
     pub(super) cost: ReportCost,
     pub(super) anomalies: Anomalies,
     pub(super) sampling: Sampling,

@@ -7,8 +7,8 @@ use crate::addr::{Addr, ModuleId};
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
 use crate::jump::layout::{
-    Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, NOP, REGION_SIZE, SHARED_SIZE,
-    STATE_ACTIVE, STATE_SHARED, TIMED, TIMED_MARK, Way,
+    Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, NESTED,
+    NESTED_KEYS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED, TIMED_MARK, Way,
 };
 use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
@@ -18,15 +18,16 @@ use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
 use crate::patches::Patch;
 use crate::patches::own::{EntryError, JUMP_LEN};
-use crate::profile::Promotion;
+use crate::profile::PromotedAt;
 use crate::session::process::Process;
+use crate::session::prospect::StaysWithTrap;
 use crate::session::space::Candidate;
 use crate::session::stops::Stops;
+use crate::tracer::Result;
 use crate::tracer::code::write::{Threads, write_word};
 use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,7 @@ impl Process {
         self.jump = JumpState::Off;
         match self.try_to_promote(thread, raw, stops)? {
             Promoted::Yes => {
-                self.cost.promotion = Some(Promotion { after_ns: self.observer.age_ns(), stops_permille });
+                self.cost.promotion = Some(PromotedAt { after_ns: self.observer.age_ns(), stops_permille, attempts });
             }
             Promoted::Later(why) => match pause_after(attempts) {
                 None => self.tell_not_promoted(why),
@@ -95,17 +96,12 @@ impl Process {
         if self.libunwind.is_some() {
             return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
         }
-        if procfs::has_seccomp(tid) {
-            return Ok(Promoted::No("it filters its system calls (seccomp)".to_owned()));
-        }
-        if procfs::has_shadow_stack(tid) {
-            return Ok(Promoted::No("it has a shadow stack".to_owned()));
+        if let Some(why) = StaysWithTrap::of_thread(tid) {
+            return Ok(Promoted::No(why.to_string()));
         }
         let at = Addr(raw.before_trap().0.rip);
         if self.space.walks_stacks_of_callers(self.pid, at) {
-            return Ok(Promoted::No(
-                "its allocator may walk the stacks of its callers, as a sanitizer does".to_owned(),
-            ));
+            return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));
         }
         let (wrapped, mut at_stops) = self.to_wrap(at);
         let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
@@ -169,6 +165,9 @@ impl Process {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
+        // what calls look into from the first one on
+        region.mapping.allocate(0, NESTED + NESTED_KEYS * 16);
+        region.mapping.allocate(INDEX_AREA + 4 * INDEX_LEAST, 4 * INDEX_LEAST);
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
         region.mapping.set_half(TIMED, TIMED_MARK);
         let nodes = Nodes::new(&region.mapping);
