@@ -17,6 +17,7 @@ use std::path::PathBuf;
 mod dynamic;
 mod minidebug;
 mod sections;
+mod stackwalk;
 mod symbols;
 mod unpacking;
 

@@ -172,8 +172,23 @@ pub struct Cost {
     pub recording_ns: u64,
     /// ptrace stops handled.
     pub stops: u64,
+    /// How the process came to the jump engine, if it did: the last image that has. Of several processes, the one that came to it after the shortest time.
+    #[serde(default)]
+    pub promotion: Option<PromotedAt>,
     /// What the cost depended on.
     pub conditions: Conditions,
+}
+
+/// How a process came to the jump engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct PromotedAt {
+    /// After so long of its being traced, ns.
+    pub after_ns: u64,
+    /// The part of the time before that its stops had taken, in tenths of a percent, which was too much (`--engine auto`). None: it was asked for (`--engine jump`).
+    pub stops_permille: Option<u32>,
+    /// How often it was tried before, in vain.
+    #[serde(default)]
+    pub attempts: u32,
 }
 
 /// What the cost of tracing depends on; it decides which advice helps.
@@ -236,6 +251,7 @@ impl Cost {
         self.events_without_stop = self.events_without_stop.saturating_add(other.events_without_stop);
         self.recording_ns = self.recording_ns.saturating_add(other.recording_ns);
         self.stops += other.stops;
+        self.promotion = self.promotion.into_iter().chain(other.promotion).min();
         self.conditions.threads = self.conditions.threads.saturating_add(other.conditions.threads);
         self.conditions.jump |= other.conditions.jump;
     }

@@ -52,6 +52,7 @@ mod pausing;
 mod period;
 mod pinning;
 mod process;
+mod prospect;
 mod recording;
 mod requests;
 mod settings;
@@ -82,6 +83,9 @@ pub use interim::Interim;
 pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
 pub use period::Told;
+#[cfg(test)]
+pub use prospect::StaysWithTrap;
+pub use prospect::{Prospect, prospect_of};
 pub use recording::Recording;
 pub use requests::{Answer, Requests, Wish};
 pub use settings::{Settings, Target, new_session_id};

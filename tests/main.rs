@@ -64,6 +64,7 @@ mod suite {
     mod hostile_profiles;
     mod injection;
     mod jump;
+    mod jump_told;
     mod kept_profiles;
     mod kept_traces;
     mod launch;

@@ -105,7 +105,8 @@ pub(super) struct AttachArguments {
 /// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for debug
 /// files. The exit status is 0 if programs can be profiled here, else 1.
 ///
-/// With PID, also whether a heaptrace that was killed, together with its guardian, has left breakpoints in that process. Nothing is
+/// With PID, also which engine would see that process, and why, as far as that can be told from outside; and whether
+/// a heaptrace that was killed, together with its guardian, has left breakpoints in it. Nothing is
 /// changed there: `heaptrace attach` takes them out before it begins.
 #[derive(Args, Debug)]
 pub(super) struct DoctorArguments {

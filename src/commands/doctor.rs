@@ -7,6 +7,7 @@ mod facts;
 mod judge;
 
 use crate::cli::DoctorOptions;
+use crate::session::prospect_of;
 use judge::{Finding, Level};
 use std::fmt::Write;
 
@@ -19,7 +20,10 @@ const EXIT_NOT_POSSIBLE: u8 = 1;
 /// If stdout can't be written.
 pub fn execute(options: &DoctorOptions) -> anyhow::Result<u8> {
     let mut findings = judge::findings(&facts::gather(&options.debug_dirs));
-    findings.extend(options.pid.map(|pid| judge::leftovers(pid, &facts::leftovers(pid))));
+    if let Some(pid) = options.pid {
+        findings.push(judge::engine_of(pid, &prospect_of(pid).map_err(|error| error.to_string())));
+        findings.push(judge::leftovers(pid, &facts::leftovers(pid)));
+    }
     let color = super::use_color(options.color, &std::io::stdout());
     super::print(&render(&findings, color))?;
     Ok(if possible(&findings) { 0 } else { EXIT_NOT_POSSIBLE })

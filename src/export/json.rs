@@ -10,7 +10,8 @@ use super::escape::Json;
 use super::gzip;
 use super::view::{StackTotals, View};
 use crate::profile::{
-    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, Resident, Seen, TimelinePoint, Totals,
+    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen, TimelinePoint,
+    Totals,
 };
 use crate::unwinder::Quality;
 use frames::{FrameTable, ReportFrame, ReportStack};
@@ -52,6 +53,7 @@ struct Report<'a> {
     started_at: String,
     duration_ns: u64,
     engine: &'a str,
+    promotion: Option<PromotedAt>,
     complete: bool,
     exit: Option<Exit>,
     verdict: Option<ReportVerdict<'a>>,
@@ -184,6 +186,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         started_at: humantime::format_rfc3339_millis(meta.process.started_at).to_string(),
         duration_ns: meta.duration_ns,
         engine: &meta.engine,
+        promotion: cost.promotion,
         complete: meta.complete,
         exit: meta.process.exit,
         verdict: judged::verdict(profile),

@@ -10,7 +10,7 @@ use super::text::{
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::saved::Writer;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, Resident, Totals};
+use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, PromotedAt, Resident, Totals};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -558,6 +558,7 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let wall = duration(cost.wall_ns);
     if cost.stops == 0 {
         prose(out, layout, &format!("{wall} wall time; no stops (engine {engine})"));
+        promotion(out, layout, view);
         return;
     }
     let line = match cost.waited_ns {
@@ -594,6 +595,7 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
         ),
     };
     prose(out, layout, &line);
+    promotion(out, layout, view);
     let waited = cost.waited_ns.unwrap_or(cost.stopped_ns);
     if u128::from(waited) * 100 > u128::from(cost.wall_ns) * u128::from(WAITED_PERCENT) {
         let help = cheaper(view).join(" ");
@@ -601,6 +603,27 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
             let _ = writeln!(out, "  {}", layout.paint.yellow(&wrap(&help, 2, layout.width)));
         }
     }
+}
+
+/// When and why the process went over to the jump engine.
+fn promotion(out: &mut String, layout: Layout, view: &View<'_>) {
+    let Some(PromotedAt { after_ns, stops_permille, attempts }) = view.profile.cost.promotion else { return };
+    let after = duration(after_ns);
+    let line = match stops_permille {
+        Some(permille) => {
+            let who = if view.profile.processes.is_empty() { "it" } else { "one of the processes" };
+            let share = percent(permille.into(), 1000);
+            format!(
+                "{who} went over from the trap engine to the jump engine after {after}, as stops took {share} of its time"
+            )
+        }
+        // It began with its first call.
+        None if attempts == 0 => return,
+        None => format!(
+            "the jump engine has seen its calls from {after} on only: there was no earlier moment at which its code could be changed"
+        ),
+    };
+    prose(out, layout, &line);
 }
 
 /// What would make tracing cost less.

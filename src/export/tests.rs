@@ -49,6 +49,7 @@ pub(crate) fn sample_profile() -> Profile {
             events_without_stop: 0,
             recording_ns: 0,
             stops: 334,
+            promotion: None,
             conditions: Conditions { threads: 2, pinned: false, free_stacks: true, jump: false },
         },
         anomalies: Anomalies { truncated_stacks: 100, guessed_stacks: 1, abandoned_calls: 2, ..Anomalies::default() },

@@ -103,6 +103,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         events_without_stop: report.cost.events_without_stop,
         recording_ns: report.cost.recording_ns,
         stops: report.cost.stops,
+        promotion: report.promotion,
         // What it depended on is not told, so that no advice follows from it.
         conditions: Conditions { threads: 0, pinned: true, free_stacks: false, jump: false },
         ..Cost::default()

@@ -9,6 +9,20 @@ const SHARE: u64 = 5;
 /// What the kernel takes at a stop at least, besides what heaptrace works on it, ns: the switches to it and back (hazards.md: 6.5 to 59 µs).
 const SWITCHES_NS: u64 = 7_000;
 
+/// All of the time, in tenths of a percent.
+const WHOLE: u64 = 1000;
+
+/// How often it is tried again to find a moment at which a program's code can be changed.
+const TRIES_AGAIN: u32 = 10;
+
+/// With `--engine jump` it is tried again after so long, ns, and then each time after twice as long.
+const FIRST_PAUSE_NS: u64 = 10_000_000;
+
+/// For how long it is waited after the attempt of this number, from 0 on, until the next one; None: there is none.
+pub fn pause_after(attempt: u32) -> Option<u64> {
+    (attempt < TRIES_AGAIN).then(|| FIRST_PAUSE_NS << attempt)
+}
+
 /// When a process is put on the jump engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promotion {
@@ -35,16 +49,17 @@ impl Load {
         Self { now_ns, stops_ns: worked_ns.saturating_add(stops.saturating_mul(SWITCHES_NS)) }
     }
 
-    /// `self` is what it was when this was looked at last: whether it has become too much until `now`. A program that was idle for long, and is busy now,
-    /// is judged by what it does now.
-    pub fn is_too_much(&mut self, now: Self) -> bool {
+    /// `self` is what it was when this was looked at last: if it has become too much until `now`, the part of that time that stops took, in tenths of a
+    /// percent. A program that was idle for long, and is busy now, is judged by what it does now.
+    pub fn is_too_much(&mut self, now: Self) -> Option<u32> {
         let taken = now.stops_ns.saturating_sub(self.stops_ns);
         if taken < WORTHWHILE_NS {
-            return false;
+            return None;
         }
         let passed = now.now_ns.saturating_sub(self.now_ns);
         *self = now;
-        taken.saturating_mul(SHARE) >= passed
+        let permille = taken.saturating_mul(1000).checked_div(passed).unwrap_or(WHOLE).min(WHOLE);
+        (taken.saturating_mul(SHARE) >= passed).then_some(permille as u32)
     }
 }
 
@@ -57,15 +72,27 @@ mod tests {
     #[test]
     fn a_fifth_of_the_time_is_too_much() {
         let load = |at_ms, stops_ms| Load { now_ns: at_ms * MS, stops_ns: stops_ms * MS };
-        assert!(!Load::default().is_too_much(load(100, 99)));
-        assert!(Load::default().is_too_much(load(500, 100)));
+        assert_eq!(Load::default().is_too_much(load(100, 99)), None);
+        assert_eq!(Load::default().is_too_much(load(500, 100)), Some(200));
         let mut looked = Load::default();
-        assert!(!looked.is_too_much(load(501, 100)));
+        assert_eq!(looked.is_too_much(load(501, 100)), None);
         // an hour of nothing, and then much
-        assert!(!looked.is_too_much(load(3_600_000, 199)));
-        assert!(!looked.is_too_much(load(3_600_001, 200)));
-        assert!(!looked.is_too_much(load(3_600_080, 280)));
-        assert!(looked.is_too_much(load(3_600_110, 301)));
+        assert_eq!(looked.is_too_much(load(3_600_000, 199)), None);
+        assert_eq!(looked.is_too_much(load(3_600_001, 200)), None);
+        assert_eq!(looked.is_too_much(load(3_600_080, 280)), None);
+        assert_eq!(looked.is_too_much(load(3_600_110, 301)), Some(926));
+    }
+
+    #[test]
+    fn no_more_than_all_of_the_time_is_told() {
+        let now = Load { now_ns: 100 * MS, stops_ns: 150 * MS };
+        assert_eq!(Load::default().is_too_much(now), Some(1000));
+    }
+
+    #[test]
+    fn it_is_tried_again_after_longer_and_longer_and_not_for_ever() {
+        assert_eq!((pause_after(0), pause_after(1), pause_after(9)), (Some(10 * MS), Some(20 * MS), Some(5_120 * MS)));
+        assert_eq!(pause_after(10), None);
     }
 
     #[test]

@@ -34,8 +34,9 @@ pub struct Nodes {
     published: Vec<Published>,
     count: u64,
     slots: u64,
-    /// Stacks that found no room.
+    /// Stacks that found no room, and the latest of these: they have ascending numbers.
     refused: u64,
+    latest_refused: u32,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -47,9 +48,14 @@ struct Published {
 impl Nodes {
     /// None but the empty stack, in a region that holds zeros.
     pub fn new(shared: &dyn Shared) -> Self {
-        let nodes = Self { published: Vec::new(), count: 0, slots: INDEX_LEAST, refused: 0 };
+        let nodes = Self { published: Vec::new(), count: 0, slots: INDEX_LEAST, refused: 0, latest_refused: 0 };
         nodes.tell_index(shared);
         nodes
+    }
+
+    /// Whether the stack `id` can't have a node, as there are too many.
+    pub fn has_no_room(id: u32) -> bool {
+        u64::from(id) >= NODES
     }
 
     /// How many stacks found no room.
@@ -69,15 +75,15 @@ impl Nodes {
 
     /// Publishes the stack `id`: `parent` with a frame at `ra`. The parent must be published. False if there is no room, or it was.
     pub fn publish(&mut self, shared: &dyn Shared, id: u32, parent: u32, ra: u64, onward: Onward) -> bool {
-        if u64::from(id) >= NODES {
-            self.refused += 1;
+        if Self::has_no_room(id) {
+            self.refuse(id);
             return false;
         }
         if ra == 0 || self.is_published(id) || !self.is_published(parent) {
             return false;
         }
         if 2 * (self.count + 1) > self.slots && !self.grow(shared) {
-            self.refused += 1;
+            self.refuse(id);
             return false;
         }
         let index = id as usize;
@@ -99,6 +105,13 @@ impl Nodes {
             shared.set_half(hint, id);
         }
         true
+    }
+
+    fn refuse(&mut self, id: u32) {
+        if id > self.latest_refused {
+            self.latest_refused = id;
+            self.refused += 1;
+        }
     }
 
     /// The walk that comes to the published node `id` ends there, with the stack `stack`.
@@ -224,7 +237,10 @@ mod tests {
         assert!(!nodes.publish(&shared, 5, 4, 0x1000, Onward::Unknown), "the parent is not there");
         assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, Onward::Unknown));
         assert!(nodes.publish(&shared, NODES as u32 - 1, 0, 0x1000, Onward::Unknown));
-        assert_eq!(nodes.refused(), 1);
+        assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, Onward::Unknown));
+        assert_eq!(nodes.refused(), 1, "the same stack");
+        assert!(!nodes.publish(&shared, NODES as u32 + 1, 0, 0x2000, Onward::Unknown));
+        assert_eq!(nodes.refused(), 2);
     }
 
     #[test]

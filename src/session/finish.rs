@@ -146,6 +146,7 @@ impl Process {
             inherited_at_peak: Amount::default(),
         };
         let mut warnings = self.warnings.clone();
+        warnings.extend(self.fallbacks.in_words(self.observer.events()));
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));

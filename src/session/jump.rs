@@ -10,6 +10,7 @@
 //! | what recording costs the program | `clock.rs` |
 //! | which blocks were picked, where they are sampled | `sampling.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
+//! | what is seen at stops all the same, or takes longer, and why | `fallback.rs` |
 //! | a thread is taken out of the routine before a signal | `signal.rs` |
 //!
 //! The routine keeps calls in progress in the thread's cell. Where the observer must know of them (a signal, an ask) they are handed over to it,
@@ -19,6 +20,7 @@ mod ask;
 mod clock;
 mod drain;
 mod facts;
+mod fallback;
 mod left;
 mod promote;
 mod sampling;
@@ -30,8 +32,9 @@ use crate::arch::Regs;
 use crate::calls::Recorded;
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
-    IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, SPINS, cell_at, cell_slot, nested_slot,
+    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN, CELL_STACK_END,
+    CELL_TAIL, IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, RING_SIZE, SPINS, cell_at,
+    cell_slot, nested_slot, ring_at,
 };
 use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::{Merge, Record};
@@ -45,6 +48,8 @@ use crate::tracer::jump::region::{Region, SharedMapping};
 use clock::Clock;
 pub(super) use drain::Drained;
 use facts::KnownFacts;
+pub(super) use fallback::Fallbacks;
+use fallback::{Cause, NoCell};
 use rustc_hash::FxHashMap;
 use sampling::Sampling;
 use std::time::{Duration, Instant};
@@ -56,21 +61,31 @@ pub(super) enum JumpState {
     #[default]
     Off,
     /// As soon as it can be done.
-    Wanted(Attempts),
+    Wanted(Awaited),
     /// When its stops take too much of its time. What they took when it was looked at last.
     WhenBusy(Load, Attempts),
     /// Yes.
     On(Box<Jump>),
 }
 
-/// How often its threads did not come to a standstill.
+/// How often it could not be done at the moment.
 type Attempts = u32;
+
+/// A moment at which it can be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Awaited {
+    attempts: Attempts,
+    /// It is not tried before the process is traced for so long, ns.
+    not_before_ns: u64,
+    /// Why it could not be done last, in words.
+    why: Option<&'static str>,
+}
 
 impl From<Promotion> for JumpState {
     fn from(promotion: Promotion) -> Self {
         match promotion {
             Promotion::Never => Self::Off,
-            Promotion::AtOnce => Self::Wanted(0),
+            Promotion::AtOnce => Self::Wanted(Awaited::default()),
             Promotion::WhenBusy => Self::WhenBusy(Load::default(), 0),
         }
     }
@@ -116,6 +131,8 @@ pub(super) struct Jump {
     /// Which thread has each cell.
     cells: Vec<Option<Owner>>,
     by_tid: FxHashMap<i32, u16>,
+    /// Functions that are seen at stops, and why. Those that are neither here nor have a stub came later.
+    at_stops: FxHashMap<Addr, Cause>,
     /// What is known of a call by its function and stack, or by its function and caller.
     facts: KnownFacts,
     /// How many calls of calls are entered.
@@ -232,6 +249,10 @@ impl Jump {
         let slot = self.free_key(fs_base)?;
         let at = cell_at(cell.into());
         let shared = self.shared();
+        if cell >= self.used {
+            shared.allocate(at, CELL_SIZE);
+            shared.allocate(ring_at(cell.into()), RING_SIZE);
+        }
         let head = shared.word(at + CELL_HEAD);
         shared.set_word(at + CELL_TAIL, head);
         shared.set_word(at + CELL_LIMIT, head.wrapping_add(RING_RECORDS));
@@ -363,6 +384,7 @@ impl Process {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
         let points_to_itself = |process: &mut Self| process.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
         if fs_base <= CELL_GONE || !points_to_itself(self) {
+            self.fallbacks.note_thread(task, NoCell::ThreadPointer);
             return;
         }
         let Some(jump) = self.jump.on_mut() else { return };
@@ -370,7 +392,12 @@ impl Process {
             let owner = jump.cells.get(usize::from(*cell)).and_then(Option::as_ref);
             owner.is_some_and(|owner| owner.fs_base == fs_base)
         });
-        let Some(cell) = known.or_else(|| jump.give_cell(task, fs_base)) else { return };
+        let Some(cell) = known.or_else(|| jump.give_cell(task, fs_base)) else {
+            if jump.cells.iter().all(Option::is_some) {
+                self.fallbacks.note_thread(task, NoCell::Taken);
+            }
+            return;
+        };
         let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
             && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))

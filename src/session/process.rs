@@ -3,7 +3,7 @@
 use super::common::Common;
 use super::engine::EngineReport;
 use super::identity::{Identity, Owner};
-use super::jump::{Drained, JumpState};
+use super::jump::{Drained, Fallbacks, JumpState};
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
 use super::pinning::Pinned;
@@ -49,6 +49,8 @@ pub struct Process {
     pub(super) cost: Cost,
     /// Whether the jump engine sees its calls.
     pub(super) jump: JumpState,
+    /// What it can't record.
+    pub(super) fallbacks: Fallbacks,
     /// What a stop takes of its CPU time.
     pub(super) stop_cost: StopCost,
     /// The CPU time that it had used when tracing began.
@@ -100,6 +102,7 @@ impl Process {
             observer,
             cost: Cost::default(),
             jump: JumpState::from(common.settings.jump),
+            fallbacks: Fallbacks::default(),
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,

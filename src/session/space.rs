@@ -38,7 +38,7 @@ mod watched_libc;
 pub(super) use breakpoints::Placed;
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
-pub use jumps::{Candidate, LeftRegion};
+pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};
 pub use named::Annotation;
 pub use original::OriginalMemory;
 pub use probes::{ANNOTATION_TAG, EXIT_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};

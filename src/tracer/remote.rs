@@ -56,12 +56,18 @@ impl Caller<'_> {
     /// All signals are blocked meanwhile, so none is delivered at an address that the program does not know. The thread is
     /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
     ///
+    /// A thread that filters its system calls (seccomp) makes none: it is as if the kernel had refused it (EPERM).
+    ///
     /// # Errors
     /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Overtaken`] if it ends instead, or stops in
     /// another way; [`TracerError::Died`] if the thread is gone without a status;
     /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `resume`.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64> {
         let thread = self.thread;
+        // A filter may kill the program for a system call that it would never make itself; it may have come a moment ago. Most answer with this.
+        if procfs::has_seccomp(thread.tid()) {
+            return Ok(-i64::from(libc::EPERM));
+        }
         self.require_code_unused()?;
         let resume = self.resume.repeating_system_call().unwrap_or(self.resume);
         let mask = thread.signal_mask()?;

@@ -256,7 +256,13 @@ fn operators_of_an_allocator_stay_at_stops() {
     assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
 
     let program = Program::fixture("operators").env("LD_PRELOAD", jemalloc);
-    let told_of = |traced: &Traced| traced.ended.stderr.replace(['\n', ' '], "").contains("hasseencallsofoperatornew");
+    let told_of = |traced: &Traced| {
+        traced
+            .ended
+            .stderr
+            .replace(['\n', ' '], "")
+            .contains("anexceptionmayleaveanallocator'sownoperatorsnewanddelete")
+    };
     let (trap, jump) = (by("trap", &program, &[]), by("jump", &program, &[]));
     assert!(told_of(&jump) && !told_of(&trap), "{}", jump.ended.stderr);
     for ((name, trap), (_, jump)) in told(&trap).into_iter().zip(told(&jump)) {

@@ -1,6 +1,7 @@
 //! From facts to findings.
 
 use super::facts::{DEBUG_ROOT, Facts, Leftovers, Libc, Trial};
+use crate::session::Prospect;
 use crate::tracer::probe::CodeAccess;
 use std::time::Duration;
 
@@ -93,13 +94,12 @@ pub(super) fn leftovers(pid: i32, leftovers: &Leftovers) -> Finding {
 fn kernel(facts: &Facts) -> Finding {
     let mut numbers = facts.kernel.split(|c: char| !c.is_ascii_digit()).map_while(|word| word.parse::<u32>().ok());
     let version = numbers.next().zip(numbers.next());
-    let shadow = if facts.shadow_stack { "; programs can have a shadow stack" } else { "" };
     match version {
         Some(version) if version < (3, 4) => {
             Finding::new(Level::Fail, "kernel", format!("Linux {} is too old", facts.kernel))
                 .with_cure("3.4 or later is needed")
         }
-        Some(_) => Finding::new(Level::Ok, "kernel", format!("Linux {}{shadow}", facts.kernel)),
+        Some(_) => Finding::new(Level::Ok, "kernel", format!("Linux {}", facts.kernel)),
         None => Finding::new(Level::Warn, "kernel", "it does not tell its version"),
     }
 }
@@ -151,6 +151,8 @@ fn breakpoints(facts: &Facts) -> Option<Finding> {
 /// Which engine sees the calls.
 fn engine(facts: &Facts) -> Finding {
     let title = "engine";
+    let shadow =
+        if facts.shadow_stack { "; trap for programs with a shadow stack, which this CPU lets them have" } else { "" };
     match &facts.no_shared_memory {
         Some(error) => Finding::new(Level::Warn, title, format!("trap, as the jump engine can't be had: {error}"))
             .with_cure("a seccomp filter, or a limit of open files or of address space (ulimit -n, -v), may forbid it"),
@@ -162,8 +164,36 @@ fn engine(facts: &Facts) -> Finding {
         None => Finding::new(
             Level::Ok,
             title,
-            "trap at first, jump where the stops would take a fifth of a program's time (--engine auto)",
+            format!(
+                "trap at first, jump where the stops would take a fifth of a program's time (--engine auto){shadow}"
+            ),
         ),
+    }
+}
+
+/// Which engine would see process `pid`.
+pub(super) fn engine_of(pid: i32, prospect: &Result<Prospect, String>) -> Finding {
+    let title = "its engine";
+    match prospect {
+        Ok(Prospect::Jump) => Finding::new(
+            Level::Ok,
+            title,
+            format!(
+                "process {pid}: trap at first, jump where the stops would take a fifth of its time; with --engine jump from its first \
+                 call on"
+            ),
+        ),
+        Ok(Prospect::Trap(why)) => {
+            Finding::new(Level::Warn, title, format!("process {pid}: trap, a stop at each of its calls, as {why}"))
+                .with_cure("attach to it for a short time (--duration 10s), as it runs much slower meanwhile")
+        }
+        Ok(Prospect::Not64Bit) => Finding::new(
+            Level::Warn,
+            title,
+            format!("process {pid}: none, as heaptrace traces 64-bit x86-64 programs only"),
+        ),
+        Err(error) => Finding::new(Level::Warn, title, format!("process {pid} can't be looked at: {error}"))
+            .with_cure("is it there, and is it yours? Else use sudo"),
     }
 }
 

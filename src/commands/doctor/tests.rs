@@ -189,3 +189,22 @@ fn leftovers_are_told_with_their_cure() {
     assert!(finding.text.contains("(bytes: 2)"), "{}", finding.text);
     assert_eq!(judge::leftovers(7, &Leftovers::Unknown("gone".into())).level, Level::Warn);
 }
+
+#[test]
+fn the_engine_of_a_process_is_told_with_its_cause() {
+    use crate::session::{Prospect, StaysWithTrap};
+    let of = |prospect| judge::engine_of(7, &prospect);
+    let jump = of(Ok(Prospect::Jump));
+    assert!(jump.level == Level::Ok && jump.text.contains("process 7: trap at first, jump"), "{}", jump.text);
+    let filters = of(Ok(Prospect::Trap(StaysWithTrap::Seccomp)));
+    assert!(filters.level == Level::Warn && filters.text.ends_with("as it filters its system calls (seccomp)"));
+    assert!(filters.cure.unwrap().contains("--duration"));
+    assert!(of(Ok(Prospect::Not64Bit)).text.contains("64-bit"));
+    assert!(of(Err("gone".to_owned())).text.contains("gone"));
+}
+
+#[test]
+fn programs_with_a_shadow_stack_stay_with_trap() {
+    let text = |shadow_stack| find(&Facts { shadow_stack, ..machine() }, "engine").unwrap().text;
+    assert!(text(true).contains("trap for programs with a shadow stack") && !text(false).contains("shadow"));
+}

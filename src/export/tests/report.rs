@@ -100,6 +100,7 @@ fn fields_stand_in_the_order_of_the_contract() {
         "started_at",
         "duration_ns",
         "engine",
+        "promotion",
         "complete",
         "exit",
         "verdict",

@@ -3,6 +3,7 @@
 use super::*;
 use crate::export::output::{Outcome, OutputError};
 use crate::export::summary::{SummaryOptions, summary};
+use crate::profile::PromotedAt;
 use crate::profile::build::TRUNCATED_STACK;
 
 /// The summary as it is by default.
@@ -87,6 +88,21 @@ fn help_comes_only_where_much_time_was_lost() {
     profile.meta.mode = Mode::Attach;
     profile.cost.conditions.pinned = false;
     assert!(!says(&profile, "--pin") && !says(&profile, "heaptrace attach --duration"), "a process can't be pinned");
+}
+
+#[test]
+fn when_and_why_the_jump_engine_came_is_told() {
+    let mut profile = sample_profile();
+    let text = |profile: &Profile| plain(profile, 100).split_whitespace().collect::<Vec<_>>().join(" ");
+    profile.cost.promotion = Some(PromotedAt { after_ns: 412_000_000, stops_permille: Some(383), attempts: 0 });
+    let told = text(&profile);
+    let busy = "to the jump engine after 412.0 ms, as stops took 38.3 % of its time";
+    assert!(told.contains(busy), "{told}");
+    profile.cost.promotion = Some(PromotedAt { after_ns: 412_000_000, stops_permille: None, attempts: 1 });
+    let told = text(&profile);
+    assert!(told.contains("from 412.0 ms on only"), "{told}");
+    profile.cost.promotion = Some(PromotedAt { after_ns: 412_000_000, stops_permille: None, attempts: 0 });
+    assert!(!text(&profile).contains("412.0 ms"), "it began with its first call");
 }
 
 /// What is cut off is marked once at its stack, and the count says what helps if the depth was too small.

@@ -1,7 +1,9 @@
 //! The fields of report.json that are read. Fields that came with later versions have defaults.
 
 use crate::profile::leaks::ScanMoment;
-use crate::profile::{Amount, Anomalies, Children, Exit, Histograms, Image, Mode, Seen, TimelinePoint, Totals};
+use crate::profile::{
+    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, PromotedAt, Seen, TimelinePoint, Totals,
+};
 use serde::de::{IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -31,6 +33,8 @@ pub(super) struct Report {
     pub(super) totals: Totals,
     #[serde(default)]
     pub(super) resident: Option<ReportResident>,
+    #[serde(default)]
+    pub(super) promotion: Option<PromotedAt>,
     pub(super) cost: ReportCost,
     pub(super) anomalies: Anomalies,
     pub(super) sampling: Sampling,

@@ -16,19 +16,19 @@ pub const JUMP_LEN: usize = 5;
 pub const LONGEST_MOVED: usize = JUMP_LEN - 1 + 15;
 
 /// Why a function gets no jump.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Error)]
 pub enum EntryError {
     /// The function is shorter than the jump, or its code can't be decoded.
-    #[error("its code is too short, or can't be decoded")]
+    #[error("code that is shorter than a jump, or can't be decoded, has no room for one")]
     TooShort,
     /// Its own code jumps to one of the bytes that would be replaced.
-    #[error("its code jumps back to its beginning")]
+    #[error("a branch leads into the first instructions, which a jump would take the place of")]
     JumpsBack,
     /// One of its first instructions can't be moved.
-    #[error("its first instructions can't be moved")]
+    #[error("the first instructions can't be moved out of a jump's way")]
     Immovable,
     /// What its first instructions refer to is out of reach from where they are moved to.
-    #[error("it is too far from the memory that was added")]
+    #[error("what the first instructions refer to is out of reach from the memory that was added")]
     OutOfReach,
 }
 

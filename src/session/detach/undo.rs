@@ -67,10 +67,15 @@ impl Process {
             self.clear_pads();
         }
         let is_caught = procfs::status_signals(self.pid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if is_caught && self.has_handler_to_uninstall() {
+        let filters = self.signals.fallback.handler().is_some() && procfs::has_seccomp(self.pid);
+        if is_caught && (filters || self.has_handler_to_uninstall()) {
+            let why = if filters {
+                "it filters its system calls by now (seccomp)"
+            } else {
+                "none of its threads could be stopped to take it out"
+            };
             self.warn_once(format!(
-                "the handler for SIGTRAP stays behind in process {}, as none of its threads could be stopped to take it out: a \
-                 SIGTRAP of its own would not end it",
+                "the handler for SIGTRAP stays behind in process {}, as {why}: a SIGTRAP of its own would not end it",
                 self.pid
             ));
         }

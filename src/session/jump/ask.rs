@@ -1,5 +1,6 @@
 //! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
 
+use super::fallback::Cause;
 use super::{JumpState, LastFree};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Kind as FunctionKind;
@@ -48,6 +49,9 @@ impl Process {
             _ => self.settle(),
         }
         let Some(jump) = self.jump.on() else { return Ok(Action::Resume(0)) };
+        if is_ask && cell.is_some() {
+            self.fallbacks.note_ask();
+        }
         let undone = if is_ask {
             jump.place(cell).undo(&regs, jump.shared(), &mut self.space.memory)
         } else {
@@ -107,12 +111,10 @@ impl Process {
         if self.space.wrapper_at(at).is_some() {
             return;
         }
-        let Some((name, kind)) = self.settings.table.get(function).map(|known| (known.name.clone(), known.kind)) else {
-            return;
-        };
-        self.warn_once(format!(
-            "the trap engine, not the jump engine, has seen calls of {name}, as they can't be recorded without a stop"
-        ));
+        let Some(known) = self.settings.table.get(function) else { return };
+        let cause = self.jump.on().and_then(|jump| jump.at_stops.get(&at)).copied().unwrap_or(Cause::OtherModule);
+        self.fallbacks.note_function(cause, &known.name);
+        let kind = known.kind;
         let caller = self.space.memory.read_u64(Addr(entered.sp()));
         let Some((FunctionKind::Free { ptr, .. }, caller)) = Some(kind).zip(caller) else { return };
         let block = entered.arguments().get(usize::from(ptr.0)).copied().unwrap_or(0);

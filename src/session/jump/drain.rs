@@ -1,6 +1,7 @@
 //! Records become events.
 
 use super::facts::Facts;
+use super::fallback::Copied;
 use super::{Began, Jump, JumpState, LastFree};
 use crate::addr::{Addr, FrameAddr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
@@ -13,7 +14,7 @@ use crate::jump::layout::{
     COPY_STACK, Form, Kind, RBP_SAME, RING_RECORDS, cell_at,
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
-use crate::jump::nodes::Onward;
+use crate::jump::nodes::{Nodes, Onward};
 use crate::jump::shared::Shared;
 use crate::maps::MapIndex;
 use crate::memory::ReadMemory;
@@ -251,7 +252,8 @@ impl Process {
                 let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
                 let mut memory = CopiedStack { copied: &mut copied, target, maps: &space.maps };
                 let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
-                self.publish(jump, unwound);
+                let copied = self.publish(jump, unwound);
+                self.fallbacks.note_copy(copied, jump.nodes.refused());
                 unwound.stack
             }
         }
@@ -265,8 +267,8 @@ impl Process {
         }
     }
 
-    /// Tells the routine of a stack, so that it knows it next time.
-    pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) {
+    /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
+    pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
         let unwinder = &self.space.unwinder;
         let stacks = unwinder.stacks();
         let mut path = Vec::new();
@@ -300,7 +302,7 @@ impl Process {
             jump.nodes.publish(shared, id.0, parent.0, ra.0, onward);
         }
         // Where the walk's end depends on nothing but the frame it came to, or on the depth, all walks end there.
-        let Some((last, _, frame)) = path.first() else { return };
+        let Some(((last, _, frame), inner)) = path.split_first() else { return Copied::Published };
         let ends_here = match unwinder.known_rule(frame.addr) {
             None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
             Some(Rule::Planted { .. }) => true,
@@ -308,6 +310,16 @@ impl Process {
         };
         if ends_here || unwound.depth >= self.settings.max_depth {
             jump.nodes.end_at(shared, last.0, unwound.stack.0);
+        } else if !matches!(unwinder.known_rule(frame.addr), Some(Rule::Outermost)) {
+            return Copied::Unwalkable;
+        }
+        let is_walked = |addr| matches!(unwinder.known_rule(addr), Some(Rule::Compact { .. }));
+        if Nodes::has_no_room(unwound.stack.0) {
+            Copied::NoRoom
+        } else if inner.iter().all(|(.., frame)| is_walked(frame.addr)) {
+            Copied::Published
+        } else {
+            Copied::Unwalkable
         }
     }
 

@@ -1,35 +1,35 @@
 //! How a process comes to the jump engine, and leaves it.
 
 use super::facts::KnownFacts;
-use super::{Clock, Jump, JumpState, Sampling};
-use crate::addr::Addr;
+use super::fallback::Cause;
+use super::{Awaited, Clock, Jump, JumpState, Sampling};
+use crate::addr::{Addr, ModuleId};
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
 use crate::jump::layout::{
-    Active, CELLS, CODE_SIZE, FREE_STACKS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED,
-    TIMED_MARK, Way,
+    Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, NESTED,
+    NESTED_KEYS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED, TIMED_MARK, Way,
 };
-use crate::jump::load::Load;
+use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
 use crate::jump::sampling::SizeOf;
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
 use crate::patches::Patch;
-use crate::patches::own::JUMP_LEN;
+use crate::patches::own::{EntryError, JUMP_LEN};
+use crate::profile::PromotedAt;
 use crate::session::process::Process;
+use crate::session::prospect::StaysWithTrap;
 use crate::session::space::Candidate;
 use crate::session::stops::Stops;
+use crate::tracer::Result;
 use crate::tracer::code::write::{Threads, write_word};
 use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::{Result, procfs};
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
-
-/// How often it is tried to find a moment at which code can be changed.
-const ATTEMPTS: u32 = 10;
 
 const NONE_FIT: &str = "none of its allocator's functions can be wrapped";
 
@@ -45,34 +45,41 @@ enum Promoted {
 impl Process {
     /// A thread stands at an allocator's entry: if the process is to be on the jump engine, it is from here on, or never, with a warning that says why.
     pub(in crate::session) fn promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
-        let attempts = match &mut self.jump {
-            JumpState::Wanted(attempts) => *attempts,
-            JumpState::WhenBusy(before, attempts) => {
-                let cost = &self.cost;
-                if !before.is_too_much(Load::new(self.observer.age_ns(), cost.stops, cost.stopped_ns)) {
-                    return Ok(());
-                }
-                *attempts
-            }
+        let now_ns = self.observer.age_ns();
+        let now = Load::new(now_ns, self.cost.stops, self.cost.stopped_ns);
+        let (attempts, stops_permille) = match &mut self.jump {
+            JumpState::Wanted(awaited) if awaited.not_before_ns > now_ns => return Ok(()),
+            JumpState::Wanted(awaited) => (awaited.attempts, None),
+            JumpState::WhenBusy(before, attempts) => match before.is_too_much(now) {
+                Some(permille) => (*attempts, Some(permille)),
+                None => return Ok(()),
+            },
             JumpState::Off | JumpState::On(_) => return Ok(()),
         };
         if !self.identity.selected || self.space.has_deferred() {
             return Ok(());
         }
         self.jump = JumpState::Off;
-        let why = match self.try_to_promote(thread, raw, stops)? {
-            Promoted::Yes => return Ok(()),
-            Promoted::Later(_) if attempts < ATTEMPTS => {
-                // What the stops take from here on decides when it is tried again.
-                let now = Load::new(self.observer.age_ns(), self.cost.stops, self.cost.stopped_ns);
-                self.jump = JumpState::WhenBusy(now, attempts + 1);
-                return Ok(());
+        match self.try_to_promote(thread, raw, stops)? {
+            Promoted::Yes => {
+                self.cost.promotion = Some(PromotedAt { after_ns: self.observer.age_ns(), stops_permille, attempts });
             }
-            Promoted::Later(why) => why.to_owned(),
-            Promoted::No(why) => why,
-        };
-        self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
+            Promoted::Later(why) => match pause_after(attempts) {
+                None => self.tell_not_promoted(why),
+                // What the stops take from here on decides when it is tried again.
+                Some(_) if stops_permille.is_some() => self.jump = JumpState::WhenBusy(now, attempts + 1),
+                Some(pause) => {
+                    let not_before_ns = self.observer.age_ns().saturating_add(pause);
+                    self.jump = JumpState::Wanted(Awaited { attempts: attempts + 1, not_before_ns, why: Some(why) });
+                }
+            },
+            Promoted::No(why) => self.tell_not_promoted(&why),
+        }
         Ok(())
+    }
+
+    fn tell_not_promoted(&mut self, why: &str) {
+        self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
     }
 
     fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Promoted> {
@@ -89,19 +96,14 @@ impl Process {
         if self.libunwind.is_some() {
             return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
         }
-        if procfs::has_seccomp(tid) {
-            return Ok(Promoted::No("it filters its system calls (seccomp)".to_owned()));
-        }
-        if procfs::has_shadow_stack(tid) {
-            return Ok(Promoted::No("it has a shadow stack".to_owned()));
+        if let Some(why) = StaysWithTrap::of_thread(tid) {
+            return Ok(Promoted::No(why.to_string()));
         }
         let at = Addr(raw.before_trap().0.rip);
         if self.space.walks_stacks_of_callers(self.pid, at) {
-            return Ok(Promoted::No(
-                "its allocator may walk the stacks of its callers, as a sanitizer does".to_owned(),
-            ));
+            return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));
         }
-        let wrapped = self.to_wrap(at);
+        let (wrapped, mut at_stops) = self.to_wrap(at);
         let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
             // it may be a function of another module that the program calls most
             return Ok(Promoted::Later(NONE_FIT));
@@ -142,7 +144,7 @@ impl Process {
             let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE)? {
                 Ok(placed) => placed,
                 Err(error) => {
-                    tracing::debug!("the function at {} stays with the trap engine: {error}", candidate.addr);
+                    at_stops.insert(candidate.addr, error.into());
                     continue;
                 }
             };
@@ -151,7 +153,10 @@ impl Process {
             let at = code.add(STUBS + number * STUB_SIZE);
             let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
-            let (Some(bytes), Some(patch)) = (assemble(&stub, code, number, &labels), patch) else { continue };
+            let (Some(bytes), Some(patch)) = (assemble(&stub, code, number, &labels), patch) else {
+                at_stops.insert(candidate.addr, EntryError::OutOfReach.into());
+                continue;
+            };
             self.space.code.write_jump_code(&mut self.space.memory, at, &bytes)?;
             stubs.push(stub);
             jumps.push((candidate.addr, patch, placed.addr));
@@ -160,6 +165,9 @@ impl Process {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
+        // what calls look into from the first one on
+        region.mapping.allocate(0, NESTED + NESTED_KEYS * 16);
+        region.mapping.allocate(INDEX_AREA + 4 * INDEX_LEAST, 4 * INDEX_LEAST);
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
         region.mapping.set_half(TIMED, TIMED_MARK);
         let nodes = Nodes::new(&region.mapping);
@@ -184,6 +192,7 @@ impl Process {
             merge: Merge::default(),
             cells: (0..CELLS).map(|_| None).collect(),
             by_tid: FxHashMap::default(),
+            at_stops,
             facts: KnownFacts::default(),
             nested: 0,
             sharing: Vec::new(),
@@ -202,20 +211,40 @@ impl Process {
         Ok(Promoted::Yes)
     }
 
-    /// The functions that are wrapped, and how: those of the module that `at` lies in. Whatever else the program allocates by is seen at stops.
-    fn to_wrap(&self, at: Addr) -> Vec<(Candidate, Way)> {
-        let table = &self.settings.table;
+    /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their addresses, are seen at stops.
+    fn to_wrap(&self, at: Addr) -> (Vec<(Candidate, Way)>, FxHashMap<Addr, Cause>) {
         let module = self.space.module_at(at);
-        let candidates = self.space.jump_candidates(table).into_iter().filter(|candidate| candidate.module == module);
-        let wrapped = candidates.filter_map(|candidate| {
-            let function = table.get(candidate.function)?;
-            // Its result is no block, which the routine would note.
-            let resizes = matches!(function.kind, Kind::ResizeInPlace { .. }) && self.settings.sample_interval > 0;
-            // An exception that leaves operator new would meet our return address. What others declare may do the same.
-            let may_throw = function.family.is_operator() || table.is_declared(candidate.function);
-            Some((candidate, way_of(function).filter(|_| !may_throw && !resizes)?))
-        });
-        wrapped.collect()
+        let mut wrapped = Vec::new();
+        let mut at_stops = FxHashMap::default();
+        for candidate in self.space.jump_candidates(&self.settings.table) {
+            match self.way_to_wrap(&candidate, module) {
+                Ok(way) => wrapped.push((candidate, way)),
+                Err(cause) => {
+                    at_stops.insert(candidate.addr, cause);
+                }
+            }
+        }
+        (wrapped, at_stops)
+    }
+
+    fn way_to_wrap(&self, candidate: &Candidate, module: ModuleId) -> std::result::Result<Way, Cause> {
+        let table = &self.settings.table;
+        let function = table.get(candidate.function).ok_or(Cause::OtherModule)?;
+        if module != candidate.module {
+            return Err(Cause::OtherModule);
+        }
+        // An exception would meet our return address.
+        if table.is_declared(candidate.function) {
+            return Err(Cause::Declared);
+        }
+        if function.family.is_operator() {
+            return Err(Cause::Operator);
+        }
+        // Its result is no block, which the routine would note.
+        if matches!(function.kind, Kind::ResizeInPlace { .. }) && self.settings.sample_interval > 0 {
+            return Err(Cause::ResizesInPlace);
+        }
+        way_of(function).ok_or(Cause::Arguments)
     }
 
     /// Return breakpoints stay only where calls in progress return: the routine sees all others.
@@ -237,12 +266,35 @@ impl Process {
 
     /// The process has another image, or is a copy of another one: the engine was in the memory of that.
     pub(in crate::session) fn begin_jump(&mut self) {
+        self.tell_never_promoted();
+        self.log_counters();
         self.jump = JumpState::from(self.settings.jump);
+    }
+
+    /// It was to come to the engine as soon as possible, and there was no such moment.
+    fn tell_never_promoted(&mut self) {
+        if let JumpState::Wanted(Awaited { why: Some(why), .. }) = self.jump {
+            self.tell_not_promoted(why);
+        }
+    }
+
+    /// What the routine has counted, for whoever looks for the cause of a program's slowness.
+    fn log_counters(&self) {
+        if let Some(jump) = self.jump.on() {
+            let [asks, copies, waits] =
+                [CELL_ASKS, CELL_COPIES, CELL_WAITS].map(|place| Self::sum_of_cells(jump, place));
+            let pid = self.pid;
+            tracing::debug!(
+                "process {pid}: {asks} calls asked, {copies} stacks were copied, {waits} waits for room in a ring"
+            );
+        }
     }
 
     /// The memory that the threads shared with us is given back; they may go on to run through the stubs.
     pub(in crate::session) fn end_jump(&mut self) {
+        self.tell_never_promoted();
         self.settle();
+        self.log_counters();
         if let JumpState::On(jump) = std::mem::take(&mut self.jump) {
             jump.region.mapping.discard();
         }

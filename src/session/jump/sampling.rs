@@ -6,7 +6,10 @@ use super::clock::COUNTED_NS;
 use crate::addr::Addr;
 use crate::event::EventKind;
 use crate::heapmodel::HeapModel;
-use crate::jump::layout::{CELL_BYTES, CELL_CALLS, CELL_SINCE, COUNTED, INTERVALS, Kind, SAMPLED, cell_at};
+use crate::jump::layout::{
+    CELL_BYTES, CELL_CALLS, CELL_SINCE, COUNTED, INTERVALS, Kind, LIVE_AREA, LIVE_BUCKET, LIVE_BUCKETS, PAGE_AREA,
+    PAGES, SAMPLED, cell_at,
+};
 use crate::jump::merge::Record;
 use crate::jump::sampling;
 use crate::jump::shared::Shared;
@@ -36,6 +39,8 @@ impl Sampling {
         for (number, slot) in intervals.iter_mut().enumerate().skip(1) {
             *slot = interval.max(1).saturating_mul(1 << (number - 1));
         }
+        shared.allocate(PAGE_AREA, PAGES);
+        shared.allocate(LIVE_AREA, LIVE_BUCKETS * LIVE_BUCKET);
         sampling::begin(shared, &intervals, crate::sampling::random_seed());
         model.live_blocks().for_each(|block| sampling::note_live(shared, block.addr));
         let governor = most_permille.map(|most| Governor::new(most, INTERVALS as u32 - 1));

@@ -24,15 +24,6 @@ const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
 /// (<sanitizer/lsan_interface.h>).
 const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
 
-/// What the runtimes of the sanitizers define: they walk the stacks of whoever calls malloc.
-const SANITIZER_SYMBOLS: [&str; 5] = ["__asan_init", "__lsan_init", "__msan_init", "__tsan_init", "__hwasan_init"];
-
-/// What walks stacks. The allocator of a library that imports one of these may do so in malloc.
-const UNWINDERS: [&str; 5] = ["_Unwind_Backtrace", "backtrace", "unw_backtrace", "unw_step", "_ULx86_64_step"];
-
-/// What jemalloc defines, with the prefixes that it is built with.
-const JEMALLOC_SYMBOLS: [&str; 3] = ["mallctl", "je_mallctl", "_rjem_mallctl"];
-
 /// The function that the dynamic linker calls before and after each change of its list, and the list (<link.h>).
 const LOADER_SYMBOLS: [&str; 2] = ["_dl_debug_state", "_r_debug"];
 
@@ -81,10 +72,7 @@ impl Facts {
             LOADER_SYMBOLS[0],
             LOADER_SYMBOLS[1],
         ]);
-        let is_there = |names: &[&str]| elf.all_symbols().any(|symbol| names.contains(&&*symbol.name));
         let has_allocator = !named.allocator.is_empty();
-        let walks_stacks =
-            has_allocator && (is_there(&SANITIZER_SYMBOLS) || !is_program && elf.imports_any(&UNWINDERS));
         let is_glibc = version.is_some() || mallopt.is_some();
         let arena = arena.filter(|symbol| symbol.size > 0).map(|symbol| extent(&symbol));
         Self {
@@ -97,8 +85,8 @@ impl Facts {
             named,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
             leak_suppressions: suppressions.filter(Symbol::is_function).map(|symbol| symbol.addr),
-            walks_stacks,
-            has_jemalloc: has_allocator && is_there(&JEMALLOC_SYMBOLS),
+            walks_stacks: has_allocator && elf.may_walk_stacks(is_program),
+            has_jemalloc: has_allocator && elf.has_jemalloc(),
             tls_size: elf.tls_size(),
             glibc: is_glibc.then_some(arena),
         }

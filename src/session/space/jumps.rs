@@ -47,6 +47,14 @@ pub struct LeftRegion {
     pub shared: Addr,
 }
 
+/// Whether the process `pid` has told jemalloc, if it has that, to profile (`prof:true`, jemalloc(3)).
+pub fn tells_jemalloc_to_profile(pid: i32) -> bool {
+    let environment = procfs::read(pid, "environ").unwrap_or_default();
+    let by_file = std::fs::read_link("/etc/malloc.conf").map(|link| link.into_os_string().into_encoded_bytes());
+    let profiles = |text: &[u8]| text.windows(PROFILES.len()).any(|part| part == PROFILES);
+    profiles(&environment) || by_file.is_ok_and(|text| profiles(&text))
+}
+
 impl AddressSpace {
     /// The regions of the jump engine that the process has. Each is complete: it has both its parts.
     pub fn left_regions(&mut self, tid: i32) -> Result<Vec<LeftRegion>> {
@@ -77,16 +85,13 @@ impl AddressSpace {
     }
 
     /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would meet our return address there. jemalloc
-    /// does so if the process `pid` has told it to profile (`prof:true`, jemalloc(3)).
+    /// does so if the process `pid` has told it to.
     pub fn walks_stacks_of_callers(&self, pid: i32, at: Addr) -> bool {
         let Some(module) = self.module(at) else { return false };
         if !module.has_jemalloc {
             return module.walks_stacks;
         }
-        let environment = procfs::read(pid, "environ").unwrap_or_default();
-        let by_file = std::fs::read_link("/etc/malloc.conf").map(|link| link.into_os_string().into_encoded_bytes());
-        let profiles = |text: &[u8]| text.windows(PROFILES.len()).any(|part| part == PROFILES);
-        profiles(&environment) || by_file.is_ok_and(|text| profiles(&text))
+        tells_jemalloc_to_profile(pid)
     }
 
     /// The functions that could be wrapped.

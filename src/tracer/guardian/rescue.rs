@@ -400,7 +400,9 @@ impl Space {
             let Ok(threads) = procfs::tasks(pid) else { return true };
             let best = threads
                 .into_iter()
-                .filter(|&tid| !tried.contains(&tid) && !procfs::is_kernel_worker(pid, tid))
+                .filter(|&tid| {
+                    !tried.contains(&tid) && !procfs::is_kernel_worker(pid, tid) && !procfs::has_seccomp(tid)
+                })
                 .filter_map(|tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid)))
                 .min();
             let Some((_, tid)) = best else {

@@ -1,6 +1,8 @@
 //! The memory that the jump engine adds to a process: made there by remote calls, and mapped by us, too.
 
 use crate::addr::Addr;
+#[cfg(test)]
+use crate::jump::layout::RING_SIZE;
 use crate::jump::layout::{MAGIC, REGION_SIZE, RING_AREA, SHARED_SIZE, STATE, STATE_SIZE};
 use crate::jump::shared::{Shared, lies_inside};
 use crate::maps::Mapping;
@@ -195,6 +197,18 @@ impl SharedMapping {
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) };
     }
 
+    /// Has the kernel allocate what is not there yet of these bytes, for us: who touches a page first has it counted to the memory of its control group, and
+    /// that of the process may have a limit. Where there is no memory for it, the process tries when it comes there.
+    pub fn allocate(&self, offset: u64, len: u64) {
+        if !lies_inside(offset, len) {
+            return;
+        }
+        // SAFETY: the descriptor is ours. The size stays, and words that are there stay as they are.
+        if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, offset.cast_signed(), len.cast_signed()) } != 0 {
+            tracing::debug!("{}", TracerError::own("allocate memory shared with the target"));
+        }
+    }
+
     fn at<T>(&self, offset: u64) -> Option<*const T> {
         let size = size_of::<T>() as u64;
         let is_inside = lies_inside(offset, size) && offset.is_multiple_of(size);
@@ -261,5 +275,33 @@ impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing refers to it any more.
         unsafe { libc::munmap(self.start.cast(), SHARED_SIZE as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Pages that were allocated of it.
+    fn pages(mapping: &SharedMapping) -> u64 {
+        let file = std::fs::File::from(mapping.file.try_clone().unwrap());
+        file.metadata().unwrap().blocks() / 8
+    }
+
+    #[test]
+    fn what_is_allocated_is_there_and_zero_and_nothing_else() {
+        // SAFETY: the name is a C string.
+        let fd = unsafe { libc::memfd_create(NAME.as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mapping = SharedMapping::open(own, fd.try_into().unwrap()).unwrap();
+        assert_eq!(pages(&mapping), 0);
+        mapping.set_word(RING_AREA, 7);
+        mapping.allocate(RING_AREA, RING_SIZE);
+        assert_eq!(pages(&mapping), RING_SIZE / 4096);
+        assert_eq!((mapping.word(RING_AREA), mapping.word(RING_AREA + RING_SIZE - 8)), (7, 0));
+        mapping.allocate(SHARED_SIZE, 1);
+        mapping.allocate(u64::MAX, u64::MAX);
+        assert_eq!(pages(&mapping), RING_SIZE / 4096);
     }
 }

@@ -1,0 +1,28 @@
+//! Whether an allocator in an object walks the stacks of its callers, as sanitizers and heap profilers do.
+
+use super::Elf;
+
+/// What the runtimes of the sanitizers define: they walk the stacks of whoever calls malloc.
+const SANITIZER_SYMBOLS: [&str; 5] = ["__asan_init", "__lsan_init", "__msan_init", "__tsan_init", "__hwasan_init"];
+
+/// What walks stacks. The allocator of a library that imports one of these may do so in malloc.
+const UNWINDERS: [&str; 5] = ["_Unwind_Backtrace", "backtrace", "unw_backtrace", "unw_step", "_ULx86_64_step"];
+
+/// What jemalloc defines, with the prefixes that it is built with.
+const JEMALLOC_SYMBOLS: [&str; 3] = ["mallctl", "je_mallctl", "_rjem_mallctl"];
+
+impl Elf<'_> {
+    /// Whether the allocator that is in it, be it the program or a library, may walk the stacks of its callers.
+    pub fn may_walk_stacks(&self, is_program: bool) -> bool {
+        self.has_any(&SANITIZER_SYMBOLS) || !is_program && self.imports_any(&UNWINDERS)
+    }
+
+    /// Whether jemalloc is in it, which walks stacks only if it is told to.
+    pub fn has_jemalloc(&self) -> bool {
+        self.has_any(&JEMALLOC_SYMBOLS)
+    }
+
+    fn has_any(&self, names: &[&str]) -> bool {
+        self.all_symbols().any(|symbol| names.contains(&&*symbol.name))
+    }
+}

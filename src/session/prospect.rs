@@ -1,0 +1,108 @@
+//! Which engine a process would be seen by, as far as that can be told without tracing it (`heaptrace doctor PID`).
+
+use super::space::tells_jemalloc_to_profile;
+use crate::elf::{Elf, Symbol};
+use crate::maps;
+use crate::tracer::{Result, TracerError, procfs};
+use std::io::Read;
+use std::path::Path;
+use thiserror::Error;
+
+/// Why a process stays with the trap engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum StaysWithTrap {
+    /// A filter may kill it for the calls that set the engine up.
+    #[error("it filters its system calls (seccomp)")]
+    Seccomp,
+    /// Return addresses can't be exchanged.
+    #[error("it has a shadow stack")]
+    ShadowStack,
+    /// It would meet our return address.
+    #[error("its allocator may walk the stacks of its callers, as a sanitizer does")]
+    WalksStacks,
+}
+
+impl StaysWithTrap {
+    /// What the kernel tells of a thread.
+    pub(super) fn of_thread(tid: i32) -> Option<Self> {
+        if procfs::has_seccomp(tid) {
+            Some(Self::Seccomp)
+        } else if procfs::has_shadow_stack(tid) {
+            Some(Self::ShadowStack)
+        } else {
+            None
+        }
+    }
+}
+
+/// What can be told of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prospect {
+    /// It is no program that heaptrace can trace.
+    Not64Bit,
+    /// The trap engine, and why.
+    Trap(StaysWithTrap),
+    /// The jump engine, if that is asked for, or worth while.
+    Jump,
+}
+
+/// The fifth byte of an ELF file with 64-bit addresses (ELFCLASS64).
+const CLASS_64: u8 = 2;
+
+/// Looks at process `pid`, without touching it.
+///
+/// # Errors
+/// It is not there, or not to be looked at.
+pub fn prospect_of(pid: i32) -> Result<Prospect> {
+    let unreadable = |source| TracerError::Task { operation: "read the program of", tid: pid, source };
+    let mut head = [0; 5];
+    let mut file = std::fs::File::open(format!("/proc/{pid}/exe")).map_err(unreadable)?;
+    file.read_exact(&mut head).map_err(unreadable)?;
+    if head != [0x7f, b'E', b'L', b'F', CLASS_64] {
+        return Ok(Prospect::Not64Bit);
+    }
+    let of_thread = procfs::tasks(pid)?.into_iter().find_map(StaysWithTrap::of_thread);
+    Ok(match of_thread {
+        Some(why) => Prospect::Trap(why),
+        None if walks_stacks(pid)? => Prospect::Trap(StaysWithTrap::WalksStacks),
+        None => Prospect::Jump,
+    })
+}
+
+/// Whether one of the objects that define malloc may walk the stacks of its callers.
+fn walks_stacks(pid: i32) -> Result<bool> {
+    let mappings = maps::parse(&procfs::read(pid, "maps")?).unwrap_or_default();
+    let program = procfs::executable(pid);
+    let mut walks = false;
+    for module in maps::modules(&mappings).iter().filter(|module| !module.is_vdso() && !module.deleted) {
+        let below_root = module.path.strip_prefix("/").unwrap_or(&module.path);
+        let Ok(bytes) = std::fs::read(Path::new(&format!("/proc/{pid}/root")).join(below_root)) else { continue };
+        let Ok(elf) = Elf::parse(&bytes) else { continue };
+        let is_program = program.as_deref() == Some(&module.path);
+        if elf.find_symbol("malloc").as_ref().is_some_and(Symbol::is_function) {
+            let jemalloc = elf.has_jemalloc();
+            walks |= if jemalloc { tells_jemalloc_to_profile(pid) } else { elf.may_walk_stacks(is_program) };
+        }
+    }
+    Ok(walks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_process_may_come_to_the_jump_engine() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let expected = match StaysWithTrap::of_thread(own) {
+            Some(why) => Prospect::Trap(why),
+            None => Prospect::Jump,
+        };
+        assert_eq!(prospect_of(own).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error() {
+        assert!(prospect_of(i32::MAX).is_err());
+    }
+}
