@@ -23,7 +23,7 @@ fn when_and_why_auto_changes_is_told() {
     assert_eq!(traced.report.text("/engine"), "jump", "{}", traced.ended.stderr);
     assert!(traced.report.number("/promotion/stops_permille") >= 200);
     let (after, wall) = (traced.report.number("/promotion/after_ns"), traced.report.number("/cost/wall_ns"));
-    assert!(after >= 100_000_000 && after < wall, "{after} of {wall}");
+    assert!(after > 0 && after < wall, "{after} of {wall}");
     assert!(
         summary(&traced).contains("went over from the trap engine to the jump engine after"),
         "{}",
@@ -40,7 +40,7 @@ fn when_and_why_auto_changes_is_told() {
 /// Threads for which there are no cells are seen at stops, each of their calls, and are told of.
 #[test]
 fn more_threads_than_there_is_room_for_are_told() {
-    let program = Program::fixture("threads").args(["110", "5000"]);
+    let program = Program::fixture("threads").args(["110", "100", "stay"]);
     let traced = program.traced_with(&["--engine", "jump"]);
     assert_sites(&traced.report, &program.ledger());
     traced.report.assert_no_anomaly();
