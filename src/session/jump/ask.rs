@@ -81,6 +81,9 @@ impl Process {
         at_entry.0.rip = stub.entry.0.wrapping_add(1);
         let outer = self.hand_over(tid, thread, &at_entry)?;
         self.prepare_cell(tid, raw.0.fs_base, entered);
+        if stub.way == Way::Free && !self.settings.free_stacks {
+            self.publish_caller(entered);
+        }
         let Some(breakpoint) = self.space.breakpoints.get(stub.entry).copied() else {
             thread.pass_trap(&at_entry, entered)?;
             return Ok(Action::Resume(0));
