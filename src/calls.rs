@@ -254,15 +254,28 @@ impl Calls {
 
     /// Where the block's address is to be read before [`Self::leave`] is told of a return to `site` with the stack pointer `sp`.
     pub fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
-        self.tasks.get(&task.serial)?.returning(site, sp)?.operation.out_argument()
+        let owner = self.owner_of_return(task, site, sp)?;
+        self.tasks.get(&owner)?.returning(site, sp)?.operation.out_argument()
+    }
+
+    /// By its serial number, the thread in whose call that is which returns to `site` at `sp` in `task`: its own, or another one's, as a fiber goes on
+    /// where it is resumed.
+    fn owner_of_return(&self, task: TaskId, site: Addr, sp: u64) -> Option<u32> {
+        let returns = |frames: &Frames| frames.returning(site, sp).is_some();
+        if self.tasks.get(&task.serial).is_some_and(returns) {
+            return Some(task.serial);
+        }
+        self.tasks.iter().find(|(_, frames)| returns(frames)).map(|(serial, _)| *serial)
     }
 
     /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on this
     /// thread and have not returned will not any more: they are dropped.
     pub fn leave(&mut self, at: &Return, emit: &mut Emit<'_>) -> ReturnMatch {
-        let Some(frames) = self.tasks.get_mut(&at.task.serial) else { return ReturnMatch::Spurious };
+        let owner = self.owner_of_return(at.task, at.site, at.sp).unwrap_or(at.task.serial);
+        let Some(frames) = self.tasks.get_mut(&owner) else { return ReturnMatch::Spurious };
         let dropping = &mut Dropping { dropped_sites: &mut self.dropped_sites, emit };
-        let Some(call) = frames.pop(at, dropping) else { return ReturnMatch::Spurious };
+        let call = if owner == at.task.serial { frames.pop(at, dropping) } else { frames.take(at) };
+        let Some(call) = call else { return ReturnMatch::Spurious };
         frames.last_free = None;
         outcome(call.operation, at.returned, call.call(), &mut |event| {
             call.recorded.of(event).into_iter().for_each(&mut *dropping.emit);

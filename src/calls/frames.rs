@@ -164,6 +164,12 @@ impl Frames {
         self.frames.pop()
     }
 
+    /// Takes the innermost call that returns here, on another thread: of those that began after it nothing is known.
+    pub(super) fn take(&mut self, at: &Return) -> Option<PendingCall> {
+        let index = self.frames.iter().rposition(|frame| frame.returns_to(at.site, at.sp))?;
+        Some(self.frames.remove(index))
+    }
+
     pub(super) fn interrupt(&mut self) {
         if let Some(top) = self.frames.last_mut() {
             top.interrupted = true;

@@ -42,6 +42,7 @@ use crate::jump::nodes::Nodes;
 use crate::jump::shared::Shared;
 use crate::jump::stub::Stub;
 use crate::jump::undo::{Code, Place};
+use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
@@ -52,6 +53,7 @@ pub(super) use fallback::Fallbacks;
 use fallback::{Cause, NoCell};
 use rustc_hash::FxHashMap;
 use sampling::Sampling;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Whether a process is on the jump engine.
@@ -200,7 +202,7 @@ impl Owner {
 
 impl Jump {
     /// The numbers of the cells that a thread has, or has had.
-    const fn used_cells(&self) -> std::ops::Range<u16> {
+    const fn used_cells(&self) -> Range<u16> {
         0..self.used
     }
 
@@ -295,9 +297,13 @@ impl Jump {
         self.shared().set_word(at + CELL_STACK_BEGIN, begin);
     }
 
-    fn knows_stack(&self, cell: u16, sp: u64) -> bool {
+    fn stack_range(&self, cell: u16) -> Range<u64> {
         let at = cell_at(cell.into());
-        (self.shared().word(at + CELL_STACK_BEGIN)..self.shared().word(at + CELL_STACK_END)).contains(&sp)
+        self.shared().word(at + CELL_STACK_BEGIN)..self.shared().word(at + CELL_STACK_END)
+    }
+
+    fn knows_stack(&self, cell: u16, sp: u64) -> bool {
+        self.stack_range(cell).contains(&sp)
     }
 
     fn set_mode(&self, cell: u16, mode: Mode) {
@@ -401,13 +407,20 @@ impl Process {
         let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
             && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
-            && self.space.stays_on_stack(entered, &mapping)
+            && (self.has_grown(cell, &mapping) || self.space.stays_on_stack(entered, &mapping))
             && let Some(jump) = self.jump.on()
         {
             // A thread's own data lies above its stack, and what follows in the mapping may be another's.
             let own = (sp..mapping.end.0).contains(&fs_base);
             jump.set_stack(cell, mapping.start.0, if own { fs_base } else { mapping.end.0 });
         }
+    }
+
+    /// Whether `mapping` holds the stack that the cell's thread is known to have: then it has grown, and to look at all of its frames once more, at each page, would take
+    /// longer the deeper they are.
+    fn has_grown(&self, cell: u16, mapping: &Mapping) -> bool {
+        let known = self.jump.on().map(|jump| jump.stack_range(cell)).unwrap_or_default();
+        !known.is_empty() && mapping.start.0 < known.start && known.end <= mapping.end.0
     }
 
     /// How many records came since this was last asked.

@@ -144,8 +144,7 @@ impl Process {
             // Of a call for us that was not waited for to its end: the thread goes on by its own way back.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => Ok(Action::Resume(0)),
             WaitStatus::Signal(signal) if self.is_routine_fault(signal, stopped)? => {
-                self.after_routine_fault(tid, stopped)?;
-                Ok(Action::Resume(0))
+                self.after_routine_fault(tid, stopped, signal, stops)
             }
             WaitStatus::Signal(signal) => {
                 self.before_signal(tid, stopped)?;

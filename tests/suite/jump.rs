@@ -1,5 +1,11 @@
 //! The jump engine against the trap engine, the fixtures' ledgers and the program's own text. `./test` runs whole suites with it, too.
 
+mod order;
+mod same;
+mod signals;
+mod stack;
+mod surroundings;
+
 use super::counts::assert_sites;
 use crate::support::program::{Program, Traced};
 use crate::support::{fixtures, procfs};
@@ -41,29 +47,6 @@ fn assert_same(program: &Program, options: &[&str]) {
         assert_eq!(trap, jump, "{name} of {} with {options:?}", program.exe().display());
     }
     assert!(jump.report.list("/warnings").iter().all(|warning| !warning.to_string().contains("trap engine")));
-}
-
-/// J01: programs with one thread have the same profile, sample by sample.
-#[test]
-fn j01_fixtures_have_the_same_profile() {
-    for name in ["known", "sites", "peak", "recursion", "steps", "fibers"] {
-        assert_same(&Program::fixture(name), &[]);
-    }
-    assert_same(&Program::fixture("known"), &["--no-free-stacks"]);
-    assert_same(&Program::fixture("recursion"), &["--max-depth", "16"]);
-}
-
-#[test]
-fn j01_real_programs_have_the_same_profile() {
-    let sql = "create table t(a, b); with recursive c(x) as (select 1 union all select x + 1 from c where x < 2000) \
-               insert into t select x, x * x from c; create index i on t(b); select count(*) from t where b > 100;";
-    assert_same(&Program::new("sqlite3").args([":memory:", sql]), &[]);
-    assert_same(&Program::new("jq").args(["-n", "[range(3000)] | map(tostring) | add | length"]), &[]);
-    assert_same(
-        &Program::new("perl").args(["-e", "my %h; $h{$_} = \"x$_\" for 1 .. 2000; print 1"]).env("PERL_HASH_SEED", "0"),
-        &[],
-    );
-    assert_same(&Program::new("ls").args(["-l", "/usr/bin"]), &[]);
 }
 
 /// J06: each call of many threads is there.

@@ -67,17 +67,33 @@ impl Process {
             thread.pass_trap(raw, &raw.regs())?;
             return Ok(Action::Resume(0));
         };
+        self.see_at_stop(tid, thread, raw, &stub, &entered, stops)
+    }
+
+    /// A thread has stopped in the routine, before anything of its call was recorded: the call is seen as if it had hit the breakpoint at the function's entry.
+    pub(super) fn see_at_stop(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &RawRegs,
+        stub: &Stub,
+        entered: &Regs,
+        stops: &mut Stops,
+    ) -> Result<Action> {
         let mut at_entry = *raw;
-        at_entry.set_regs(&entered);
+        at_entry.set_regs(entered);
         at_entry.0.rip = stub.entry.0.wrapping_add(1);
         let outer = self.hand_over(tid, thread, &at_entry)?;
-        self.prepare_cell(tid, raw.0.fs_base, &entered);
+        self.prepare_cell(tid, raw.0.fs_base, entered);
+        if stub.way == Way::Free && !self.settings.free_stacks {
+            self.publish_caller(entered);
+        }
         let Some(breakpoint) = self.space.breakpoints.get(stub.entry).copied() else {
-            thread.pass_trap(&at_entry, &entered)?;
+            thread.pass_trap(&at_entry, entered)?;
             return Ok(Action::Resume(0));
         };
         if stub.way == Way::Free
-            && self.was_recorded_before_passed_on(tid, &stub, &entered)
+            && self.was_recorded_before_passed_on(tid, stub, entered)
             && let Some(task) = self.tasks.get_mut(tid)
         {
             task.counted.push(stub.entry, entered.sp());

@@ -267,6 +267,14 @@ impl Process {
         }
     }
 
+    /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
+    pub(super) fn publish_caller(&mut self, entered: &Regs) {
+        let space = &mut self.space;
+        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
+        let unwound = space.unwinder.unwind_at_entry(entered, &mut memory, 1);
+        self.publish_stack(unwound);
+    }
+
     /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
     pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
         let unwinder = &self.space.unwinder;

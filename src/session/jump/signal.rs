@@ -13,6 +13,8 @@ use crate::jump::shared::Shared;
 use crate::jump::undo::Undone;
 use crate::patches::PcLocation;
 use crate::session::process::Process;
+use crate::session::stop::Action;
+use crate::session::stops::Stops;
 use crate::tracer::Result;
 use crate::tracer::code::write::write_word;
 use crate::tracer::ptrace::{RawRegs, Stopped};
@@ -21,6 +23,9 @@ use crate::tracer::status::{SIGBUS, SIGILL, SIGSEGV};
 /// `push r64` without and with a prefix for r8 to r15.
 const PUSH: std::ops::RangeInclusive<u8> = 0x50..=0x57;
 const REX_B: u8 = 0x41;
+
+/// Where the routine writes on the stack, from the word below the stack pointer on: registers that are pushed, and its locals.
+const OF_ITS_OWN: u64 = 40;
 
 /// More than what is moved of a function, in bytes.
 const LONGEST: u64 = 32;
@@ -119,17 +124,29 @@ impl Process {
         Ok(jump.contains(Addr(thread.registers()?.0.rip)) && thread.signal_code()? > 0)
     }
 
-    /// The routine has faulted: the engine is of no use any more, and the thread goes on as if it had not been there.
-    pub(in crate::session) fn after_routine_fault(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+    /// The routine has faulted: the thread goes on as if it had not been there.
+    pub(in crate::session) fn after_routine_fault(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        signal: i32,
+        stops: &mut Stops,
+    ) -> Result<Action> {
         let at = thread.fault_address()?;
-        let pc = Addr(thread.registers()?.0.rip);
+        let raw = thread.registers()?;
+        let pc = Addr(raw.0.rip);
+        if at.wrapping_sub(raw.0.rsp.wrapping_sub(8)) < OF_ITS_OWN
+            && let Some(action) = self.see_without_stack(tid, thread, &raw, stops)?
+        {
+            return Ok(action);
+        }
         self.leave_routine(tid, thread)?;
         self.note_mode(tid);
         if let Some(jump) = self.jump.on()
             && jump.place(None).is_at_clock(pc)
         {
             jump.shared().set_half(TIMED, TIMED_NEVER);
-            return Ok(());
+            return Ok(Action::Resume(0));
         }
         if let Some(jump) = self.jump.on()
             && let Some(cell) = jump.cell_of(tid)
@@ -137,11 +154,36 @@ impl Process {
         {
             // What was behind the thread's stack, and belonged to its mapping, is gone: it asks next time.
             jump.set_stack(cell, u64::MAX, 0);
-            return Ok(());
+            return Ok(Action::Resume(0));
         }
         self.warn_once(FAULTED.to_owned());
         self.tell(EventKind::Missed(Missed::Call));
-        self.space.stop_routine()
+        // what could not be fetched is not there any more, and must not be jumped to
+        if signal == SIGSEGV && at == pc.0 {
+            self.space.forget_routine()?;
+        } else {
+            self.space.stop_routine()?;
+        }
+        // nobody knows where it would go on
+        let is_left = thread.registers()?.0.rip != pc.0;
+        Ok(Action::Resume(if is_left { 0 } else { signal }))
+    }
+
+    /// The stack has no room for what the routine puts there. The function itself may need less: the call is seen at this stop.
+    fn see_without_stack(
+        &mut self,
+        tid: i32,
+        thread: &Stopped,
+        raw: &RawRegs,
+        stops: &mut Stops,
+    ) -> Result<Option<Action>> {
+        self.space.memory.new_stop(tid);
+        self.stop_cost.stops(self.pid, tid);
+        self.settle();
+        let Some(jump) = self.jump.on() else { return Ok(None) };
+        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut self.space.memory);
+        let Some(Undone::NotBegun(stub, entered)) = undone else { return Ok(None) };
+        self.see_at_stop(tid, thread, raw, &stub, &entered, stops).map(Some)
     }
 
     /// A thread is about to end: what it was in will not return, and its cell is free for another one.

@@ -171,6 +171,16 @@ impl AddressSpace {
         all.into_iter().try_for_each(|addr| self.code.lift(&mut self.memory, addr))
     }
 
+    /// The routine is not there any more: no function jumps to it from here on.
+    pub fn forget_routine(&mut self) -> Result<()> {
+        let switches = self.code.patches().iter().filter(|(_, patch)| patch.is_switch());
+        let all: Vec<_> = switches.map(|(addr, _)| addr).collect();
+        for addr in all {
+            self.code.forget_if_overwritten(&self.memory, addr);
+        }
+        self.lift_jumps()
+    }
+
     pub(super) fn lift_jumps(&mut self) -> Result<()> {
         for addr in self.code.lift_jumps(&mut self.memory)? {
             self.breakpoints.remove(addr);

@@ -1,0 +1,75 @@
+//! What handlers and the C library see of a thread that the engine was busy with.
+
+use super::by;
+use crate::suite::counts::assert_sites;
+use crate::support::fixtures;
+use crate::support::program::Program;
+use nix::sys::signal::Signal;
+use std::os::unix::process::ExitStatusExt;
+
+/// J19: a thousand signals a second in a loop of malloc and free: each backtrace() in the handler leads to where it was called from, by frames of modules only.
+#[test]
+fn j19_a_handlers_backtrace_is_whole() {
+    let program = Program::fixture("backtrace_in_handler");
+    let expected = "seen 1 inside 1 wrong 0\n";
+    assert_eq!(program.plain().text(), expected);
+    for options in [&[][..], &["--no-free-stacks"], &["--sample-interval", "2000"]] {
+        let traced = by("jump", &program, options);
+        assert_eq!(traced.ended.text(), expected, "{options:?} {}", traced.ended.stderr);
+        assert_eq!(traced.report.anomaly("lost"), 0);
+    }
+}
+
+/// J20: handlers leave malloc by an exception and by a longjmp, or fork in its midst.
+#[test]
+fn j20_handlers_leave_malloc() {
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("out_of_malloc", &[&bump]));
+    let traced = by("jump", &program, &[]);
+    let text = traced.ended.text();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let ["made", made, "left", left] = words[..] else { panic!("{text} {}", traced.ended.stderr) };
+    let (made, left): (u64, u64) = (made.parse().unwrap(), left.parse().unwrap());
+    let report = &traced.report;
+    assert_sites(report, &program.ledger());
+    assert_eq!(report.site_sum(&["left_allocate"], "/allocated/objects"), 0);
+    // those that were left may have been made, and may have been freed
+    let allocated = report.site_sum(&["timed_allocate"], "/allocated/objects");
+    assert!((made..=made + left).contains(&allocated), "{allocated} of {made}, {left} left");
+    let freed = report.site_sum(&["timed_allocate"], "/freed/objects");
+    assert!((made..=allocated).contains(&freed), "{freed} freed of {made}, {left} left");
+    let abandoned = report.anomaly("abandoned_calls");
+    assert!((200..=200 + left).contains(&abandoned), "{abandoned} abandoned, {left} left");
+    for anomaly in ["lost", "unknown_frees", "double_frees", "truncated_stacks"] {
+        assert_eq!(report.anomaly(anomaly), 0, "{anomaly}");
+    }
+    report.assert_consistent();
+}
+
+/// J22: malloc faults in a broken heap. The handler's backtrace() is what it is without heaptrace, to the instruction.
+#[test]
+fn j22_a_fault_in_malloc_has_a_whole_backtrace() {
+    let program = Program::fixture("broken_heap").args(["fault"]);
+    let plain = program.plain();
+    assert_eq!(plain.code(), 9);
+    assert!(plain.text().starts_with("signal 11 depth "), "{}", plain.text());
+    let traced = by("jump", &program, &[]);
+    assert_eq!(traced.ended.text(), plain.text());
+    assert_eq!(traced.ended.code(), 9);
+}
+
+/// J23: the C library ends a program that frees twice, with the same words.
+#[test]
+fn j23_an_abort_in_free_says_the_same() {
+    let program = Program::fixture("broken_heap").args(["twice"]);
+    let said = || std::fs::read_to_string(program.folder().join("said")).unwrap();
+    let plain = program.plain();
+    assert_eq!(plain.status.signal(), Some(Signal::SIGABRT as i32));
+    let expected = said();
+    assert!(expected.contains("double free"), "{expected}");
+    let traced = by("jump", &program, &[]);
+    assert_eq!(crate::support::checks::shell_status(&traced.ended.status), 128 + Signal::SIGABRT as i32);
+    assert_eq!(said(), expected);
+    assert_eq!(traced.report.anomaly("double_frees"), 1);
+    assert_eq!(traced.report.anomaly("lost"), 0);
+}
