@@ -57,8 +57,8 @@ pub(super) enum JumpState {
     Off,
     /// As soon as it can be done.
     Wanted(Attempts),
-    /// When its stops take too much of its time. What they took when it was looked at last.
-    WhenBusy(Load, Attempts),
+    /// When its stops take too much of its time. What they took when it was looked at last, and why it could not be done then.
+    WhenBusy(Load, Attempts, Option<&'static str>),
     /// Yes.
     On(Box<Jump>),
 }
@@ -71,7 +71,7 @@ impl From<Promotion> for JumpState {
         match promotion {
             Promotion::Never => Self::Off,
             Promotion::AtOnce => Self::Wanted(0),
-            Promotion::WhenBusy => Self::WhenBusy(Load::default(), 0),
+            Promotion::WhenBusy => Self::WhenBusy(Load::default(), 0, None),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::jump::layout::{
     Active, CELLS, CODE_SIZE, FREE_STACKS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED,
     TIMED_MARK, Way,
 };
-use crate::jump::load::Load;
+use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
 use crate::jump::sampling::SizeOf;
@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 /// How often it is tried to find a moment at which code can be changed.
 const ATTEMPTS: u32 = 10;
 
+/// Whoever asks for the jump engine need not be told that so many events were seen at stops.
+const FEW_EVENTS: u64 = 300;
+
 const NONE_FIT: &str = "none of its allocator's functions can be wrapped";
 
 /// What has become of an attempt.
@@ -47,7 +50,7 @@ impl Process {
     pub(in crate::session) fn promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let attempts = match &mut self.jump {
             JumpState::Wanted(attempts) => *attempts,
-            JumpState::WhenBusy(before, attempts) => {
+            JumpState::WhenBusy(before, attempts, _) => {
                 let cost = &self.cost;
                 if !before.is_too_much(Load::new(self.observer.age_ns(), cost.stops, cost.stopped_ns)) {
                     return Ok(());
@@ -62,17 +65,33 @@ impl Process {
         self.jump = JumpState::Off;
         let why = match self.try_to_promote(thread, raw, stops)? {
             Promoted::Yes => return Ok(()),
-            Promoted::Later(_) if attempts < ATTEMPTS => {
+            Promoted::Later(why) if attempts < ATTEMPTS => {
                 // What the stops take from here on decides when it is tried again.
                 let now = Load::new(self.observer.age_ns(), self.cost.stops, self.cost.stopped_ns);
-                self.jump = JumpState::WhenBusy(now, attempts + 1);
+                self.jump = JumpState::WhenBusy(now, attempts + 1, Some(why));
                 return Ok(());
             }
             Promoted::Later(why) => why.to_owned(),
             Promoted::No(why) => why,
         };
-        self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
+        self.warn_once(self.seen_by_trap(&why));
         Ok(())
+    }
+
+    fn seen_by_trap(&self, why: &str) -> String {
+        format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program)
+    }
+
+    /// Of a process of more than a few events that was to be on the jump engine at once: that it has not come to it until now, and why.
+    pub(in crate::session) fn is_not_on_jump_yet(&self) -> Option<String> {
+        match self.jump {
+            JumpState::WhenBusy(_, _, Some(why))
+                if self.settings.jump == Promotion::AtOnce && self.observer.events() > FEW_EVENTS =>
+            {
+                Some(self.seen_by_trap(why))
+            }
+            _ => None,
+        }
     }
 
     fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Promoted> {
@@ -243,7 +262,7 @@ impl Process {
     /// The memory that the threads shared with us is given back; they may go on to run through the stubs.
     pub(in crate::session) fn end_jump(&mut self) {
         self.settle();
-        if let JumpState::On(jump) = std::mem::take(&mut self.jump) {
+        if let Some(jump) = self.jump.take_on() {
             jump.region.mapping.discard();
         }
     }
