@@ -136,6 +136,9 @@ impl Merger {
         add_up(&mut merged.histograms.size, &profile.histograms.size);
         add_up(&mut merged.histograms.lifetime, &profile.histograms.lifetime);
         merged.meta.complete &= profile.meta.complete;
+        if profile.cost.conditions.jump {
+            merged.meta.engine.clone_from(&profile.meta.engine);
+        }
         merged.meta.process.of_another_user |= profile.meta.process.of_another_user;
         let end_ns = origin.start_ns.saturating_add(profile.cost.wall_ns);
         merged.meta.duration_ns = merged.meta.duration_ns.max(end_ns);

@@ -44,7 +44,7 @@ pub fn trace(
     }));
     let cause = match traced {
         Ok(Ok(())) => {
-            let (aftermath, child) = (session.aftermath(), session.child_that_lives_on());
+            let (aftermath, child) = session.fate();
             let broken = |cause| SessionError::from(BreakOff { cause, aftermath, child });
             return match catch_unwind(AssertUnwindSafe(|| session.finish(None))) {
                 Ok(Some(traced)) => Ok(traced),
@@ -55,8 +55,7 @@ pub fn trace(
         Ok(Err(error)) => error.to_string(),
         Err(panic) => words_of(&*panic),
     };
-    let aftermath = session.break_off();
-    let child = if aftermath == Aftermath::NotStarted { None } else { session.child_that_lives_on() };
+    let (aftermath, child) = session.break_off();
     let broken = BreakOff { cause, aftermath, child };
     if !control.is_started() {
         return Err(broken.into());
@@ -74,10 +73,10 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
 }
 
 impl Session {
-    /// Restores the target's code and detaches from its tasks, as far as that can be done.
-    fn break_off(&mut self) -> Aftermath {
+    /// Restores the target's code and detaches from its tasks, as far as that can be done. Returns [`Self::fate`].
+    fn break_off(&mut self) -> (Aftermath, Option<i32>) {
         if self.unstarted.take().is_some() {
-            return Aftermath::NotStarted;
+            return (Aftermath::NotStarted, None);
         }
         // What breaks off the first attempt was perhaps what broke the session, too.
         for _ in 0..2 {
@@ -87,7 +86,14 @@ impl Session {
                 Err(panic) => tracing::warn!("{}", words_of(&*panic)),
             }
         }
-        self.aftermath()
+        self.fate()
+    }
+
+    /// What has become of the target, and the program that was started if it runs on. A panic here would be the end of what was
+    /// recorded: the second look is at what the first one has broken at.
+    fn fate(&self) -> (Aftermath, Option<i32>) {
+        let look = || catch_unwind(AssertUnwindSafe(|| (self.aftermath(), self.child_that_lives_on())));
+        look().or_else(|_| look()).unwrap_or((Aftermath::Ended, None))
     }
 
     /// What has become of the target when nothing of ours is to be done any more: of several processes, of the one that it is

@@ -162,6 +162,7 @@ impl Process {
                 self.identity.program
             ));
         }
+        warnings.extend(self.is_not_on_jump_yet());
         let paused = self.observer.paused_for();
         if !paused.is_zero() {
             warnings.push(format!(

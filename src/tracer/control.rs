@@ -165,7 +165,12 @@ impl Control {
             return None;
         }
         let state = procfs::state(own, tid).filter(|state| matches!(state, b'S' | b'D'))?;
-        let call = procfs::system_call(own, tid).map_or("no system call".to_owned(), |n| format!("system call {n}"));
+        let call = procfs::system_call(own, tid);
+        // It waits for all CPUs to go through the kernel. Under load that takes long, but nobody can keep it from its end.
+        if call == Some(libc::SYS_membarrier) {
+            return None;
+        }
+        let call = call.map_or("no system call".to_owned(), |n| format!("system call {n}"));
         Some(format!("state {}, {call}", char::from(state)))
     }
 

@@ -272,7 +272,12 @@ impl CallInProgress<'_> {
     /// The mask first: with its registers the thread loses its own way back to it.
     fn give_back(&mut self) -> Result<()> {
         self.thread.set_signal_mask(self.mask)?;
-        self.thread.set_registers(&self.resume)?;
+        let mut resume = self.resume;
+        if !self.clear {
+            // The trap's signal is still there: the mark tells a detach that the thread is not behind the trap any more.
+            resume.0.eflags |= RESUME_FLAG;
+        }
+        self.thread.set_registers(&resume)?;
         self.over = true;
         let tid = self.thread.tid();
         if self.stop_again != 0 {

@@ -6,6 +6,9 @@ use crate::support::running::Running;
 use nix::sys::signal::Signal;
 use std::time::Instant;
 
+/// A process is not put on the jump engine while it has a child in its memory.
+pub const SHARES: &str = "it shares its memory with a child";
+
 /// Starts the self-checking victim and returns its process id.
 pub fn start_victim(program: &Program) -> (Running, i32) {
     let mut victim = program.start();
@@ -25,13 +28,20 @@ pub fn assert_victim_well(mut victim: Running, pid: i32) {
 }
 
 fn attach_for(pid: i32, options: &[&str]) -> Traced {
-    let tracer = Program::new("/bin/true");
+    collect_for(&Program::new("/bin/true"), pid, options)
+}
+
+fn collect_for(tracer: &Program, pid: i32, options: &[&str]) -> Traced {
     tracer.collect(tracer.start_attached(options, pid).wait().success())
 }
 
 /// Attaches to a victim, from when all probes stand until each of its threads may have worked, and lets it go.
 pub fn attach_while_it_works(victim: &mut Running, pid: i32) -> Traced {
-    let tracer = Program::new("/bin/true");
+    attach_with(&Program::new("/bin/true"), victim, pid)
+}
+
+/// The same with a tracer of the test's own.
+pub fn attach_with(tracer: &Program, victim: &mut Running, pid: i32) -> Traced {
     let attached = tracer.start_attached(&[], pid);
     procfs::wait_until_answered(pid);
     // a hundred pairs later
@@ -94,7 +104,8 @@ fn t04_attach_while_children_are_started() {
     let program = Program::fixture("victim").args(["2", "spawn"]);
     let (mut victim, pid) = start_victim(&program);
     for round in 0..crate::suite::rounds(12) {
-        attach_for(pid, &["--duration", &format!("{}ms", 5 + round * 17 % 60)]);
+        let tracer = Program::new("/bin/true").stays_on_trap(SHARES);
+        collect_for(&tracer, pid, &["--duration", &format!("{}ms", 5 + round * 17 % 60)]);
         victim.assert_alive();
     }
     assert_victim_well(victim, pid);

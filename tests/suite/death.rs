@@ -39,7 +39,7 @@ fn a_program_that_kills_itself_leaves_its_heap() {
 
 #[test]
 fn a_program_that_ran_into_a_limit_of_memory_leaves_its_heap() {
-    let program = Program::fixture("dying").args(["limit"]);
+    let program = Program::fixture("dying").args(["limit"]).stays_on_trap("Cannot allocate memory");
     let traced = program.traced();
     assert_exact(&program, &traced);
     assert_eq!(traced.report.total("failed"), 1, "the allocation that found no memory");

@@ -13,6 +13,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
+/// The jump engine leaves programs with a filter alone.
+const FILTERS: &str = "it filters its system calls (seccomp)";
+
 fn heaptrace(args: &[&str]) -> Ended {
     Program::new("/bin/true").start_heaptrace(args).wait()
 }
@@ -366,13 +369,13 @@ fn kill_after(pid: i32, looks: u32) {
 /// room for displaced instructions nor where there is none; what it could not see then, it says.
 #[test]
 fn t38_a_filter_that_kills_for_executable_memory() {
-    let program = Program::fixture("seccomp");
+    let program = Program::fixture("seccomp").stays_on_trap(FILTERS);
     let traced = program.traced();
     assert_eq!(traced.ended.text(), "done\n");
     assert_sites(&traced.report, &program.ledger());
     traced.report.assert_no_anomaly();
 
-    let program = Program::fixture("seccomp").args(["many"]);
+    let program = Program::fixture("seccomp").args(["many"]).stays_on_trap(FILTERS);
     let traced = program.traced();
     assert_eq!(traced.ended.text(), "done\n");
     let ledger = program.ledger();
@@ -393,7 +396,7 @@ fn t38_attach_below_a_filter() {
     let program = Program::fixture("seccomp").args(["wait"]);
     let mut running = program.start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    let tracer = Program::new("/bin/true");
+    let tracer = Program::new("/bin/true").stays_on_trap(FILTERS);
     let attached = tracer.start_attached(&[], pid);
     procfs::wait_until_answered(pid);
     for _ in 0..3 {

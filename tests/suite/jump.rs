@@ -221,6 +221,7 @@ fn j30_allocators_that_walk_stacks_stay_at_stops() {
         .env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2")
         .env("MALLOC_CONF", "abort_conf:false,prof:true");
     for program in [sanitized, profiled] {
+        let program = program.stays_on_trap("its allocator may walk the stacks of its callers");
         let traced = program.traced_with(&["--engine", "jump"]);
         assert_eq!(traced.report.text("/engine"), "trap", "{}", traced.ended.stderr);
         let told = traced.ended.stderr.replace(['\n', ' '], "");
@@ -238,7 +239,7 @@ fn operators_of_an_allocator_stay_at_stops() {
     traced.report.assert_no_anomaly();
     assert!(traced.report.list("/warnings").is_empty(), "{:?}", traced.report.list("/warnings"));
 
-    let program = Program::fixture("operators").env("LD_PRELOAD", jemalloc);
+    let program = Program::fixture("operators").env("LD_PRELOAD", jemalloc).stays_on_trap("an exception may leave");
     let told_of = |traced: &Traced| {
         traced
             .ended

@@ -1,9 +1,9 @@
 //! `heaptrace snapshot`, marks, and what is left of a process that dies: against a fixture's account in shared memory.
 
 use crate::support::procfs;
-use crate::support::program::Program;
+use crate::support::program::{Program, engine};
 use crate::support::report::Report;
-use crate::support::running::{Ended, Running};
+use crate::support::running::{Asked, Ended, Running};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -47,7 +47,12 @@ fn snapshot(program: &Program, pid: i32, options: &[&str]) -> Report {
     let (pid, path_text) = (pid.to_string(), path.to_string_lossy().into_owned());
     let asked = ask(&[&["snapshot", &pid, "-o", &path_text], options].concat());
     assert!(asked.status.success(), "{}", stderr(&asked));
-    let ended = Ended { status: asked.status, stdout: asked.stdout, stderr: String::new() };
+    let ended = Ended {
+        status: asked.status,
+        stdout: asked.stdout,
+        stderr: String::new(),
+        asked: Asked { jump: engine() == "jump", ..Asked::default() },
+    };
     let report = Report::read(&path, &ended);
     assert_eq!(report.text("/mode"), "snapshot");
     report

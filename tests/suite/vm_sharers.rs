@@ -1,6 +1,6 @@
 //! Children that share their parent's memory for long (clone with CLONE_VM), whose actions for signals are their own.
 
-use super::attach::attach_while_it_works;
+use super::attach::{SHARES, attach_with};
 use super::guardian::{assert_untouched, kill_heaptrace};
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -71,7 +71,7 @@ fn a_detach_takes_the_handler_out_of_sharers() {
     for mode in ["busy", "asleep"] {
         let (mut running, parent, child) = start(mode);
         for _ in 0..crate::suite::rounds(3) {
-            attach_while_it_works(&mut running, parent);
+            attach_with(&Program::new("/bin/true").stays_on_trap(SHARES), &mut running, parent);
             for pid in [parent, child] {
                 procfs::wait_until_let_go(pid);
                 procfs::assert_left_as_it_was(pid);

@@ -4,7 +4,7 @@
 use super::counter::{self, Counts};
 use super::ledger::Ledger;
 use super::report::Report;
-use super::running::{Ended, Running};
+use super::running::{Asked, Ended, Running};
 use super::tempdir::TempDir;
 use super::{checks, fixtures, procfs};
 use std::ffi::{OsStr, OsString};
@@ -21,6 +21,7 @@ pub struct Program {
     input: Vec<u8>,
     folder: Arc<TempDir>,
     out: Arc<TempDir>,
+    stays_on_trap: Vec<&'static str>,
 }
 
 /// A finished run under heaptrace.
@@ -57,7 +58,15 @@ impl Program {
         let path = if exe.is_absolute() { exe.to_owned() } else { installed(exe) };
         let folder = TempDir::new();
         let out = Arc::new(folder.beside("-out"));
-        Self { exe: path, args: Vec::new(), environment: Vec::new(), input: Vec::new(), folder: Arc::new(folder), out }
+        Self {
+            exe: path,
+            args: Vec::new(),
+            environment: Vec::new(),
+            input: Vec::new(),
+            folder: Arc::new(folder),
+            out,
+            stays_on_trap: Vec::new(),
+        }
     }
 
     /// Appends arguments.
@@ -81,6 +90,13 @@ impl Program {
     /// What it reads from standard input.
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = bytes.into();
+        self
+    }
+
+    /// Knows why the jump engine can't see all of it: words of the warning that tells so. Where that engine is asked for, a report that
+    /// tells of any other reason fails, and one of many events that the trap engine has seen without a reason. There may be several.
+    pub fn stays_on_trap(mut self, why: &'static str) -> Self {
+        self.stays_on_trap.push(why);
         self
     }
 
@@ -251,7 +267,8 @@ impl Program {
         command.env("HEAPTRACE_ENGINE", engine());
         command.env(preload.unwrap_or("XX_PRELOAD"), counter::library());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        Running::start(command, self.outside("stderr"), [self.folder.clone(), self.out.clone()])
+        let asked = Asked::by(&command, &self.stays_on_trap);
+        Running::start(command, self.outside("stderr"), [self.folder.clone(), self.out.clone()], asked)
     }
 }
 

@@ -27,7 +27,35 @@ pub struct Running {
     stderr: PathBuf,
     /// The folders in which it works must outlive it.
     _folders: [Arc<TempDir>; 2],
+    asked: Asked,
     over: bool,
+}
+
+/// Which engine a heaptrace is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The jump engine.
+    pub jump: bool,
+    /// By `--engine`, not by the tests' environment alone.
+    pub by_option: bool,
+    /// See [`super::program::Program::stays_on_trap`].
+    pub stays_on_trap: Vec<&'static str>,
+}
+
+impl Asked {
+    /// What a command asks for, if it starts heaptrace.
+    pub fn by(command: &Command, stays_on_trap: &[&'static str]) -> Self {
+        let mut words = command.get_args().skip_while(|word| *word != "--engine").skip(1);
+        let by_option = words.next();
+        let by_environment =
+            command.get_envs().find(|(name, _)| *name == "HEAPTRACE_ENGINE").and_then(|(_, value)| value);
+        let engine = by_option.or(by_environment);
+        Self {
+            jump: engine.is_some_and(|engine| engine == "jump"),
+            by_option: by_option.is_some(),
+            stays_on_trap: stays_on_trap.to_vec(),
+        }
+    }
 }
 
 /// How a process ended and what it said.
@@ -39,6 +67,8 @@ pub struct Ended {
     pub stdout: Vec<u8>,
     /// All that it wrote to standard error.
     pub stderr: String,
+    /// Which engine it was asked for, if it was heaptrace.
+    pub asked: Asked,
 }
 
 impl Ended {
@@ -67,7 +97,7 @@ impl Ended {
 
 impl Running {
     /// Starts a command; its standard error goes to a file.
-    pub fn start(mut command: Command, stderr: PathBuf, folders: [Arc<TempDir>; 2]) -> Self {
+    pub fn start(mut command: Command, stderr: PathBuf, folders: [Arc<TempDir>; 2], asked: Asked) -> Self {
         let name = format!("{command:?}");
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -89,7 +119,7 @@ impl Running {
                 let _ = exit_sender.send(status);
             }
         });
-        Self { name, pid, stdin, lines, output, exit, stderr, _folders: folders, over: false }
+        Self { name, pid, stdin, lines, output, exit, stderr, _folders: folders, asked, over: false }
     }
 
     /// Its process id, which is its process group's too.
@@ -176,7 +206,7 @@ impl Running {
         }
         self.over = true;
         let stderr = self.stderr_so_far();
-        Ended { status, stdout, stderr }
+        Ended { status, stdout, stderr, asked: self.asked.clone() }
     }
 
     /// Fails unless SIGKILL has ended it.

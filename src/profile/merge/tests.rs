@@ -35,6 +35,24 @@ fn peaks_and_ends_are_shifted_to_where_their_processes_began() {
     assert_eq!(all.timeline.iter().map(|point| point.t_ns).filter(|t| [50, 67, 75].contains(t)).count(), 3);
 }
 
+/// The first process may have allocated nothing: any that was on the jump engine is enough for it to be named.
+#[test]
+fn the_jump_engine_of_any_process_is_told() {
+    let profile = |engine: &str| {
+        let mut profile = crate::export::tests::empty_profile();
+        engine.clone_into(&mut profile.meta.engine);
+        profile.cost.conditions.jump = engine == "jump";
+        profile
+    };
+    for (engines, all) in
+        [(["trap", "jump", "trap"], "jump"), (["jump", "trap", "trap"], "jump"), (["trap"; 3], "trap")]
+    {
+        let mut merger = Merger::new(profile(engines[0]), &Origin::default());
+        engines[1..].iter().for_each(|engine| merger.add(profile(engine), &Origin::default()));
+        assert_eq!(merger.finish(Vec::new()).meta.engine, all);
+    }
+}
+
 /// What several processes warn of stands once, with how many they are; few are named.
 #[test]
 fn common_warnings_stand_once() {

@@ -31,6 +31,9 @@ use crate::tracer::ptrace::{RawRegs, Stopped};
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
+/// Whoever asks for the jump engine need not be told that so many events were seen at stops.
+const FEW_EVENTS: u64 = 300;
+
 const NONE_FIT: &str = "none of its allocator's functions can be wrapped";
 
 /// What has become of an attempt.
@@ -79,7 +82,21 @@ impl Process {
     }
 
     fn tell_not_promoted(&mut self, why: &str) {
-        self.warn_once(format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program));
+        self.warn_once(self.seen_by_trap(why));
+    }
+
+    fn seen_by_trap(&self, why: &str) -> String {
+        format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program)
+    }
+
+    /// Of a process of more than a few events that was to be on the jump engine at once: that it has not come to it until now, and why.
+    pub(in crate::session) fn is_not_on_jump_yet(&self) -> Option<String> {
+        match self.jump {
+            JumpState::Wanted(Awaited { why: Some(why), .. }) if self.observer.events() > FEW_EVENTS => {
+                Some(self.seen_by_trap(why))
+            }
+            _ => None,
+        }
     }
 
     fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Promoted> {
@@ -273,8 +290,8 @@ impl Process {
 
     /// It was to come to the engine as soon as possible, and there was no such moment.
     fn tell_never_promoted(&mut self) {
-        if let JumpState::Wanted(Awaited { why: Some(why), .. }) = self.jump {
-            self.tell_not_promoted(why);
+        if let Some(told) = self.is_not_on_jump_yet() {
+            self.warn_once(told);
         }
     }
 
@@ -295,7 +312,7 @@ impl Process {
         self.tell_never_promoted();
         self.settle();
         self.log_counters();
-        if let JumpState::On(jump) = std::mem::take(&mut self.jump) {
+        if let Some(jump) = self.jump.take_on() {
             jump.region.mapping.discard();
         }
     }
