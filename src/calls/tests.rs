@@ -165,11 +165,30 @@ fn a_return_matches_by_site_and_depth() {
     for (site, sp) in [(SITE, SP), (SITE, SP + 16), (SITE, SP - 56), (Addr(1), SP + 8)] {
         assert_eq!(thread.back_at(site, sp, 0x1000), ReturnMatch::Spurious);
     }
-    let elsewhere = TaskId { tid: 77, serial: 2 };
-    let at = Return { task: elsewhere, site: SITE, sp: SP + 8, returned: Returned { result: 1, out: None } };
-    assert_eq!(thread.calls.leave(&at, &mut |_| panic!()), ReturnMatch::Spurious);
     assert_eq!(thread.back(0x1000), ReturnMatch::Matched);
     assert_eq!(thread.told(), ["malloc 0x1000 24"]);
+}
+
+/// A fiber goes on where it is resumed. What else its thread is in goes on, too, and another thread's own call at the same place comes first.
+#[test]
+fn a_call_may_return_on_another_thread() {
+    let elsewhere = TaskId { tid: 78, serial: 2 };
+    let at = |sp, result| Return { task: elsewhere, site: SITE, sp, returned: Returned { result, out: None } };
+    let mut thread = Thread::new();
+    thread.call("malloc", &[24]);
+    assert!(thread.arrive(thread.entry("malloc", &[30], ALT_SP)));
+    assert_eq!(thread.calls.leave(&at(SP, 1), &mut |_| panic!()), ReturnMatch::Spurious);
+    let mut told = Vec::new();
+    assert_eq!(thread.calls.leave(&at(SP + 8, 0x1000), &mut |event| told.push(event)), ReturnMatch::Matched);
+    let [EventKind::Allocated { block: Addr(0x1000), size: 24, by }] = told[..] else { panic!("{told:?}") };
+    assert_eq!(by.task, TASK);
+    assert_eq!(thread.back_at(SITE, ALT_SP + 8, 0x2000), ReturnMatch::Matched);
+    assert_eq!(thread.told(), ["malloc 0x2000 30"]);
+    thread.call("malloc", &[40]);
+    let own = Entry { task: elsewhere, ..thread.entry("malloc", &[50], SP) };
+    assert!(thread.arrive(own));
+    assert_eq!(thread.calls.leave(&at(SP + 8, 0x3000), &mut |event| told.push(event)), ReturnMatch::Matched);
+    assert!(matches!(told[1..], [EventKind::Allocated { size: 50, by, .. }] if by.task == elsewhere), "{told:?}");
 }
 
 #[test]
