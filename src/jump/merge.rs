@@ -103,7 +103,7 @@ pub enum Next {
     Enough,
     /// Nothing is left of what was there at the last [`Merge::look`].
     Empty,
-    /// A record waits for one with a smaller number, which is not there yet.
+    /// A record waits for one with a smaller number, which is not there yet, or came after the rings were looked at first.
     Waits,
     /// A cell's ring is not as a thread leaves it: it is closed, and what it holds is lost.
     Damaged(u16),
@@ -208,7 +208,8 @@ impl Merge {
         let Some(ring) = self.rings.get_mut(at) else { return Next::Empty };
         let number = key / 2;
         if key % 2 == 1 && ring.taken >= ring.first {
-            return Next::Empty;
+            // It came while the heads were read. Others, with larger numbers, may have waited for it since long before.
+            return if self.rings.iter().any(Ring::has_early) { Next::Waits } else { Next::Empty };
         }
         if number > self.next {
             return Next::Waits;
@@ -254,6 +255,11 @@ impl Ring {
     const fn is_damaged(&self) -> bool {
         let filled = self.second.wrapping_sub(self.taken);
         filled > RING_RECORDS || self.first.wrapping_sub(self.taken) > filled
+    }
+
+    /// Whether it holds a record that was there at the first reading.
+    const fn has_early(&self) -> bool {
+        self.taken != self.second && self.taken < self.first
     }
 
     fn at(&self) -> u64 {

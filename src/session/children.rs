@@ -243,11 +243,19 @@ impl Process {
     /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
     /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
     fn shares_memory(&mut self, tid: i32) -> Result<bool> {
-        let live = self.tasks.iter().find(|task| task.role == Role::Thread).map_or(self.pid, |task| task.id.tid);
-        Ok(match procfs::same_memory(tid, live) {
-            Some(same) => same,
-            // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-            None => self.space.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true),
-        })
+        // Threads that have ended have no memory any more, also before that is reported.
+        let threads = self.tasks.iter().filter(|task| task.role == Role::Thread);
+        let mut is_known = false;
+        for same in threads.map(|task| procfs::same_memory(tid, task.id.tid)) {
+            if same == Some(true) {
+                return Ok(true);
+            }
+            is_known |= same.is_some();
+        }
+        if is_known {
+            return Ok(false);
+        }
+        // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
+        Ok(self.space.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
     }
 }

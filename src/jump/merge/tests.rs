@@ -200,6 +200,23 @@ fn a_number_that_does_not_come_is_passed_over_when_all_must_be_had() {
     assert!(matches!(next(&mut merge, &program.shared), One::Record(0, Record { key: 1, .. })));
 }
 
+/// A thread that was away between its number and its record publishes that while the heads are read: what has waited for it is not taken for nothing.
+#[test]
+fn a_record_that_comes_between_the_readings_is_looked_for_again() {
+    let program = RefCell::new(Program::new(&[FREE.to_vec(), FREE.to_vec()]));
+    program.borrow_mut().step(0);
+    (0..3).for_each(|_| assert!(program.borrow_mut().step(1)));
+    let before = [vec![], vec![], vec![0], vec![]];
+    let watched = Watched { program: &program, before: &before, looks: Cell::new(0) };
+    let mut merge = opened(2);
+    merge.look(&watched);
+    assert_eq!(next(&mut merge, &watched), One::None(Next::Waits));
+    merge.look(&watched);
+    assert!(matches!(next(&mut merge, &watched), One::Record(0, Record { key: 1, .. })));
+    assert!(matches!(next(&mut merge, &watched), One::Record(1, Record { key: 3, .. })));
+    assert_eq!(next(&mut merge, &watched), One::None(Next::Empty));
+}
+
 #[test]
 fn a_ring_is_taken_in_rounds_and_its_room_given_back() {
     let shared = Made::default();
