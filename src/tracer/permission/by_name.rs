@@ -267,11 +267,15 @@ mod tests {
         use std::os::fd::AsRawFd;
         use std::os::unix::process::CommandExt;
         let descriptor = descriptor.into();
-        // SAFETY: dup2 is async-signal-safe; the descriptor lives in the closure.
+        // SAFETY: dup2 and fcntl are async-signal-safe; the descriptor lives in the closure.
         unsafe {
-            command.pre_exec(move || match libc::dup2(descriptor.as_raw_fd(), number) {
-                -1 => Err(std::io::Error::last_os_error()),
-                _ => Ok(()),
+            command.pre_exec(move || {
+                // One that has the number already would be closed on exec.
+                let given = match descriptor.as_raw_fd() {
+                    same if same == number => libc::fcntl(number, libc::F_SETFD, 0),
+                    other => libc::dup2(other, number),
+                };
+                if given == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
             });
         }
     }
