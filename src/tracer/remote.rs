@@ -64,8 +64,9 @@ impl Caller<'_> {
     /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `resume`.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64> {
         let thread = self.thread;
-        // A filter may kill the program for a system call that it would never make itself; it may have come a moment ago. Most answer with this.
-        if procfs::has_seccomp(thread.tid()) {
+        // A filter may kill the program for a system call that it would never make itself; it may have come a moment ago. Most answer with this. Of a
+        // thread that is gone nothing is told: the requests below say so.
+        if procfs::status_number(thread.tid(), "Seccomp").is_some_and(|mode| mode != 0) {
             return Ok(-i64::from(libc::EPERM));
         }
         self.require_code_unused()?;
