@@ -162,7 +162,8 @@ impl Process {
                 self.identity.program
             ));
         }
-        warnings.extend(self.is_not_on_jump_yet());
+        // an image before may have been told of in the same words
+        warnings.extend(self.is_not_on_jump_yet().filter(|told| !self.warnings.contains(told)));
         let paused = self.observer.paused_for();
         if !paused.is_zero() {
             warnings.push(format!(

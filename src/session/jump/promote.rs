@@ -309,7 +309,6 @@ impl Process {
 
     /// The memory that the threads shared with us is given back; they may go on to run through the stubs.
     pub(in crate::session) fn end_jump(&mut self) {
-        self.tell_never_promoted();
         self.settle();
         self.log_counters();
         if let Some(jump) = self.jump.take_on() {
