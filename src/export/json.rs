@@ -134,12 +134,13 @@ struct ReportProcess<'a> {
 /// The sites, each made when it is written: there can be hundreds of thousands.
 struct Sites<'a> {
     table: &'a FrameTable<'a>,
+    view: &'a View<'a>,
     sites: &'a [StackTotals],
 }
 
 impl Serialize for Sites<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.sites.iter().map(|site| report_site(self.table, site)))
+        serializer.collect_seq(self.sites.iter().map(|site| report_site(self.view, self.table, site)))
     }
 }
 
@@ -212,7 +213,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         timeline: &profile.timeline,
         histograms: &profile.histograms,
         frames: table.frames(),
-        sites: Sites { table, sites },
+        sites: Sites { table, view, sites },
         leaks: judged::leaks(profile),
         findings: judged::findings(table),
         suppressions: judged::suppressions(profile),
@@ -252,14 +253,16 @@ fn modules<'a>(view: &View<'a>) -> Vec<Module<'a>> {
 
 /// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
 fn sites(view: &View<'_>) -> Vec<StackTotals> {
-    let mut sites = view.sites();
-    sites.sort_by_key(|site| (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), site.id));
+    let mut sites = view.sites().to_vec();
+    sites.sort_by_cached_key(|site| {
+        (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), view.id_of(site))
+    });
     sites
 }
 
-fn report_site<'a>(table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<'a> {
+fn report_site<'a>(view: &View<'_>, table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<'a> {
     ReportSite {
-        id: format!("{:016x}", site.id),
+        id: format!("{:016x}", view.id_of(site)),
         stack: ReportStack::new(table, Some(site.stack)),
         quality: match site.quality {
             Quality::Complete => "complete",

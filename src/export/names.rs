@@ -27,7 +27,7 @@ struct Seen {
 pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let (mut whole, mut without_lines) = (0u64, 0u64);
     let mut seen: FxHashMap<Option<usize>, Seen> = FxHashMap::default();
-    for site in &view.sites() {
+    for site in view.sites() {
         let weight = weight(view, site);
         whole = whole.saturating_add(weight);
         if is_named_main_without_line(view, site.stack) {

@@ -209,8 +209,8 @@ pub(crate) fn resident_sentence(profile: &Profile) -> Option<String> {
 /// The tables of stacks by live and by peak bytes.
 pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
     let sites = view.sites();
-    let live = by_bytes(&sites, |site| site.live);
-    let peak = by_bytes(&sites, |site| site.at_peak);
+    let live = by_bytes(sites, |site| site.live);
+    let peak = by_bytes(sites, |site| site.at_peak);
     let exited = view.profile.meta.process.exit.is_some();
     let now = if exited { "Live at exit" } else { "Live" };
     if live.is_empty() && view.profile.totals.live_blocks == 0 {
@@ -224,20 +224,21 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
     } else {
         stack_table(out, layout, view, now, &live, |site| site.live, top);
     }
-    let same = live.len() == peak.len() && live.iter().zip(&peak).all(|(a, b)| a.id == b.id && a.live == a.at_peak);
+    let same =
+        live.len() == peak.len() && live.iter().zip(&peak).all(|(a, b)| a.stack == b.stack && a.live == a.at_peak);
     if same && !live.is_empty() {
         heading(out, layout, "Live at the peak");
         let _ = writeln!(out, "  The same.");
     } else {
         stack_table(out, layout, view, "Live at the peak", &peak, |site| site.at_peak, top);
     }
-    throughput(out, layout, view, &sites, top);
+    throughput(out, layout, view, sites, top);
 }
 
 /// The table of stacks by one value.
 pub(crate) fn stacks_by(out: &mut String, layout: Layout, view: &View<'_>, value: Value, top: usize) {
     let sites = view.sites();
-    let sorted = by_bytes(&sites, |site| site.of(value));
+    let sorted = by_bytes(sites, |site| site.of(value));
     if sorted.is_empty() {
         heading(out, layout, value_title(view, value));
         let _ = writeln!(out, "  Nothing.");
@@ -263,7 +264,7 @@ fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackT
         bytes: mean(site.allocated).saturating_mul(site.temporary),
     };
     let mut sorted = temporary;
-    sorted.sort_by_key(|site| (Reverse((site.temporary, amount(site).bytes)), site.id));
+    sorted.sort_by_key(|site| (Reverse((site.temporary, amount(site).bytes)), site.stack));
     stack_table(out, layout, view, "Temporary, about", &sorted, amount, top);
 }
 
@@ -274,7 +275,7 @@ fn mean(amount: Amount) -> u64 {
 /// The sites with an amount, the largest first.
 pub(crate) fn by_bytes(sites: &[StackTotals], amount: impl Fn(&StackTotals) -> Amount) -> Vec<StackTotals> {
     let mut sorted: Vec<StackTotals> = sites.iter().filter(|site| amount(site) != Amount::default()).copied().collect();
-    sorted.sort_by_key(|site| (Reverse((amount(site).bytes, amount(site).objects)), site.id));
+    sorted.sort_by_key(|site| (Reverse((amount(site).bytes, amount(site).objects)), site.stack));
     sorted
 }
 
@@ -327,7 +328,7 @@ pub(crate) fn stack_table(
         frame_lines(out, layout.paint, (&first, figures), look, names, true);
         // names too long to show where they differ
         if looks.iter().enumerate().any(|(other, known)| other != index && known == look) {
-            let id = format!("(in report.txt: [{:016x}])", site.id);
+            let id = format!("(in report.txt: [{:016x}])", view.id_of(site));
             let indent = figures.min(layout.width.saturating_sub(id.len()));
             let _ = writeln!(out, "{:indent$}{}", "", layout.paint.dim(&id));
         }

@@ -31,8 +31,8 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     };
     for value in values.into_iter().filter(|value| sections::is_held(profile, *value)) {
         match value {
-            Value::Temporary => temporary(&mut text, layout, view, &sites, options.top),
-            value => stacks(&mut text, layout, view, value, &sites, options.top),
+            Value::Temporary => temporary(&mut text, layout, view, sites, options.top),
+            value => stacks(&mut text, layout, view, value, sites, options.top),
         }
     }
     histogram(&mut text, layout, "Block sizes, from so many bytes on", &profile.histograms.size);
@@ -90,7 +90,7 @@ fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites
             "\n  {}, {share}, in {}  [{:016x}]",
             bytes(amount.bytes),
             text::plural(amount.objects, "block"),
-            site.id
+            view.id_of(site)
         );
         stack(out, view, site);
     }
@@ -105,7 +105,7 @@ fn bytes(bytes: u64) -> String {
 
 fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
     let mut sorted: Vec<&StackTotals> = sites.iter().filter(|site| site.temporary > 0).collect();
-    sorted.sort_by_key(|site| (Reverse(site.temporary), site.id));
+    sorted.sort_by_key(|site| (Reverse(site.temporary), site.stack));
     if sorted.is_empty() {
         return;
     }
@@ -115,7 +115,7 @@ fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTo
     for site in sorted.iter().take(top) {
         let share = percent(site.temporary, site.allocated.objects);
         let blocks = text::plural(site.temporary, "block");
-        let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here  [{:016x}]", site.id);
+        let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here  [{:016x}]", view.id_of(site));
         stack(out, view, site);
     }
     rest(out, sorted.len(), top);

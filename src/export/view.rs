@@ -6,11 +6,13 @@ use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
 use crate::profile::saved::LeakLabel;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
+use crate::profile::{Amount, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::hash::Hasher;
 
 /// The amount that a profile is about in the first place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +43,6 @@ pub(crate) struct NamedFrame<'a> {
 /// All that happened on one stack (on stacks with the same function names, strictly), over all threads and sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StackTotals {
-    /// FNV-1a of the function names, innermost first: the same in the next build.
-    pub id: u64,
     /// The stack, or the first of those with equal names.
     pub stack: usize,
     /// The worst of them.
@@ -70,6 +70,7 @@ pub(crate) struct View<'a> {
     pub samples: Cow<'a, [Sample]>,
     /// For each stack, see [`View::leak_label`]; empty without a leak scan.
     leak_labels: Vec<&'static str>,
+    sites: OnceCell<Vec<StackTotals>>,
 }
 
 impl<'a> View<'a> {
@@ -81,7 +82,7 @@ impl<'a> View<'a> {
         } else {
             profile.samples.iter().map(unsample).collect()
         };
-        Self { profile, samples, leak_labels: leak_labels(profile) }
+        Self { profile, samples, leak_labels: leak_labels(profile), sites: OnceCell::new() }
     }
 
     /// What to show first.
@@ -167,22 +168,33 @@ impl<'a> View<'a> {
         })
     }
 
+    /// What a site is called by: [`Profile::site_id`].
+    pub fn id_of(&self, site: &StackTotals) -> u64 {
+        self.profile.site_id(site.stack)
+    }
+
     /// The sites, in the order of their first sample. Samples that only freed what others allocated have none.
-    pub fn sites(&self) -> Vec<StackTotals> {
-        let mut ids = vec![None; self.profile.stacks.len()];
+    pub fn sites(&self) -> &[StackTotals] {
+        self.sites.get_or_init(|| self.sum_up())
+    }
+
+    fn sum_up(&self) -> Vec<StackTotals> {
+        let names = self.names();
+        // by stack
+        let mut known: Vec<Option<usize>> = vec![None; self.profile.stacks.len()];
         let mut sites: Vec<StackTotals> = Vec::new();
-        let mut by_id: FxHashMap<u64, usize> = FxHashMap::default();
+        let mut by_names: FxHashMap<u64, usize> = FxHashMap::default();
         for sample in self.samples.iter() {
             let amounts = [sample.allocated, sample.freed, sample.live, sample.at_peak];
             if amounts.iter().all(|amount| *amount == Amount::default()) {
                 continue;
             }
-            let id = match ids.get_mut(sample.stack) {
-                Some(known) => *known.get_or_insert_with(|| self.profile.site_id(sample.stack)),
-                None => self.profile.site_id(sample.stack),
+            let mut index_of = || *by_names.entry(self.hash_of_names(sample.stack, &names)).or_insert(sites.len());
+            let index = match known.get_mut(sample.stack) {
+                Some(known) => *known.get_or_insert_with(index_of),
+                None => index_of(),
             };
             let quality = self.quality(sample.stack);
-            let index = *by_id.entry(id).or_insert(sites.len());
             if let Some(site) = sites.get_mut(index) {
                 site.quality = site.quality.max(quality);
                 add(&mut site.allocated, sample.allocated);
@@ -192,10 +204,32 @@ impl<'a> View<'a> {
                 site.temporary = site.temporary.saturating_add(sample.temporary);
             } else {
                 let Sample { stack, allocated, freed, live, at_peak, temporary, .. } = *sample;
-                sites.push(StackTotals { id, stack, quality, allocated, freed, live, at_peak, temporary });
+                sites.push(StackTotals { stack, quality, allocated, freed, live, at_peak, temporary });
             }
         }
         sites
+    }
+
+    /// A number for each function's name: functions of one name have one.
+    fn names(&self) -> Vec<u32> {
+        let mut numbers: FxHashMap<&str, u32> = FxHashMap::default();
+        let number = |function: &'a Function| {
+            let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
+            let next = numbers.len() as u32;
+            *numbers.entry(name).or_insert(next)
+        };
+        self.profile.functions.iter().map(number).collect()
+    }
+
+    /// A hash of the names of a stack's functions. To hash their bytes for each stack takes longer than all else.
+    fn hash_of_names(&self, stack: usize, names: &[u32]) -> u64 {
+        let mut hasher = FxHasher::default();
+        for location in self.locations(stack).iter().filter_map(|index| self.profile.locations.get(*index)) {
+            for line in &location.lines {
+                hasher.write_u32(names.get(line.function).copied().unwrap_or(u32::MAX));
+            }
+        }
+        hasher.finish()
     }
 }
 

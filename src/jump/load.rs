@@ -1,7 +1,7 @@
 //! How much of its time a process spends in stops, and so whether it is to be put on the jump engine (`--engine auto`).
 
 /// Less than this is not worth a change to the program's code, ns.
-const WORTHWHILE_NS: u64 = 100_000_000;
+const WORTHWHILE_NS: u64 = 30_000_000;
 
 /// It is too much from one part in so many of the time on.
 const SHARE: u64 = 5;

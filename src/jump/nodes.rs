@@ -32,7 +32,8 @@ pub enum Onward {
 pub struct Nodes {
     /// The nodes that are published, by number.
     published: Vec<Published>,
-    count: u64,
+    /// How many of them are in the index.
+    indexed: u64,
     slots: u64,
     /// Stacks that found no room, and the latest of these: they have ascending numbers.
     refused: u64,
@@ -42,13 +43,15 @@ pub struct Nodes {
 #[derive(Clone, Copy, Default, Debug)]
 struct Published {
     parent: u32,
+    is_indexed: bool,
+    is_walked: bool,
     ra: u64,
 }
 
 impl Nodes {
     /// None but the empty stack, in a region that holds zeros.
     pub fn new(shared: &dyn Shared) -> Self {
-        let nodes = Self { published: Vec::new(), count: 0, slots: INDEX_LEAST, refused: 0, latest_refused: 0 };
+        let nodes = Self { published: Vec::new(), indexed: 0, slots: INDEX_LEAST, refused: 0, latest_refused: 0 };
         nodes.tell_index(shared);
         nodes
     }
@@ -82,7 +85,8 @@ impl Nodes {
         if ra == 0 || self.is_published(id) || !self.is_published(parent) {
             return false;
         }
-        if 2 * (self.count + 1) > self.slots && !self.grow(shared) {
+        let is_indexed = needs_index(shared, id, parent);
+        if is_indexed && 2 * (self.indexed + 1) > self.slots && !self.grow(shared) {
             self.refuse(id);
             return false;
         }
@@ -91,20 +95,25 @@ impl Nodes {
             self.published.resize(index + 1, Published::default());
         }
         if let Some(node) = self.published.get_mut(index) {
-            *node = Published { parent, ra };
+            *node = Published { parent, ra, is_indexed, is_walked: matches!(onward, Onward::Caller { .. }) };
         }
         let at = node_at(id);
         shared.set_half(at + NODE_PARENT, parent);
         shared.set_half(at + NODE_HINT, 0);
         write_onward(shared, at, onward);
         shared.set_word(at + NODE_RA, ra);
-        self.enter(shared, id, parent, ra);
-        self.count += 1;
-        let hint = node_at(parent) + NODE_HINT;
-        if id != parent + 1 && shared.half(hint) == 0 {
-            shared.set_half(hint, id);
+        if is_indexed {
+            self.enter(shared, id, parent, ra);
+            self.indexed += 1;
+        } else if id != parent + 1 {
+            shared.set_half(node_at(parent) + NODE_HINT, id);
         }
         true
+    }
+
+    /// Whether the routine knows the way from the node's frame to its caller.
+    pub fn is_walked(&self, id: u32) -> bool {
+        self.published.get(id as usize).is_some_and(|node| node.is_walked)
     }
 
     fn refuse(&mut self, id: u32) {
@@ -146,10 +155,10 @@ impl Nodes {
     /// Makes a table of twice the slots and tells of it. False if it is the largest, and three quarters full.
     fn grow(&mut self, shared: &dyn Shared) -> bool {
         if self.slots >= INDEX_MOST {
-            return 4 * (self.count + 1) <= 3 * self.slots;
+            return 4 * (self.indexed + 1) <= 3 * self.slots;
         }
         self.slots *= 2;
-        for (id, node) in self.published.iter().enumerate().filter(|(_, node)| node.ra != 0) {
+        for (id, node) in self.published.iter().enumerate().filter(|(_, node)| node.ra != 0 && node.is_indexed) {
             self.enter(shared, id as u32, node.parent, node.ra);
         }
         self.tell_index(shared);
@@ -159,6 +168,12 @@ impl Nodes {
     fn tell_index(&self, shared: &dyn Shared) {
         shared.set_word(INDEX_WORD, (self.slots - 1) << 32 | (INDEX_AREA + 4 * self.slots));
     }
+}
+
+/// Whether a new node must be in the index: it is neither right behind its parent, where the walk looks first, nor its parent's hint. Children of the empty stack are
+/// looked for in the index alone where frees are not walked.
+fn needs_index(shared: &dyn Shared, id: u32, parent: u32) -> bool {
+    parent == 0 || id != parent + 1 && shared.half(node_at(parent) + NODE_HINT) != 0
 }
 
 /// Where a node begins in the shared region.

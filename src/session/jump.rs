@@ -32,9 +32,9 @@ use crate::arch::Regs;
 use crate::calls::Recorded;
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN, CELL_STACK_END,
-    CELL_TAIL, IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, RING_SIZE, SPINS, cell_at,
-    cell_slot, nested_slot, ring_at,
+    CELL_COPIES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN,
+    CELL_STACK_END, CELL_TAIL, COPIES, IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, RING_SIZE,
+    SPINS, cell_at, cell_slot, nested_slot, ring_at,
 };
 use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::{Merge, Record};
@@ -150,6 +150,8 @@ pub(super) struct Jump {
     records: u64,
     /// Room for records that were taken out of the rings.
     batch: Vec<(u16, Record)>,
+    /// How many stacks the threads had copied when the rings were drained last.
+    copies: u64,
     /// How many the tracer and the program have.
     processors: usize,
     /// When the rings were drained last, and after how long one of them would have been half full then.
@@ -218,9 +220,12 @@ impl Jump {
         }
     }
 
-    /// Notes how fast the rings fill: what the fullest was seen to hold has come since they were drained last.
+    /// Notes how fast the rings and the slots for copies fill: what the fullest was seen to hold has come since they were drained last.
     fn note_pace(&mut self) {
-        let fullest = self.merge.fullest();
+        let copies = Process::sum_of_cells(self, CELL_COPIES);
+        // the program can write there
+        let copied = copies.wrapping_sub(std::mem::replace(&mut self.copies, copies)).min(COPIES);
+        let fullest = self.merge.fullest().max(copied * (RING_RECORDS / COPIES));
         let since = std::mem::replace(&mut self.drained, Instant::now());
         let passed = self.drained.saturating_duration_since(since);
         let half = passed.as_nanos() * u128::from(RING_RECORDS / 2) / u128::from(fullest.max(1));

@@ -6,6 +6,8 @@
 //! A node is 20 bytes in chunks of fixed size, the hash index two bytes more. The index is linear hashing (W. Litwin,
 //! 1980): buckets are split one at a time as nodes arrive. So memory never doubles, and no insertion, which a stopped
 //! thread waits for, pays for a rehash of everything.
+//!
+//! A node that stands right behind its parent, as all but the first of a new stack's do, is found there, and is in no bucket.
 
 use super::{Frame, Quality};
 use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
@@ -140,6 +142,8 @@ pub struct StackTable {
     nodes: Chunked<Node>,
     /// First node of each bucket.
     buckets: Chunked<u32>,
+    /// How many nodes are in buckets.
+    indexed: usize,
 }
 
 impl StackTable {
@@ -150,7 +154,7 @@ impl StackTable {
 
     /// A copy that shares its memory with this one until one of them changes: some hundred reference counts for a million nodes.
     pub fn view(&mut self) -> Self {
-        Self { nodes: self.nodes.view(), buckets: self.buckets.view() }
+        Self { nodes: self.nodes.view(), buckets: self.buckets.view(), indexed: self.indexed }
     }
 
     /// The stack `parent` with one more frame, the caller of its outermost one. `guessed`: the frame was found by its
@@ -295,28 +299,41 @@ impl StackTable {
     }
 
     fn intern(&mut self, parent: StackId, word: u64, module: ModuleId) -> StackId {
+        if self.nodes.len == 0 {
+            self.nodes.push(Node::default());
+            self.buckets.push(0);
+        }
+        let is_it = |node: Node| node.parent == parent.0 && node.word() == word && node.module == module.0;
+        let behind = parent.0 as usize + 1;
+        if self.nodes.get(behind).is_some_and(is_it) {
+            return StackId(parent.0 + 1);
+        }
+        let Ok(id) = u32::try_from(self.nodes.len) else { return parent };
+        let [low, high] = [word as u32, (word >> 32) as u32];
+        let mut new = Node { low, high, module: module.0, parent: parent.0, next: 0 };
+        // The latest node has no child yet.
+        if behind == self.nodes.len {
+            self.nodes.push(new);
+            return StackId(id);
+        }
         let hash = hash(parent.0, word, module.0);
         let bucket = bucket_of(hash, self.buckets.len);
         let first = self.buckets.get(bucket).unwrap_or_default();
         let mut at = first;
         while at != 0 {
             let node = self.node(StackId(at));
-            if node.parent == parent.0 && node.word() == word && node.module == module.0 {
+            if is_it(node) {
                 return StackId(at);
             }
             at = node.next;
         }
-        if self.nodes.len == 0 {
-            self.nodes.push(Node::default());
-            self.buckets.push(0);
-        }
-        let Ok(id) = u32::try_from(self.nodes.len) else { return parent };
-        let [low, high] = [word as u32, (word >> 32) as u32];
-        self.nodes.push(Node { low, high, module: module.0, parent: parent.0, next: first });
+        new.next = first;
+        self.nodes.push(new);
         if let Some(head) = self.buckets.get_mut(bucket) {
             *head = id;
         }
-        if self.nodes.len > self.buckets.len * LOAD {
+        self.indexed += 1;
+        if self.indexed > self.buckets.len * LOAD {
             self.split_bucket();
         }
         StackId(id)

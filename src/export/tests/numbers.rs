@@ -35,7 +35,8 @@ fn a_site_is_told_by_its_function_names_alone() {
 fn stacks_with_equal_names_are_one_site() {
     let mut profile = sample_profile();
     profile.stacks[3] = Stack { locations: vec![0, 8], quality: Quality::Guessed, leak: None };
-    let sites = View::new(&profile).sites();
+    let view = View::new(&profile);
+    let sites = view.sites();
     let merged = sites.iter().find(|site| site.stack == 0).expect("the first of the two names the site");
     assert_eq!(merged.allocated, amount(11, 10_272));
     assert_eq!(merged.quality, Quality::Guessed, "the worse of both");

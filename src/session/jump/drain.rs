@@ -22,6 +22,7 @@ use crate::session::engine::Part;
 use crate::session::process::Process;
 use crate::session::space::OriginalMemory;
 use crate::session::tasks::{Role, Task};
+use crate::tracer::jump::region::SharedMapping;
 use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
 use crate::unwinder::{Quality, Unwound};
 use std::ops::Range;
@@ -242,16 +243,16 @@ impl Process {
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
-                let found = read_copy(jump, copy);
-                frames::release_copy(jump.shared(), copy % COPIES as u32);
-                let Some((regs, mut copied)) = found else {
+                let Some((regs, copied)) = CopiedStack::of(jump.shared(), copy) else {
+                    frames::release_copy(jump.shared(), copy % COPIES as u32);
                     tracing::debug!("copy {copy} of a call from {caller} is damaged");
                     return StackId::EMPTY;
                 };
                 let space = &mut self.space;
                 let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-                let mut memory = CopiedStack { copied: &mut copied, target, maps: &space.maps };
+                let mut memory = CopiedMemory { copied, target, maps: &space.maps };
                 let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
+                frames::release_copy(jump.shared(), copy % COPIES as u32);
                 let copied = self.publish(jump, unwound);
                 self.fallbacks.note_copy(copied, jump.nodes.refused());
                 unwound.stack
@@ -279,7 +280,7 @@ impl Process {
     pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
         let unwinder = &self.space.unwinder;
         let stacks = unwinder.stacks();
-        let mut path = Vec::new();
+        let mut path = Vec::with_capacity(unwound.depth as usize);
         let mut at = unwound.stack;
         while let Some(node) = stacks.get(at) {
             if let Some(frame) = node.frame() {
@@ -321,10 +322,9 @@ impl Process {
         } else if !matches!(unwinder.known_rule(frame.addr), Some(Rule::Outermost)) {
             return Copied::Unwalkable;
         }
-        let is_walked = |addr| matches!(unwinder.known_rule(addr), Some(Rule::Compact { .. }));
         if Nodes::has_no_room(unwound.stack.0) {
             Copied::NoRoom
-        } else if inner.iter().all(|(.., frame)| is_walked(frame.addr)) {
+        } else if inner.iter().all(|(id, ..)| jump.nodes.is_walked(id.0)) {
             Copied::Published
         } else {
             Copied::Unwalkable
@@ -391,50 +391,64 @@ impl Process {
     }
 }
 
-/// Sixteen registers and the stack, as a thread has copied them at a function's entry. None if they are not as it does.
-fn read_copy(jump: &Jump, copy: u32) -> Option<(Regs, crate::memory::MemoryImage)> {
-    /// The registers' order in a copy, by their numbers here.
-    const ORDER: [usize; 16] = [
-        reg::RAX,
-        reg::RCX,
-        reg::RDX,
-        reg::RBX,
-        reg::RSP,
-        reg::RBP,
-        reg::RSI,
-        reg::RDI,
-        reg::R8,
-        reg::R9,
-        reg::R10,
-        reg::R11,
-        reg::R12,
-        reg::R13,
-        reg::R14,
-        reg::R15,
-    ];
-    let at = COPY_AREA + u64::from(copy) % COPIES * COPY_SIZE;
-    let shared = jump.shared();
-    let mut regs = Regs::default();
-    for (number, register) in ORDER.into_iter().enumerate() {
-        regs.gpr[register] = shared.word(at + 8 * number as u64);
+/// A stack as a thread has copied it: read where it lies, as a walk needs a part of it only.
+struct CopiedStack<'a> {
+    shared: &'a SharedMapping,
+    /// Where it is in the shared region.
+    at: u64,
+    /// Where it was.
+    start: Addr,
+    len: u64,
+}
+
+impl<'a> CopiedStack<'a> {
+    /// What is in a slot: sixteen registers as at a function's entry, and the stack. None if they are not as a thread copies them.
+    fn of(shared: &'a SharedMapping, copy: u32) -> Option<(Regs, Self)> {
+        /// The registers' order in a copy, by their numbers here.
+        const ORDER: [usize; 16] = [
+            reg::RAX,
+            reg::RCX,
+            reg::RDX,
+            reg::RBX,
+            reg::RSP,
+            reg::RBP,
+            reg::RSI,
+            reg::RDI,
+            reg::R8,
+            reg::R9,
+            reg::R10,
+            reg::R11,
+            reg::R12,
+            reg::R13,
+            reg::R14,
+            reg::R15,
+        ];
+        let at = COPY_AREA + u64::from(copy) % COPIES * COPY_SIZE;
+        let mut regs = Regs::default();
+        for (number, register) in ORDER.into_iter().enumerate() {
+            regs.gpr[register] = shared.word(at + 8 * number as u64);
+        }
+        let len = shared.word(at + COPY_LEN);
+        let stack = Self { shared, at: at + COPY_STACK, start: Addr(regs.sp()), len };
+        (len <= COPY_SIZE - COPY_STACK).then_some((regs, stack))
     }
-    let len = shared.word(at + COPY_LEN);
-    if len > COPY_SIZE - COPY_STACK {
-        return None;
+
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> usize {
+        let offset = addr.0.wrapping_sub(self.start.0);
+        let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let is_read = n > 0 && buf.get_mut(..n).is_some_and(|part| self.shared.copy_out(self.at + offset, part));
+        if is_read { n } else { 0 }
     }
-    let mut bytes = vec![0; usize::try_from(len).ok()?];
-    let start = Addr(regs.sp());
-    shared.copy_out(at + COPY_STACK, &mut bytes).then_some((regs, crate::memory::MemoryImage { start, bytes }))
 }
 
 /// The memory as it was when a stack was copied: the copy, and the target's code. What else there is may have changed.
-struct CopiedStack<'a> {
-    copied: &'a mut crate::memory::MemoryImage,
+struct CopiedMemory<'a> {
+    copied: CopiedStack<'a>,
     target: OriginalMemory<'a>,
     maps: &'a MapIndex,
 }
 
-impl ReadMemory for CopiedStack<'_> {
+impl ReadMemory for CopiedMemory<'_> {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         let n = self.copied.read(addr, buf);
         let is_code = || self.maps.find(addr).is_some_and(|mapping| mapping.perms.execute);

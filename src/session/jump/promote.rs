@@ -218,6 +218,7 @@ impl Process {
             sampling,
             records: 0,
             batch: Vec::new(),
+            copies: 0,
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             drained: Instant::now(),
             until_half: Duration::MAX,

@@ -798,11 +798,14 @@ walk_missed:
     sub rcx, rdi
     cmp rcx, {COPY_SIZE} - {COPY_STACK}
     ja enter_ask
+    mov eax, dword ptr [r11 + {SPINS}]
+    and eax, {SPINS_MASK}
+    shl eax, 2                          # the tracer unwinds what lies there, and gives one free after the other
 13:
     mov rdx, qword ptr [r11 + {COPY_BITS}]
     not rdx
     bsf rdx, rdx
-    jz enter_ask
+    jz walk_no_slot
     lock bts qword ptr [r11 + {COPY_BITS}], rdx
     .globl heaptrace_jump_claim
     .hidden heaptrace_jump_claim
@@ -852,6 +855,13 @@ heaptrace_jump_copy:
     .globl heaptrace_jump_copied
     .hidden heaptrace_jump_copied
 heaptrace_jump_copied:
+
+walk_no_slot:
+    inc qword ptr [r10 + {CELL_SPUN}]
+    pause
+    dec eax
+    jg 13b
+    jmp enter_ask
 
 enter_inactive:
     cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], 0
