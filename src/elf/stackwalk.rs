@@ -11,7 +11,23 @@ const UNWINDERS: [&str; 5] = ["_Unwind_Backtrace", "backtrace", "unw_backtrace",
 /// What jemalloc defines, with the prefixes that it is built with.
 const JEMALLOC_SYMBOLS: [&str; 3] = ["mallctl", "je_mallctl", "_rjem_mallctl"];
 
+/// What an exception is thrown by, and goes through functions by: libgcc's unwinder and the personalities of C++, C and Rust.
+const EXCEPTIONS: [&str; 6] = [
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "__gxx_personality_v0",
+    "__gcc_personality_v0",
+    "rust_eh_personality",
+    "__cxa_throw",
+];
+
 impl Elf<'_> {
+    /// Whether code in it may throw exceptions by an unwinder that has no symbol: it has tables of handlers, imports nothing that
+    /// such code needs, and does not name what throws.
+    pub fn may_throw_unseen(&self) -> bool {
+        self.has_section(".gcc_except_table") && !self.imports_any(&EXCEPTIONS) && !self.has_any(&EXCEPTIONS[..1])
+    }
+
     /// Whether the allocator that is in it, be it the program or a library, may walk the stacks of its callers.
     pub fn may_walk_stacks(&self, is_program: bool) -> bool {
         self.has_any(&SANITIZER_SYMBOLS) || !is_program && self.imports_any(&UNWINDERS)

@@ -334,6 +334,15 @@ pub enum Way {
     Realloc = 2,
     /// One record, before it runs; none if the first argument is null.
     Free = 3,
+    /// None: a function that looks at the stack. A thread that has calls in progress asks.
+    Guard = 4,
+}
+
+impl Way {
+    /// Whether the call has a frame, and so an end that is seen.
+    pub const fn has_frame(self) -> bool {
+        matches!(self, Self::Alloc | Self::AllocOut | Self::Realloc)
+    }
 }
 
 // ---- the trie of stacks

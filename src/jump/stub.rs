@@ -67,7 +67,7 @@ pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<V
         let distance = target.wrapping_sub(next).cast_signed();
         Some(i32::try_from(distance).ok()?.to_le_bytes())
     };
-    let has_frame = stub.way != Way::Free;
+    let has_frame = stub.way.has_frame();
     let pass = region.0 + at + if has_frame { PASS } else { POPPED };
     bytes.extend([0x83, 0x3d]); // cmp dword ptr [rip+active], 0
     bytes.extend(relative(region.0 + STATE_ACTIVE, &bytes, 5)?);

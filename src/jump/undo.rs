@@ -352,7 +352,7 @@ impl Place<'_> {
         M: ReadMemory + ?Sized,
     {
         let mut regs = *regs;
-        let has_frame = stub.way != Way::Free;
+        let has_frame = stub.way.has_frame();
         if has_frame && (BACK..PASS).contains(&at) {
             match at {
                 BACK => regs.gpr[reg::RSP] = regs.sp().wrapping_sub(8),

@@ -12,7 +12,7 @@ use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Return, Returned};
 use crate::event::{EventKind, Missed};
 use crate::memory::ReadMemory;
-use crate::session::space::{ANNOTATION_TAG, AddressSpace, EXIT_TAG, OriginalMemory, SIGACTION_TAG};
+use crate::session::space::{ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, OriginalMemory, SIGACTION_TAG};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
@@ -61,6 +61,11 @@ impl Process {
         }
         if purposes.tags & SIGACTION_TAG != 0 {
             self.on_sigaction(thread, raw)?;
+        }
+        if purposes.tags & GUARD_TAG != 0 {
+            self.settle();
+            self.hand_over(tid, thread, raw)?;
+            self.note_mode(tid);
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
             self.on_annotation(tid, &regs, at, stops)?;

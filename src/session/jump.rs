@@ -369,7 +369,8 @@ impl Process {
         let asks = self.observer.concerns_next(task.id)
             || !task.counted.is_empty()
             || jump.sharing.contains(&tid)
-            || self.tasks.has_sharers();
+            || self.tasks.has_sharers()
+            || self.space.guards_are_passed();
         jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
     }
 

@@ -64,6 +64,9 @@ pub struct Process {
     pub(super) warnings: Vec<String>,
 }
 
+const THROWS_UNSEEN: &str =
+    "a library has come that may throw exceptions by code that has no name: from then on calls were seen at stops";
+
 impl Process {
     /// A process without tasks, whose memory is `space`.
     pub(super) fn new(pid: i32, observer: Observer, mut space: AddressSpace, common: &Common) -> Self {
@@ -282,6 +285,10 @@ impl Process {
             Err(error) => self.warn_once(error.to_string()),
         }
         self.forget_stale_nodes();
+        if self.space.guards_are_passed() && self.jump.on().is_some() {
+            self.warn_once(THROWS_UNSEEN.to_owned());
+            self.note_modes();
+        }
         self.observer.define_modules(self.space.module_records());
     }
 

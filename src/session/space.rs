@@ -25,6 +25,7 @@ mod data;
 mod facts;
 mod findings;
 mod fork;
+mod guards;
 mod helper;
 mod jumps;
 mod libc_frames;
@@ -41,7 +42,7 @@ pub use facts::SharedObjects;
 pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};
 pub use named::Annotation;
 pub use original::OriginalMemory;
-pub use probes::{ANNOTATION_TAG, EXIT_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
+pub use probes::{ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
 
 use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, ModuleId, StackId};
@@ -103,6 +104,8 @@ pub struct AddressSpace {
     probing: Probing,
     /// Whether the jump engine sees the allocator's calls: a return is watched for one call only.
     is_jumped: bool,
+    /// Whether the functions of unwinders that look at stacks are watched.
+    is_guarded: bool,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
     pad_mappings: PadMappings,
@@ -141,6 +144,7 @@ impl AddressSpace {
             holds_back: false,
             probing: Probing::default(),
             is_jumped: false,
+            is_guarded: false,
             exit_watched: false,
             pad_mappings: PadMappings::default(),
             stack_families: FxHashMap::default(),
@@ -168,6 +172,7 @@ impl AddressSpace {
             }
         }
         self.place_probes(table)?;
+        self.guard_new_modules()?;
         self.watch_start()?;
         Ok(self.take_warnings())
     }

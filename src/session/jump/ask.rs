@@ -103,6 +103,7 @@ impl Process {
         let hit = &Hit { tid, thread, raw: &at_entry, at: stub.entry, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);
         if let Some(outer) = outer
+            && stub.way != Way::Guard
             && let JumpState::On(jump) = &mut self.jump
         {
             let is_own = self.observer.calls_seen() != before;

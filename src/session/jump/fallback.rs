@@ -15,7 +15,9 @@ pub(in crate::session) enum Cause {
     OtherModule,
     #[error("an exception may leave functions that are declared by --alloc-fn or --free-fn")]
     Declared,
-    #[error("an exception may leave an allocator's own operators new and delete")]
+    #[error(
+        "an exception may leave an allocator's own operators new and delete, and the program may throw some by code that has no name"
+    )]
     Operator,
     #[error("with sampling, functions that resize a block in place can't be recorded without a stop")]
     ResizesInPlace,

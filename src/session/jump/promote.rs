@@ -120,11 +120,15 @@ impl Process {
         if self.space.walks_stacks_of_callers(self.pid, at) {
             return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));
         }
-        let (wrapped, mut at_stops) = self.to_wrap(at);
+        let is_guarded = self.has_own_operators(at) && self.space.guard_unwinders(thread, raw)?;
+        let (mut wrapped, mut at_stops) = self.to_wrap(at, is_guarded);
         let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
             // it may be a function of another module that the program calls most
             return Ok(Promoted::Later(NONE_FIT));
         };
+        if is_guarded {
+            wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, Way::Guard)));
+        }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
         let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else {
             return Ok(Promoted::Later(
@@ -160,6 +164,8 @@ impl Process {
             let pad = code.add(ENTRIES + number * ENTRY_SIZE);
             let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE)? {
                 Ok(placed) => placed,
+                // such a guard stays a breakpoint
+                Err(_) if way == Way::Guard => continue,
                 Err(error) => {
                     at_stops.insert(candidate.addr, error.into());
                     continue;
@@ -171,14 +177,16 @@ impl Process {
             let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
             let (Some(bytes), Some(patch)) = (assemble(&stub, code, number, &labels), patch) else {
-                at_stops.insert(candidate.addr, EntryError::OutOfReach.into());
+                if way != Way::Guard {
+                    at_stops.insert(candidate.addr, EntryError::OutOfReach.into());
+                }
                 continue;
             };
             self.space.code.write_jump_code(&mut self.space.memory, at, &bytes)?;
             stubs.push(stub);
             jumps.push((candidate.addr, patch, placed.addr));
         }
-        if stubs.is_empty() {
+        if stubs.iter().all(|stub: &Stub| stub.way == Way::Guard) {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
@@ -229,13 +237,23 @@ impl Process {
         Ok(Promoted::Yes)
     }
 
-    /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their addresses, are seen at stops.
-    fn to_wrap(&self, at: Addr) -> (Vec<(Candidate, Way)>, FxHashMap<Addr, Cause>) {
+    /// Whether the module that `at` lies in has operators new and delete of its own.
+    fn has_own_operators(&self, at: Addr) -> bool {
+        let module = self.space.module_at(at);
+        let table = &self.settings.table;
+        let is_operator = |function| table.get(function).is_some_and(|function| function.family.is_operator());
+        let candidates = self.space.jump_candidates(table);
+        candidates.iter().any(|candidate| candidate.module == module && is_operator(candidate.function))
+    }
+
+    /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their addresses, are seen at stops. `is_guarded`:
+    /// whether exceptions may leave them.
+    fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, Way)>, FxHashMap<Addr, Cause>) {
         let module = self.space.module_at(at);
         let mut wrapped = Vec::new();
         let mut at_stops = FxHashMap::default();
         for candidate in self.space.jump_candidates(&self.settings.table) {
-            match self.way_to_wrap(&candidate, module) {
+            match self.way_to_wrap(&candidate, module, is_guarded) {
                 Ok(way) => wrapped.push((candidate, way)),
                 Err(cause) => {
                     at_stops.insert(candidate.addr, cause);
@@ -245,7 +263,12 @@ impl Process {
         (wrapped, at_stops)
     }
 
-    fn way_to_wrap(&self, candidate: &Candidate, module: ModuleId) -> std::result::Result<Way, Cause> {
+    fn way_to_wrap(
+        &self,
+        candidate: &Candidate,
+        module: ModuleId,
+        is_guarded: bool,
+    ) -> std::result::Result<Way, Cause> {
         let table = &self.settings.table;
         let function = table.get(candidate.function).ok_or(Cause::OtherModule)?;
         if module != candidate.module {
@@ -255,7 +278,7 @@ impl Process {
         if table.is_declared(candidate.function) {
             return Err(Cause::Declared);
         }
-        if function.family.is_operator() {
+        if function.family.is_operator() && !is_guarded {
             return Err(Cause::Operator);
         }
         // Its result is no block, which the routine would note.

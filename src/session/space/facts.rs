@@ -47,6 +47,8 @@ pub(super) struct Facts {
     pub(super) walks_stacks: bool,
     /// Whether jemalloc is in it, which does so only if it is told to.
     pub(super) has_jemalloc: bool,
+    /// Whether its code may throw exceptions by an unwinder of its own that nothing tells of.
+    pub(super) throws_unseen: bool,
     tls_size: u64,
     glibc: Option<Option<Range<ObjAddr>>>,
 }
@@ -74,6 +76,7 @@ impl Facts {
         ]);
         let has_allocator = !named.allocator.is_empty();
         let is_glibc = version.is_some() || mallopt.is_some();
+        let named_unwinder_is_missing = named.unwinder.is_empty();
         let arena = arena.filter(|symbol| symbol.size > 0).map(|symbol| extent(&symbol));
         Self {
             build_id: elf.build_id_hex(),
@@ -87,6 +90,8 @@ impl Facts {
             leak_suppressions: suppressions.filter(Symbol::is_function).map(|symbol| symbol.addr),
             walks_stacks: has_allocator && elf.may_walk_stacks(is_program),
             has_jemalloc: has_allocator && elf.has_jemalloc(),
+            // the C library's handlers are those of ended threads
+            throws_unseen: !is_glibc && named_unwinder_is_missing && elf.may_throw_unseen(),
             tls_size: elf.tls_size(),
             glibc: is_glibc.then_some(arena),
         }

@@ -30,6 +30,7 @@ impl AddressSpace {
             holds_back: self.holds_back,
             probing: self.probing,
             is_jumped: false,
+            is_guarded: false,
             exit_watched: self.exit_watched,
             pad_mappings: self.pad_mappings,
             stack_families: self.stack_families.clone(),

@@ -63,6 +63,10 @@ pub(super) struct Module {
     pub(super) walks_stacks: bool,
     /// Whether jemalloc is in it, which does so only if it is told to.
     pub(super) has_jemalloc: bool,
+    /// The functions of an unwinder in it that look at stacks.
+    pub(super) unwinder: Vec<Range<Addr>>,
+    /// Whether its code may throw exceptions by an unwinder of its own that nothing tells of.
+    pub(super) throws_unseen: bool,
 }
 
 /// What calls were found to call, by return address.
@@ -109,6 +113,8 @@ impl Module {
             leak_suppressions: facts.leak_suppressions.filter(|_| until_exit && !is_sanitizer).map(entry),
             walks_stacks: facts.walks_stacks,
             has_jemalloc: facts.has_jemalloc,
+            unwinder: here(&named.unwinder),
+            throws_unseen: facts.throws_unseen,
             symbols: ModuleSymbols {
                 module: id,
                 file_name: name,

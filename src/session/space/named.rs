@@ -59,6 +59,11 @@ const ANNOTATIONS: [(&str, Annotation); 6] = [
     ("__lsan_do_leak_check", Annotation::CheckNow),
 ];
 
+/// The functions of an unwinder that look at the stack of whoever calls them (Itanium C++ ABI, "Exception Handling"): each begins to throw an exception, or lists
+/// return addresses. What goes on with one, `_Unwind_Resume`, comes after these.
+const UNWINDER: [&str; 4] =
+    ["_Unwind_RaiseException", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind", "_Unwind_Backtrace"];
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Named {
@@ -82,6 +87,8 @@ pub(super) struct Named {
     pub(super) start_code: Vec<Range<ObjAddr>>,
     /// The functions by which programs tell LeakSanitizer of their memory.
     pub(super) annotations: Vec<(ObjAddr, Annotation)>,
+    /// The functions of an unwinder that look at stacks.
+    pub(super) unwinder: Vec<Range<ObjAddr>>,
 }
 
 impl Named {
@@ -117,6 +124,7 @@ impl Named {
             start_code: if exits.is_empty() && !is_program { Vec::new() } else { code_of(elf, START_FUNCTIONS) },
             exits,
             annotations: annotations.collect(),
+            unwinder: code_of(elf, UNWINDER),
         }
     }
 }

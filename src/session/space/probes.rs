@@ -38,6 +38,8 @@ pub(super) enum ToPlace {
     OwnTracer,
     /// A function by which the program tells of its memory.
     Annotation,
+    /// A function of an unwinder that looks at stacks.
+    Guard,
 }
 
 impl ToPlace {
@@ -94,6 +96,9 @@ pub const OWN_TRACER_TAG: u8 = 8;
 
 /// Marks the probes on functions by which the program tells of its memory.
 pub const ANNOTATION_TAG: u8 = 16;
+
+/// Marks the guards: the functions of unwinders that look at stacks.
+pub const GUARD_TAG: u8 = 32;
 
 impl AddressSpace {
     /// Which functions get probes from now on: places what is missing, takes away what is too much.
@@ -193,6 +198,7 @@ impl AddressSpace {
             ToPlace::Exit => Purpose::Tag(EXIT_TAG),
             ToPlace::OwnTracer => Purpose::Tag(OWN_TRACER_TAG),
             ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
+            ToPlace::Guard => Purpose::Tag(GUARD_TAG),
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,

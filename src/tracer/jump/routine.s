@@ -219,7 +219,8 @@ heaptrace_jump_enter_body:
     jne enter_inactive
     shr eax, 24
     cmp eax, {WAY_FREE}
-    jne 3f
+    jb 3f
+    ja enter_guard                      # there is no other way above it
     test rdi, rdi                       # free(NULL)
     jz enter_pass
 3:
@@ -880,6 +881,12 @@ heaptrace_jump_pass_end:
     .hidden heaptrace_jump_pass_done
 heaptrace_jump_pass_done:
 
+    # --- a function that looks at the stack: our return addresses must not be on it
+enter_guard:
+    find_cell enter_pass
+    mov qword ptr [rsp + 16], r10
+    cmp dword ptr [r10 + {CELL_DEPTH}], 0
+    je enter_pass
     # --- the tracer takes the call from here on: it sets the thread back to the function's first instruction
 enter_ask:
     mov r10, qword ptr [rsp + 16]
