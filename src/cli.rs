@@ -8,6 +8,7 @@ mod ask;
 mod check;
 mod convert;
 mod errors;
+mod heap;
 mod occasions;
 mod saved;
 mod series;
@@ -30,6 +31,7 @@ use args::{AttachArguments, ProfileArguments, RunArguments};
 pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
+pub use heap::HeapOptions;
 pub use occasions::Occasions;
 pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles};
 pub use series::{DEFAULT_SERIES, SeriesOptions};
@@ -59,6 +61,8 @@ pub enum Command {
     Leaks(LeaksOptions),
     /// Give an order to the tracer of a process.
     Ctl(CtlOptions),
+    /// Tell what the memory of a process is used for that was never traced.
+    Heap(HeapOptions),
     /// Write what is live in a traced process now.
     Snapshot(SnapshotOptions),
     /// Show a saved profile.
@@ -308,6 +312,7 @@ pub fn parse(
         Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
+        Subcommand::Heap(arguments) => Command::Heap(heap::resolve(arguments)?),
         Subcommand::Convert(arguments) => Command::Convert(convert::resolve(arguments, binary_path(&variable))?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())?),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },

@@ -11,6 +11,7 @@ mod debuginfod;
 pub mod diff;
 pub mod direct;
 pub mod doctor;
+mod heap;
 pub mod hook;
 pub mod instances;
 pub mod merge;
@@ -69,6 +70,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
         Command::Report(options) => report::execute(options),
         Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),
+        Command::Heap(options) => heap::execute(options),
         Command::Snapshot(options) => snapshot::execute(options),
         Command::Check(options) => {
             let profile = &options.run.profile;

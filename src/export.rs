@@ -8,6 +8,7 @@ pub mod escape;
 mod folded;
 pub mod github;
 mod gzip;
+pub mod heap;
 mod heaptrack;
 mod json;
 mod junit;

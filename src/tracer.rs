@@ -30,6 +30,7 @@ pub mod root;
 pub mod seize;
 pub mod sigtrap_fallback;
 pub mod socket;
+pub mod standstill;
 pub mod status;
 pub mod terminal;
 #[cfg(test)]

@@ -59,6 +59,7 @@ mod suite {
     mod fuzz_traces;
     mod guardian;
     mod harness;
+    mod heap;
     mod hook;
     mod hostile;
     mod hostile_profiles;

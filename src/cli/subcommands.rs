@@ -4,6 +4,7 @@ use super::args::{AttachArguments, DoctorArguments, RunArguments};
 use super::ask::{CtlArguments, LeaksArguments};
 use super::check::CheckArguments;
 use super::convert::ConvertArguments;
+use super::heap::HeapArguments;
 use super::saved::{DiffArguments, MergeArguments, ReportArguments};
 use super::snapshot::SnapshotArguments;
 use crate::tracer::guardian;
@@ -41,6 +42,7 @@ pub(super) enum Subcommand {
     Check(CheckArguments),
     Leaks(LeaksArguments),
     Ctl(CtlArguments),
+    Heap(HeapArguments),
     Snapshot(SnapshotArguments),
     Report(ReportArguments),
     Convert(ConvertArguments),

@@ -53,6 +53,15 @@ struct PageRegion {
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// The page of zeros that all processes share, and that counts for none.
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+
+/// Where pages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Memory,
+    Swap,
+}
 
 /// The pages of one process.
 #[derive(Debug)]
@@ -83,8 +92,41 @@ impl PageMap {
         self.read(&range).unwrap_or_else(|| vec![range])
     }
 
+    /// The pages of `range` that are in memory and count as the process's, and those in swap, ascending. Before Linux 6.7 the kernel's page of zeros, which pages have that
+    /// were read only, is not told from others.
+    pub fn resident(&mut self, range: &Range<Addr>) -> Option<(Vec<Range<Addr>>, Vec<Range<Addr>>)> {
+        let mut found = (Vec::new(), Vec::new());
+        let mut note = |range: Range<Addr>, place: Place| match place {
+            Place::Memory => push(&mut found.0, range),
+            Place::Swap => push(&mut found.1, range),
+        };
+        let is_scanned = self.can_scan
+            && self
+                .scan_all(range, |range, categories| {
+                    if categories & PAGE_IS_SWAPPED != 0 {
+                        note(range, Place::Swap);
+                    } else if categories & PAGE_IS_PFNZERO == 0 {
+                        note(range, Place::Memory);
+                    }
+                })
+                .is_some();
+        if !is_scanned {
+            self.can_scan = false;
+            self.read_all(range, |range, word| {
+                note(range, if word & IN_SWAP != 0 { Place::Swap } else { Place::Memory })
+            })?;
+        }
+        Some(found)
+    }
+
     fn scan(&self, range: &Range<Addr>) -> Option<Vec<Range<Addr>>> {
         let mut parts = Vec::new();
+        self.scan_all(range, |range, _| push(&mut parts, range))?;
+        Some(parts)
+    }
+
+    /// Tells of each run of pages that hold something, with its categories.
+    fn scan_all(&self, range: &Range<Addr>, mut tell: impl FnMut(Range<Addr>, u64)) -> Option<()> {
         let mut regions = [PageRegion::default(); 512];
         let end = range.end.0.checked_next_multiple_of(PAGE_SIZE)?;
         let mut start = range.start.0 / PAGE_SIZE * PAGE_SIZE;
@@ -96,7 +138,7 @@ impl PageMap {
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: regions.len() as u64,
                 category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-                return_mask: PAGE_IS_PRESENT,
+                return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO,
                 ..ScanArguments::default()
             };
             // SAFETY: `arguments` is the structure that this request reads and writes; `vec` and `vec_len` describe
@@ -104,18 +146,24 @@ impl PageMap {
             let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
             let found = regions.get(..usize::try_from(count).ok()?)?;
             for region in found {
-                push(&mut parts, Addr(region.start)..Addr(region.end));
+                tell(Addr(region.start)..Addr(region.end), region.categories);
             }
             if arguments.walk_end <= start {
                 break;
             }
             start = arguments.walk_end;
         }
-        Some(parts)
+        Some(())
     }
 
     fn read(&self, range: &Range<Addr>) -> Option<Vec<Range<Addr>>> {
         let mut parts = Vec::new();
+        self.read_all(range, |range, _| push(&mut parts, range))?;
+        Some(parts)
+    }
+
+    /// Tells of each page that holds something, with its word.
+    fn read_all(&self, range: &Range<Addr>, mut tell: impl FnMut(Range<Addr>, u64)) -> Option<()> {
         let mut page = range.start.0 / PAGE_SIZE;
         let last = range.end.0.div_ceil(PAGE_SIZE);
         let mut bytes = vec![0; usize::try_from(CHUNK.min(last - page) * 8).ok()?];
@@ -126,12 +174,12 @@ impl PageMap {
             for (word, page) in words.chunks_exact(8).zip(page..) {
                 let word = u64::from_le_bytes(word.try_into().ok()?);
                 if word & (IN_MEMORY | IN_SWAP) != 0 {
-                    push(&mut parts, Addr(page * PAGE_SIZE)..Addr((page + 1) * PAGE_SIZE));
+                    tell(Addr(page * PAGE_SIZE)..Addr((page + 1) * PAGE_SIZE), word);
                 }
             }
             page += count;
         }
-        Some(parts)
+        Some(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{ModuleData, RootSources, THREAD_STRUCT, mapping_at};
 use crate::addr::Addr;
+use crate::heapwalk::glibc::{BINS_WORDS, bins_in};
 use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
 use std::collections::BTreeMap;
@@ -109,12 +110,8 @@ fn mmapped_chunk(block: Addr, mapping: &Mapping, memory: &mut dyn ReadMemory) ->
     (mapping.start.0 <= start && end <= mapping.end.0).then_some(Addr(start)..Addr(end))
 }
 
-/// Entries of `bins` in `struct malloc_state`: two words for each of 127 bins.
-const BINS_WORDS: u64 = 254;
-/// What lies before `bins` and is malloc's: flags, fast bins, `top` and `last_remainder`.
+/// What lies before `bins` in `struct malloc_state` and is malloc's: flags, fast bins, `top` and `last_remainder`.
 const BEFORE_BINS: u64 = 0x60;
-/// So many bins must be empty, and so point to themselves, to be told from other data. After start all are.
-const EMPTY_BINS: u64 = 24;
 
 /// The main arenas: their bins hold addresses of free chunks' headers, which lie inside the block before.
 pub(super) fn main_arenas(modules: &[ModuleData], memory: &mut dyn ReadMemory) -> Vec<Range<Addr>> {
@@ -130,26 +127,7 @@ pub(super) fn main_arenas(modules: &[ModuleData], memory: &mut dyn ReadMemory) -
     arenas
 }
 
-/// An empty bin is a list head, two words that point 16 bytes before themselves. The last bin always is.
 fn find_bins(range: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Range<Addr>> {
-    let size = usize::try_from(range.end.0.checked_sub(range.start.0)?).ok()?;
-    let mut bytes = vec![0; size];
-    let read = memory.read(range.start, &mut bytes);
-    bytes.truncate(read);
-    let misaligned = range.start.0.next_multiple_of(8) - range.start.0;
-    let bytes = bytes.get(usize::try_from(misaligned).ok()?..)?;
-    let base = range.start.add(misaligned);
-    let words: Vec<u64> =
-        bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
-    let empty: Vec<u64> = words
-        .windows(2)
-        .zip((base.0..).step_by(8))
-        .filter(|(pair, at)| pair.iter().all(|&word| word == at - 16))
-        .map(|(_, at)| at)
-        .collect();
-    empty.iter().rev().find_map(|&last| {
-        let first = last.checked_sub((BINS_WORDS - 2) * 8)?;
-        let count = empty.iter().filter(|&&at| (first..=last).contains(&at) && (at - first).is_multiple_of(16)).count();
-        (count as u64 >= EMPTY_BINS).then(|| Addr(first.saturating_sub(BEFORE_BINS))..Addr(last + 16))
-    })
+    let bins = bins_in(range, memory)?;
+    Some(Addr(bins.0.saturating_sub(BEFORE_BINS))..bins.add(BINS_WORDS * 8))
 }

@@ -1,0 +1,342 @@
+//! The answer of `heaptrace heap`, in words first.
+
+mod json;
+
+use super::text::{self, Paint};
+use crate::heapwalk::census::{Amount, Census, Use};
+use crate::heapwalk::trim::Trim;
+use crate::heapwalk::verdict::{self, Verdict};
+use crate::heapwalk::{Finding, State, Walk};
+pub use json::json;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What is told.
+#[derive(Clone, Copy, Debug)]
+pub struct HeapReport<'a> {
+    /// The process's id.
+    pub pid: i32,
+    /// The program's name.
+    pub program: &'a str,
+    /// How many threads it has.
+    pub threads: usize,
+    /// For how long it stood still, ns; None: it ran on.
+    pub stood_ns: Option<u64>,
+    /// The heap, if its allocator can be walked.
+    pub walk: Option<&'a Walk>,
+    /// What all of its memory is used for.
+    pub census: &'a Census,
+    /// What `malloc_trim(0)` would give back.
+    pub trim: Option<&'a Trim>,
+    /// What the kernel says is resident, in bytes.
+    pub resident: Option<u64>,
+}
+
+/// So many findings are told one by one.
+const FINDINGS: usize = 10;
+/// So many arenas.
+const ARENAS: usize = 12;
+/// Sizes of blocks.
+const SIZES: usize = 8;
+/// Columns of a line of prose.
+const WIDTH: usize = 100;
+
+const MAIN: &str = "main";
+
+/// Uses with their names, in the order in which they are told.
+const USES: [(Use, &str); 13] = [
+    (Use::Live, "live blocks"),
+    (Use::Headers, "their headers"),
+    (Use::ThreadCaches, "freed, in threads' caches"),
+    (Use::FastBins, "freed, in fast bins"),
+    (Use::Bins, "freed, in bins"),
+    (Use::Tops, "freed, at the ends of arenas"),
+    (Use::Books, "the allocator's own data"),
+    (Use::Unknown, "heap that is not understood"),
+    (Use::Mappings, "the program's own mappings"),
+    (Use::Stacks, "stacks of threads"),
+    (Use::Files, "files: code, constants, data"),
+    (Use::Shared, "shared memory"),
+    (Use::Kernel, "the kernel's"),
+];
+
+/// All of it.
+pub fn text(report: &HeapReport<'_>, paint: Paint) -> String {
+    let mut out = String::new();
+    let total = report.census.total();
+    let _ = writeln!(
+        out,
+        "{}, pid {}: {} resident{} in {}",
+        report.program,
+        report.pid,
+        text::human_bytes(total.resident),
+        if total.swapped > 0 { format!(", {} in swap,", text::human_bytes(total.swapped)) } else { String::new() },
+        text::plural(report.threads as u64, "thread"),
+    );
+    let _ = writeln!(out, "\n{}", paint.bold(&text::wrap(&sentence(report), 0, WIDTH)));
+    uses(&mut out, report, paint);
+    if let Some(walk) = report.walk {
+        given_back(&mut out, report, walk, paint);
+        arenas(&mut out, report, walk, paint);
+        blocks(&mut out, walk, paint);
+        findings(&mut out, walk, paint);
+    }
+    cost(&mut out, report);
+    out
+}
+
+/// The verdict.
+fn sentence(report: &HeapReport<'_>) -> String {
+    let census = report.census;
+    let total = census.total().resident;
+    let free = census.free().resident;
+    let share = |bytes: u64| text::percent(bytes, total);
+    let bytes = text::human_bytes;
+    let of = |of: Use| census.of(of).resident;
+    let trim = report.trim.map_or(0, Trim::bytes);
+    match verdict::of(census, report.trim) {
+        Verdict::Retention => format!(
+            "Retention: {} ({}) of the resident memory is freed, and the allocator keeps it. malloc_trim(0) would give {} of it back.",
+            bytes(free),
+            share(free),
+            bytes(trim)
+        ),
+        Verdict::Pinning => format!(
+            "Pinning: {} ({}) of the resident memory is freed, but malloc_trim(0) would give only {} of it back: the rest shares pages with \
+             live blocks, is kept for threads, or lies at the ends of other arenas than the first.",
+            bytes(free),
+            share(free),
+            bytes(trim)
+        ),
+        Verdict::Live => {
+            let live = of(Use::Live) + of(Use::Headers);
+            format!("Most of the resident memory, {} ({}), is in live blocks.", bytes(live), share(live))
+        }
+        Verdict::Mappings => format!(
+            "Most of the resident memory, {} ({}), is in the program's own mappings{}.",
+            bytes(of(Use::Mappings)),
+            share(of(Use::Mappings)),
+            if report.walk.is_none() { ", or the heap of an allocator that can't be walked" } else { "" }
+        ),
+        Verdict::Stacks => format!(
+            "Most of the resident memory, {} ({}), is stacks: {}, {} reserved.",
+            bytes(of(Use::Stacks)),
+            share(of(Use::Stacks)),
+            text::plural(report.threads as u64, "thread"),
+            bytes(census.of(Use::Stacks).reserved)
+        ),
+        Verdict::Files => format!(
+            "Most of the resident memory, {} ({}), is files: code, constants, and data that is mapped.",
+            bytes(of(Use::Files)),
+            share(of(Use::Files))
+        ),
+        Verdict::Shared => {
+            format!("Most of the resident memory, {} ({}), is shared.", bytes(of(Use::Shared)), share(of(Use::Shared)))
+        }
+        Verdict::Nothing => "Nothing of it is in memory.".to_owned(),
+    }
+}
+
+fn line(out: &mut String, name: &str, amount: Amount, total: u64) {
+    let _ = writeln!(
+        out,
+        "  {} {} {} {}{}",
+        text::left(name, 30),
+        text::right(&text::human_bytes(amount.resident), 11),
+        text::right(&text::percent(amount.resident, total), 7),
+        text::right(&text::human_bytes(amount.reserved), 13),
+        if amount.swapped > 0 { format!("  {} in swap", text::human_bytes(amount.swapped)) } else { String::new() },
+    );
+}
+
+fn uses(out: &mut String, report: &HeapReport<'_>, paint: Paint) {
+    let total = report.census.total();
+    let head = format!("  {:<30} {:>11} {:>7} {:>13}", "Memory", "resident", "", "address space");
+    let _ = writeln!(out, "\n{}", paint.dim(&head));
+    for (of, name) in USES {
+        let amount = report.census.of(of);
+        if amount.resident > 0 || amount.swapped > 0 {
+            line(out, name, amount, total.resident);
+        }
+    }
+    line(out, "in all", total, total.resident);
+    if let Some(told) = report.resident
+        && told != total.resident
+    {
+        let _ = writeln!(
+            out,
+            "  The kernel counts {} ({} {}).",
+            text::human_bytes(told),
+            text::human_bytes(told.abs_diff(total.resident)),
+            if told > total.resident { "more" } else { "less" }
+        );
+    }
+}
+
+fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) {
+    let Some(trim) = report.trim else { return };
+    let free = report.census.free();
+    let _ = writeln!(out, "\n{}", paint.bold("What would give memory back"));
+    let others: u64 = report
+        .census
+        .arenas
+        .iter()
+        .take(walk.arenas.len())
+        .skip(1)
+        .map(|uses| uses.get(&Use::Tops).map_or(0, |amount| amount.resident))
+        .sum();
+    let _ = writeln!(
+        out,
+        "  malloc_trim(0)  {}: {} inside of the arenas, {} at the end of the first",
+        text::human_bytes(trim.bytes()),
+        text::human_bytes(trim.inside),
+        text::human_bytes(trim.end)
+    );
+    let caches = report.census.of(Use::ThreadCaches).resident;
+    let left = free.resident.saturating_sub(trim.bytes() + others + caches);
+    for (bytes, why) in [
+        (
+            others,
+            "at the ends of other arenas, which malloc_trim leaves alone: fewer arenas (M_ARENA_MAX) would share them",
+        ),
+        (caches, "kept for threads until they end"),
+        (left, "in pages that hold live blocks, too"),
+    ] {
+        if bytes > 0 {
+            let _ = writeln!(out, "  not by that     {} {why}", text::human_bytes(bytes));
+        }
+    }
+    let returned = free.reserved.saturating_sub(free.resident + free.swapped);
+    if returned > 0 {
+        let _ = writeln!(out, "  Given back already, or never touched: {}.", text::human_bytes(returned));
+    }
+}
+
+fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) {
+    let head = format!(
+        "  {:<20} {:>8} {:>12} {:>12} {:>12} {:>12}",
+        "Arena", "threads", "live", "freed", "thereof end", "address space"
+    );
+    let _ = writeln!(out, "\n{}", paint.dim(&head));
+    let mut rows: Vec<(String, String, &BTreeMap<Use, Amount>)> = walk
+        .arenas
+        .iter()
+        .zip(&report.census.arenas)
+        .map(|(arena, uses)| {
+            let name = if arena.is_main { MAIN.to_owned() } else { format!("{}", arena.at) };
+            (name, arena.threads.to_string(), uses)
+        })
+        .collect();
+    if let Some(mapped) = report.census.arenas.last().filter(|uses| !uses.is_empty()) {
+        rows.push(("mapped one by one".to_owned(), String::new(), mapped));
+    }
+    let resident = |uses: &BTreeMap<Use, Amount>, all: &[Use]| -> u64 {
+        all.iter().filter_map(|of| uses.get(of)).map(|amount| amount.resident).sum()
+    };
+    let all_freed = [Use::ThreadCaches, Use::FastBins, Use::Bins, Use::Tops];
+    let hidden = rows.len().saturating_sub(ARENAS);
+    rows.sort_by_key(|(_, _, uses)| Reverse(uses.values().map(|amount| amount.resident).sum::<u64>()));
+    for (name, threads, uses) in rows.into_iter().take(ARENAS) {
+        let _ = writeln!(
+            out,
+            "  {name:<20} {threads:>8} {:>12} {:>12} {:>12} {:>12}",
+            text::human_bytes(resident(uses, &[Use::Live])),
+            text::human_bytes(resident(uses, &all_freed)),
+            text::human_bytes(resident(uses, &[Use::Tops])),
+            text::human_bytes(uses.values().map(|amount| amount.reserved).sum()),
+        );
+    }
+    if hidden > 0 {
+        let _ = writeln!(out, "  and {}", text::plural(hidden as u64, "smaller one"));
+    }
+}
+
+fn blocks(out: &mut String, walk: &Walk, paint: Paint) {
+    let of = |wanted: fn(State) -> bool| {
+        walk.chunks
+            .iter()
+            .filter(move |chunk| wanted(chunk.state))
+            .fold((0u64, 0u64), |(count, bytes), chunk| (count + 1, bytes + chunk.usable()))
+    };
+    let (live, live_bytes) = of(|state| state == State::Live);
+    let (free, free_bytes) = of(State::is_free);
+    let _ = writeln!(
+        out,
+        "\n{}\n  {} live with room for {}; {} freed of {}",
+        paint.bold("Blocks"),
+        text::plural(live, "block"),
+        text::human_bytes(live_bytes),
+        text::plural(free, "block"),
+        text::human_bytes(free_bytes)
+    );
+    let rows = sizes(walk);
+    let head = format!("  {:>12} {:>12} {:>12} {:>10}", "size", "live", "freed", "live bytes");
+    let _ = writeln!(out, "{}", paint.dim(&head));
+    for row in rows.iter().take(SIZES) {
+        let _ = writeln!(
+            out,
+            "  {:>12} {:>12} {:>12} {:>10}",
+            text::grouped(row.usable),
+            text::grouped(row.live),
+            text::grouped(row.freed),
+            text::human_bytes(row.usable * row.live)
+        );
+    }
+    let largest = rows.iter().filter(|row| row.live > 0).map(|row| row.usable).max();
+    if let Some(largest) = largest {
+        let _ = writeln!(out, "  The largest live block has {}.", text::human_bytes(largest));
+    }
+}
+
+/// Blocks of one size.
+struct SizeRow {
+    /// What the program may use of each, in bytes.
+    usable: u64,
+    live: u64,
+    freed: u64,
+}
+
+/// All sizes, those with the most live bytes first, then those with the most freed ones. The ends of arenas are no blocks.
+fn sizes(walk: &Walk) -> Vec<SizeRow> {
+    let mut rows: FxHashMap<u64, SizeRow> = FxHashMap::default();
+    for chunk in walk.chunks.iter().filter(|chunk| !matches!(chunk.state, State::Top | State::Own)) {
+        let usable = chunk.usable();
+        let row = rows.entry(usable).or_insert(SizeRow { usable, live: 0, freed: 0 });
+        *if chunk.state == State::Live { &mut row.live } else { &mut row.freed } += 1;
+    }
+    let mut rows: Vec<SizeRow> = rows.into_values().collect();
+    rows.sort_unstable_by_key(|row| (Reverse(row.usable * row.live), Reverse(row.usable * row.freed), row.usable));
+    rows
+}
+
+fn findings(out: &mut String, walk: &Walk, paint: Paint) {
+    if walk.findings.is_empty() {
+        return;
+    }
+    let title = format!("{} that the allocator does not leave so", text::plural(walk.findings.len() as u64, "thing"));
+    let _ = writeln!(out, "\n{}", paint.red(&title));
+    for Finding { at, what, before } in walk.findings.iter().take(FINDINGS) {
+        let _ = writeln!(out, "  at {at}: {what}");
+        if let Some(before) = before {
+            let _ = writeln!(out, "    before it: a block of {} at {}", text::grouped(before.usable()), before.block());
+        }
+    }
+    if walk.findings.len() > FINDINGS {
+        let _ = writeln!(out, "  and {} more", walk.findings.len() - FINDINGS);
+    }
+}
+
+fn cost(out: &mut String, report: &HeapReport<'_>) {
+    let _ = match (report.stood_ns, report.walk) {
+        (Some(ns), _) => writeln!(out, "\nThe process stood still for {}.", text::duration(ns)),
+        (None, _) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be told wrongly."),
+    };
+    if report.walk.is_none() {
+        let _ = writeln!(
+            out,
+            "Its allocator can't be walked (glibc's can): memory is told by pages alone, its heap among the program's own mappings."
+        );
+    }
+}

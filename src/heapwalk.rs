@@ -1,0 +1,164 @@
+//! What the allocator's own structures say of a heap that nobody has traced: each block, live or free, found from outside. Pure: memory is a trait.
+//!
+//! ```text
+//! mappings, module data -> glibc (arenas, chunks, lists of free chunks) -> Walk
+//! Walk + resident pages -> census (which byte of resident memory is what)
+//!                       -> trim   (what malloc_trim(0) would give back)
+//! ```
+//!
+//! A *chunk* is what the allocator manages: a header of 8 bytes and what the program may use. All addresses are process addresses, all sizes in bytes.
+
+pub mod census;
+pub mod glibc;
+pub mod trim;
+pub mod verdict;
+mod window;
+
+use crate::addr::Addr;
+use std::ops::Range;
+
+/// What a chunk is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// Handed out to the program.
+    Live,
+    /// Given back, and kept for a thread (glibc's tcache).
+    Tcache,
+    /// Given back, and kept in a list of small chunks that are not merged (glibc's fast bins).
+    Fast,
+    /// Given back, and in a bin.
+    Free,
+    /// The end of an arena, which was never handed out or has been given back up to its end.
+    Top,
+    /// The allocator's own: a thread's cache, a fence at the end of a region.
+    Own,
+}
+
+impl State {
+    /// Whether the program has no use for its memory.
+    pub const fn is_free(self) -> bool {
+        matches!(self, Self::Tcache | Self::Fast | Self::Free | Self::Top)
+    }
+}
+
+/// One chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// Where its header's pair of words begins: 16 bytes before what the program is given.
+    pub at: Addr,
+    /// With its header.
+    pub size: u64,
+    /// What it is.
+    pub state: State,
+}
+
+impl Chunk {
+    /// Bytes of a chunk that are the allocator's while the program has it: the size word. (The word before it belongs to the chunk before.)
+    pub const HEADER: u64 = 8;
+
+    /// Where the memory begins that the program is given.
+    pub const fn block(&self) -> Addr {
+        self.at.add(16)
+    }
+
+    /// How much of it the program may use.
+    pub const fn usable(&self) -> u64 {
+        self.size.saturating_sub(Self::HEADER)
+    }
+
+    /// One past its last byte, less the word that it shares with the next one.
+    pub const fn end(&self) -> Addr {
+        self.at.add(self.size)
+    }
+}
+
+/// Where chunks lie side by side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// From the first chunk's header on.
+    pub range: Range<Addr>,
+    /// The allocator's books before the first chunk: an arena's or a heap's own data. Empty if there are none.
+    pub books: Range<Addr>,
+    /// The number of its arena; None: a chunk that has a mapping of its own.
+    pub arena: Option<usize>,
+    /// Which of [`Walk::chunks`].
+    pub chunks: Range<usize>,
+    /// From where on it could not be understood: what is between here and the end is in no chunk.
+    pub broken_at: Option<Addr>,
+}
+
+/// A set of regions with lists of free chunks of their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Arena {
+    /// Where its structure is.
+    pub at: Addr,
+    /// Whether it is the first one, which grows by brk(2).
+    pub is_main: bool,
+    /// What it has got from the kernel, as it says itself.
+    pub system_bytes: u64,
+    /// Threads that use it, as it says itself.
+    pub threads: u64,
+}
+
+/// Something that is not as the allocator leaves it: the program has written where it must not, or the heap was read while it changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Where.
+    pub at: Addr,
+    /// What is wrong.
+    pub what: Fault,
+    /// The chunk before, if one is known: what was written too far.
+    pub before: Option<Chunk>,
+}
+
+/// What is wrong at a [`Finding`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The size word can't be one.
+    #[error("a chunk's size is {0:#x}, which no chunk can have there")]
+    Size(u64),
+    /// The word could not be read.
+    #[error("a chunk's header can't be read")]
+    Unreadable,
+    /// The size that a free chunk repeats behind its end is another one.
+    #[error(
+        "the chunk before is free and has {0} bytes by its header, and another size by its end: something was written over one of them"
+    )]
+    End(u64),
+    /// A list leads there.
+    #[error("a list of free chunks leads to an address at which no free chunk begins")]
+    List,
+    /// A list has no end.
+    #[error("a list of free chunks runs in a circle")]
+    Circle,
+}
+
+/// All that was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Walk {
+    /// All chunks, by address within each region.
+    pub chunks: Vec<Chunk>,
+    /// In the order of addresses.
+    pub regions: Vec<Region>,
+    /// The main one first.
+    pub arenas: Vec<Arena>,
+    /// What is not as it should be.
+    pub findings: Vec<Finding>,
+    /// What the allocator says it has in chunks with mappings of their own; None if that is not known.
+    pub mapped_bytes: Option<u64>,
+}
+
+impl Walk {
+    /// The chunks of a region, ascending.
+    pub fn of(&self, region: &Region) -> &[Chunk] {
+        self.chunks.get(region.chunks.clone()).unwrap_or(&[])
+    }
+
+    /// The chunk that begins at `at`, by its number.
+    pub fn starting_at(&self, at: Addr) -> Option<usize> {
+        let region = self.regions.partition_point(|region| region.range.end <= at);
+        let region = self.regions.get(region).filter(|region| region.range.start <= at)?;
+        let first = region.chunks.start;
+        self.of(region).binary_search_by_key(&at, |chunk| chunk.at).ok().map(|index| first + index)
+    }
+}

@@ -1,0 +1,170 @@
+//! glibc's lists of free chunks. Those of thread caches and fast bins tell of chunks that look as if they were in use; those of bins are checked.
+
+use super::super::window::Window;
+use super::super::{Fault, Finding, State, Walk};
+use super::arenas::{BINS_WORDS, FAST_BINS, Found};
+use crate::addr::Addr;
+
+/// A `tcache_perthread_struct` by the size of its chunk: bytes of each of its counts, and how many lists it has.
+const CACHES: [(u64, u64, u64); 3] = [
+    // from 2.26 on
+    (0x250, 1, 64),
+    // from 2.30 on
+    (0x290, 2, 64),
+    // from 2.42 on: what is left in place of what is there is counted, and there are twelve lists of larger chunks
+    (0x300, 2, 76),
+];
+/// The lists whose chunks have one size each, by steps of 16 from the least on.
+const LISTS_OF_ONE_SIZE: u64 = 64;
+/// The last of those.
+const LARGEST_OF_ONE_SIZE: u64 = 32 + 16 * (LISTS_OF_ONE_SIZE - 1);
+/// Chunks of one list: `mp_.tcache_count` has 16 bits at most.
+const LONGEST: usize = 1 << 16;
+
+/// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
+pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
+    let sizes: Vec<u64> = CACHES.iter().map(|(size, ..)| *size).collect();
+    let may_be_cache: Vec<usize> = (0..walk.chunks.len())
+        .filter(|&number| {
+            walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && sizes.contains(&chunk.size))
+        })
+        .collect();
+    for number in may_be_cache {
+        if let Some(members) = cache(walk, number, window) {
+            set(walk, number, State::Own);
+            members.into_iter().for_each(|member| set(walk, member, State::Tcache));
+        }
+    }
+    for arena in &found.arenas {
+        if let Some(bins) = found.fast_bins(arena) {
+            for bin in 0..FAST_BINS {
+                let size = 32 + 16 * bin;
+                let first = window.lone_word(bins.add(8 * bin)).unwrap_or(0);
+                // the list is of headers, the link behind them
+                let members = linked(walk, first, 16, |_, of| of == size, window);
+                match members {
+                    Ok(members) => members.into_iter().for_each(|member| set(walk, member, State::Fast)),
+                    Err(finding) => walk.findings.push(finding),
+                }
+            }
+        }
+        check_bins(walk, found.bins(arena), window);
+    }
+}
+
+fn set(walk: &mut Walk, number: usize, state: State) {
+    if let Some(chunk) = walk.chunks.get_mut(number) {
+        chunk.state = state;
+    }
+}
+
+/// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least.
+fn cache(walk: &Walk, number: usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
+    let chunk = walk.chunks.get(number)?;
+    let (_, width, lists) = CACHES.into_iter().find(|(size, ..)| *size == chunk.size)?;
+    let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
+    let mut members = Vec::new();
+    let mut key = None;
+    for list in 0..lists {
+        let first = window.lone_word(entries.add(8 * list))?;
+        let at = counts.add(width * list);
+        let count = window.lone_word(Addr(at.0 & !7))? >> (8 * (at.0 & 7)) & ((1 << (8 * width)) - 1);
+        let of_list = |_: Addr, size: u64| match list {
+            0..LISTS_OF_ONE_SIZE => size == 32 + 16 * list,
+            _ => size > LARGEST_OF_ONE_SIZE,
+        };
+        let found =
+            if first == 0 { Vec::new() } else { linked(walk, first.wrapping_sub(16), 16, of_list, window).ok()? };
+        if lists == LISTS_OF_ONE_SIZE && count != found.len() as u64 {
+            return None;
+        }
+        for &member in &found {
+            // what marks a chunk as one of this cache's (`key`), from 2.29 on
+            let told = window.lone_word(walk.chunks.get(member)?.block().add(8))?;
+            if width > 1 && *key.get_or_insert(told) != told {
+                return None;
+            }
+        }
+        members.extend(found);
+    }
+    (!members.is_empty()).then_some(members)
+}
+
+/// The numbers of the chunks of a list whose first one is at `at` (0: none). The link is `link` bytes behind each one's beginning, and leads to another's
+/// beginning, or, in a thread's cache, to its block; from 2.32 on it is mixed with its own place (`PROTECT_PTR`).
+fn linked(
+    walk: &Walk,
+    mut at: u64,
+    link: u64,
+    belongs: impl Fn(Addr, u64) -> bool,
+    window: &mut Window<'_>,
+) -> Result<Vec<usize>, Finding> {
+    let mut members = Vec::new();
+    let mut from = None;
+    while at != 0 {
+        let wrong = |what| Finding { at: Addr(at), what, before: from };
+        let number = walk.starting_at(Addr(at)).ok_or_else(|| wrong(Fault::List))?;
+        let chunk = walk.chunks.get(number).copied().filter(|chunk| {
+            // those that look as if they were in use
+            matches!(chunk.state, State::Live) && belongs(chunk.at, chunk.size)
+        });
+        let chunk = chunk.ok_or_else(|| wrong(Fault::List))?;
+        if members.len() >= LONGEST {
+            return Err(wrong(Fault::Circle));
+        }
+        members.push(number);
+        let place = chunk.at.add(link);
+        let raw = window.lone_word(place).ok_or_else(|| wrong(Fault::Unreadable))?;
+        at = next_of(walk, raw, place);
+        from = Some(chunk);
+    }
+    Ok(members)
+}
+
+/// Where a link leads: a chunk's beginning, 0, or what is neither.
+fn next_of(walk: &Walk, raw: u64, place: Addr) -> u64 {
+    if raw == 0 {
+        return 0;
+    }
+    let plain = raw ^ (place.0 >> 12);
+    if plain == 0 {
+        return 0;
+    }
+    let begins = |at: u64| walk.starting_at(Addr(at)).is_some();
+    // The lists of thread caches are of blocks, 16 bytes behind the beginning.
+    let candidates = [plain, raw, plain.wrapping_sub(16), raw.wrapping_sub(16)];
+    candidates.into_iter().find(|&at| begins(at)).unwrap_or(plain)
+}
+
+/// Looks whether the bins lead to free chunks and back.
+fn check_bins(walk: &mut Walk, bins: Addr, window: &mut Window<'_>) {
+    let most = walk.chunks.iter().filter(|chunk| chunk.state == State::Free).count();
+    let mut seen = 0;
+    for bin in 0..BINS_WORDS / 2 {
+        let head = bins.add(16 * bin).sub(16);
+        let mut at = window.lone_word(head.add(16)).unwrap_or(head.0);
+        let mut before = None;
+        while at != head.0 {
+            let number = walk.starting_at(Addr(at));
+            let chunk = number.and_then(|number| walk.chunks.get(number)).copied();
+            let what = match chunk {
+                _ if seen > most => Some(Fault::Circle),
+                Some(chunk) if chunk.state == State::Free => None,
+                _ => Some(Fault::List),
+            };
+            if let Some(what) = what {
+                walk.findings.push(Finding { at: Addr(at), what, before });
+                break;
+            }
+            seen += 1;
+            before = chunk;
+            match window.lone_word(Addr(at).add(16)) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        if seen > most {
+            return;
+        }
+    }
+}

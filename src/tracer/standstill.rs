@@ -1,0 +1,164 @@
+//! A process that nobody traces stands still for a moment, and goes on as if nothing had been.
+//!
+//! All threads are seized and told to stop. System calls that this ends early are made once more (signal(7)). The threads of a process that heaptrace traces are stopped
+//! elsewhere: by the session, which answers their stops.
+
+use super::ptrace::{self, RawRegs, Stopped, Waited};
+use super::status::{Event, WaitStatus};
+use super::{Result, TracerError, procfs, seize};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How long threads are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// After so long those in an uninterruptible sleep are no longer waited for.
+const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
+
+/// Pause between two looks at threads that have not stopped yet.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A thread of a process that stands still.
+#[derive(Clone, Debug)]
+pub struct StandingThread {
+    /// Its id.
+    pub tid: i32,
+    /// Its registers; None if it did not stop in time.
+    pub regs: Option<RawRegs>,
+}
+
+/// Makes process `pid` stand still while `look` is at work, which is given its threads. Returns what `look` says, and how long it stood.
+///
+/// # Errors
+/// If it can't be traced: rights, another tracer, its end.
+pub fn stand_still<T: Send>(pid: i32, look: impl FnOnce(&[StandingThread]) -> T + Send) -> Result<(T, Duration)> {
+    // The kernel lets go, without a stop, of whatever is still traced by a thread that ends.
+    std::thread::scope(|scope| {
+        let on_own_thread = scope.spawn(|| {
+            let began = Instant::now();
+            let stood = Standstill::begin(pid)?;
+            let threads = stood.threads();
+            let seen = look(&threads);
+            stood.end();
+            Ok((seen, began.elapsed()))
+        });
+        on_own_thread.join().unwrap_or_else(|_| {
+            let source = std::io::Error::other("the thread that looked at it broke down");
+            Err(TracerError::Own { operation: "look at the process", source })
+        })
+    })
+}
+
+struct Standstill {
+    pid: i32,
+    stopped: Vec<(Stopped, WaitStatus)>,
+    missing: BTreeSet<i32>,
+}
+
+impl Standstill {
+    fn begin(pid: i32) -> Result<Self> {
+        let mut still = Self { pid, stopped: Vec::new(), missing: BTreeSet::new() };
+        for task in seize::seize_all(pid)? {
+            still.missing.insert(task.tid);
+            still.ask(task.tid)?;
+        }
+        let began = Instant::now();
+        loop {
+            let before = still.missing.len();
+            still.collect()?;
+            // Threads that were made meanwhile are traced, too, and stop by themselves.
+            still.note_new();
+            let slept = began.elapsed();
+            let is_left = |tid: &i32| match procfs::state(pid, *tid) {
+                None | Some(b'Z' | b'X') => false,
+                Some(b'D') => slept < PATIENCE_WITH_SLEEPERS,
+                Some(_) => true,
+            };
+            if !still.missing.iter().any(is_left) || slept > PATIENCE {
+                break;
+            }
+            if still.missing.len() == before {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        if still.stopped.is_empty() { Err(TracerError::Unresponsive { tid: pid }) } else { Ok(still) }
+    }
+
+    fn ask(&self, tid: i32) -> Result<()> {
+        match ptrace::interrupt(tid) {
+            Err(error) if !error.is_out_of_reach() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the stops that have come.
+    fn collect(&mut self) -> Result<()> {
+        let missing: Vec<i32> = self.missing.iter().copied().collect();
+        for tid in missing {
+            match ptrace::poll_task(tid)? {
+                Waited::Task(_, status, Some(stopped)) => {
+                    self.missing.remove(&tid);
+                    self.stopped.push((stopped, status));
+                }
+                Waited::Task(_, _, None) | Waited::NoTasks => {
+                    self.missing.remove(&tid);
+                }
+                Waited::Nothing | Waited::Interrupted => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn note_new(&mut self) {
+        let own = super::control::thread_id();
+        for tid in procfs::tasks(self.pid).unwrap_or_default() {
+            let is_known = self.missing.contains(&tid) || self.stopped.iter().any(|(stopped, _)| stopped.tid() == tid);
+            if !is_known && procfs::tracer_of(tid) == Some(own) {
+                self.missing.insert(tid);
+            }
+        }
+    }
+
+    fn threads(&self) -> Vec<StandingThread> {
+        let stopped = self
+            .stopped
+            .iter()
+            .map(|(stopped, _)| StandingThread { tid: stopped.tid(), regs: stopped.registers().ok() });
+        stopped.chain(self.missing.iter().map(|&tid| StandingThread { tid, regs: None })).collect()
+    }
+
+    /// Lets all go on. What is not out of reach, and can't be let go, is let go when this thread ends.
+    fn end(self) {
+        for (stopped, status) in self.stopped {
+            let tid = stopped.tid();
+            let signal = match status {
+                WaitStatus::Signal(signal) => signal,
+                WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
+                    let_child_go(&stopped, self.pid);
+                    0
+                }
+                WaitStatus::EventStop => {
+                    if let Err(error) = stopped.restart_interrupted_call() {
+                        tracing::debug!("{error}");
+                    }
+                    0
+                }
+                _ => 0,
+            };
+            if let Err(error) = stopped.detach(signal) {
+                tracing::debug!("task {tid}: {error}");
+            }
+        }
+    }
+}
+
+/// A process that was made in this moment is traced, too, and waits.
+fn let_child_go(maker: &Stopped, pid: i32) {
+    let Ok(child) = maker.event_message().map(|child| child as i32) else { return };
+    if matches!(procfs::thread_group(child), Ok(Some(group)) if group != pid)
+        && let Ok(Waited::Task(_, _, Some(stopped))) = ptrace::wait_task(child, ptrace::PATIENCE)
+        && let Err(error) = stopped.detach(0)
+    {
+        tracing::debug!("task {child}: {error}");
+    }
+}
