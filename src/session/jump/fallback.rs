@@ -23,6 +23,9 @@ pub(in crate::session) enum Cause {
     ResizesInPlace,
     #[error("only the first three arguments of a function can be recorded without a stop")]
     Arguments,
+    /// The program has unmapped it, or taken its rights away.
+    #[error("memory that heaptrace had added to the program could not be used any more")]
+    Unusable,
     #[error(transparent)]
     Entry(#[from] EntryError),
 }

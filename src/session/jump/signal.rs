@@ -2,6 +2,7 @@
 //! be without us, so that a handler, an exception, a longjmp or a core dump sees an untouched program.
 
 use super::JumpState;
+use super::fallback::Cause;
 use crate::addr::{Addr, TaskId};
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{StepOver, plan};
@@ -30,8 +31,8 @@ const OF_ITS_OWN: u64 = 40;
 /// More than what is moved of a function, in bytes.
 const LONGEST: u64 = 32;
 
-const FAULTED: &str = "memory that heaptrace had added to the program can't be used any more: has the program unmapped it? Calls from then on \
-                       are missing";
+const FAULTED: &str = "memory that heaptrace had added to the program can't be used any more: has the program unmapped it? Calls were seen at stops \
+                       from then on";
 
 impl Process {
     /// Takes a stopped thread out of what is ours, and its calls in progress over.
@@ -157,15 +158,22 @@ impl Process {
             return Ok(Action::Resume(0));
         }
         self.warn_once(FAULTED.to_owned());
-        self.tell(EventKind::Missed(Missed::Call));
         // what could not be fetched is not there any more, and must not be jumped to
         if signal == SIGSEGV && at == pc.0 {
             self.space.forget_routine()?;
         } else {
             self.space.stop_routine()?;
         }
+        self.space.probe_anew(&self.settings.table)?;
+        if let JumpState::On(jump) = &mut self.jump {
+            let entries = jump.stubs.iter().map(|stub| (stub.entry, Cause::Unusable));
+            jump.at_stops.extend(entries);
+        }
         // nobody knows where it would go on
         let is_left = thread.registers()?.0.rip != pc.0;
+        if !is_left {
+            self.tell(EventKind::Missed(Missed::Call));
+        }
         Ok(Action::Resume(if is_left { 0 } else { signal }))
     }
 

@@ -171,14 +171,21 @@ impl AddressSpace {
         all.into_iter().try_for_each(|addr| self.code.lift(&mut self.memory, addr))
     }
 
-    /// The routine is not there any more: no function jumps to it from here on.
+    /// Functions that jump to stubs get breakpoints instead: the trap engine sees their calls from here on.
+    pub fn probe_anew(&mut self, table: &AllocatorTable) -> Result<()> {
+        self.lift_jumps()?;
+        self.is_jumped = false;
+        self.place_probes(table)
+    }
+
+    /// The routine is not there any more: nothing of it is written to from here on.
     pub fn forget_routine(&mut self) -> Result<()> {
         let switches = self.code.patches().iter().filter(|(_, patch)| patch.is_switch());
         let all: Vec<_> = switches.map(|(addr, _)| addr).collect();
         for addr in all {
             self.code.forget_if_overwritten(&self.memory, addr);
         }
-        self.lift_jumps()
+        Ok(())
     }
 
     pub(super) fn lift_jumps(&mut self) -> Result<()> {
