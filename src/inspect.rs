@@ -82,9 +82,9 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
     let mut pages = Pages::default();
     // what the kernel maps of its own counts for no process
     for mapping in mappings.iter().filter(|mapping| mapping.kind != Kind::Vvar && mapping.kind != Kind::Vsyscall) {
-        if let Some((resident, swapped)) = pagemap.resident(&mapping.range()) {
-            pages.resident.extend(resident);
-            pages.swapped.extend(swapped);
+        if let Some(placed) = pagemap.placed(&mapping.range()) {
+            pages.resident.extend(placed.in_memory);
+            pages.swapped.extend(placed.in_swap);
         }
     }
     let resident = resident_of(tid);

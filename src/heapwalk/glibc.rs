@@ -98,7 +98,7 @@ fn main_regions(
     if let Some(heap) = heap {
         let told = parameters.and_then(|parameters| parameters.brk_base).filter(|base| heap.contains(base));
         // in a static program, thread-local data may lie before
-        let start = told.map(|base| aligned(base)).or_else(|| first_chunk(heap, main.top, window));
+        let start = told.map(aligned).or_else(|| first_chunk(heap, main.top, window));
         starts.extend(start.map(|start| start..heap.end));
     }
     let holds_top = |range: &Range<Addr>| range.contains(&main.top);

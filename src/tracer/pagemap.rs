@@ -56,11 +56,13 @@ const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// The page of zeros that all processes share, and that counts for none.
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
-/// Where pages are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    Memory,
-    Swap,
+/// Where the pages of a range are: ascending, joined where they touch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PlacedPages {
+    /// In memory.
+    pub in_memory: Vec<Range<Addr>>,
+    /// In swap.
+    pub in_swap: Vec<Range<Addr>>,
 }
 
 /// The pages of one process.
@@ -94,26 +96,23 @@ impl PageMap {
 
     /// The pages of `range` that are in memory and count as the process's, and those in swap, ascending. Before Linux 6.7 the kernel's page of zeros, which pages have that
     /// were read only, is not told from others.
-    pub fn resident(&mut self, range: &Range<Addr>) -> Option<(Vec<Range<Addr>>, Vec<Range<Addr>>)> {
-        let mut found = (Vec::new(), Vec::new());
-        let mut note = |range: Range<Addr>, place: Place| match place {
-            Place::Memory => push(&mut found.0, range),
-            Place::Swap => push(&mut found.1, range),
-        };
+    pub fn placed(&mut self, range: &Range<Addr>) -> Option<PlacedPages> {
+        let mut found = PlacedPages::default();
         let is_scanned = self.can_scan
             && self
                 .scan_all(range, |range, categories| {
                     if categories & PAGE_IS_SWAPPED != 0 {
-                        note(range, Place::Swap);
+                        push(&mut found.in_swap, range);
                     } else if categories & PAGE_IS_PFNZERO == 0 {
-                        note(range, Place::Memory);
+                        push(&mut found.in_memory, range);
                     }
                 })
                 .is_some();
         if !is_scanned {
             self.can_scan = false;
+            found = PlacedPages::default();
             self.read_all(range, |range, word| {
-                note(range, if word & IN_SWAP != 0 { Place::Swap } else { Place::Memory })
+                push(if word & IN_SWAP != 0 { &mut found.in_swap } else { &mut found.in_memory }, range);
             })?;
         }
         Some(found)
