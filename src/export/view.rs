@@ -210,18 +210,19 @@ impl<'a> View<'a> {
         sites
     }
 
-    /// A number for each function's name: functions of one name have one.
+    /// A number for each function's name, from 1 on: functions of one name have one.
     fn names(&self) -> Vec<u32> {
         let mut numbers: FxHashMap<&str, u32> = FxHashMap::default();
         let number = |function: &'a Function| {
             let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
-            let next = numbers.len() as u32;
+            let next = numbers.len() as u32 + 1;
             *numbers.entry(name).or_insert(next)
         };
         self.profile.functions.iter().map(number).collect()
     }
 
-    /// A hash of the names of a stack's functions. To hash their bytes for each stack takes longer than all else.
+    /// A hash of the names of a stack's functions. To hash their bytes for each stack takes longer than all else. The hash of nothing is that of zeros, too: so no name
+    /// has the number 0.
     fn hash_of_names(&self, stack: usize, names: &[u32]) -> u64 {
         let mut hasher = FxHasher::default();
         for location in self.locations(stack).iter().filter_map(|index| self.profile.locations.get(*index)) {

@@ -43,6 +43,33 @@ fn stacks_with_equal_names_are_one_site() {
     assert_eq!(sites.len(), 4);
 }
 
+/// A stack is not that of its outer frames, whatever its innermost function's place in the tables.
+#[test]
+fn a_stack_and_a_part_of_it_are_two_sites() {
+    let mut profile = sample_profile();
+    let sites = View::new(&profile).sites().len();
+    profile.functions.iter_mut().enumerate().for_each(|(number, function)| function.name = format!("f{number}"));
+    for stack in 0..profile.stacks.len() {
+        let outer = profile.stacks[stack].locations.get(1..).unwrap_or_default().to_vec();
+        profile.stacks.push(Stack { locations: outer, quality: Quality::Complete, leak: None });
+    }
+    let own = profile.samples.clone();
+    let count = profile.stacks.len() / 2;
+    profile.samples.extend(own.into_iter().map(|sample| Sample { stack: sample.stack + count, ..sample }));
+    let count = profile.functions.len();
+    for first in 0..count {
+        let mut turned = profile.clone();
+        turned.functions.rotate_left(first);
+        let lines = turned.locations.iter_mut().flat_map(|location| &mut location.lines);
+        lines.for_each(|line| line.function = (line.function + count - first) % count);
+        let names = |stack: usize| turned.functions_of(stack).map(|f| f.name.as_str()).collect::<Vec<_>>();
+        let told: Vec<Vec<&str>> = View::new(&turned).sites().iter().map(|site| names(site.stack)).collect();
+        let counted = turned.samples.iter().filter(|sample| sample.allocated.objects + sample.freed.objects > 0);
+        let distinct: std::collections::BTreeSet<Vec<&str>> = counted.map(|sample| names(sample.stack)).collect();
+        assert!(told.len() >= sites && told.len() == distinct.len(), "{first}: {told:?} of {distinct:?}");
+    }
+}
+
 fn sampled(profile: &mut Profile, interval: u64) {
     profile.meta.sample_interval = interval;
     profile.samples.iter_mut().for_each(|sample| sample.interval = interval);
