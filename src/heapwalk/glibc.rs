@@ -35,6 +35,8 @@ const FENCE: u64 = 16;
 
 /// So much of a region may be somebody else's between two parts of it: sbrk(3) by the program itself.
 const LARGEST_GAP: u64 = 16 << 20;
+/// So many such gaps are looked through in a region.
+const MOST_GAPS: usize = 64;
 /// So many chunks in a row make a beginning believable.
 const BELIEVED: usize = 8;
 
@@ -155,6 +157,7 @@ fn walk_region(
     let first = walk.chunks.len();
     let mut at = range.start;
     let mut broken_at = None;
+    let mut gaps = 0;
     while at < range.end {
         let Some(word) = window.word(at.add(8)) else {
             broken_at = Some(at);
@@ -187,10 +190,15 @@ fn walk_region(
             None if size <= FENCE && is_fence(walk, first, size) => {
                 walk.chunks.push(Chunk { at, size: FENCE, state: State::Own });
                 at = at.add(FENCE);
-                if size == 0 || is_second_fence(walk, first) {
-                    match after_gap(at, range.end, top, window) {
-                        Some(next) if size != 0 => at = next,
-                        _ => break,
+                if size == 0 {
+                    break;
+                }
+                if is_second_fence(walk, first) {
+                    gaps += 1;
+                    let next = (gaps <= MOST_GAPS).then(|| after_gap(at, range.end, top, window)).flatten();
+                    match next {
+                        Some(next) => at = next,
+                        None => break,
                     }
                 }
             }

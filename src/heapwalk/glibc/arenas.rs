@@ -3,6 +3,7 @@
 use super::super::window::Window;
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
+use rustc_hash::FxHashSet;
 use std::ops::Range;
 
 /// Words of `bins` in `struct malloc_state`: two for each of 127 bins.
@@ -33,8 +34,6 @@ const HEAP_ALIGNMENT: u64 = 64 << 20;
 const HEAP_ARENA: u64 = 0;
 const HEAP_PREV: u64 = 8;
 const HEAP_SIZE: u64 = 16;
-/// Heaps of an arena, in a circle of which one must not go for ever.
-const MOST_HEAPS: usize = 1 << 20;
 
 /// An arena.
 #[derive(Clone, Debug)]
@@ -112,8 +111,10 @@ pub(super) fn heaps(found: &Found, arena: &ArenaAt, window: &mut Window<'_>) -> 
     // It stands right behind the first heap's own data.
     let own = arena.at.0 - first.0;
     let mut all = Vec::new();
+    let mut seen = FxHashSet::default();
     let mut heap = Addr(arena.top.0 / HEAP_ALIGNMENT * HEAP_ALIGNMENT);
-    while !heap.is_null() && all.len() < MOST_HEAPS {
+    // a heap that comes again is none
+    while !heap.is_null() && seen.insert(heap) {
         let (Some(owner), Some(prev), Some(size)) = (
             window.lone_word(heap.add(HEAP_ARENA)),
             window.lone_word(heap.add(HEAP_PREV)),

@@ -18,8 +18,9 @@ const CACHES: [(u64, u64, u64); 3] = [
 const LISTS_OF_ONE_SIZE: u64 = 64;
 /// The last of those.
 const LARGEST_OF_ONE_SIZE: u64 = 32 + 16 * (LISTS_OF_ONE_SIZE - 1);
-/// Chunks of one list: `mp_.tcache_count` has 16 bits at most.
-const LONGEST: usize = 1 << 16;
+/// Each chunk is in one list at most: of a heap that is as glibc leaves it, all lists together have no more links than that. So many more are followed to find out
+/// what is no list.
+const SPARE: usize = 1 << 20;
 
 /// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
 pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
@@ -29,26 +30,30 @@ pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
             walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && sizes.contains(&chunk.size))
         })
         .collect();
+    let mut links = walk.chunks.len() + SPARE;
     for number in may_be_cache {
-        if let Some(members) = cache(walk, number, window) {
+        if let Some(members) = cache(walk, number, &mut links, window) {
             set(walk, number, State::Own);
             members.into_iter().for_each(|member| set(walk, member, State::Tcache));
         }
     }
     for arena in &found.arenas {
+        if links == 0 {
+            return;
+        }
         if let Some(bins) = found.fast_bins(arena) {
             for bin in 0..FAST_BINS {
                 let size = 32 + 16 * bin;
                 let first = window.lone_word(bins.add(8 * bin)).unwrap_or(0);
                 // the list is of headers, the link behind them
-                let members = linked(walk, first, 16, |_, of| of == size, window);
+                let members = linked(walk, first, |of| of == size, &mut links, window);
                 match members {
                     Ok(members) => members.into_iter().for_each(|member| set(walk, member, State::Fast)),
                     Err(finding) => walk.findings.push(finding),
                 }
             }
         }
-        check_bins(walk, found.bins(arena), window);
+        check_bins(walk, found.bins(arena), &mut links, window);
     }
 }
 
@@ -59,7 +64,7 @@ fn set(walk: &mut Walk, number: usize, state: State) {
 }
 
 /// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least.
-fn cache(walk: &Walk, number: usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
+fn cache(walk: &Walk, number: usize, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
     let chunk = walk.chunks.get(number)?;
     let (_, width, lists) = CACHES.into_iter().find(|(size, ..)| *size == chunk.size)?;
     let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
@@ -69,12 +74,12 @@ fn cache(walk: &Walk, number: usize, window: &mut Window<'_>) -> Option<Vec<usiz
         let first = window.lone_word(entries.add(8 * list))?;
         let at = counts.add(width * list);
         let count = window.lone_word(Addr(at.0 & !7))? >> (8 * (at.0 & 7)) & ((1 << (8 * width)) - 1);
-        let of_list = |_: Addr, size: u64| match list {
+        let of_list = |size: u64| match list {
             0..LISTS_OF_ONE_SIZE => size == 32 + 16 * list,
             _ => size > LARGEST_OF_ONE_SIZE,
         };
         let found =
-            if first == 0 { Vec::new() } else { linked(walk, first.wrapping_sub(16), 16, of_list, window).ok()? };
+            if first == 0 { Vec::new() } else { linked(walk, first.wrapping_sub(16), of_list, links, window).ok()? };
         if lists == LISTS_OF_ONE_SIZE && count != found.len() as u64 {
             return None;
         }
@@ -90,13 +95,13 @@ fn cache(walk: &Walk, number: usize, window: &mut Window<'_>) -> Option<Vec<usiz
     (!members.is_empty()).then_some(members)
 }
 
-/// The numbers of the chunks of a list whose first one is at `at` (0: none). The link is `link` bytes behind each one's beginning, and leads to another's
-/// beginning, or, in a thread's cache, to its block; from 2.32 on it is mixed with its own place (`PROTECT_PTR`).
+/// The numbers of the chunks of a list whose first one is at `at` (0: none), whose sizes belong there. The link is the first word of each block, and leads to another
+/// chunk's beginning, or, in a thread's cache, to its block; from 2.32 on it is mixed with its own place (`PROTECT_PTR`). `links` may still be followed.
 fn linked(
     walk: &Walk,
     mut at: u64,
-    link: u64,
-    belongs: impl Fn(Addr, u64) -> bool,
+    belongs: impl Fn(u64) -> bool,
+    links: &mut usize,
     window: &mut Window<'_>,
 ) -> Result<Vec<usize>, Finding> {
     let mut members = Vec::new();
@@ -106,14 +111,12 @@ fn linked(
         let number = walk.starting_at(Addr(at)).ok_or_else(|| wrong(Fault::List))?;
         let chunk = walk.chunks.get(number).copied().filter(|chunk| {
             // those that look as if they were in use
-            matches!(chunk.state, State::Live) && belongs(chunk.at, chunk.size)
+            chunk.state == State::Live && belongs(chunk.size)
         });
         let chunk = chunk.ok_or_else(|| wrong(Fault::List))?;
-        if members.len() >= LONGEST {
-            return Err(wrong(Fault::Circle));
-        }
+        *links = links.checked_sub(1).ok_or_else(|| wrong(Fault::Circle))?;
         members.push(number);
-        let place = chunk.at.add(link);
+        let place = chunk.block();
         let raw = window.lone_word(place).ok_or_else(|| wrong(Fault::Unreadable))?;
         at = next_of(walk, raw, place);
         from = Some(chunk);
@@ -137,34 +140,32 @@ fn next_of(walk: &Walk, raw: u64, place: Addr) -> u64 {
 }
 
 /// Looks whether the bins lead to free chunks and back.
-fn check_bins(walk: &mut Walk, bins: Addr, window: &mut Window<'_>) {
-    let most = walk.chunks.iter().filter(|chunk| chunk.state == State::Free).count();
-    let mut seen = 0;
+fn check_bins(walk: &mut Walk, bins: Addr, links: &mut usize, window: &mut Window<'_>) {
     for bin in 0..BINS_WORDS / 2 {
         let head = bins.add(16 * bin).sub(16);
         let mut at = window.lone_word(head.add(16)).unwrap_or(head.0);
         let mut before = None;
         while at != head.0 {
-            let number = walk.starting_at(Addr(at));
-            let chunk = number.and_then(|number| walk.chunks.get(number)).copied();
+            let chunk = walk.starting_at(Addr(at)).and_then(|number| walk.chunks.get(number)).copied();
+            let left = links.checked_sub(1);
             let what = match chunk {
-                _ if seen > most => Some(Fault::Circle),
+                _ if left.is_none() => Some(Fault::Circle),
                 Some(chunk) if chunk.state == State::Free => None,
                 _ => Some(Fault::List),
             };
             if let Some(what) = what {
                 walk.findings.push(Finding { at: Addr(at), what, before });
+                if what == Fault::Circle {
+                    return;
+                }
                 break;
             }
-            seen += 1;
+            *links = left.unwrap_or(0);
             before = chunk;
             match window.lone_word(Addr(at).add(16)) {
                 Some(next) => at = next,
                 None => break,
             }
-        }
-        if seen > most {
-            return;
         }
     }
 }
