@@ -61,6 +61,7 @@ impl Process {
         }
         if purposes.tags & SIGACTION_TAG != 0 {
             self.on_sigaction(thread, raw)?;
+            self.note_mode(tid);
         }
         if purposes.tags & GUARD_TAG != 0 {
             self.settle();

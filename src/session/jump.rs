@@ -370,7 +370,8 @@ impl Process {
             || !task.counted.is_empty()
             || jump.sharing.contains(&tid)
             || self.tasks.has_sharers()
-            || self.space.guards_are_passed();
+            || self.space.guards_are_passed()
+            || self.signals.awaits_stop_of(tid);
         jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
     }
 

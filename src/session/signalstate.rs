@@ -23,6 +23,13 @@ pub(super) struct SignalState {
     pub(super) sharers: SharersTraps,
 }
 
+impl SignalState {
+    /// Whether the handler is to come back at the next stop of this thread, for which it was taken out.
+    pub(super) fn awaits_stop_of(&self, tid: i32) -> bool {
+        matches!(self.fallback, FallbackState::Unset) && self.yielded.contains(&tid)
+    }
+}
+
 /// The bit of a signal in a set as the kernel has it.
 pub(super) const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)

@@ -274,14 +274,17 @@ fn no_free_stacks_changes_no_total() {
 /// Allocation functions that the user declares are counted under their own name, the malloc below them is part of them.
 #[test]
 fn declared_functions_are_counted() {
-    let program = Program::fixture("pool");
+    // the jump engine leaves them to stops, and says so if it has come by the time of the next malloc
+    let left = "that are declared";
+    let program = Program::fixture("pool").stays_on_trap(left);
     let traced = program.traced_with(&["--alloc-fn", "pool_get:size=arg2", "--free-fn", "pool_put:ptr=arg2"]);
     assert_eq!(traced.ended.text(), "done\n");
     let ledger = program.ledger();
     assert_eq!(traced.report.site_sum(&["user"], "/allocated/objects"), ledger.sites["user"]["allocations"]);
     assert_eq!(traced.report.site_sum(&["user"], "/allocated/bytes"), ledger.sites["user"]["bytes_allocated"]);
     assert_eq!(traced.report.site_sum(&["user"], "/live/objects"), 5);
-    assert_eq!(traced.report.list("/warnings"), &[] as &[serde_json::Value], "both are known");
+    let warnings = traced.report.list("/warnings");
+    assert!(warnings.iter().all(|told| told.to_string().contains(left)), "both are known: {warnings:?}");
 }
 
 /// A declared name that no module defines is an error with the names that may have been meant; what was recorded is written

@@ -237,7 +237,7 @@ fn a_followed_child_may_be_killed() {
         assert_eq!(running.line(), "parent done");
     });
     assert_eq!(tree.ended.clone().success().code(), 0);
-    assert_eq!(tree.rows()[1]["exit"]["signal"], 9);
+    assert_eq!(tree.rows()[1]["exit"]["signal"], 9, "{:?}\n{}", tree.rows(), tree.ended.stderr);
 }
 
 /// A pipeline of the shell: each program has its own report.

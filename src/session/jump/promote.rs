@@ -271,12 +271,12 @@ impl Process {
     ) -> std::result::Result<Way, Cause> {
         let table = &self.settings.table;
         let function = table.get(candidate.function).ok_or(Cause::OtherModule)?;
-        if module != candidate.module {
-            return Err(Cause::OtherModule);
-        }
         // An exception would meet our return address.
         if table.is_declared(candidate.function) {
             return Err(Cause::Declared);
+        }
+        if module != candidate.module {
+            return Err(Cause::OtherModule);
         }
         if function.family.is_operator() && !is_guarded {
             return Err(Cause::Operator);
