@@ -189,6 +189,9 @@ fn resolve_module(
         search.debug_file(&source.path, build_id.as_deref(), known.as_ref(), warn)
     };
     let objects = Objects { own, image, file: file.as_ref(), debug_file: debug_file.as_ref() };
+    if debug_file.is_some() {
+        files::linger();
+    }
     let resolution = resolve_by(&objects, source, search, addrs, warn);
     for (place, _) in file.iter().chain(&debug_file).filter(|(_, bytes)| bytes.is_cut()) {
         warn(shortened(place));

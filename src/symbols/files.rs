@@ -465,7 +465,10 @@ impl Bytes {
         // shortens the file takes pages away: the handler of SIGBUS puts zeros there, which a private mapping may hold.
         let map = unsafe { memmap2::Mmap::map(file)? };
         match mapped::register(&map) {
-            Some(registered) => Ok(Self::Mapped(Mapped { registered, map, file: file.try_clone()? })),
+            Some(registered) => {
+                linger();
+                Ok(Self::Mapped(Mapped { registered, map, file: file.try_clone()? }))
+            }
             None if metadata.len() <= LARGEST_READ_INSTEAD => read(),
             None => Err(Error::other("too many large files are open")),
         }
@@ -474,6 +477,16 @@ impl Bytes {
     /// Whether the file was found to have been shortened while it was looked at.
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Mapped(mapped) if mapped.registered.is_cut())
+    }
+}
+
+/// Waits for as many milliseconds as HEAPTRACE_TEST_LINGER says, so that tests can change a mapped file before it is read, and again before
+/// what it holds is. In builds with debug assertions only.
+pub(super) fn linger() {
+    if cfg!(debug_assertions)
+        && let Some(time) = std::env::var("HEAPTRACE_TEST_LINGER").ok().and_then(|time| time.parse().ok())
+    {
+        std::thread::sleep(std::time::Duration::from_millis(time));
     }
 }
 
