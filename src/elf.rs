@@ -23,7 +23,8 @@ mod unpacking;
 
 pub use minidebug::unpacked_object;
 pub use sections::{DebugLink, hex};
-pub use symbols::{Binding, Symbol, SymbolKind, Table, base_name};
+pub use stackwalk::has_jemalloc;
+pub use symbols::{Binding, PlainSymbols, Symbol, SymbolKind, Table, base_name};
 pub use unpacking::mind_available_memory;
 
 type Header = elf::FileHeader64<LE>;

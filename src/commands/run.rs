@@ -210,7 +210,7 @@ fn has_leak_sanitizer(path: &Path) -> bool {
             || library.starts_with("libasan.so")
             || library.starts_with("libclang_rt.asan")
     });
-    by_library || elf.find_symbol("__lsan_init").is_some() || elf.find_symbol("__asan_init").is_some()
+    by_library || elf.plain_symbols().has_any(&["__lsan_init", "__asan_init"])
 }
 
 #[cfg(test)]

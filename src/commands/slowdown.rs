@@ -272,4 +272,17 @@ mod tests {
         let cost = Cost { recording_ns: 7_500 * MS, ..cost(10_000, 10_000, 0) };
         assert_eq!(seen.waited(SECOND * 10, &cost).as_millis(), 7_500);
     }
+
+    /// 4,000,000 events that took 130 ns each, or 700 with the program's own work; and at stops.
+    #[test]
+    fn of_a_program_that_does_nothing_but_allocate_the_slowdown_is_a_bound() {
+        let of = |cpu_ms, without_stop| Cost {
+            events: 4_000_000,
+            events_without_stop: without_stop,
+            ..cost(cpu_ms, cpu_ms, 100)
+        };
+        assert!(of(520, 4_000_000).is_at_least());
+        assert!(!of(2_800, 4_000_000).is_at_least());
+        assert!(!of(520, 1_000).is_at_least() && !cost(0, 0, 0).is_at_least());
+    }
 }

@@ -1,6 +1,6 @@
 //! Whether an allocator in an object walks the stacks of its callers, as sanitizers and heap profilers do.
 
-use super::Elf;
+use super::{Elf, PlainSymbols};
 
 /// What the runtimes of the sanitizers define: they walk the stacks of whoever calls malloc.
 const SANITIZER_SYMBOLS: [&str; 5] = ["__asan_init", "__lsan_init", "__msan_init", "__tsan_init", "__hwasan_init"];
@@ -24,21 +24,17 @@ const EXCEPTIONS: [&str; 6] = [
 impl Elf<'_> {
     /// Whether code in it may throw exceptions by an unwinder that has no symbol: it has tables of handlers, imports nothing that
     /// such code needs, and does not name what throws.
-    pub fn may_throw_unseen(&self) -> bool {
-        self.has_section(".gcc_except_table") && !self.imports_any(&EXCEPTIONS) && !self.has_any(&EXCEPTIONS[..1])
+    pub fn may_throw_unseen(&self, symbols: &PlainSymbols<'_>) -> bool {
+        self.has_section(".gcc_except_table") && !self.imports_any(&EXCEPTIONS) && !symbols.has_any(&EXCEPTIONS[..1])
     }
 
     /// Whether the allocator that is in it, be it the program or a library, may walk the stacks of its callers.
-    pub fn may_walk_stacks(&self, is_program: bool) -> bool {
-        self.has_any(&SANITIZER_SYMBOLS) || !is_program && self.imports_any(&UNWINDERS)
+    pub fn may_walk_stacks(&self, symbols: &PlainSymbols<'_>, is_program: bool) -> bool {
+        symbols.has_any(&SANITIZER_SYMBOLS) || !is_program && self.imports_any(&UNWINDERS)
     }
+}
 
-    /// Whether jemalloc is in it, which walks stacks only if it is told to.
-    pub fn has_jemalloc(&self) -> bool {
-        self.has_any(&JEMALLOC_SYMBOLS)
-    }
-
-    fn has_any(&self, names: &[&str]) -> bool {
-        self.all_symbols().any(|symbol| names.contains(&&*symbol.name))
-    }
+/// Whether jemalloc is in an object with these symbols, which walks stacks only if it is told to.
+pub fn has_jemalloc(symbols: &PlainSymbols<'_>) -> bool {
+    symbols.has_any(&JEMALLOC_SYMBOLS)
 }

@@ -4,7 +4,7 @@ use super::{Elf, Header};
 use crate::addr::ObjAddr;
 use object::LittleEndian as LE;
 use object::elf;
-use object::read::elf::{Sym, SymbolTable};
+use object::read::elf::{SectionHeader, Sym, SymbolTable};
 use std::borrow::Cow;
 
 /// What a symbol stands for.
@@ -89,11 +89,15 @@ impl<'d> Elf<'d> {
     /// The labels of assembly code that other files may know, in `.symtab`: functions whose authors did not say so, such as
     /// musl's `_start`.
     pub fn global_labels(&self) -> impl Iterator<Item = Symbol<'d>> {
-        self.table_symbols(elf::SHT_SYMTAB, Table::Symtab).filter(|symbol| {
-            symbol.kind == SymbolKind::Untyped
-                && symbol.binding != Binding::Local
-                && self.is_code_section(symbol.section)
-        })
+        self.table_symbols(elf::SHT_SYMTAB, Table::Symtab).filter(|symbol| self.is_global_label(symbol))
+    }
+
+    /// Whether a symbol is one of the [`Elf::global_labels`].
+    pub fn is_global_label(&self, symbol: &Symbol<'_>) -> bool {
+        symbol.kind == SymbolKind::Untyped
+            && symbol.table == Table::Symtab
+            && symbol.binding != Binding::Local
+            && self.is_code_section(symbol.section)
     }
 
     /// All defined symbols that are functions, variables or untyped labels; `.symtab` first.
@@ -106,22 +110,17 @@ impl<'d> Elf<'d> {
 
     /// The first symbol of this name, versions aside; a global one before a local one.
     pub fn find_symbol(&self, name: &str) -> Option<Symbol<'d>> {
-        let [found] = self.find_symbols([name]);
+        let [found] = find_first(self.all_symbols(), [name]);
         found
     }
 
-    /// As [`Elf::find_symbol`], of several names in one go through the tables.
-    pub fn find_symbols<const N: usize>(&self, names: [&str; N]) -> [Option<Symbol<'d>>; N] {
-        let mut found = [const { None::<Symbol<'d>> }; N];
-        for symbol in self.all_symbols() {
-            let name = base_name(&symbol.name);
-            let Some(place) = names.iter().zip(&mut found).find(|(wanted, _)| **wanted == name) else { continue };
-            let known = place.1;
-            if known.as_ref().is_none_or(|known| known.binding == Binding::Local && symbol.binding != Binding::Local) {
-                *known = Some(symbol);
-            }
-        }
-        found
+    /// The symbols of functions and variables that are looked for by name, in one go through the tables.
+    pub fn plain_symbols(&self) -> PlainSymbols<'d> {
+        let of = |section, table| self.table_symbols_if(section, table, is_plain);
+        let dynamic = if self.lacks_sections() { self.dynamic_tables() } else { None };
+        let dynamic = dynamic.into_iter().flat_map(|tables| tables.symbols());
+        let all = of(elf::SHT_SYMTAB, Table::Symtab).chain(of(elf::SHT_DYNSYM, Table::Dynsym)).chain(dynamic);
+        PlainSymbols { all: all.collect() }
     }
 
     /// Whether it refers to one of these symbols, and leaves it to other objects to define it.
@@ -141,12 +140,80 @@ impl<'d> Elf<'d> {
     }
 
     fn table_symbols(&self, section: elf::SectionType, table: Table) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
+        self.table_symbols_if(section, table, |_| true)
+    }
+
+    /// Those of which the beginning of the name, three bytes or what there is of it, `is_wanted`.
+    fn table_symbols_if(
+        &self,
+        section: elf::SectionType,
+        table: Table,
+        is_wanted: fn(&[u8]) -> bool,
+    ) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
         let symbols: SymbolTable<'d, Header> = self.sections.symbols(LE, self.data, section).unwrap_or_default();
+        let strings = self.sections.section(symbols.string_section()).and_then(|section| section.data(LE, self.data));
+        let strings = strings.unwrap_or_default();
         symbols.iter().filter_map(move |symbol| {
+            let rest = strings.get(symbol.st_name.get(LE) as usize..)?;
+            if !is_wanted(rest.get(..3).unwrap_or(rest)) {
+                return None;
+            }
             let name = symbol.name(LE, symbols.strings()).ok()?;
             function_or_object(symbol, name, table)
         })
     }
+}
+
+/// Whether a name that begins so is none of a function within a class or a namespace, which is what most of C++'s and all of Rust's are
+/// (Itanium C++ ABI, 5.1; Rust RFC 2603).
+fn is_plain(beginning: &[u8]) -> bool {
+    !matches!(beginning, [b'_', b'Z', b'N', ..] | [b'_', b'R', b'A'..=b'Z', ..])
+}
+
+/// Symbols of an object, without those that stand for functions within classes and namespaces: of a large program's a small part, in which each
+/// look for a name takes little.
+#[derive(Debug)]
+pub struct PlainSymbols<'d> {
+    all: Vec<Symbol<'d>>,
+}
+
+impl<'d> PlainSymbols<'d> {
+    /// Whether a symbol of this name would be among them.
+    pub fn may_have(name: &str) -> bool {
+        is_plain(name.as_bytes())
+    }
+
+    /// All of them, as [`Elf::all_symbols`].
+    pub fn iter(&self) -> impl Iterator<Item = &Symbol<'d>> {
+        self.all.iter()
+    }
+
+    /// As [`Elf::find_symbol`], of several names.
+    pub fn find<const N: usize>(&self, names: [&str; N]) -> [Option<Symbol<'d>>; N] {
+        find_first(self.all.iter().cloned(), names)
+    }
+
+    /// Whether one of these is defined.
+    pub fn has_any(&self, names: &[&str]) -> bool {
+        self.iter().any(|symbol| names.contains(&&*symbol.name))
+    }
+}
+
+/// The first symbol of each name, versions aside; a global one before a local one.
+fn find_first<'d, const N: usize>(
+    symbols: impl Iterator<Item = Symbol<'d>>,
+    names: [&str; N],
+) -> [Option<Symbol<'d>>; N] {
+    let mut found = [const { None::<Symbol<'d>> }; N];
+    for symbol in symbols {
+        let name = base_name(&symbol.name);
+        let Some(place) = names.iter().zip(&mut found).find(|(wanted, _)| **wanted == name) else { continue };
+        let known = place.1;
+        if known.as_ref().is_none_or(|known| known.binding == Binding::Local && symbol.binding != Binding::Local) {
+            *known = Some(symbol);
+        }
+    }
+    found
 }
 
 /// A name as text. One that is none is kept by its beginning: it becomes memory of its own.

@@ -565,10 +565,11 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let line = match cost.waited_ns {
         Some(waited) => {
             let waited = waited.min(cost.wall_ns);
+            let least = if cost.is_at_least() { "at least " } else { "" };
             let slowness = slowness(cost.wall_ns, waited);
             let (share, waited) = (percent(waited, cost.wall_ns), duration(waited));
             format!(
-                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {slowness} than without"
+                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {least}{slowness} than without"
             )
         }
         None => format!("{wall} wall time"),

@@ -14,7 +14,7 @@ use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 mod leaks;
 mod locations;
@@ -96,15 +96,22 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     let sites = &input.snapshot.sites;
     let errors = &input.snapshot.errors;
     let stack_ids = used_stacks(sites, errors);
-    let mut locations = Locations::resolve(&input.modules, frames_of(input.stacks, &stack_ids), symbolizer);
+    let walked = Walked::of(input.stacks, &stack_ids);
+    let mut locations = Locations::resolve(&input.modules, &walked.frames, symbolizer);
     let lacking = lack_names(input.modules.len(), &locations.list, &locations.functions);
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
     let mut tables = Tables::default();
+    let places: Vec<Option<usize>> = walked.frames.iter().map(|frame| locations.index_of(frame)).collect();
+    let place = |number: &u32| places.get(*number as usize).copied().flatten();
     let stacks: FxHashMap<StackId, Exported> = stack_ids
         .iter()
-        .map(|&id| (id, tables.export(&mut locations, &input.stacks.frames(id), input.stacks.quality(id))))
+        .zip(walked.stacks())
+        .map(|(&id, numbers)| {
+            let list = numbers.iter().filter_map(place).collect();
+            (id, tables.export(&mut locations, list, input.stacks.quality(id)))
+        })
         .collect();
     tables.add_samples(sites, &stacks, &input);
     tables.add_findings(errors, &stacks, &input);
@@ -191,13 +198,37 @@ fn used_stacks(sites: &[SiteStats], errors: &[HeapError]) -> Vec<StackId> {
     ids
 }
 
-/// The distinct frames of all stacks.
-fn frames_of(stacks: &dyn Stacks, ids: &[StackId]) -> FxHashSet<Frame> {
-    let mut frames = FxHashSet::default();
-    for &id in ids {
-        frames.extend(stacks.frames(id));
+/// The frames of many stacks, each frame once.
+struct Walked {
+    frames: Vec<Frame>,
+    /// Indices into `frames`, stack after stack, innermost first.
+    numbers: Vec<u32>,
+    /// For each stack where its numbers end.
+    ends: Vec<usize>,
+}
+
+impl Walked {
+    fn of(stacks: &dyn Stacks, ids: &[StackId]) -> Self {
+        let mut all = Self { frames: Vec::new(), numbers: Vec::new(), ends: Vec::with_capacity(ids.len()) };
+        let mut known: FxHashMap<Frame, u32> = FxHashMap::default();
+        for &id in ids {
+            for frame in stacks.frames(id) {
+                let number = *known.entry(frame).or_insert_with(|| {
+                    all.frames.push(frame);
+                    all.frames.len() as u32 - 1
+                });
+                all.numbers.push(number);
+            }
+            all.ends.push(all.numbers.len());
+        }
+        all
     }
-    frames
+
+    /// The numbers of each stack's frames, in the order of their ids.
+    fn stacks(&self) -> impl Iterator<Item = &[u32]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| self.numbers.get(start..end).unwrap_or_default())
+    }
 }
 
 /// What became of an interned stack.
@@ -237,12 +268,12 @@ struct Tables {
 }
 
 impl Tables {
-    /// Enters a stack as the profile shows it.
-    fn export(&mut self, locations: &mut Locations, frames: &[Frame], quality: Quality) -> Exported {
-        let mut list: Vec<usize> = frames.iter().filter_map(|f| locations.index_of(f)).collect();
+    /// Enters a stack of these locations, innermost first, as the profile shows it.
+    fn export(&mut self, locations: &mut Locations, mut list: Vec<usize>, quality: Quality) -> Exported {
+        let has_frames = !list.is_empty();
         let (dropped, operator) = locations.leading_shims(&list);
         list.drain(..dropped);
-        if quality == Quality::Truncated && !frames.is_empty() {
+        if quality == Quality::Truncated && has_frames {
             list.push(locations.synthetic(TRUNCATED_STACK));
         } else if list.is_empty() {
             list.push(locations.synthetic(UNKNOWN_STACK));

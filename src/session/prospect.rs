@@ -1,7 +1,7 @@
 //! Which engine a process would be seen by, as far as that can be told without tracing it (`heaptrace doctor PID`).
 
 use super::space::tells_jemalloc_to_profile;
-use crate::elf::{Elf, Symbol};
+use crate::elf::{Elf, has_jemalloc};
 use crate::maps;
 use crate::tracer::{Result, TracerError, procfs};
 use std::io::Read;
@@ -79,9 +79,10 @@ fn walks_stacks(pid: i32) -> Result<bool> {
         let Ok(bytes) = std::fs::read(Path::new(&format!("/proc/{pid}/root")).join(below_root)) else { continue };
         let Ok(elf) = Elf::parse(&bytes) else { continue };
         let is_program = program.as_deref() == Some(&module.path);
-        if elf.find_symbol("malloc").as_ref().is_some_and(Symbol::is_function) {
-            let jemalloc = elf.has_jemalloc();
-            walks |= if jemalloc { tells_jemalloc_to_profile(pid) } else { elf.may_walk_stacks(is_program) };
+        let symbols = elf.plain_symbols();
+        if matches!(symbols.find(["malloc"]), [Some(malloc)] if malloc.is_function()) {
+            let jemalloc = has_jemalloc(&symbols);
+            walks |= if jemalloc { tells_jemalloc_to_profile(pid) } else { elf.may_walk_stacks(&symbols, is_program) };
         }
     }
     Ok(walks)

@@ -6,7 +6,7 @@ use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::profile::symbolize::{SymFrame, Symbolize};
 use crate::profile::{Function, Line, Location, SymbolStatus};
 use crate::unwinder::Frame;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// All locations of a profile.
@@ -24,7 +24,7 @@ pub(super) struct Locations {
 
 impl Locations {
     /// Resolves the frames, one module after the other.
-    pub(super) fn resolve(modules: &[LoadedModule], frames: FxHashSet<Frame>, symbolizer: &mut dyn Symbolize) -> Self {
+    pub(super) fn resolve(modules: &[LoadedModule], frames: &[Frame], symbolizer: &mut dyn Symbolize) -> Self {
         let mut all = Self { statuses: vec![SymbolStatus::default(); modules.len()], ..Self::default() };
         let mut by_module: BTreeMap<ModuleId, Vec<Addr>> = BTreeMap::new();
         for frame in frames {

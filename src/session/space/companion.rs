@@ -35,7 +35,8 @@ impl AddressSpace {
         let (leads, known, table) = (Leads::of(path, elf), known.to_vec(), table.clone());
         let looked = self.objects.soon(SYMBOLS_PATIENCE, move || {
             let companion = search.companion(&leads, |elf| elf.has_symtab())?;
-            Some(Named::of(&companion.elf()?, known, is_program, &table))
+            let elf = companion.elf()?;
+            Some(Named::of(&elf, &elf.plain_symbols(), known, is_program, &table))
         });
         match looked {
             Soon::Done(named) => named,

@@ -5,7 +5,7 @@ use super::named::{Named, extent};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
-use crate::elf::{Elf, Segment, Slack, Symbol};
+use crate::elf::{Elf, Segment, Slack, Symbol, has_jemalloc};
 use crate::leaks::roots::ModuleData;
 use crate::symbols::FileVersion;
 use crate::unwinder::UnwindModule;
@@ -62,11 +62,12 @@ impl Facts {
         is_program: bool,
         table: &AllocatorTable,
     ) -> Self {
-        let own = Named::of(elf, Vec::new(), is_program, table);
+        let plain = elf.plain_symbols();
+        let own = Named::of(elf, &plain, Vec::new(), is_program, table);
         let is_needed = wants_companion(elf, &own.allocator, is_program, table);
         let elsewhere = if is_needed { elsewhere(&own.allocator) } else { None };
         let named = elsewhere.unwrap_or(own);
-        let [version, mallopt, arena, suppressions, notify, state] = elf.find_symbols([
+        let [version, mallopt, arena, suppressions, notify, state] = plain.find([
             GLIBC_SYMBOLS[0],
             GLIBC_SYMBOLS[1],
             "main_arena",
@@ -88,10 +89,10 @@ impl Facts {
             named,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
             leak_suppressions: suppressions.filter(Symbol::is_function).map(|symbol| symbol.addr),
-            walks_stacks: has_allocator && elf.may_walk_stacks(is_program),
-            has_jemalloc: has_allocator && elf.has_jemalloc(),
+            walks_stacks: has_allocator && elf.may_walk_stacks(&plain, is_program),
+            has_jemalloc: has_allocator && has_jemalloc(&plain),
             // the C library's handlers are those of ended threads
-            throws_unseen: !is_glibc && named_unwinder_is_missing && elf.may_throw_unseen(),
+            throws_unseen: !is_glibc && named_unwinder_is_missing && elf.may_throw_unseen(&plain),
             tls_size: elf.tls_size(),
             glibc: is_glibc.then_some(arena),
         }

@@ -3,7 +3,7 @@
 use crate::addr::ObjAddr;
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_exception_runtime_name, is_internal_name};
-use crate::elf::{Elf, Symbol, SymbolKind, base_name};
+use crate::elf::{Elf, PlainSymbols, Symbol, SymbolKind, base_name};
 use std::ops::Range;
 
 /// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.
@@ -92,24 +92,31 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// By the symbols of `elf`. `known` are allocator functions of the same object that another file has told.
-    pub(super) fn of(elf: &Elf<'_>, known: Vec<AllocatorSymbol>, is_program: bool, table: &AllocatorTable) -> Self {
+    /// By the symbols of `elf`, of which `plain` are looked through first. `known` are allocator functions of the same object that another
+    /// file has told.
+    pub(super) fn of(
+        elf: &Elf<'_>,
+        plain: &PlainSymbols<'_>,
+        known: Vec<AllocatorSymbol>,
+        is_program: bool,
+        table: &AllocatorTable,
+    ) -> Self {
         let mut allocator = known;
-        allocator.extend(allocator_symbols(elf, table));
+        allocator.extend(allocator_symbols(elf, plain, table));
         let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
         let [sigaction, ptrace, exit, other_exit] =
-            elf.find_symbols(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
-        let execs = elf.find_symbols(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
+            plain.find(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
+        let execs = plain.find(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
         let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
-        let annotations = elf.find_symbols(ANNOTATIONS.map(|(name, _)| name)).map(function_at);
+        let annotations = plain.find(ANNOTATIONS.map(|(name, _)| name)).map(function_at);
         let annotations = annotations.into_iter().zip(ANNOTATIONS).filter_map(|(addr, (_, told))| Some((addr?, told)));
         let mut exits: Vec<ObjAddr> = [exit, other_exit].into_iter().flatten().collect();
         exits.sort_unstable();
         exits.dedup();
         let (internal_code, exception_runtime) = match (allocator.is_empty(), is_program) {
             (true, _) => (Vec::new(), Vec::new()),
-            (false, true) => (functions_named(elf, is_internal_name), Vec::new()),
-            (false, false) => (Vec::new(), functions_named(elf, is_exception_runtime_name)),
+            (false, true) => (functions_named(plain, is_internal_name), Vec::new()),
+            (false, false) => (Vec::new(), functions_named(plain, is_exception_runtime_name)),
         };
         Self {
             internal_code,
@@ -120,39 +127,44 @@ impl Named {
             ptrace: ptrace.filter(|_| sigaction.is_some()),
             sigaction,
             // A program may call a function of its own `exit`.
-            normal_exits: if exits.is_empty() { Vec::new() } else { code_of(elf, NORMAL_EXITS) },
-            start_code: if exits.is_empty() && !is_program { Vec::new() } else { code_of(elf, START_FUNCTIONS) },
+            normal_exits: if exits.is_empty() { Vec::new() } else { code_of(plain, NORMAL_EXITS) },
+            start_code: if exits.is_empty() && !is_program { Vec::new() } else { code_of(plain, START_FUNCTIONS) },
             exits,
             annotations: annotations.collect(),
-            unwinder: code_of(elf, UNWINDER),
+            unwinder: code_of(plain, UNWINDER),
         }
     }
 }
 
-/// The allocator functions among an object's symbols.
-fn allocator_symbols(elf: &Elf<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
-    let functions = elf.symbols().chain(elf.global_labels()).filter_map(|symbol| {
-        let name = base_name(&symbol.name);
-        let function = table.lookup(name)?;
-        // A label of assembly code is a function if the user says so.
-        let is_label = symbol.kind == SymbolKind::Untyped && table.is_declared(function);
+/// The allocator functions among an object's symbols. The built-in ones are plain; those that the user declares may be any.
+fn allocator_symbols(elf: &Elf<'_>, plain: &PlainSymbols<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
+    let function_of = |symbol: &Symbol<'_>| {
+        let is_label = symbol.kind == SymbolKind::Untyped && elf.is_global_label(symbol);
         if symbol.kind != SymbolKind::Function && !is_label {
             return None;
         }
-        Some(AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
-    });
-    functions.collect()
+        let name = base_name(&symbol.name);
+        let function = table.lookup(name)?;
+        // A label of assembly code is a function if the user says so.
+        let is_function = !is_label || table.is_declared(function);
+        is_function.then(|| AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
+    };
+    if table.declared_symbols().all(|name| PlainSymbols::may_have(name)) {
+        plain.iter().filter_map(function_of).collect()
+    } else {
+        elf.all_symbols().filter_map(|symbol| function_of(&symbol)).collect()
+    }
 }
 
 /// The code of the functions whose names `is_wanted`.
-fn functions_named(elf: &Elf<'_>, is_wanted: fn(&str) -> bool) -> Vec<Range<ObjAddr>> {
-    let wanted = elf.symbols().filter(|symbol| is_wanted(base_name(&symbol.name)));
-    wanted.filter_map(|symbol| function_code(&symbol)).collect()
+fn functions_named(plain: &PlainSymbols<'_>, is_wanted: fn(&str) -> bool) -> Vec<Range<ObjAddr>> {
+    let wanted = plain.iter().filter(|symbol| symbol.is_function() && is_wanted(base_name(&symbol.name)));
+    wanted.filter_map(function_code).collect()
 }
 
 /// The code of the functions with these names.
-fn code_of<const N: usize>(elf: &Elf<'_>, names: [&str; N]) -> Vec<Range<ObjAddr>> {
-    elf.find_symbols(names).iter().flatten().filter_map(function_code).collect()
+fn code_of<const N: usize>(plain: &PlainSymbols<'_>, names: [&str; N]) -> Vec<Range<ObjAddr>> {
+    plain.find(names).iter().flatten().filter_map(function_code).collect()
 }
 
 /// The code of a function whose symbol tells its size.

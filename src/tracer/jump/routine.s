@@ -858,6 +858,7 @@ heaptrace_jump_copy:
 heaptrace_jump_copied:
 
 walk_no_slot:
+    mov dword ptr [rsp + 12], 0         # not timed: what it waits is counted in pauses
     inc qword ptr [r10 + {CELL_SPUN}]
     pause
     dec eax
