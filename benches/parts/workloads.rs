@@ -2,7 +2,7 @@
 
 use super::basics::installed;
 use heaptrace::internal::trace::reader::{Item, Reader};
-use heaptrace::internal::trace::{Event, EventKind};
+use heaptrace::internal::trace::{Event, EventKind, StackId, StackNode};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::BufReader;
@@ -63,6 +63,11 @@ fn compiler() -> Option<String> {
 
 /// The events of the workload's first process, as heaptrace sees them with the stacks of frees; None if the run fails.
 pub fn record(workload: &Workload) -> Option<Vec<Event>> {
+    record_with(workload, |_, _| {})
+}
+
+/// The same; `stacks` is told each node of the stacks, parents first.
+pub fn record_with(workload: &Workload, mut stacks: impl FnMut(StackId, StackNode)) -> Option<Vec<Event>> {
     let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.fxt", workload.name));
     let status = Command::new(env!("CARGO_BIN_EXE_heaptrace"))
         .args(["run", "-q", "--no-symbolize", "--pin", "--trace"])
@@ -78,8 +83,10 @@ pub fn record(workload: &Workload) -> Option<Vec<Event>> {
     let mut reader = Reader::new(BufReader::with_capacity(1 << 20, File::open(trace).ok()?), false);
     let mut events = Vec::new();
     while let Some(item) = reader.next_item().ok()? {
-        if let Item::Event(told) = item {
-            events.push(told.event);
+        match item {
+            Item::Event(told) => events.push(told.event),
+            Item::Stacks(_, nodes) => nodes.for_each(|(id, node)| stacks(id, node)),
+            _ => {}
         }
     }
     Some(events)
