@@ -14,6 +14,7 @@ pub mod doctor;
 mod heap;
 pub mod hook;
 pub mod instances;
+mod lost;
 pub mod merge;
 mod notes;
 mod occasions;

@@ -267,6 +267,12 @@ impl<'d> Elf<'d> {
     }
 }
 
+/// Where the writable ones of an object's segments are in a process.
+pub fn writable(segments: &[Segment], bias: LoadBias) -> Vec<std::ops::Range<Addr>> {
+    let writable = segments.iter().filter(|segment| segment.write && segment.mem_size > 0);
+    writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect()
+}
+
 /// As [`Elf::load_bias`] of the file with these segments.
 pub fn load_bias(segments: &[Segment], mappings: &[Mapping]) -> Option<LoadBias> {
     let bias_of = |mapping: &Mapping| {

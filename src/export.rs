@@ -13,6 +13,7 @@ mod heaptrack;
 mod json;
 mod junit;
 pub mod leaks;
+pub mod lost;
 mod markdown;
 mod names;
 mod otlp;

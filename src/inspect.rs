@@ -1,5 +1,9 @@
 //! The memory of a process that nobody has traced, looked at once from outside.
 
+pub mod lost;
+mod modules;
+pub mod trimming;
+
 use crate::addr::Addr;
 use crate::heapwalk::census::{self, Census, Pages};
 use crate::heapwalk::{Walk, glibc, trim};
@@ -10,6 +14,7 @@ use crate::tracer::standstill::{self, StandingThread};
 use crate::tracer::{Result, TracerError, procfs};
 use std::ops::Range;
 use std::time::Duration;
+use trimming::NotTrimmed;
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -26,25 +31,42 @@ pub struct Inspection {
     pub census: Census,
     /// What `malloc_trim(0)` would give back.
     pub trim: Option<trim::Trim>,
+    /// What became of the call of `malloc_trim(0)`, if one was wanted.
+    pub trimmed: Option<std::result::Result<u64, NotTrimmed>>,
     /// The resident memory as the kernel tells it (`Rss` of /proc/PID/smaps_rollup), in bytes.
     pub resident: Option<u64>,
 }
 
-/// Looks at process `pid`, which stands still meanwhile unless it is to `run_on`.
+/// What is to be done while a process is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meanwhile {
+    /// It runs on.
+    RunOn,
+    /// It stands still.
+    StandStill,
+    /// It stands still, and calls `malloc_trim(0)` when all has been seen.
+    Trim,
+}
+
+/// Looks at process `pid`.
 ///
 /// # Errors
 /// It can't be traced, or its memory can't be read.
-pub fn inspect(pid: i32, run_on: bool) -> Result<Inspection> {
+pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
     procfs::require_own()?;
     let program = procfs::program_name(pid, pid);
-    let (seen, stood) = if run_on {
-        let threads: Vec<_> = procfs::tasks(pid)?.into_iter().map(|tid| StandingThread { tid, regs: None }).collect();
-        (look(pid, &threads), None)
+    let (seen, stood) = if meanwhile == Meanwhile::RunOn {
+        let threads: Vec<_> = procfs::tasks(pid)?.into_iter().map(StandingThread::elsewhere).collect();
+        (look(pid, &threads).map(|seen| (seen, None)), None)
     } else {
-        let (seen, stood) = standstill::stand_still(pid, |threads| look(pid, threads))?;
+        let (seen, stood) = standstill::stand_still(pid, |still| {
+            let seen = look(pid, &still.threads())?;
+            let trimmed = (meanwhile == Meanwhile::Trim).then(|| trimming::trim(pid, &seen, still)).transpose()?;
+            Ok((seen, trimmed))
+        })?;
         (seen, Some(stood))
     };
-    let seen = seen?;
+    let (seen, trimmed) = seen?;
     // What follows needs no more of the process.
     let census = census::take(seen.walk.as_ref(), &seen.mappings, &seen.stack_pointers, &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
@@ -56,6 +78,7 @@ pub fn inspect(pid: i32, run_on: bool) -> Result<Inspection> {
         walk: seen.walk,
         census,
         trim,
+        trimmed,
         resident: seen.resident,
     })
 }
@@ -70,14 +93,8 @@ struct Seen {
 }
 
 fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
-    let live = threads.iter().find(|thread| thread.regs.is_some()).or(threads.first());
-    let tid = live.ok_or(TracerError::Died { tid: pid })?.tid;
-    // /proc/PID's own files are empty once its first thread has ended
-    let text = procfs::read(tid, "maps")?;
-    let mappings = maps::parse(&text).map_err(|error| TracerError::Own {
-        operation: "read the memory map of the process",
-        source: std::io::Error::other(error),
-    })?;
+    let tid = live(pid, threads)?;
+    let mappings = mappings_of(tid)?;
     let mut pagemap = PageMap::open(tid)?;
     let mut pages = Pages::default();
     // what the kernel maps of its own counts for no process
@@ -103,6 +120,20 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
         })
         .collect();
     Ok(Seen { mappings, stack_pointers, pages, walk, resident })
+}
+
+/// A thread that lives: one that stands still if any does.
+fn live(pid: i32, threads: &[StandingThread]) -> Result<i32> {
+    let live = threads.iter().find(|thread| thread.regs.is_some()).or(threads.first());
+    Ok(live.ok_or(TracerError::Died { tid: pid })?.tid)
+}
+
+/// Its mappings. /proc/PID's own files are empty once its first thread has ended, so `tid` is a live one.
+fn mappings_of(tid: i32) -> Result<Vec<Mapping>> {
+    maps::parse(&procfs::read(tid, "maps")?).map_err(|error| TracerError::Own {
+        operation: "read the memory map of the process",
+        source: std::io::Error::other(error),
+    })
 }
 
 /// The writable parts of modules that come from their files, where an allocator keeps what it begins with.

@@ -72,6 +72,7 @@ mod suite {
     mod leaks;
     mod library;
     mod limits;
+    mod lost;
     mod merge;
     mod modules;
     mod occasions;

@@ -7,7 +7,7 @@ use clap::Args;
 /// Options of `heaptrace leaks`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaksOptions {
-    /// The traced process.
+    /// The process.
     pub target: AttachTarget,
     /// Tell only what has grown since the last scan.
     pub increased: bool,
@@ -21,9 +21,10 @@ pub struct LeaksOptions {
     pub color: When,
 }
 
-/// Classify the live blocks of a process that heaptrace is tracing
+/// Classify the live blocks of a process
 ///
-/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. The process stands still for a
+/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. Where nobody traces it, looks from outside, in programs with glibc's malloc:
+/// then blocks are told by size, as nobody knows where they were allocated. The process stands still for a
 /// moment, once; the answer says how long. Blocks that can't be reached any more are leaks. In a process that was attached
 /// to, blocks from before the attach are unknown; their memory counts as reachable, so that no leak is invented.
 #[derive(Args, Debug)]
@@ -56,7 +57,7 @@ pub(super) struct LeaksArguments {
     #[arg(long, value_name = "ADDR", value_parser = values::address)]
     explain: Option<Addr>,
 
-    /// Print report.json instead of text
+    /// Print report.json instead of text; of a process that nobody traces, what docs/heap.md describes
     #[arg(long)]
     json: bool,
 

@@ -10,6 +10,8 @@ pub struct HeapOptions {
     pub target: AttachTarget,
     /// Whether it runs on while it is looked at.
     pub run_on: bool,
+    /// Whether it is to call `malloc_trim(0)`.
+    pub trim: bool,
     /// Answer with JSON.
     pub json: bool,
     /// Whether to colour the answer.
@@ -30,7 +32,9 @@ Examples:
   heaptrace heap 1234
       Where the resident memory of process 1234 went, and what would give it back.
   heaptrace heap --by-name redis-server --no-stop
-      The same while it runs on."
+      The same while it runs on.
+  heaptrace heap 1234 --trim
+      The same, then malloc_trim(0) in process 1234 and what that gave back."
 )]
 pub(super) struct HeapArguments {
     /// Process id
@@ -44,6 +48,13 @@ pub(super) struct HeapArguments {
     /// Let the process run on meanwhile: what it changes then may be told wrongly
     #[arg(long)]
     no_stop: bool,
+
+    /// Have the process call malloc_trim(0), and tell what that gave back
+    ///
+    /// One of its threads that sleeps makes the call, while no thread holds a lock of malloc. Where there is no such moment, heaptrace says so and
+    /// calls nothing: try again then.
+    #[arg(long, conflicts_with = "no_stop")]
+    trim: bool,
 
     /// Print JSON instead of text; docs/heap.md describes it
     #[arg(long)]
@@ -60,5 +71,11 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         (None, Some(name)) => AttachTarget::Name(name),
         (None, None) => return Err(Refusal::Usage("heap needs a process id or --by-name NAME\n".to_owned())),
     };
-    Ok(HeapOptions { target, run_on: arguments.no_stop, json: arguments.json, color: arguments.color })
+    Ok(HeapOptions {
+        target,
+        run_on: arguments.no_stop,
+        trim: arguments.trim,
+        json: arguments.json,
+        color: arguments.color,
+    })
 }

@@ -2,13 +2,13 @@
 
 use super::attach::find;
 use super::conclude::terminal_width;
-use super::{print, tell, use_color};
+use super::{lost, print, tell, use_color};
 use crate::cli::{CtlOptions, LeaksOptions, Order};
 use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
 use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
 use crate::tracer::control;
-use crate::tracer::socket::{self, TracerOf};
+use crate::tracer::socket::{self, AskError, TracerOf};
 use anyhow::{Context, anyhow, bail};
 use serde::de::IgnoredAny;
 use std::io::{self, BufReader, Write};
@@ -26,10 +26,10 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// How often to look whether a process has been let go, of which the kernel sends no word.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Asks the tracer which blocks are lost, and prints its answer. The exit status is 0 whatever it says.
+/// Asks the tracer which blocks are lost, and prints its answer; where nobody traces the process, looks from outside. The exit status is 0 whatever there is.
 ///
 /// # Errors
-/// If the process is not traced by a heaptrace of this user, or its heap can't be read.
+/// If somebody else traces the process, or its heap can't be read.
 pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
     let pid = find(&options.target)?;
     let command = Command::Leaks {
@@ -39,7 +39,10 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
     };
     let color = use_color(options.color, &io::stdout());
     let width = terminal_width(&io::stdout()).unwrap_or(SummaryOptions::default().width);
-    let mut tracer = socket::connect_to_tracer_of(pid)?;
+    let mut tracer = match socket::connect_to_tracer_of(pid) {
+        Err(AskError::NotTraced { .. }) => return lost::tell_lost(pid, options, color),
+        asked => asked?,
+    };
     let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
     print(&if options.json { report(pid, &text)? } else { lines(&text, color) })?;
     Ok(0)

@@ -6,9 +6,9 @@ use crate::cli::HeapOptions;
 use crate::export::escape::lines;
 use crate::export::heap::{HeapReport, json, text};
 use crate::export::text::Paint;
-use crate::inspect;
+use crate::inspect::{self, Meanwhile};
 use crate::tracer::procfs;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use std::io;
 
 /// Looks, and prints what is there. The exit status is 0 whatever that is.
@@ -22,7 +22,14 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
     {
         bail!("{pid} is a thread of process {process}: heaptrace heap {process}");
     }
-    let seen = inspect::inspect(pid, options.run_on).map_err(|error| refused(error, pid))?;
+    let meanwhile = match options {
+        HeapOptions { run_on: true, .. } => Meanwhile::RunOn,
+        HeapOptions { trim: true, .. } => Meanwhile::Trim,
+        _ => Meanwhile::StandStill,
+    };
+    let seen = inspect::inspect(pid, meanwhile).map_err(|error| refused(error, pid))?;
+    let trimmed =
+        seen.trimmed.transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
     let report = HeapReport {
         pid,
         program: &seen.program,
@@ -31,6 +38,7 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
         walk: seen.walk.as_ref(),
         census: &seen.census,
         trim: seen.trim.as_ref(),
+        trimmed,
         resident: seen.resident,
     };
     if options.json {

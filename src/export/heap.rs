@@ -30,6 +30,8 @@ pub struct HeapReport<'a> {
     pub census: &'a Census,
     /// What `malloc_trim(0)` would give back.
     pub trim: Option<&'a Trim>,
+    /// What it has given back, in bytes, if it was called.
+    pub trimmed: Option<u64>,
     /// What the kernel says is resident, in bytes.
     pub resident: Option<u64>,
 }
@@ -194,6 +196,13 @@ fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Pai
         text::human_bytes(trim.inside),
         text::human_bytes(trim.end)
     );
+    if let Some(bytes) = report.trimmed {
+        let _ = writeln!(
+            out,
+            "  It was called and has given back {}. All else here is as it was before.",
+            text::human_bytes(bytes)
+        );
+    }
     let caches = report.census.of(Use::ThreadCaches).resident;
     let left = free.resident.saturating_sub(trim.bytes() + others + caches);
     for (bytes, why) in [

@@ -21,7 +21,7 @@ mod locations;
 pub(super) mod order;
 mod shims;
 
-pub use leaks::LeakInput;
+pub use leaks::{LeakInput, root_name};
 
 use leaks::{Names, Place};
 use locations::Locations;

@@ -366,6 +366,24 @@ impl Stopped {
         Ok(xsave::vector_words(area.get(..read).unwrap_or(&area)))
     }
 
+    /// Its floating-point and vector registers as the kernel has them (XSAVE, standard format).
+    pub(super) fn extended_state(&self) -> Result<Vec<u8>> {
+        // of which AMX is the most
+        let mut area = vec![0u8; 16 << 10];
+        let mut place = libc::iovec { iov_base: area.as_mut_ptr().cast(), iov_len: area.len() };
+        let kind = as_word(xsave::NT_X86_XSTATE);
+        request(libc::PTRACE_GETREGSET, self.tid, kind, &raw mut place as u64, "read the vector registers of")?;
+        area.truncate(place.iov_len);
+        Ok(area)
+    }
+
+    /// Writes them back.
+    pub(super) fn set_extended_state(&self, state: &[u8]) -> Result<()> {
+        let mut place = libc::iovec { iov_base: state.as_ptr().cast_mut().cast(), iov_len: state.len() };
+        let kind = as_word(xsave::NT_X86_XSTATE);
+        request(libc::PTRACE_SETREGSET, self.tid, kind, &raw mut place as u64, "write the vector registers of")
+    }
+
     /// Writes all integer registers.
     pub fn set_registers(&self, regs: &RawRegs) -> Result<()> {
         request(libc::PTRACE_SETREGS, self.tid, 0, &raw const regs.0 as u64, "write the registers of")

@@ -4,6 +4,7 @@
 //! At whatever moment heaptrace is killed, the thread goes on as if it had made no call or a whole one: see [`code`].
 
 pub mod code;
+pub mod function;
 
 use super::memory::TargetMemory;
 use super::procfs::{self, Position};

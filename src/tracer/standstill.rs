@@ -5,7 +5,8 @@
 
 use super::ptrace::{self, RawRegs, Stopped, Waited};
 use super::status::{Event, WaitStatus};
-use super::{Result, TracerError, procfs, seize};
+use super::{Result, TracerError, injection, procfs, seize};
+use crate::arch::xsave::VectorWord;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -25,20 +26,29 @@ pub struct StandingThread {
     pub tid: i32,
     /// Its registers; None if it did not stop in time.
     pub regs: Option<RawRegs>,
+    /// What its vector registers hold. One in a system call has nothing there: functions need not keep them, and what is there is left from what ran before.
+    pub vectors: Vec<VectorWord>,
 }
 
-/// Makes process `pid` stand still while `look` is at work, which is given its threads. Returns what `look` says, and how long it stood.
+impl StandingThread {
+    /// One that did not stop, or was not asked to.
+    pub const fn elsewhere(tid: i32) -> Self {
+        Self { tid, regs: None, vectors: Vec::new() }
+    }
+}
+
+/// Makes process `pid` stand still while `look` is at work, which is given what stands still. Returns what `look` says, and how long it stood.
 ///
 /// # Errors
 /// If it can't be traced: rights, another tracer, its end.
-pub fn stand_still<T: Send>(pid: i32, look: impl FnOnce(&[StandingThread]) -> T + Send) -> Result<(T, Duration)> {
+pub fn stand_still<T: Send>(pid: i32, look: impl FnOnce(&Standstill) -> T + Send) -> Result<(T, Duration)> {
     // The kernel lets go, without a stop, of whatever is still traced by a thread that ends.
     std::thread::scope(|scope| {
         let on_own_thread = scope.spawn(|| {
+            injection::arm();
             let began = Instant::now();
             let stood = Standstill::begin(pid)?;
-            let threads = stood.threads();
-            let seen = look(&threads);
+            let seen = look(&stood);
             stood.end();
             Ok((seen, began.elapsed()))
         });
@@ -49,7 +59,9 @@ pub fn stand_still<T: Send>(pid: i32, look: impl FnOnce(&[StandingThread]) -> T 
     })
 }
 
-struct Standstill {
+/// A process that stands still.
+#[derive(Debug)]
+pub struct Standstill {
     pid: i32,
     stopped: Vec<(Stopped, WaitStatus)>,
     missing: BTreeSet<i32>,
@@ -119,12 +131,23 @@ impl Standstill {
         }
     }
 
-    fn threads(&self) -> Vec<StandingThread> {
-        let stopped = self
-            .stopped
-            .iter()
-            .map(|(stopped, _)| StandingThread { tid: stopped.tid(), regs: stopped.registers().ok() });
-        stopped.chain(self.missing.iter().map(|&tid| StandingThread { tid, regs: None })).collect()
+    /// The threads that sleep in a system call, which they will make once more, and would be woken from by a signal; with the registers with which they make it.
+    pub fn sleepers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
+        self.stopped.iter().filter(|(_, status)| *status == WaitStatus::EventStop).filter_map(|(stopped, _)| {
+            let again = stopped.registers().ok()?.repeating_system_call()?;
+            Some((stopped, again))
+        })
+    }
+
+    /// All threads.
+    pub fn threads(&self) -> Vec<StandingThread> {
+        let stopped = self.stopped.iter().map(|(stopped, _)| {
+            let regs = stopped.registers().ok();
+            let is_running = regs.as_ref().is_some_and(|regs| !regs.is_in_system_call());
+            let vectors = if is_running { stopped.vector_registers().unwrap_or_default() } else { Vec::new() };
+            StandingThread { tid: stopped.tid(), regs, vectors }
+        });
+        stopped.chain(self.missing.iter().map(|&tid| StandingThread::elsewhere(tid))).collect()
     }
 
     /// Lets all go on. What is not out of reach, and can't be let go, is let go when this thread ends.

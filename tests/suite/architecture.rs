@@ -35,7 +35,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("trace", &["addr", "allocators", "event", "profile", "unwinder"]),
     ("check", &["allocators", "glob", "profile"]),
     ("symbols", &["addr", "elf", "mapped", "paths", "profile"]),
-    ("export", &["addr", "check", "heapwalk", "profile", "sampling", "unwinder"]),
+    ("export", &["addr", "check", "heapwalk", "leaks", "profile", "sampling", "unwinder"]),
     ("import", &["addr", "profile", "unwinder"]),
     ("tracer", &["addr", "arch", "elf", "jump", "mapped", "maps", "memory", "patches", "paths"]),
     (
@@ -64,7 +64,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("inspect", &["addr", "heapwalk", "maps", "tracer"]),
+    ("inspect", &["addr", "elf", "heapmodel", "heapwalk", "leaks", "maps", "symbols", "tracer"]),
     ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
     (
         "replay",

@@ -131,6 +131,91 @@ fn trim_is_told_to_the_page() {
     end(running, pid);
 }
 
+/// What `--trim` says that it gave back is what was told before, and what the kernel says; the program is well.
+#[test]
+fn trim_gives_back_what_was_told() {
+    for flags in [&[][..], &["-static"], &["-static-pie"]] {
+        let program = Program::new(crate::support::fixtures::program_with("heap_of", flags));
+        let (running, pid, _) = start(&program);
+        let before = rollup(pid, "Anonymous");
+        let answer = heap(pid, &["--trim"]);
+        let told = number(&answer, "/trim/inside") + number(&answer, "/trim/end");
+        assert!(told > 10 << 20, "{flags:?}: {answer}");
+        assert_eq!(number(&answer, "/trimmed"), told, "{flags:?}: {answer}");
+        assert_eq!(before - rollup(pid, "Anonymous"), told, "{flags:?}");
+        let answer = heap(pid, &["--trim"]);
+        assert_eq!(number(&answer, "/trim/inside") + number(&answer, "/trim/end"), 0, "{flags:?}: {answer}");
+        assert_eq!(answer["trimmed"], 0, "{flags:?}: {answer}");
+        end(running, pid);
+    }
+}
+
+/// The threads of a busy program may be inside of malloc: then nothing is called, or all is well.
+#[test]
+fn trim_of_a_busy_process_does_no_harm() {
+    let program = Program::fixture("victim").args(["4"]);
+    let (victim, pid) = super::attach::start_victim(&program);
+    let mut called = 0;
+    for _ in 0..super::rounds(20) {
+        let output = ask(pid, &["--trim", "--json"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || told.contains("try again"), "{told}");
+        called += u32::from(output.status.success());
+    }
+    assert!(called > 0);
+    super::attach::assert_victim_well(victim, pid);
+}
+
+/// A thread in a signal handler that has interrupted malloc calls nothing, nor does a stopped process.
+#[test]
+fn trim_is_called_at_safe_moments_only() {
+    let program = Program::fixture("sleeps_in_handler");
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let refused = ask(pid, &["--trim"]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("try again"), "{refused:?}");
+    running.feed(b"");
+    running.wait().success();
+    let program = Program::fixture("heap_of");
+    let (running, pid, _) = start(&program);
+    running.signal(nix::sys::signal::Signal::SIGSTOP);
+    procfs::wait_until("it is stopped", || procfs::state(pid) == Some('T'));
+    let refused = ask(pid, &["--trim"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("try again"), "{refused:?}");
+    assert_eq!(procfs::state(pid), Some('T'));
+    running.signal(nix::sys::signal::Signal::SIGCONT);
+    end(running, pid);
+}
+
+/// At whatever moment heaptrace is killed, or fails: the thread goes on that has called malloc_trim for it.
+#[test]
+fn trim_that_is_broken_off_does_no_harm() {
+    let program = Program::fixture("heap_of");
+    for failure in ["abort", "error"] {
+        let (mut running, pid, _) = start(&program);
+        let mut is_over = false;
+        for call in (1..4000).step_by(5) {
+            let output = Command::new(HEAPTRACE)
+                .args(["heap", "--trim", "--json", &pid.to_string()])
+                .env("HEAPTRACE_INJECT", format!("{failure}:{call}"))
+                .output()
+                .unwrap();
+            procfs::assert_left_as_it_was(pid);
+            running.send("well");
+            assert_eq!(running.line(), "well", "{failure}:{call}");
+            if output.status.success() && serde_json::from_slice::<Value>(&output.stdout).unwrap()["trimmed"].is_u64() {
+                is_over = failure == "abort" || call > 400;
+                if is_over {
+                    break;
+                }
+            }
+        }
+        assert!(is_over, "{failure}");
+        end(running, pid);
+    }
+}
+
 /// A header that was written over is found, with the block before it; the rest of the heap is told all the same.
 #[test]
 fn an_overrun_is_found_where_it_is() {
@@ -156,6 +241,7 @@ fn t05_a_look_wakes_no_sleepers() {
     let pid: i32 = sleepers.value("asleep").parse().unwrap();
     for _ in 0..3 {
         heap(pid, &[]);
+        heap(pid, &["--trim"]);
     }
     while let Some(line) = sleepers.line_or_end() {
         assert!(line.contains(" on time "), "{line}");

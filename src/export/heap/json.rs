@@ -39,6 +39,7 @@ fn heap(report: &HeapReport<'_>, walk: &Walk) -> Map<String, Value> {
     let mut told = Map::new();
     let mut add = |name: &str, value: Value| told.insert(name.to_owned(), value);
     add("trim", json!(report.trim.map(|trim| json!({ "inside": trim.inside, "end": trim.end }))));
+    add("trimmed", json!(report.trimmed));
     add("mapped_bytes_of_allocator", json!(walk.mapped_bytes));
     let all = report.census.arenas.get(..walk.arenas.len()).unwrap_or(&[]);
     let arenas = walk.arenas.iter().zip(all).map(|(arena, of)| {

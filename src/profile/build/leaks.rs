@@ -238,33 +238,53 @@ impl RootNames<'_, '_> {
     }
 
     fn root(&mut self, path: &Path) -> String {
-        let thread = |tid: i32| match (self.input.thread_name)(tid) {
-            Some(name) => format!("thread {tid} ({name})"),
-            None => format!("thread {tid}"),
+        let places = self.names.places;
+        let module = |id: ModuleId| {
+            let place = places.iter().find(|place| place.info.id == id)?;
+            Some((place.info.path.as_path(), place.bias))
         };
-        match path.root {
-            RootKind::Data { module } => self.variable(module, path),
-            RootKind::Stack { tid } => format!("stack of {}", thread(tid)),
-            RootKind::Tls { tid } => format!("thread-local variable of {}", thread(tid)),
-            RootKind::ThreadData { tid } => format!("thread-specific data of {}", thread(tid)),
-            RootKind::Register { tid, name } => format!("register {name} of {}", thread(tid)),
-            RootKind::Registered => "memory that the program has registered".to_owned(),
-            RootKind::Ignored => "the program's word that it is no leak".to_owned(),
-            RootKind::Anonymous => "mapped memory that is not the allocator's".to_owned(),
-        }
+        root_name(path, self.input.thread_name, &module, self.symbolizer)
     }
+}
 
-    fn variable(&mut self, module: ModuleId, path: &Path) -> String {
-        let Some(place) = self.names.places.iter().find(|place| place.info.id == module) else {
-            return "data of a module".to_owned();
-        };
-        let file = place.info.path.file_name().unwrap_or(place.info.path.as_os_str()).to_string_lossy().into_owned();
-        let Some(address) = path.root_address else { return format!("data of {file}") };
-        let object = place.bias.to_object(address);
-        match self.symbolizer.variable(module, object) {
-            Some((name, 0)) => format!("global `{name}` in {file}"),
-            Some((name, offset)) => format!("global `{name}` +{offset} in {file}"),
-            None => format!("data of {file} at {object}"),
-        }
+/// What a path's root is called. `thread_name`: the name of a thread, by its id. `module`: a module's path, and where it is loaded.
+pub fn root_name<'m>(
+    path: &Path,
+    thread_name: &dyn Fn(i32) -> Option<String>,
+    module: &dyn Fn(ModuleId) -> Option<(&'m std::path::Path, LoadBias)>,
+    symbolizer: &mut dyn Symbolize,
+) -> String {
+    let thread = |tid: i32| match thread_name(tid) {
+        Some(name) => format!("thread {tid} ({name})"),
+        None => format!("thread {tid}"),
+    };
+    match path.root {
+        RootKind::Data { module: id } => match module(id) {
+            Some(place) => variable(id, place, path.root_address, symbolizer),
+            None => "data of a module".to_owned(),
+        },
+        RootKind::Stack { tid } => format!("stack of {}", thread(tid)),
+        RootKind::Tls { tid } => format!("thread-local variable of {}", thread(tid)),
+        RootKind::ThreadData { tid } => format!("thread-specific data of {}", thread(tid)),
+        RootKind::Register { tid, name } => format!("register {name} of {}", thread(tid)),
+        RootKind::Registered => "memory that the program has registered".to_owned(),
+        RootKind::Ignored => "the program's word that it is no leak".to_owned(),
+        RootKind::Anonymous => "mapped memory that is not the allocator's".to_owned(),
+    }
+}
+
+fn variable(
+    module: ModuleId,
+    (path, bias): (&std::path::Path, LoadBias),
+    address: Option<Addr>,
+    symbolizer: &mut dyn Symbolize,
+) -> String {
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let Some(address) = address else { return format!("data of {file}") };
+    let object = bias.to_object(address);
+    match symbolizer.variable(module, object) {
+        Some((name, 0)) => format!("global `{name}` in {file}"),
+        Some((name, offset)) => format!("global `{name}` +{offset} in {file}"),
+        None => format!("data of {file} at {object}"),
     }
 }

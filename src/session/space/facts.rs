@@ -5,7 +5,7 @@ use super::named::{Named, extent};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
-use crate::elf::{Elf, Segment, Slack, Symbol, has_jemalloc};
+use crate::elf::{self, Elf, Segment, Slack, Symbol, has_jemalloc};
 use crate::leaks::roots::ModuleData;
 use crate::symbols::FileVersion;
 use crate::unwinder::UnwindModule;
@@ -100,10 +100,9 @@ impl Facts {
 
     /// What the leak scan needs to know of it as the module `id`.
     pub(super) fn module_data(&self, id: ModuleId, bias: LoadBias) -> ModuleData {
-        let writable = self.segments.iter().filter(|segment| segment.write && segment.mem_size > 0);
         ModuleData {
             id,
-            ranges: writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect(),
+            ranges: elf::writable(&self.segments, bias),
             tls_size: self.tls_size,
             glibc: self.glibc.as_ref().map(|arena| arena.as_ref().map(|arena| in_process(arena, bias))),
         }

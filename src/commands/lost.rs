@@ -1,0 +1,51 @@
+//! `heaptrace leaks` for a process that nobody traces: looks from outside.
+
+use super::attach::refused;
+use super::print;
+use crate::cli::LeaksOptions;
+use crate::export::escape::lines;
+use crate::export::lost::{Explained, LostReport, json, text};
+use crate::export::summary::SummaryOptions;
+use crate::export::text::Paint;
+use crate::inspect::lost;
+use crate::leaks::ScanOptions;
+use crate::profile::build::root_name;
+use crate::tracer::root::TargetRoot;
+use anyhow::bail;
+use std::path::PathBuf;
+
+/// Looks, and prints what is lost.
+///
+/// # Errors
+/// If the process can't be traced, its memory can't be read, or its allocator can't be walked.
+pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
+    if options.increased {
+        bail!(
+            "nobody traces process {pid}, so no earlier scan is known that --increased could compare with: heaptrace attach {pid} traces it"
+        );
+    }
+    let root = TargetRoot::of(pid);
+    let Some(lost) = lost::lost(pid, &ScanOptions::default()).map_err(|error| refused(error, pid))? else {
+        bail!(
+            "nobody traces process {pid}, and its allocator can't be walked (glibc's can): `heaptrace attach {pid}` finds what is lost from \
+             then on"
+        );
+    };
+    let way = options.explain.and_then(|addr| lost.scan.path_to(lost.scan.find(addr)?));
+    let named = way.as_ref().map(|way| {
+        let folder = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+        let mut symbolizer = lost.symbolizer(&[], folder);
+        root_name(way, &|tid| lost.threads.get(&tid).cloned(), &|id| lost.module(id), &mut symbolizer)
+    });
+    let report = LostReport {
+        pid,
+        program: &lost.program,
+        stood_ns: u64::try_from(lost.stood.as_nanos()).unwrap_or(u64::MAX),
+        scan: &lost.scan,
+        findings: lost.findings,
+        explain: options.explain.map(|addr| Explained { addr, way: way.as_ref().zip(named.as_deref()) }),
+        top: options.top.unwrap_or(SummaryOptions::default().top),
+    };
+    print(&if options.json { json(&report) } else { lines(&text(&report, Paint { color }), color) })?;
+    Ok(0)
+}

@@ -1,0 +1,96 @@
+//! The object files of a process that nobody has traced.
+
+use crate::addr::{LoadBias, ModuleId};
+use crate::elf::{self, Elf};
+use crate::leaks::roots::ModuleData;
+use crate::maps::{self, MappedModule, Mapping};
+use crate::symbols::{Bytes, ModuleSource};
+use crate::tracer::files;
+use crate::tracer::root::TargetRoot;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// An object file that is loaded.
+#[derive(Debug)]
+pub struct Object {
+    /// Its number among those of the process.
+    pub id: ModuleId,
+    /// Its path as the process sees it.
+    pub path: PathBuf,
+    /// Where it is loaded.
+    pub bias: LoadBias,
+    /// What is in it.
+    pub bytes: Bytes,
+    file: Arc<File>,
+}
+
+impl Object {
+    /// What a symbolizer needs.
+    pub fn source(&self) -> ModuleSource {
+        let build_id = Elf::parse(&self.bytes).ok().and_then(|elf| elf.build_id_hex());
+        ModuleSource {
+            path: self.path.clone(),
+            build_id,
+            file: Some(Arc::clone(&self.file)),
+            ..ModuleSource::default()
+        }
+    }
+}
+
+/// The modules of a process.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// Those whose files were found.
+    pub found: Vec<Object>,
+    /// Where the data of all of them are.
+    pub data: Vec<ModuleData>,
+}
+
+/// Opens the files of the modules in `mappings` through the live task `tid` of process `pid`. Of a file that is gone, the writable mappings stand for its data.
+pub fn open(pid: i32, tid: i32, mappings: &[Mapping]) -> Objects {
+    let root = TargetRoot::of(tid);
+    let mut objects = Objects::default();
+    for (id, mapped) in (0..).map(ModuleId).zip(maps::modules(mappings)) {
+        if mapped.is_vdso() {
+            continue;
+        }
+        match object(pid, tid, root.as_ref(), id, &mapped) {
+            Some((object, data)) => {
+                objects.found.push(object);
+                objects.data.push(data);
+            }
+            None => {
+                let writable = mapped.segments.iter().filter(|segment| segment.perms.write && !segment.perms.shared);
+                let ranges = writable.map(Mapping::range).collect();
+                objects.data.push(ModuleData { id, ranges, tls_size: 0, glibc: None });
+            }
+        }
+    }
+    objects
+}
+
+fn object(
+    pid: i32,
+    tid: i32,
+    root: Option<&TargetRoot>,
+    id: ModuleId,
+    mapped: &MappedModule,
+) -> Option<(Object, ModuleData)> {
+    let mut opened = None;
+    let mut accepts = |file: &File, same_inode: bool| {
+        // overlayfs shows other inodes in the maps: then the segments must fit at least, which load_bias asks for
+        opened = Bytes::of_file(file).ok().filter(|bytes| {
+            Elf::parse(bytes)
+                .is_ok_and(|elf| (same_inode || !mapped.deleted) && elf.load_bias(&mapped.segments).is_some())
+        });
+        opened.is_some()
+    };
+    let file = files::open_module(pid, tid, root, mapped, &mut accepts)?;
+    let bytes = opened?;
+    let elf = Elf::parse(&bytes).ok()?;
+    let bias = elf.load_bias(&mapped.segments)?;
+    let segments: Vec<_> = elf.segments().collect();
+    let data = ModuleData { id, ranges: elf::writable(&segments, bias), tls_size: elf.tls_size(), glibc: None };
+    Some((Object { id, path: mapped.path.clone(), bias, bytes, file: Arc::new(file) }, data))
+}

@@ -1,0 +1,145 @@
+//! `malloc_trim(0)`, called in a process that stands still.
+//!
+//! Its thread calls it as a signal handler would, so it must not be inside of malloc: neither with an arena's lock, which it would wait for itself for ever, nor
+//! between two steps of what glibc does without one while a process has one thread only. So the thread is one that sleeps in a system call that a signal would end
+//! early: malloc makes none such but getrandom(2), at its beginning, and futex(2), for a lock. All arenas' locks are free, as read from memory. And the thread is in no signal
+//! handler, which may have interrupted malloc: nowhere on its stack stands the address that handlers return to. To other threads a call is no more than one by a thread of
+//! their own: they may be inside of malloc, without a lock.
+
+use super::modules::{self, Object};
+use super::{Result, Seen};
+use crate::addr::{Addr, ObjAddr};
+use crate::elf::Elf;
+use crate::heapwalk::Walk;
+use crate::maps::Mapping;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::pagemap::PageMap;
+use crate::tracer::procfs;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::remote::function::{self, RESTORER, ROOM};
+use crate::tracer::standstill::Standstill;
+
+/// `SYS_getrandom`, which malloc calls once.
+const GETRANDOM: u64 = 318;
+
+/// A larger stack is not looked through for handlers, in bytes.
+const LARGEST_STACK: u64 = 64 << 20;
+
+/// So much of it is read at once.
+const PIECE: usize = 64 << 10;
+
+/// Why `malloc_trim(0)` was not called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotTrimmed {
+    /// Another allocator than glibc's.
+    #[error("its allocator is not glibc's, or has not been called yet")]
+    NoGlibc,
+    /// The function is not there: a static program that does not use it.
+    #[error("it has no malloc_trim: the program is linked statically, and does not call it itself")]
+    NoFunction,
+    /// A thread is inside of malloc.
+    #[error("a thread is inside of malloc just now, and holds a lock: try again")]
+    Locked,
+    /// No thread can call.
+    #[error(
+        "no thread can call malloc_trim just now (one that sleeps in a system call, and is in no signal handler): try again"
+    )]
+    NoCaller,
+    /// System calls are filtered.
+    #[error("it filters its system calls (seccomp): one more may end it")]
+    Seccomp,
+    /// The heap is not understood.
+    #[error("its heap is not as the allocator leaves it: malloc_trim may end it")]
+    Broken,
+}
+
+/// Calls it. The bytes that were given back, of what lies in the allocator's regions.
+///
+/// # Errors
+/// Any failure of a request.
+pub(super) fn trim(pid: i32, seen: &Seen, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
+    let Some(walk) = &seen.walk else { return Ok(Err(NotTrimmed::NoGlibc)) };
+    if !walk.findings.is_empty() {
+        return Ok(Err(NotTrimmed::Broken));
+    }
+    let Some((first, _)) = still.sleepers().next() else { return Ok(Err(NotTrimmed::NoCaller)) };
+    let tid = first.tid();
+    let mut memory = TargetMemory::open(pid, tid)?;
+    memory.new_stop(tid);
+    let is_free = |at: Addr| {
+        let mut lock = [0; 4];
+        memory.read_uncached(at, &mut lock) == lock.len() && lock == [0; 4]
+    };
+    if !walk.arenas.iter().all(|arena| is_free(arena.at)) {
+        return Ok(Err(NotTrimmed::Locked));
+    }
+    let objects = modules::open(pid, tid, &seen.mappings);
+    let main = walk.arenas.first().map(|arena| arena.at);
+    let holder =
+        objects.data.iter().find(|data| data.ranges.iter().any(|range| main.is_some_and(|at| range.contains(&at))));
+    let object = holder.and_then(|data| objects.found.iter().find(|object| object.id == data.id));
+    let Some((trim, restorer)) = object.and_then(functions) else { return Ok(Err(NotTrimmed::NoFunction)) };
+    if still.threads().iter().any(|thread| procfs::has_seccomp(thread.tid)) {
+        return Ok(Err(NotTrimmed::Seccomp));
+    }
+    let caller = still.sleepers().find(|(thread, resume)| {
+        let number = thread.registers().map_or(GETRANDOM, |regs| regs.0.orig_rax);
+        number != GETRANDOM
+            && !procfs::has_shadow_stack(thread.tid())
+            && may_call(resume, restorer, &seen.mappings, &memory)
+    });
+    let Some((thread, resume)) = caller else { return Ok(Err(NotTrimmed::NoCaller)) };
+    memory.stands_still(Some(thread.tid()));
+    let before = resident(walk, thread)?;
+    function::call(thread, &resume, (trim, 0), restorer, &mut memory)?;
+    Ok(Ok(before.saturating_sub(resident(walk, thread)?)))
+}
+
+/// Where `malloc_trim` is, and where handlers return to.
+fn functions(object: &Object) -> Option<(Addr, Addr)> {
+    let elf = Elf::parse(&object.bytes).ok()?;
+    let trim = elf.find_symbol("malloc_trim").filter(crate::elf::Symbol::is_function)?;
+    let restorer = elf.segments().filter(|segment| segment.execute).find_map(|segment| {
+        let start = usize::try_from(segment.offset).ok()?;
+        let end = start.checked_add(usize::try_from(segment.file_size).ok()?)?;
+        let code = object.bytes.get(start..end)?;
+        let at = code.windows(RESTORER.len()).position(|window| window == RESTORER)?;
+        Some(ObjAddr(segment.addr.0 + at as u64))
+    })?;
+    Some((object.bias.to_process(trim.addr), object.bias.to_process(restorer)))
+}
+
+/// Whether a thread that sleeps has room on its stack, and no handler there.
+fn may_call(resume: &RawRegs, restorer: Addr, mappings: &[Mapping], memory: &TargetMemory) -> bool {
+    let sp = Addr(resume.0.rsp);
+    let Some(stack) = mappings.iter().find(|mapping| mapping.contains(sp) && mapping.perms.write) else { return false };
+    if sp.0 - stack.start.0 < ROOM || stack.end.0 - sp.0 > LARGEST_STACK {
+        return false;
+    }
+    let mut piece = vec![0; PIECE];
+    let mut at = Addr(sp.0 & !7);
+    while at < stack.end {
+        let wanted = PIECE.min(usize::try_from(stack.end.0 - at.0).unwrap_or(PIECE));
+        let Some(buffer) = piece.get_mut(..wanted) else { return false };
+        if memory.read_uncached(at, buffer) != wanted {
+            return false;
+        }
+        if buffer.chunks_exact(8).any(|word| word == restorer.0.to_le_bytes()) {
+            return false;
+        }
+        at = at.add(wanted as u64);
+    }
+    true
+}
+
+/// What of the allocator's regions is in memory, in bytes.
+fn resident(walk: &Walk, thread: &Stopped) -> Result<u64> {
+    let mut pages = PageMap::open(thread.tid())?;
+    let mut bytes = 0;
+    for region in &walk.regions {
+        let whole = Addr(region.books.start.0 & !4095)..Addr(region.range.end.0.next_multiple_of(4096));
+        let placed = pages.placed(&whole).unwrap_or_default();
+        bytes += placed.in_memory.iter().map(|range| range.end.0 - range.start.0).sum::<u64>();
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,130 @@
+//! `heaptrace leaks` of a process that nobody traces, held against what the program itself knows of its blocks.
+
+use crate::support::procfs;
+use crate::support::program::{Program, installed};
+use crate::support::running::Running;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
+
+fn ask(pid: i32, options: &[&str]) -> Output {
+    Command::new(HEAPTRACE).arg("leaks").args(options).arg(pid.to_string()).output().unwrap()
+}
+
+fn leaks(pid: i32, options: &[&str]) -> Value {
+    let output = ask(pid, &[&["--json"], options].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What the program says of its blocks: kind, size, count; the block to ask for; its id.
+struct Told {
+    blocks: Vec<(String, u64, u64)>,
+    asked: String,
+    pid: i32,
+}
+
+fn start(program: &Program) -> (Running, Told) {
+    let mut running = program.start();
+    let mut blocks = Vec::new();
+    loop {
+        let line = running.line();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["asked", address] => {
+                let asked = address.to_owned();
+                let pid = running.value("ready").parse().unwrap();
+                return (running, Told { blocks, asked, pid });
+            }
+            [kind, size, count] => blocks.push((kind.to_owned(), size.parse().unwrap(), count.parse().unwrap())),
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+fn end(mut running: Running, pid: i32) {
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
+}
+
+/// How many blocks of a kind and size are told.
+fn count(answer: &Value, kind: &str, size: u64) -> u64 {
+    let mut rows = answer["sizes"].as_array().unwrap().iter();
+    let row = rows.find(|row| row["kind"] == kind && row["size"] == size);
+    row.map_or(0, |row| row["direct"]["blocks"].as_u64().unwrap())
+}
+
+/// Each block has the class that the program made it for, in dynamic and static programs; no freed one is told.
+#[test]
+fn blocks_have_the_classes_that_the_program_made_them_for() {
+    for flags in [&[][..], &["-static"], &["-static-pie"]] {
+        let program = Program::new(crate::support::fixtures::program_with("lost_blocks", flags));
+        let (running, told) = start(&program);
+        let answer = leaks(told.pid, &[]);
+        for (kind, size, blocks) in &told.blocks {
+            assert_eq!(count(&answer, kind, *size), *blocks, "{flags:?} {kind} {size}: {answer}");
+        }
+        let heads = answer["sizes"].as_array().unwrap().iter().find(|row| row["size"] == 520).unwrap();
+        assert_eq!(heads["indirect"]["blocks"], 50, "{flags:?}: {heads}");
+        let sum = |of: &str| told.blocks.iter().filter(|row| row.0 == of).map(|row| row.2).sum::<u64>();
+        // one with a mapping of its own, too
+        assert_eq!(answer["leaks"]["definite"]["blocks"], sum("leak_definite") + 1, "{flags:?}: {answer}");
+        assert_eq!(answer["leaks"]["indirect"]["blocks"], sum("leak_indirect"), "{flags:?}: {answer}");
+        assert_eq!(answer["leaks"]["possible"]["blocks"], sum("leak_possible"), "{flags:?}: {answer}");
+        assert_eq!(answer["leaks"]["unreadable_bytes"], 0, "{flags:?}: {answer}");
+        assert_eq!(answer["stacks_known"], false);
+        end(running, told.pid);
+    }
+}
+
+/// Why a block can be reached is told from the variable on.
+#[test]
+fn the_way_to_a_block_begins_at_a_variable() {
+    let program = Program::fixture("lost_blocks");
+    let (running, told) = start(&program);
+    let answer = leaks(told.pid, &["--explain", &told.asked]);
+    let path = answer["explained"]["path"].as_array().unwrap();
+    assert_eq!(path[0]["root"], "global `g_held` +56 in lost_blocks", "{answer}");
+    assert_eq!(path[1]["size"], 2008, "{answer}");
+    assert_eq!(path[1]["next_offset"], 16, "{answer}");
+    assert_eq!(path[2]["address"], told.asked.as_str(), "{answer}");
+    let text = String::from_utf8(ask(told.pid, &["--explain", &told.asked]).stdout).unwrap();
+    assert!(text.contains("still reachable") && text.contains("global `g_held` +56"), "{text}");
+    let text = String::from_utf8(ask(told.pid, &[]).stdout).unwrap();
+    assert!(text.contains("51,000 bytes") || text.contains("50,000 bytes in 50 blocks are definitely lost"), "{text}");
+    assert!(text.contains("Where the blocks were allocated is not known"), "{text}");
+    end(running, told.pid);
+}
+
+/// What can't be told is refused with its cause.
+#[test]
+fn what_cant_be_told_is_refused() {
+    let program = Program::fixture("lost_blocks");
+    let (running, told) = start(&program);
+    let refused = ask(told.pid, &["--increased"]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no earlier scan"), "{refused:?}");
+    end(running, told.pid);
+    let jemalloc = installed(Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"));
+    let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", jemalloc);
+    let (victim, pid) = super::attach::start_victim(&program);
+    let refused = ask(pid, &[]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("can't be walked"), "{refused:?}");
+    super::attach::assert_victim_well(victim, pid);
+}
+
+/// A program at work is well afterwards.
+#[test]
+fn a_busy_process_is_classified_and_lives() {
+    let program = Program::fixture("victim").args(["4"]);
+    let (victim, pid) = super::attach::start_victim(&program);
+    for _ in 0..super::rounds(5) {
+        let answer = leaks(pid, &[]);
+        assert_eq!(answer["heap_findings"], 0, "{answer}");
+    }
+    super::attach::assert_victim_well(victim, pid);
+}
