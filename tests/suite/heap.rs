@@ -143,7 +143,9 @@ fn trim_gives_back_what_was_told() {
         let told = number(&answer, "/trim/inside") + number(&answer, "/trim/end");
         assert!(told > 10 << 20, "{flags:?}: {answer}");
         assert_eq!(number(&answer, "/trimmed"), told, "{flags:?}: {answer}");
-        assert_eq!(before - rollup(pid, "Anonymous"), told, "{flags:?}");
+        // the call may be the first that goes so deep into its thread's stack
+        let less = before - rollup(pid, "Anonymous");
+        assert!(less <= told && less + (16 << 10) >= told, "{flags:?}: {less} of {told}");
         let answer = heap(pid, &["--trim"]);
         assert_eq!(number(&answer, "/trim/inside") + number(&answer, "/trim/end"), 0, "{flags:?}: {answer}");
         assert_eq!(answer["trimmed"], 0, "{flags:?}: {answer}");
