@@ -8,9 +8,10 @@ use crate::addr::Addr;
 use crate::heapwalk::census::{self, Census, Pages};
 use crate::heapwalk::{Walk, glibc, trim};
 use crate::maps::{self, Kind, Mapping};
+use crate::tracer::copy::{Copy, Means};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
-use crate::tracer::standstill::{self, StandingThread};
+use crate::tracer::standstill::{self, StandingThread, Standstill};
 use crate::tracer::{Result, TracerError, procfs};
 use std::ops::Range;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub struct Inspection {
     pub threads: usize,
     /// How long it stood still; None: it ran on meanwhile, and what changed then may be told wrongly.
     pub stood: Option<Duration>,
+    /// Whether it stood only to be copied, and the copy was read.
+    pub copied: bool,
     /// The heap; None: its allocator can't be walked.
     pub walk: Option<Walk>,
     /// What its memory is used for.
@@ -57,16 +60,36 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
     let program = procfs::program_name(pid, pid);
     let (seen, stood) = if meanwhile == Meanwhile::RunOn {
         let threads: Vec<_> = procfs::tasks(pid)?.into_iter().map(StandingThread::elsewhere).collect();
-        (look(pid, &threads).map(|seen| (seen, None)), None)
+        let read = look(pid, &threads).and_then(|mut seen| {
+            seen.walk = walk(&seen.mappings, &mut memory_of(pid, seen.tid)?);
+            Ok((seen, None, false))
+        });
+        (read, None)
     } else {
-        let (seen, stood) = standstill::stand_still(pid, |still| {
-            let seen = look(pid, &still.threads())?;
+        let is_copied = meanwhile == Meanwhile::StandStill;
+        let means = if is_copied { modules::means(pid) } else { None };
+        let look = |still: &Standstill| {
+            let mut seen = look(pid, &still.threads())?;
+            let mut memory = memory_of(pid, seen.tid)?;
+            let copy = copy(still, pid, means, &seen.mappings, &mut memory);
+            if copy.as_ref().is_none_or(|copy| !copy.is_whole()) {
+                seen.walk = walk(&seen.mappings, &mut memory);
+            }
             let trimmed = (meanwhile == Meanwhile::Trim).then(|| trimming::trim(pid, &seen, still)).transpose()?;
-            Ok((seen, trimmed))
-        })?;
+            Ok((seen, trimmed, copy))
+        };
+        let read = |looked: Result<(Seen, _, Option<Copy>)>| {
+            let (mut seen, trimmed, copy) = looked?;
+            let copy = copy.filter(Copy::is_whole);
+            if let Some(copy) = &copy {
+                seen.walk = walk(&seen.mappings, &mut copy.memory()?);
+            }
+            Ok((seen, trimmed, copy.is_some()))
+        };
+        let (seen, stood) = standstill::stand_still(pid, look, read)?;
         (seen, Some(stood))
     };
-    let (seen, trimmed) = seen?;
+    let (seen, trimmed, copied) = seen?;
     // What follows needs no more of the process.
     let census = census::take(seen.walk.as_ref(), &seen.mappings, &seen.stack_pointers, &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
@@ -75,6 +98,7 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
         program,
         threads: seen.stack_pointers.len(),
         stood,
+        copied,
         walk: seen.walk,
         census,
         trim,
@@ -85,6 +109,8 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
 
 /// What was read.
 struct Seen {
+    /// A live thread.
+    tid: i32,
     mappings: Vec<Mapping>,
     stack_pointers: Vec<Addr>,
     pages: Pages,
@@ -92,9 +118,34 @@ struct Seen {
     resident: Option<u64>,
 }
 
+/// A copy of a process that stands still, if it can be had.
+fn copy(
+    still: &Standstill,
+    pid: i32,
+    means: Option<Means>,
+    mappings: &[Mapping],
+    memory: &mut TargetMemory,
+) -> Option<Copy> {
+    Copy::make(still, pid, means?, mappings, memory).unwrap_or_else(|error| {
+        tracing::debug!("no copy is made: {error}");
+        None
+    })
+}
+
+/// The memory of a process whose thread `tid` lives.
+fn memory_of(pid: i32, tid: i32) -> Result<TargetMemory> {
+    let mut memory = TargetMemory::open(pid, tid)?;
+    memory.new_stop(tid);
+    Ok(memory)
+}
+
+fn walk(mappings: &[Mapping], memory: &mut TargetMemory) -> Option<Walk> {
+    glibc::walk(&glibc::Sources { mappings, data: &data_of(mappings) }, memory)
+}
+
 fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
     let tid = live(pid, threads)?;
-    let mappings = mappings_of(tid)?;
+    let mappings = procfs::mappings(tid)?;
     let mut pagemap = PageMap::open(tid)?;
     let mut pages = Pages::default();
     // what the kernel maps of its own counts for no process
@@ -105,10 +156,6 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
         }
     }
     let resident = resident_of(tid);
-    let data = data_of(&mappings);
-    let mut memory = TargetMemory::open(pid, tid)?;
-    memory.new_stop(tid);
-    let walk = glibc::walk(&glibc::Sources { mappings: &mappings, data: &data }, &mut memory);
     let stack_pointers = threads
         .iter()
         .filter_map(|thread| match &thread.regs {
@@ -119,21 +166,13 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
             },
         })
         .collect();
-    Ok(Seen { mappings, stack_pointers, pages, walk, resident })
+    Ok(Seen { tid, mappings, stack_pointers, pages, walk: None, resident })
 }
 
 /// A thread that lives: one that stands still if any does.
 fn live(pid: i32, threads: &[StandingThread]) -> Result<i32> {
     let live = threads.iter().find(|thread| thread.regs.is_some()).or(threads.first());
     Ok(live.ok_or(TracerError::Died { tid: pid })?.tid)
-}
-
-/// Its mappings. /proc/PID's own files are empty once its first thread has ended, so `tid` is a live one.
-fn mappings_of(tid: i32) -> Result<Vec<Mapping>> {
-    maps::parse(&procfs::read(tid, "maps")?).map_err(|error| TracerError::Own {
-        operation: "read the memory map of the process",
-        source: std::io::Error::other(error),
-    })
 }
 
 /// The writable parts of modules that come from their files, where an allocator keeps what it begins with.

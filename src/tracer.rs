@@ -8,6 +8,7 @@ pub mod affinity;
 pub mod alarm;
 pub mod code;
 pub mod control;
+pub mod copy;
 pub mod cputime;
 pub mod execevents;
 pub mod faults;

@@ -35,6 +35,7 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
         program: &seen.program,
         threads: seen.threads,
         stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
+        copied: seen.copied,
         walk: seen.walk.as_ref(),
         census: &seen.census,
         trim: seen.trim.as_ref(),

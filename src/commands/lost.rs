@@ -41,6 +41,7 @@ pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow
         pid,
         program: &lost.program,
         stood_ns: u64::try_from(lost.stood.as_nanos()).unwrap_or(u64::MAX),
+        copied: lost.copied,
         scan: &lost.scan,
         findings: lost.findings,
         explain: options.explain.map(|addr| Explained { addr, way: way.as_ref().zip(named.as_deref()) }),

@@ -24,6 +24,8 @@ pub struct HeapReport<'a> {
     pub threads: usize,
     /// For how long it stood still, ns; None: it ran on.
     pub stood_ns: Option<u64>,
+    /// Whether it stood only to be copied.
+    pub copied: bool,
     /// The heap, if its allocator can be walked.
     pub walk: Option<&'a Walk>,
     /// What all of its memory is used for.
@@ -339,7 +341,10 @@ fn findings(out: &mut String, walk: &Walk, paint: Paint) {
 
 fn cost(out: &mut String, report: &HeapReport<'_>) {
     let _ = match (report.stood_ns, report.walk) {
-        (Some(ns), _) => writeln!(out, "\nThe process stood still for {}.", text::duration(ns)),
+        (Some(ns), _) => {
+            let way = if report.copied { ", to be copied; the copy was read" } else { "" };
+            writeln!(out, "\nThe process stood still for {}{way}.", text::duration(ns))
+        }
         (None, _) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be told wrongly."),
     };
     if report.walk.is_none() {

@@ -32,6 +32,8 @@ pub struct LostReport<'a> {
     pub program: &'a str,
     /// For how long it stood still, ns.
     pub stood_ns: u64,
+    /// Whether it stood only to be copied.
+    pub copied: bool,
     /// The blocks.
     pub scan: &'a Scan,
     /// How many places of the heap are not as the allocator leaves them.
@@ -94,10 +96,11 @@ fn groups(scan: &Scan) -> (Vec<Group>, ClassAmounts) {
 pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     let mut out = String::new();
     let line = format!(
-        "{}, pid {}: its live blocks; it stood still for {}",
+        "{}, pid {}: its live blocks; it stood still for {}{}",
         text::printable(report.program),
         report.pid,
-        text::duration(report.stood_ns)
+        text::duration(report.stood_ns),
+        if report.copied { ", to be copied" } else { "" }
     );
     let _ = writeln!(out, "{}", paint.bold(&line));
     if let Some(explained) = &report.explain {
@@ -213,6 +216,7 @@ pub fn json(report: &LostReport<'_>) -> String {
         "pid": report.pid,
         "program": report.program,
         "leaks": leaks,
+        "copied": report.copied,
         "stacks_known": false,
         "heap_findings": report.findings,
         "sizes": sizes,

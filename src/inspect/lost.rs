@@ -1,15 +1,17 @@
 //! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's walk; the classes are [`crate::leaks`]'s.
 
 use super::modules::{self, Objects};
-use super::{data_of, live, mappings_of};
+use super::{copy, live, memory_of, walk};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::heapmodel::{LiveBlock, SiteId};
-use crate::heapwalk::{Chunk, State, Walk, glibc};
+use crate::heapwalk::{Chunk, State, Walk};
 use crate::leaks::roots::{HeapLayout, RootSources, ThreadState, find};
 use crate::leaks::{Graph, MappedFiles, Scan, ScanOptions};
+use crate::maps::Mapping;
 use crate::symbols::{Search, Symbolizer};
+use crate::tracer::copy::Copy;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::standstill::{self, StandingThread};
+use crate::tracer::standstill::{self, StandingThread, Standstill};
 use crate::tracer::{Result, procfs};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,6 +24,8 @@ pub struct Lost {
     pub program: String,
     /// How long the process stood still.
     pub stood: Duration,
+    /// Whether it stood only to be copied, and the copy was read.
+    pub copied: bool,
     /// The names of its threads, by id.
     pub threads: HashMap<i32, String>,
     /// The blocks with their classes.
@@ -55,51 +59,79 @@ impl Lost {
 pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
     procfs::require_own()?;
     let program = procfs::program_name(pid, pid);
-    let (read, stood) = standstill::stand_still(pid, |still| read(pid, &still.threads(), options))?;
-    let Some(read) = read? else { return Ok(None) };
-    let Read { graph, objects, threads, findings } = read;
-    Ok(Some(Lost { program, stood, threads, scan: graph.classify(), findings, objects }))
+    let means = modules::means(pid);
+    let look = |still: &Standstill| {
+        let threads = still.threads();
+        let tid = live(pid, &threads)?;
+        let mappings = procfs::mappings(tid)?;
+        let mut memory = memory_of(pid, tid)?;
+        // what is shared changes under a copy, too
+        let means = means.filter(|_| !mappings.iter().any(is_shared));
+        let copy = copy(still, pid, means, &mappings, &mut memory);
+        let states = threads.iter().map(|thread| state(pid, thread)).collect();
+        let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+        let seen = Seen { tid, mappings, states, names };
+        let is_copied = copy.as_ref().is_some_and(Copy::is_whole);
+        let read = (!is_copied).then(|| read(pid, &seen, &mut memory, options));
+        Ok((seen, read, copy))
+    };
+    let then = |looked: Result<(Seen, Option<Option<Read>>, Option<Copy>)>| {
+        let (seen, done, copy) = looked?;
+        let is_copied = done.is_none();
+        let done = match (done, &copy) {
+            (None, Some(copy)) => read(pid, &seen, &mut copy.memory()?, options),
+            (done, _) => done.flatten(),
+        };
+        Ok(done.map(|read| (seen.names, read, is_copied)))
+    };
+    let (read, stood) = standstill::stand_still(pid, look, then)?;
+    let Some((threads, read, copied)) = read? else { return Ok(None) };
+    let Read { graph, objects, findings } = read;
+    Ok(Some(Lost { program, stood, copied, threads, scan: graph.classify(), findings, objects }))
+}
+
+/// Memory that others may write to, too.
+fn is_shared(mapping: &Mapping) -> bool {
+    mapping.perms.shared && mapping.perms.write
+}
+
+/// What was seen while the process stood still.
+struct Seen {
+    tid: i32,
+    mappings: Vec<Mapping>,
+    states: Vec<ThreadState>,
+    names: HashMap<i32, String>,
 }
 
 struct Read {
     graph: Graph,
     objects: Objects,
-    threads: HashMap<i32, String>,
     findings: usize,
 }
 
-fn read(pid: i32, threads: &[StandingThread], options: &ScanOptions) -> Result<Option<Read>> {
-    let tid = live(pid, threads)?;
-    let mappings = mappings_of(tid)?;
-    let mut memory = TargetMemory::open(pid, tid)?;
-    memory.new_stop(tid);
-    let data = data_of(&mappings);
-    let Some(walk) = glibc::walk(&glibc::Sources { mappings: &mappings, data: &data }, &mut memory) else {
-        return Ok(None);
-    };
+fn read(pid: i32, seen: &Seen, memory: &mut TargetMemory, options: &ScanOptions) -> Option<Read> {
+    let walk = walk(&seen.mappings, memory)?;
     let blocks = blocks(&walk);
-    let mut objects = modules::open(pid, tid, &mappings);
+    let mut objects = modules::open(pid, seen.tid, &seen.mappings);
     let main = walk.arenas.first().map(|arena| arena.at);
     for module in &mut objects.data {
         let holds_arena = main.is_some_and(|at| module.ranges.iter().any(|range| range.contains(&at)));
         module.glibc = holds_arena.then_some(None);
     }
-    let states: Vec<ThreadState> = threads.iter().map(|thread| state(pid, thread)).collect();
     let sources = RootSources {
-        mappings: &mappings,
+        mappings: &seen.mappings,
         modules: &objects.data,
-        threads: &states,
+        threads: &seen.states,
         pid,
         registered: &[],
         blocks: &blocks,
         layout: HeapLayout::Glibc,
         heap_is_known: true,
     };
-    let roots = find(&sources, &mut memory);
-    let options = ScanOptions { files: MappedFiles::of(&mappings), ..options.clone() };
-    let graph = Graph::read(blocks, &roots, &mut memory, &options);
-    let threads = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
-    Ok(Some(Read { graph, objects, threads, findings: walk.findings.len() }))
+    let roots = find(&sources, memory);
+    let options = ScanOptions { files: MappedFiles::of(&seen.mappings), ..options.clone() };
+    let graph = Graph::read(blocks, &roots, memory, &options);
+    Some(Read { graph, objects, findings: walk.findings.len() })
 }
 
 /// The live blocks of a walk in the order of addresses. Where they were allocated nobody knows.

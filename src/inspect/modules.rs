@@ -1,12 +1,14 @@
 //! The object files of a process that nobody has traced.
 
-use crate::addr::{LoadBias, ModuleId};
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::elf::{self, Elf};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MappedModule, Mapping};
 use crate::symbols::{Bytes, ModuleSource};
-use crate::tracer::files;
+use crate::tracer::copy::{Means, SYSTEM_CALL};
+use crate::tracer::remote::function::RESTORER;
 use crate::tracer::root::TargetRoot;
+use crate::tracer::{files, procfs};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +47,38 @@ pub struct Objects {
     pub found: Vec<Object>,
     /// Where the data of all of them are.
     pub data: Vec<ModuleData>,
+}
+
+impl Object {
+    /// Where these bytes first stand in its code.
+    pub fn code_at(&self, wanted: &[u8]) -> Option<Addr> {
+        let elf = Elf::parse(&self.bytes).ok()?;
+        elf.segments().filter(|segment| segment.execute).find_map(|segment| {
+            let start = usize::try_from(segment.offset).ok()?;
+            let end = start.checked_add(usize::try_from(segment.file_size).ok()?)?;
+            let at = self.bytes.get(start..end)?.windows(wanted.len()).position(|window| window == wanted)?;
+            Some(self.bias.to_process(ObjAddr(segment.addr.0 + at as u64)))
+        })
+    }
+
+    /// Where one of its functions is.
+    pub fn function(&self, name: &str) -> Option<Addr> {
+        let elf = Elf::parse(&self.bytes).ok()?;
+        let symbol = elf.find_symbol(name).filter(elf::Symbol::is_function)?;
+        Some(self.bias.to_process(symbol.addr))
+    }
+}
+
+/// With what a copy of process `pid` can be made: looked up before it stands still.
+pub fn means(pid: i32) -> Option<Means> {
+    let mappings = procfs::mappings(pid).ok()?;
+    open(pid, pid, &mappings).found.iter().find_map(|object| {
+        Some(Means {
+            exit: object.function("_exit")?,
+            system_call: object.code_at(&SYSTEM_CALL)?,
+            restorer: object.code_at(&RESTORER)?,
+        })
+    })
 }
 
 /// Opens the files of the modules in `mappings` through the live task `tid` of process `pid`. Of a file that is gone, the writable mappings stand for its data.

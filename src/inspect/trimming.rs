@@ -6,17 +6,16 @@
 //! handler, which may have interrupted malloc: nowhere on its stack stands the address that handlers return to. To other threads a call is no more than one by a thread of
 //! their own: they may be inside of malloc, without a lock.
 
-use super::modules::{self, Object};
+use super::modules;
 use super::{Result, Seen};
-use crate::addr::{Addr, ObjAddr};
-use crate::elf::Elf;
+use crate::addr::Addr;
 use crate::heapwalk::Walk;
 use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::procfs;
 use crate::tracer::ptrace::{RawRegs, Stopped};
-use crate::tracer::remote::function::{self, RESTORER, ROOM};
+use crate::tracer::remote::function::{self, Function, RESTORER};
 use crate::tracer::standstill::Standstill;
 
 /// `SYS_getrandom`, which malloc calls once.
@@ -78,7 +77,11 @@ pub(super) fn trim(pid: i32, seen: &Seen, still: &Standstill) -> Result<std::res
     let holder =
         objects.data.iter().find(|data| data.ranges.iter().any(|range| main.is_some_and(|at| range.contains(&at))));
     let object = holder.and_then(|data| objects.found.iter().find(|object| object.id == data.id));
-    let Some((trim, restorer)) = object.and_then(functions) else { return Ok(Err(NotTrimmed::NoFunction)) };
+    let Some((trim, restorer)) =
+        object.and_then(|object| object.function("malloc_trim").zip(object.code_at(&RESTORER)))
+    else {
+        return Ok(Err(NotTrimmed::NoFunction));
+    };
     if still.threads().iter().any(|thread| procfs::has_seccomp(thread.tid)) {
         return Ok(Err(NotTrimmed::Seccomp));
     }
@@ -91,29 +94,16 @@ pub(super) fn trim(pid: i32, seen: &Seen, still: &Standstill) -> Result<std::res
     let Some((thread, resume)) = caller else { return Ok(Err(NotTrimmed::NoCaller)) };
     memory.stands_still(Some(thread.tid()));
     let before = resident(walk, thread)?;
-    function::call(thread, &resume, (trim, 0), restorer, &mut memory)?;
+    let call = Function { at: trim, rax: 0, arguments: [0; 6] };
+    function::call(thread, &resume, &call, restorer, &mut memory, &mut None)?;
     Ok(Ok(before.saturating_sub(resident(walk, thread)?)))
-}
-
-/// Where `malloc_trim` is, and where handlers return to.
-fn functions(object: &Object) -> Option<(Addr, Addr)> {
-    let elf = Elf::parse(&object.bytes).ok()?;
-    let trim = elf.find_symbol("malloc_trim").filter(crate::elf::Symbol::is_function)?;
-    let restorer = elf.segments().filter(|segment| segment.execute).find_map(|segment| {
-        let start = usize::try_from(segment.offset).ok()?;
-        let end = start.checked_add(usize::try_from(segment.file_size).ok()?)?;
-        let code = object.bytes.get(start..end)?;
-        let at = code.windows(RESTORER.len()).position(|window| window == RESTORER)?;
-        Some(ObjAddr(segment.addr.0 + at as u64))
-    })?;
-    Some((object.bias.to_process(trim.addr), object.bias.to_process(restorer)))
 }
 
 /// Whether a thread that sleeps has room on its stack, and no handler there.
 fn may_call(resume: &RawRegs, restorer: Addr, mappings: &[Mapping], memory: &TargetMemory) -> bool {
     let sp = Addr(resume.0.rsp);
     let Some(stack) = mappings.iter().find(|mapping| mapping.contains(sp) && mapping.perms.write) else { return false };
-    if sp.0 - stack.start.0 < ROOM || stack.end.0 - sp.0 > LARGEST_STACK {
+    if !function::has_room(resume, mappings) || stack.end.0 - sp.0 > LARGEST_STACK {
         return false;
     }
     let mut piece = vec![0; PIECE];

@@ -3,6 +3,7 @@
 use super::injection::{self, Call};
 use super::{Result, TracerError};
 use crate::addr::Addr;
+use crate::maps::{self, Mapping};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -86,6 +87,17 @@ pub fn user_outside(uid: u32) -> u32 {
 
 /// What users are called that have no id in our user namespace: /proc/sys/kernel/overflowuid, unless somebody has changed it.
 pub const OVERFLOW_USER: u32 = 65534;
+
+/// The mappings of the live task `tid`. Its process's own files under /proc are empty once the first thread has ended.
+///
+/// # Errors
+/// They can't be read.
+pub fn mappings(tid: i32) -> Result<Vec<Mapping>> {
+    maps::parse(&read(tid, "maps")?).map_err(|error| TracerError::Own {
+        operation: "read the memory map of the process",
+        source: std::io::Error::other(error),
+    })
+}
 
 /// The user that heaptrace acts as.
 pub fn effective_user() -> u32 {

@@ -316,6 +316,12 @@ impl Stopped {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(OPTIONS), "set the options of")
     }
 
+    /// The kernel kills the task if the calling thread ends while still attached.
+    pub(super) fn die_with_us(&self) -> Result<()> {
+        let options = OPTIONS | libc::PTRACE_O_EXITKILL;
+        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(options), "set the options of")
+    }
+
     /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
     /// ends in another stop of the same task.
     pub(super) fn run_to_system_call(&self) -> Result<()> {

@@ -37,11 +37,16 @@ impl StandingThread {
     }
 }
 
-/// Makes process `pid` stand still while `look` is at work, which is given what stands still. Returns what `look` says, and how long it stood.
+/// Makes process `pid` stand still while `look` is at work, which is given what stands still; then lets it go, and goes on with what `look` says by `then`. Returns what
+/// that says, and how long the process stood.
 ///
 /// # Errors
 /// If it can't be traced: rights, another tracer, its end.
-pub fn stand_still<T: Send>(pid: i32, look: impl FnOnce(&Standstill) -> T + Send) -> Result<(T, Duration)> {
+pub fn stand_still<A, T: Send>(
+    pid: i32,
+    look: impl FnOnce(&Standstill) -> A + Send,
+    then: impl FnOnce(A) -> T + Send,
+) -> Result<(T, Duration)> {
     // The kernel lets go, without a stop, of whatever is still traced by a thread that ends.
     std::thread::scope(|scope| {
         let on_own_thread = scope.spawn(|| {
@@ -50,7 +55,8 @@ pub fn stand_still<T: Send>(pid: i32, look: impl FnOnce(&Standstill) -> T + Send
             let stood = Standstill::begin(pid)?;
             let seen = look(&stood);
             stood.end();
-            Ok((seen, began.elapsed()))
+            let stood = began.elapsed();
+            Ok((then(seen), stood))
         });
         on_own_thread.join().unwrap_or_else(|_| {
             let source = std::io::Error::other("the thread that looked at it broke down");
@@ -136,6 +142,14 @@ impl Standstill {
         self.stopped.iter().filter(|(_, status)| *status == WaitStatus::EventStop).filter_map(|(stopped, _)| {
             let again = stopped.registers().ok()?.repeating_system_call()?;
             Some((stopped, again))
+        })
+    }
+
+    /// The threads that can make a call for us: all but those that have stopped for a signal. With the registers with which they go on.
+    pub fn callers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
+        self.stopped.iter().filter(|(_, status)| *status == WaitStatus::EventStop).filter_map(|(stopped, _)| {
+            let raw = stopped.registers().ok()?;
+            Some((stopped, raw.repeating_system_call().unwrap_or(raw)))
         })
     }
 

@@ -407,7 +407,15 @@ fn one_file_writes_the_target_s_code() {
     // What leads to the target's memory, and who may call it.
     let writers: [(&str, &[&str]); 4] = [
         (".write_code(", &["src/tracer/code/write.rs", "src/tracer/memory.rs"]),
-        (".write_data(", &["src/tracer/code/write.rs", "src/tracer/remote.rs"]),
+        (
+            ".write_data(",
+            &[
+                "src/tracer/code/write.rs",
+                "src/tracer/copy.rs",
+                "src/tracer/remote.rs",
+                "src/tracer/remote/function.rs",
+            ],
+        ),
         ("ptrace::poke(", &["src/tracer/memory.rs"]),
         (".write_all_at(", &["src/tracer/memory.rs"]),
     ];

@@ -67,6 +67,7 @@ fn the_chunks_are_those_that_glibc_counts() {
         let chunks = |state: &str, what: &str| number(&answer, &format!("/chunks/{state}/{what}"));
         let arenas = answer["arenas"].as_array().unwrap();
         assert_eq!(arenas.len(), 2, "{flags:?}: {answer}");
+        assert_eq!(answer["copied"], true, "{flags:?}: {answer}");
         assert_eq!(answer["findings"].as_array().unwrap().len(), 0, "{flags:?}: {answer}");
         assert_eq!(chunks("fast", "count"), info.of("smblks"), "{flags:?}");
         assert_eq!(chunks("fast", "bytes"), info.of("fsmblks"), "{flags:?}");
@@ -142,7 +143,9 @@ fn trim_gives_back_what_was_told() {
         let told = number(&answer, "/trim/inside") + number(&answer, "/trim/end");
         assert!(told > 10 << 20, "{flags:?}: {answer}");
         assert_eq!(number(&answer, "/trimmed"), told, "{flags:?}: {answer}");
-        assert_eq!(before - rollup(pid, "Anonymous"), told, "{flags:?}");
+        // the call may be the first that goes so deep into its thread's stack
+        let less = before - rollup(pid, "Anonymous");
+        assert!(less <= told && less + (16 << 10) >= told, "{flags:?}: {less} of {told}");
         let answer = heap(pid, &["--trim"]);
         assert_eq!(number(&answer, "/trim/inside") + number(&answer, "/trim/end"), 0, "{flags:?}: {answer}");
         assert_eq!(answer["trimmed"], 0, "{flags:?}: {answer}");
@@ -188,32 +191,108 @@ fn trim_is_called_at_safe_moments_only() {
     end(running, pid);
 }
 
-/// At whatever moment heaptrace is killed, or fails: the thread goes on that has called malloc_trim for it.
-#[test]
-fn trim_that_is_broken_off_does_no_harm() {
-    let program = Program::fixture("heap_of");
+/// Runs heaptrace until it is let to its end, with each failure at each so many-th of its calls. `check` looks at the process after each.
+fn break_off(options: &[&str], pid: i32, step: usize, mut check: impl FnMut(&str)) {
     for failure in ["abort", "error"] {
-        let (mut running, pid, _) = start(&program);
-        let mut is_over = false;
-        for call in (1..4000).step_by(5) {
+        for call in (1..).step_by(step) {
+            let order = format!("{failure}:{call}");
             let output = Command::new(HEAPTRACE)
-                .args(["heap", "--trim", "--json", &pid.to_string()])
-                .env("HEAPTRACE_INJECT", format!("{failure}:{call}"))
+                .args([options, &["--json", &pid.to_string()]].concat())
+                .env("HEAPTRACE_INJECT", &order)
                 .output()
                 .unwrap();
             procfs::assert_left_as_it_was(pid);
-            running.send("well");
-            assert_eq!(running.line(), "well", "{failure}:{call}");
-            if output.status.success() && serde_json::from_slice::<Value>(&output.stdout).unwrap()["trimmed"].is_u64() {
-                is_over = failure == "abort" || call > 400;
-                if is_over {
-                    break;
-                }
+            check(&order);
+            // an error may be of no weight
+            if output.status.success() && (failure == "abort" || call > 300) {
+                break;
             }
         }
-        assert!(is_over, "{failure}");
-        end(running, pid);
     }
+}
+
+/// At whatever moment heaptrace is killed, or fails: the thread goes on that has called malloc_trim for it.
+#[test]
+fn trim_that_is_broken_off_does_no_harm() {
+    let program = Program::fixture("copied");
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    break_off(&["heap", "--trim"], pid, 5, |order| {
+        running.send("well");
+        assert_eq!(running.line(), "well", "{order}");
+    });
+    running.feed(b"");
+    running.wait().success();
+    // while it is at work
+    let program = Program::fixture("heap_of");
+    let (mut running, pid, _) = start(&program);
+    break_off(&["heap", "--trim"], pid, 797, |order| {
+        running.send("well");
+        assert_eq!(running.line(), "well", "{order}");
+    });
+    end(running, pid);
+}
+
+/// The children of a single-threaded process, dead ones too.
+fn children(pid: i32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    text.split_whitespace().map(|child| child.parse().unwrap()).collect()
+}
+
+/// The process stands only to be copied. It gets no signal for that, sees no child, and none is left.
+#[test]
+fn a_copy_is_read_and_nothing_is_left_of_it() {
+    let program = Program::fixture("copied");
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    for _ in 0..super::rounds(5) {
+        assert_eq!(heap(pid, &[])["copied"], true);
+        assert!(children(pid).is_empty());
+        let output = Command::new(HEAPTRACE).args(["leaks", "--json", &pid.to_string()]).output().unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["copied"], true, "{answer}");
+        assert_eq!(answer["leaks"]["definite"]["blocks"], 0, "{answer}");
+        assert!(children(pid).is_empty());
+        running.send("well");
+        assert_eq!(running.line(), "well");
+    }
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
+}
+
+/// Where the copy would lack something, or can't be had, the process itself is read.
+#[test]
+fn what_cant_be_copied_is_read_where_it_is() {
+    let program = Program::fixture("copied").args(["dontfork"]);
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    assert_eq!(heap(pid, &[])["copied"], false);
+    let output = Command::new(HEAPTRACE).args(["leaks", "--json", &pid.to_string()]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["copied"], false, "{answer}");
+    assert_eq!(answer["leaks"]["definite"]["blocks"], 0, "a block hangs on memory that is not copied: {answer}");
+    assert!(children(pid).is_empty());
+    running.send("well");
+    assert_eq!(running.line(), "well");
+    running.feed(b"");
+    running.wait().success();
+}
+
+/// At whatever moment heaptrace is killed, or fails: no copy lives on, and the program goes on.
+#[test]
+fn a_copy_that_is_broken_off_does_no_harm() {
+    let program = Program::fixture("copied");
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    break_off(&["heap"], pid, 7, |order| {
+        let lives = |child: &i32| procfs::state(*child).is_some_and(|state| state != 'Z');
+        procfs::wait_until(&format!("{order}: no copy lives"), || !children(pid).iter().any(lives));
+        running.send("well");
+        assert_eq!(running.line(), "well", "{order}");
+    });
+    running.feed(b"");
+    running.wait().success();
 }
 
 /// A header that was written over is found, with the block before it; the rest of the heap is told all the same.

@@ -22,6 +22,7 @@ pub fn json(report: &HeapReport<'_>) -> String {
         "program": report.program,
         "threads": report.threads,
         "stood_ns": report.stood_ns,
+        "copied": report.copied,
         "resident": census.total().resident,
         "resident_of_kernel": report.resident,
         "swapped": census.total().swapped,

@@ -5,9 +5,10 @@
 //! heaptrace is killed, the thread goes on by itself, as after a signal that it had a handler for.
 
 use crate::addr::Addr;
+use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
-use crate::tracer::status::WaitStatus;
+use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{Result, TracerError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ pub const ROOM: u64 = 16 << 10;
 
 /// How long a function may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bytes between that and the signal frame that a call may use: see [`scratch`].
+const SCRATCH: u64 = 128;
 
 /// Bytes below the stack pointer that belong to the thread (System V x86-64 ABI, "red zone").
 const RED_ZONE: u64 = 128;
@@ -41,9 +45,31 @@ const MAGIC_2: u32 = 0x4650_5845;
 /// The flag of string instructions that run downwards, which functions find clear.
 const DIRECTION: u64 = 1 << 10;
 
-/// Lets a stopped thread call `function(argument)`, without signals meanwhile. Then it stands with the registers `resume`.
+/// What is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Function {
+    /// Its address.
+    pub at: Addr,
+    /// The register rax: the number of a system call.
+    pub rax: u64,
+    /// The registers rdi, rsi, rdx, r10, r8, r9, as system calls take them. (Functions take rcx for the fourth.)
+    pub arguments: [u64; 6],
+}
+
+/// Sixteen bytes of a thread's stack that are free for a call's use, aligned to as many.
+pub const fn scratch(resume: &RawRegs) -> Addr {
+    Addr((resume.0.rsp.wrapping_sub(RED_ZONE + SCRATCH / 2)) & !15)
+}
+
+/// Whether there is [`ROOM`] below a thread's stack pointer.
+pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
+    let sp = Addr(resume.0.rsp);
+    mappings.iter().any(|mapping| mapping.contains(sp) && mapping.perms.write && sp.0 - mapping.start.0 >= ROOM)
+}
+
+/// Lets a stopped thread call a function, without signals meanwhile. Then it stands with the registers `resume`.
 ///
-/// `restorer`: where [`RESTORER`] stands in the target.
+/// `restorer`: where [`RESTORER`] stands in the target. `child`: becomes what the call has made, a process or thread, which is traced, if it has made one.
 ///
 /// # Errors
 /// Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the function takes too long: the
@@ -51,9 +77,10 @@ const DIRECTION: u64 = 1 << 10;
 pub fn call(
     thread: &Stopped,
     resume: &RawRegs,
-    (function, argument): (Addr, u64),
+    function: &Function,
     restorer: Addr,
     memory: &mut TargetMemory,
+    child: &mut Option<i32>,
 ) -> Result<()> {
     let mask = thread.signal_mask()?;
     let state = thread.extended_state()?;
@@ -62,16 +89,17 @@ pub fn call(
     let kept = memory.read_uncached(at, &mut before) == before.len();
     memory.write_data(at, &bytes)?;
     let mut changed = *resume;
-    changed.0.rip = function.0;
+    changed.0.rip = function.at.0;
     changed.0.rsp = at.0;
-    changed.0.rdi = argument;
-    changed.0.rax = 0;
+    let r = &mut changed.0;
+    [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = function.arguments;
+    changed.0.rax = function.rax;
     changed.0.orig_rax = u64::MAX;
     changed.0.eflags &= !DIRECTION;
     thread.set_registers(&changed)?;
     thread.set_signal_mask(u64::MAX)?;
     let back = Back { resume, mask, state: &state };
-    let ran = run(thread, at.add(8), &back);
+    let ran = run(thread, at.add(8), &back, child);
     match &ran {
         // it goes on by itself when the function has returned
         Err(TracerError::Unresponsive { .. }) => return ran,
@@ -101,7 +129,7 @@ impl Back<'_> {
 }
 
 /// Lets the thread run until it would go back by rt_sigreturn with this stack pointer, and gives it back what it had instead.
-fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>) -> Result<()> {
+fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>) -> Result<()> {
     let tid = thread.tid();
     let began = Instant::now();
     let mut entered = false;
@@ -127,6 +155,9 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>) -> Result<()> {
                 }
             }
             WaitStatus::EventStop | WaitStatus::GroupStop(_) => {}
+            WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
+                *child = i32::try_from(thread.event_message()?).ok()
+            }
             status => return Err(TracerError::Overtaken { tid, status }),
         }
         thread.run_to_system_call()?;
@@ -137,7 +168,7 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>) -> Result<()> {
 fn signal_frame(resume: &RawRegs, mask: u64, state: &[u8], restorer: Addr) -> (Addr, Vec<u8>) {
     let r = &resume.0;
     let size = state.len() as u64;
-    let state_at = r.rsp.wrapping_sub(RED_ZONE + size + 4) & !63;
+    let state_at = r.rsp.wrapping_sub(RED_ZONE + SCRATCH + size + 4) & !63;
     let at = (state_at.wrapping_sub(FRAME as u64) & !15).wrapping_sub(8);
     let words = [
         restorer.0,
