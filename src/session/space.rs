@@ -42,7 +42,7 @@ pub use facts::SharedObjects;
 pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};
 pub use named::Annotation;
 pub use original::OriginalMemory;
-pub use probes::{ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
+pub use probes::{ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, LOCKS_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
 
 use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, ModuleId, StackId};

@@ -11,7 +11,7 @@ use crate::addr::Addr;
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
 use crate::patches::PcLocation;
-use crate::session::space::{OWN_TRACER_TAG, Placed};
+use crate::session::space::{LOCKS_TAG, OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
 
@@ -44,6 +44,9 @@ impl Process {
             self.settle();
             self.hand_over(tid, thread, &raw)?;
             self.note_trapped_call(tid, at, &breakpoint, &raw.before_trap().regs());
+            if breakpoint.purposes.tags & LOCKS_TAG != 0 {
+                self.make_way_for_locks(thread, &raw)?;
+            }
         }
         let hit = &Hit { tid, thread, raw: &raw, at, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);

@@ -2,6 +2,7 @@
 
 use crate::support::program::{Program, Traced};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const FIGURES: [&str; 4] = ["allocations", "bytes_allocated", "frees", "bytes_freed"];
 
@@ -65,7 +66,8 @@ pub struct ControlGroup(PathBuf);
 impl ControlGroup {
     /// None where none can be made: no such controller, or no right to.
     pub fn of_memory(limit: u64) -> Option<Self> {
-        let name = format!("heaptrace-test-{}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("heaptrace-test-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let limits = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
         limits.into_iter().find_map(|(parent, file)| {
             if !Path::new(parent).join("cgroup.procs").exists() {

@@ -1,11 +1,14 @@
 //! The jump engine against the trap engine, the fixtures' ledgers and the program's own text. `./test` runs whole suites with it, too.
 
+mod children;
 mod operators;
 mod order;
 mod same;
 mod signals;
 mod stack;
 mod surroundings;
+mod tight;
+mod torn;
 
 use super::counts::assert_sites;
 use crate::support::program::{Program, Traced};

@@ -3,6 +3,7 @@
 
 use crate::addr::Addr;
 use crate::event::EventKind;
+use crate::session::jump::Cause;
 use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
@@ -80,7 +81,7 @@ impl Process {
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.settle();
         self.space.set_aside_for(child)?;
-        if self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1 {
+        if self.has_several_threads() {
             self.tell(EventKind::Unobserved);
             self.space.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
@@ -91,6 +92,10 @@ impl Process {
         Ok(())
     }
 
+    fn has_several_threads(&self) -> bool {
+        self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1
+    }
+
     /// A thread comes back from vfork(2): its child no longer shares the memory.
     pub(in crate::session) fn on_vfork_done(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<()> {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
@@ -99,6 +104,10 @@ impl Process {
             self.settle();
             self.space.memory.new_stop(tid);
             self.refresh_modules(tid);
+            // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
+            if self.space.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
+                self.go_back_to_stops(Cause::SetAside)?;
+            }
             self.space.take_up_after(child)?;
             self.tell(EventKind::Unobserved);
         }

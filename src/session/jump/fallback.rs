@@ -26,6 +26,10 @@ pub(in crate::session) enum Cause {
     /// The program has unmapped it, or taken its rights away.
     #[error("memory that heaptrace had added to the program could not be used any more")]
     Unusable,
+    #[error("threads have run while a child was let go, as its parent was to trace it")]
+    SetAside,
+    #[error("the program has locked its memory (mlockall), of which the jump engine would have become a part")]
+    Locked,
     #[error(transparent)]
     Entry(#[from] EntryError),
 }

@@ -164,17 +164,22 @@ impl Process {
         } else {
             self.space.stop_routine()?;
         }
-        self.space.probe_anew(&self.settings.table)?;
-        if let JumpState::On(jump) = &mut self.jump {
-            let entries = jump.stubs.iter().map(|stub| (stub.entry, Cause::Unusable));
-            jump.at_stops.extend(entries);
-        }
+        self.go_back_to_stops(Cause::Unusable)?;
         // nobody knows where it would go on
         let is_left = thread.registers()?.0.rip != pc.0;
         if !is_left {
             self.tell(EventKind::Missed(Missed::Call));
         }
         Ok(Action::Resume(if is_left { 0 } else { signal }))
+    }
+
+    /// The stubs are not jumped to any more: what follows is seen at stops.
+    pub(in crate::session) fn go_back_to_stops(&mut self, cause: Cause) -> Result<()> {
+        self.space.probe_anew(&self.settings.table)?;
+        if let JumpState::On(jump) = &mut self.jump {
+            jump.at_stops.extend(jump.stubs.iter().map(|stub| (stub.entry, cause)));
+        }
+        Ok(())
     }
 
     /// The stack has no room for what the routine puts there. The function itself may need less: the call is seen at this stop.

@@ -22,6 +22,11 @@ impl AddressSpace {
         self.aside_for.contains(&child)
     }
 
+    /// Whether the int3s are set aside for `child` alone.
+    pub fn is_last_aside(&self, child: i32) -> bool {
+        self.aside_for.len() == 1 && self.is_aside_for(child)
+    }
+
     /// `child` no longer shares the memory: unless they are set aside for another one, too, the int3s come back. Before that
     /// the table must have been brought up to date with the modules.
     ///

@@ -79,6 +79,8 @@ pub(super) struct Named {
     pub(super) exec_calls: Vec<(ObjAddr, ExecCall)>,
     /// The C library's ptrace(2).
     pub(super) ptrace: Option<ObjAddr>,
+    /// The C library's mlockall(2).
+    pub(super) mlockall: Option<ObjAddr>,
     /// Where the C library ends the process.
     pub(super) exits: Vec<ObjAddr>,
     /// The code of `exit` and its kin, where the C library has them.
@@ -104,8 +106,8 @@ impl Named {
         let mut allocator = known;
         allocator.extend(allocator_symbols(elf, plain, table));
         let function_at = |symbol: Option<Symbol<'_>>| symbol.filter(Symbol::is_function).map(|symbol| symbol.addr);
-        let [sigaction, ptrace, exit, other_exit] =
-            plain.find(["sigaction", "ptrace", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
+        let [sigaction, ptrace, mlockall, exit, other_exit] =
+            plain.find(["sigaction", "ptrace", "mlockall", EXIT_FUNCTIONS[0], EXIT_FUNCTIONS[1]]).map(function_at);
         let execs = plain.find(EXEC_CALLS.map(|(name, _)| name)).map(function_at);
         let exec_calls = execs.into_iter().zip(EXEC_CALLS).filter_map(|(addr, (_, call))| Some((addr?, call)));
         let annotations = plain.find(ANNOTATIONS.map(|(name, _)| name)).map(function_at);
@@ -125,6 +127,7 @@ impl Named {
             // posix_spawn, system and popen end in execve, too.
             exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
             ptrace: ptrace.filter(|_| sigaction.is_some()),
+            mlockall: mlockall.filter(|_| sigaction.is_some()),
             sigaction,
             // A program may call a function of its own `exit`.
             normal_exits: if exits.is_empty() { Vec::new() } else { code_of(plain, NORMAL_EXITS) },

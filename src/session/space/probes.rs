@@ -36,6 +36,8 @@ pub(super) enum ToPlace {
     Exit,
     /// libc's `ptrace`.
     OwnTracer,
+    /// mlockall(2).
+    LocksMemory,
     /// A function by which the program tells of its memory.
     Annotation,
     /// A function of an unwinder that looks at stacks.
@@ -93,6 +95,9 @@ const START_TAG: u8 = 4;
 
 /// Marks the probe on ptrace(2).
 pub const OWN_TRACER_TAG: u8 = 8;
+
+/// Marks the probe on mlockall(2).
+pub const LOCKS_TAG: u8 = 64;
 
 /// Marks the probes on functions by which the program tells of its memory.
 pub const ANNOTATION_TAG: u8 = 16;
@@ -197,6 +202,7 @@ impl AddressSpace {
             ToPlace::Exec => Purpose::Exec,
             ToPlace::Exit => Purpose::Tag(EXIT_TAG),
             ToPlace::OwnTracer => Purpose::Tag(OWN_TRACER_TAG),
+            ToPlace::LocksMemory => Purpose::Tag(LOCKS_TAG),
             ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
             ToPlace::Guard => Purpose::Tag(GUARD_TAG),
         };

@@ -1,5 +1,5 @@
 //! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, ptrace, as
-//! a task can have one tracer only, and changes of signal actions.
+//! a task can have one tracer only, mlockall, and changes of signal actions.
 
 use super::AddressSpace;
 use super::facts::Facts;
@@ -12,7 +12,7 @@ use crate::tracer::ptrace::RawRegs;
 
 impl AddressSpace {
     /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
-    /// execve(2) and ptrace(2).
+    /// execve(2), ptrace(2) and mlockall(2).
     pub(super) fn watch_libc(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = facts.named.sigaction {
             let addr = bias.to_process(sigaction);
@@ -25,6 +25,10 @@ impl AddressSpace {
         if let Some(ptrace) = facts.named.ptrace {
             let addr = bias.to_process(ptrace);
             self.place_or_defer(Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
+        }
+        if let Some(mlockall) = facts.named.mlockall {
+            let addr = bias.to_process(mlockall);
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::LocksMemory }, None)?;
         }
         Ok(())
     }

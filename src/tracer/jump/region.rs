@@ -8,7 +8,7 @@ use crate::jump::shared::{Shared, lies_inside};
 use crate::maps::Mapping;
 use crate::tracer::code::write::write;
 use crate::tracer::remote::Caller;
-use crate::tracer::{Result, TracerError};
+use crate::tracer::{Result, TracerError, procfs};
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -94,12 +94,22 @@ impl Region {
         shared: Addr,
     ) -> std::result::Result<Self, SetUpError> {
         let mapping = SharedMapping::open(pid, fd)?;
-        let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let (start, size) = (shared.0, SHARED_SIZE);
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
-        call(caller, "mmap", libc::SYS_mmap, [shared.0, SHARED_SIZE, both, flags, fd, 0])?;
-        let kept = libc::MADV_DONTFORK as u64;
-        if let Err(error) = call(caller, "madvise", libc::SYS_madvise, [shared.0, SHARED_SIZE, kept, 0, 0, 0]) {
-            call(caller, "munmap", libc::SYS_munmap, [shared.0, SHARED_SIZE, 0, 0, 0, 0])?;
+        // A process that locks what it maps (mlockall(2), MCL_FUTURE) would have all of it allocated at once, but for memory that nobody may access.
+        let locks = procfs::status_number(pid, "VmLck").is_some_and(|kib| kib > 0);
+        let at_first = if locks { libc::PROT_NONE as u64 } else { access };
+        call(caller, "mmap", libc::SYS_mmap, [start, size, at_first, flags, fd, 0])?;
+        let mut prepare = || {
+            if locks {
+                call(caller, "munlock", libc::SYS_munlock, [start, size, 0, 0, 0, 0])?;
+                call(caller, "mprotect", libc::SYS_mprotect, [start, size, access, 0, 0, 0])?;
+            }
+            call(caller, "madvise", libc::SYS_madvise, [start, size, libc::MADV_DONTFORK as u64, 0, 0, 0])
+        };
+        if let Err(error) = prepare() {
+            call(caller, "munmap", libc::SYS_munmap, [start, size, 0, 0, 0, 0])?;
             return Err(error);
         }
         mapping.set_word(0, MAGIC);
@@ -112,10 +122,29 @@ impl Region {
 /// # Errors
 /// Those of [`Caller::call`]. What the kernel refuses stays.
 pub fn give_back(caller: &mut Caller<'_>, code: Addr, shared: Addr) -> Result<()> {
-    for (addr, size) in [(code, REGION_SIZE), (shared, SHARED_SIZE)] {
-        if caller.call(libc::SYS_munmap, [addr.0, size, 0, 0, 0, 0])? != 0 {
-            tracing::debug!("what an earlier heaptrace has mapped at {addr} stays");
-        }
+    unmap(caller, code, REGION_SIZE)?;
+    unmap(caller, shared, SHARED_SIZE)
+}
+
+/// Lets the thread unmap a part of what a heaptrace has mapped.
+///
+/// # Errors
+/// Those of [`Caller::call`]. What the kernel refuses stays.
+pub fn unmap(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<()> {
+    if caller.call(libc::SYS_munmap, [addr.0, size, 0, 0, 0, 0])? != 0 {
+        tracing::debug!("what heaptrace has mapped at {addr} stays");
+    }
+    Ok(())
+}
+
+/// Lets the thread put memory that nobody may access in the place of a part of what a heaptrace has mapped.
+///
+/// # Errors
+/// Those of [`Caller::call`]. What the kernel refuses stays.
+pub fn fence(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<()> {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED) as u64;
+    if caller.call(libc::SYS_mmap, [addr.0, size, libc::PROT_NONE as u64, flags, u64::MAX, 0])? < 0 {
+        tracing::debug!("what heaptrace has mapped at {addr} stays");
     }
     Ok(())
 }

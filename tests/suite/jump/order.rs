@@ -3,6 +3,7 @@
 use super::by;
 use crate::suite::counts::assert_sites;
 use crate::support::program::Program;
+use crate::support::report::functions_of;
 
 /// J03: two threads get one address in turn, 100,000 times each, and hand it over by malloc and free alone: no call is lost, no free is a double
 /// one, and never are there two of that block.
@@ -42,4 +43,40 @@ fn j04_a_bounded_queue_keeps_its_bound() {
     assert!(report.total("peak_blocks") <= 108, "{} blocks", report.total("peak_blocks"));
     report.assert_no_anomaly();
     report.assert_consistent();
+}
+
+/// J05: on one CPU a thread is left standing wherever it is, in the midst of what it records too, while another one that runs before all others allocates.
+/// Both come to their ends, and no call is lost.
+#[test]
+fn j05_a_thread_is_preempted_anywhere() {
+    let program = Program::fixture("preempted");
+    let plain = program.plain();
+    let traced = by("jump", &program, &[]);
+    assert_eq!(traced.ended.text(), plain.text(), "{}", traced.ended.stderr);
+    assert!(plain.text().ends_with("idle 1\n"), "{}", plain.text());
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+    traced.report.assert_consistent();
+}
+
+/// J15: four threads come to 8,192 new stacks each in an order of its own, while the index that these are looked up in is made anew, larger. Each of them has its calls, and no others.
+#[test]
+fn j15_many_new_stacks_while_the_index_grows() {
+    const LEVELS: u32 = 13;
+    let program = Program::fixture("many_stacks");
+    let traced = by("jump", &program, &[]);
+    assert_eq!(traced.ended.text(), "done\n");
+    let mut ways = 0;
+    for site in traced.report.sites_at(&["way_allocate"]) {
+        let turns: Vec<_> = functions_of(site).into_iter().filter(|name| name == "left" || name == "right").collect();
+        assert_eq!(turns.len(), LEVELS as usize, "{site}");
+        // innermost first
+        let way = turns.iter().fold(0, |way, turn| way << 1 | u64::from(turn == "right"));
+        assert_eq!(site["allocated"]["objects"], 4, "{site}");
+        assert_eq!(site["allocated"]["bytes"], 4 * (1 + way), "{site}");
+        assert_eq!(site["freed"]["objects"], 4, "{site}");
+        ways += 1;
+    }
+    assert_eq!(ways, 1 << LEVELS);
+    traced.report.assert_no_anomaly();
 }

@@ -46,6 +46,59 @@ fn j20_handlers_leave_malloc() {
     report.assert_consistent();
 }
 
+/// J21: a child queues 3,000 realtime signals. None is lost, each has its number and its sender, and all come in order.
+#[test]
+fn j21_queued_signals_keep_their_order_and_what_they_carry() {
+    let program = Program::fixture("queued_signals");
+    let expected = "came 1000 1000 1000 wrong 0\n";
+    assert_eq!(program.plain().text(), expected);
+    for options in [&[][..], &["--sample-interval", "2000"]] {
+        let traced = by("jump", &program, options);
+        assert_eq!(traced.ended.text(), expected, "{options:?} {}", traced.ended.stderr);
+        if options.is_empty() {
+            let ledger = program.ledger();
+            for name in ["allocations", "frees", "reallocations", "bytes_allocated"] {
+                assert_eq!(traced.report.total(name), ledger.total(name), "{name}");
+            }
+        }
+        traced.report.assert_no_anomaly();
+    }
+}
+
+/// J24: threads are cancelled wherever they are. They are unwound to their cleanup handlers, and of each one call at most is not known to have been made.
+#[test]
+fn j24_threads_are_cancelled_anywhere() {
+    const THREADS: u64 = 300;
+    let bump = fixtures::library("bump");
+    let program = Program::new(fixtures::program_linked("cancel_anywhere", &[&bump]));
+    let traced = by("jump", &program, &[]);
+    let text = traced.ended.text();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let ["made", made, "cancelled", "300"] = words[..] else { panic!("{text} {}", traced.ended.stderr) };
+    let made: u64 = made.parse().unwrap();
+    let report = &traced.report;
+    assert_sites(report, &program.ledger());
+    let allocated = report.site_sum(&["cancelled_allocate"], "/allocated/objects");
+    assert!((made..=made + THREADS).contains(&allocated), "{allocated} of {made}");
+    let freed = report.site_sum(&["cancelled_allocate"], "/freed/objects");
+    assert!((made..=allocated).contains(&freed), "{freed} freed of {made}");
+    assert!(report.anomaly("abandoned_calls") <= THREADS, "{}", report.0["anomalies"]);
+    for anomaly in ["lost", "unknown_frees", "double_frees", "truncated_stacks"] {
+        assert_eq!(report.anomaly(anomaly), 0, "{anomaly}");
+    }
+    report.assert_consistent();
+}
+
+/// J24: a process is stopped and continued sixty times in the midst of its calls. Each thread goes on each time, the handler of SIGCONT runs once each time.
+#[test]
+fn j24_a_process_is_stopped_and_continued() {
+    let program = Program::fixture("stopped_and_continued");
+    let traced = by("jump", &program, &[]);
+    assert_eq!(traced.ended.text(), "continued 60\n", "{}", traced.ended.stderr);
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+}
+
 /// J22: malloc faults in a broken heap. The handler's backtrace() is what it is without heaptrace, to the instruction.
 #[test]
 fn j22_a_fault_in_malloc_has_a_whole_backtrace() {
