@@ -2,7 +2,7 @@
 
 use crate::addr::Addr;
 use crate::heapwalk::census::{self, Census, Pages};
-use crate::heapwalk::{Walk, glibc, trim};
+use crate::heapwalk::{self, Allocator, Sources, Walk, trim};
 use crate::maps::{self, Kind, Mapping};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
@@ -24,7 +24,7 @@ pub struct Inspection {
     pub walk: Option<Walk>,
     /// What its memory is used for.
     pub census: Census,
-    /// What `malloc_trim(0)` would give back.
+    /// What `malloc_trim(0)` would give back, if the allocator has that.
     pub trim: Option<trim::Trim>,
     /// The resident memory as the kernel tells it (`Rss` of /proc/PID/smaps_rollup), in bytes.
     pub resident: Option<u64>,
@@ -48,7 +48,8 @@ pub fn inspect(pid: i32, run_on: bool) -> Result<Inspection> {
     // What follows needs no more of the process.
     let census = census::take(seen.walk.as_ref(), &seen.mappings, &seen.stack_pointers, &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
-    let trim = seen.walk.as_ref().map(|walk| trim::estimate(walk, brk, &seen.pages));
+    let of_glibc = seen.walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
+    let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
     Ok(Inspection {
         program,
         threads: seen.stack_pointers.len(),
@@ -91,7 +92,7 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
     let data = data_of(&mappings);
     let mut memory = TargetMemory::open(pid, tid)?;
     memory.new_stop(tid);
-    let walk = glibc::walk(&glibc::Sources { mappings: &mappings, data: &data }, &mut memory);
+    let walk = heapwalk::walk(&Sources { mappings: &mappings, data: &data }, &mut memory);
     let stack_pointers = threads
         .iter()
         .filter_map(|thread| match &thread.regs {
