@@ -1,21 +1,59 @@
 //! What the allocator's own structures say of a heap that nobody has traced: each block, live or free, found from outside. Pure: memory is a trait.
 //!
 //! ```text
-//! mappings, module data -> glibc (arenas, chunks, lists of free chunks) -> Walk
+//! mappings, module data -> glibc    (arenas, chunks, lists of free chunks) -> Walk
+//!                       -> mallocng (tables, groups, slots: musl)          -> Walk
 //! Walk + resident pages -> census (which byte of resident memory is what)
 //!                       -> trim   (what malloc_trim(0) would give back)
 //! ```
 //!
-//! A *chunk* is what the allocator manages: a header of 8 bytes and what the program may use. All addresses are process addresses, all sizes in bytes.
+//! A *chunk* is what the allocator manages: a header and what the program may use. All addresses are process addresses, all sizes in bytes.
 
 pub mod census;
 pub mod glibc;
+pub mod mallocng;
 pub mod trim;
 pub mod verdict;
 mod window;
 
 use crate::addr::Addr;
+use crate::maps::Mapping;
+use crate::memory::ReadMemory;
 use std::ops::Range;
+
+/// What a heap is looked for in.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// All mappings in the order of addresses.
+    pub mappings: &'a [Mapping],
+    /// The writable segments of all modules.
+    pub data: &'a [Range<Addr>],
+}
+
+/// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called.
+pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
+    glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory))
+}
+
+/// An allocator that can be walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Allocator {
+    /// glibc's malloc.
+    #[default]
+    Glibc,
+    /// musl's mallocng.
+    Musl,
+}
+
+impl Allocator {
+    /// Its short name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+        }
+    }
+}
 
 /// What a chunk is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,31 +82,43 @@ impl State {
 /// One chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// Where its header's pair of words begins: 16 bytes before what the program is given.
+    /// Where its header begins.
     pub at: Addr,
     /// With its header.
     pub size: u64,
     /// What it is.
     pub state: State,
+    /// How many bytes of it lie before what the program is given.
+    pub lead: u8,
+    /// How many lie behind what the program may use; negative: so much of the chunk behind is this one's while the program has it.
+    pub tail: i8,
 }
 
 impl Chunk {
-    /// Bytes of a chunk that are the allocator's while the program has it: the size word. (The word before it belongs to the chunk before.)
-    pub const HEADER: u64 = 8;
+    /// A chunk of glibc's: two words before the block, of which the first belongs to the chunk before.
+    pub const fn glibc(at: Addr, size: u64, state: State) -> Self {
+        Self { at, size, state, lead: 16, tail: -8 }
+    }
 
     /// Where the memory begins that the program is given.
     pub const fn block(&self) -> Addr {
-        self.at.add(16)
+        self.at.add(self.lead as u64)
     }
 
     /// How much of it the program may use.
     pub const fn usable(&self) -> u64 {
-        self.size.saturating_sub(Self::HEADER)
+        self.size.saturating_sub(self.lead as u64).saturating_add_signed(-(self.tail as i64))
     }
 
-    /// One past its last byte, less the word that it shares with the next one.
+    /// One past its last byte, less what it has of the next one.
     pub const fn end(&self) -> Addr {
         self.at.add(self.size)
+    }
+
+    /// Which bytes are this chunk's and no other's: all of it, or moved by what it shares with those beside it.
+    pub const fn own(&self) -> Range<Addr> {
+        let shared = if self.tail < 0 { self.tail.unsigned_abs() as u64 } else { 0 };
+        self.at.add(shared)..self.end().add(shared)
     }
 }
 
@@ -96,8 +146,8 @@ pub struct Arena {
     pub is_main: bool,
     /// What it has got from the kernel, as it says itself.
     pub system_bytes: u64,
-    /// Threads that use it, as it says itself.
-    pub threads: u64,
+    /// Threads that use it, as it says itself; None: it does not say.
+    pub threads: Option<u64>,
 }
 
 /// Something that is not as the allocator leaves it: the program has written where it must not, or the heap was read while it changed.
@@ -131,11 +181,32 @@ pub enum Fault {
     /// A list has no end.
     #[error("a list of free chunks runs in a circle")]
     Circle,
+    /// The tables of musl's malloc end early.
+    #[error("the allocator's tables do not go on where they should")]
+    Table,
+    /// An entry in them makes no sense, or overlaps another one.
+    #[error("an entry in the allocator's tables tells of a group of blocks that can't be there")]
+    Entry,
+    /// A group does not lead back to its entry.
+    #[error("a group of blocks does not lead back to the allocator's tables: something was written over its beginning")]
+    Group,
+    /// What stands before a live block is no header.
+    #[error(
+        "what stands before a live block is no header: something was written over it, or the block is just being handed out"
+    )]
+    Header,
+    /// A zero that must follow a live block does not.
+    #[error(
+        "a live block is not followed by the zero that the allocator has left there: something was written beyond its end"
+    )]
+    Overrun,
 }
 
 /// All that was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Walk {
+    /// Whose heap it is.
+    pub allocator: Allocator,
     /// All chunks, by address within each region.
     pub chunks: Vec<Chunk>,
     /// In the order of addresses.

@@ -6,7 +6,7 @@ pub mod trimming;
 
 use crate::addr::Addr;
 use crate::heapwalk::census::{self, Census, Pages};
-use crate::heapwalk::{Walk, glibc, trim};
+use crate::heapwalk::{self, Allocator, Sources, Walk, trim};
 use crate::maps::{self, Kind, Mapping};
 use crate::tracer::copy::{Copy, Means};
 use crate::tracer::memory::TargetMemory;
@@ -32,7 +32,7 @@ pub struct Inspection {
     pub walk: Option<Walk>,
     /// What its memory is used for.
     pub census: Census,
-    /// What `malloc_trim(0)` would give back.
+    /// What `malloc_trim(0)` would give back, if the allocator has that.
     pub trim: Option<trim::Trim>,
     /// What became of the call of `malloc_trim(0)`, if one was wanted.
     pub trimmed: Option<std::result::Result<u64, NotTrimmed>>,
@@ -93,7 +93,8 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
     // What follows needs no more of the process.
     let census = census::take(seen.walk.as_ref(), &seen.mappings, &seen.stack_pointers, &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
-    let trim = seen.walk.as_ref().map(|walk| trim::estimate(walk, brk, &seen.pages));
+    let of_glibc = seen.walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
+    let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
     Ok(Inspection {
         program,
         threads: seen.stack_pointers.len(),
@@ -140,7 +141,7 @@ fn memory_of(pid: i32, tid: i32) -> Result<TargetMemory> {
 }
 
 fn walk(mappings: &[Mapping], memory: &mut TargetMemory) -> Option<Walk> {
-    glibc::walk(&glibc::Sources { mappings, data: &data_of(mappings) }, memory)
+    heapwalk::walk(&Sources { mappings, data: &data_of(mappings) }, memory)
 }
 
 fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {

@@ -103,6 +103,16 @@ pub mod internal {
     pub use crate::tracer::memory::TargetMemory;
     pub use crate::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};
 
+    /// The live blocks of a process that runs on meanwhile, with what may be used of each.
+    pub fn heap_of(pid: i32) -> std::collections::BTreeMap<u64, u64> {
+        let walk = crate::inspect::inspect(pid, crate::inspect::Meanwhile::RunOn)
+            .ok()
+            .and_then(|seen| seen.walk)
+            .unwrap_or_default();
+        let live = walk.chunks.iter().filter(|chunk| chunk.state == crate::heapwalk::State::Live);
+        live.map(|chunk| (chunk.block().0, chunk.usable())).collect()
+    }
+
     pub mod cli {
         pub use crate::cli::{EXIT_OWN_FAILURE, Refusal, When, parse};
     }

@@ -52,7 +52,7 @@ const MAIN: &str = "main";
 /// Uses with their names, in the order in which they are told.
 const USES: [(Use, &str); 13] = [
     (Use::Live, "live blocks"),
-    (Use::Headers, "their headers"),
+    (Use::Headers, "their headers and rounding"),
     (Use::ThreadCaches, "freed, in threads' caches"),
     (Use::FastBins, "freed, in fast bins"),
     (Use::Bins, "freed, in bins"),
@@ -106,6 +106,11 @@ fn sentence(report: &HeapReport<'_>) -> String {
             bytes(free),
             share(free),
             bytes(trim)
+        ),
+        Verdict::Pinning if report.trim.is_none() => format!(
+            "Pinning: {} ({}) of the resident memory is freed, and the allocator keeps it beside live blocks. It has no call that would give it back.",
+            bytes(free),
+            share(free)
         ),
         Verdict::Pinning => format!(
             "Pinning: {} ({}) of the resident memory is freed, but malloc_trim(0) would give only {} of it back: the rest shares pages with \
@@ -237,7 +242,7 @@ fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) 
         .zip(&report.census.arenas)
         .map(|(arena, uses)| {
             let name = if arena.is_main { MAIN.to_owned() } else { format!("{}", arena.at) };
-            (name, arena.threads.to_string(), uses)
+            (name, arena.threads.map_or_else(String::new, |threads| threads.to_string()), uses)
         })
         .collect();
     if let Some(mapped) = report.census.arenas.last().filter(|uses| !uses.is_empty()) {
@@ -350,7 +355,7 @@ fn cost(out: &mut String, report: &HeapReport<'_>) {
     if report.walk.is_none() {
         let _ = writeln!(
             out,
-            "Its allocator can't be walked (glibc's can): memory is told by pages alone, its heap among the program's own mappings."
+            "Its allocator can't be walked (glibc's and musl's can): memory is told by pages alone, its heap among the program's own mappings."
         );
     }
 }

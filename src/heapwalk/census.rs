@@ -2,7 +2,7 @@
 //!
 //! Pages are resident, bytes are used: of a page that holds a live block and a free one each gets what is its own, so that the sum is the resident memory.
 
-use super::{Chunk, Region, State, Walk};
+use super::{Allocator, Region, State, Walk};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::ops::Range;
 pub enum Use {
     /// What the program may use of its live blocks.
     Live,
-    /// The headers of live blocks.
+    /// The headers of live blocks, and what is lost between them.
     Headers,
     /// Given back, and kept for a thread.
     ThreadCaches,
@@ -135,15 +135,16 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
             told += amount;
             add(&mut census, Some(arena), of, amount);
         }
-        // what lies between chunks is somebody else's: of a region that is understood the program's, by sbrk(2)
         let all = pages.of(&whole);
         let rest = less(all, told);
-        add(&mut census, Some(arena), if region.broken_at.is_some() { Use::Unknown } else { Use::Mappings }, rest);
+        add(&mut census, Some(arena), between(walk.map(|walk| walk.allocator), region), rest);
         of_heap.push((whole, all));
     }
+    of_heap.sort_unstable_by_key(|(range, _)| range.start);
     for mapping in mappings {
         let mut amount = pages.of(&mapping.range());
-        let inside = of_heap.iter().filter(|(range, _)| mapping.range().contains(&range.start));
+        let first = of_heap.partition_point(|(range, _)| range.start < mapping.start);
+        let inside = of_heap.iter().skip(first).take_while(|(range, _)| range.start < mapping.end);
         for (_, of_region) in inside {
             amount = less(amount, *of_region);
         }
@@ -151,6 +152,15 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
         add(&mut census, None, of, amount);
     }
     census
+}
+
+/// What lies between a region's chunks: where it is understood, the program's in glibc's heap, by sbrk(2), and what is lost by rounding in musl's.
+const fn between(allocator: Option<Allocator>, region: &Region) -> Use {
+    match allocator {
+        _ if region.broken_at.is_some() => Use::Unknown,
+        Some(Allocator::Musl) => Use::Headers,
+        _ => Use::Mappings,
+    }
 }
 
 const fn less(all: Amount, part: Amount) -> Amount {
@@ -173,16 +183,18 @@ fn add(census: &mut Census, arena: Option<usize>, of: Use, amount: Amount) {
 
 /// The parts of a region, each with its use.
 fn parts<'a>(walk: &'a Walk, region: &'a Region) -> impl Iterator<Item = (Use, Range<Addr>)> + 'a {
-    let first = region.range.start;
+    let chunks = walk.of(region);
     // the first chunk has nobody before it whose word it could share
-    let books = [(Use::Books, region.books.clone()), (Use::Books, first..first.add(Chunk::HEADER))];
-    let of_chunks = walk.of(region).iter().flat_map(move |chunk| {
-        let begin = chunk.at.add(Chunk::HEADER);
-        let end = chunk.end().add(Chunk::HEADER).min(region.range.end);
+    let shared = chunks.first().map_or(region.range.start..region.range.start, |first| first.at..first.own().start);
+    let books = [(Use::Books, region.books.clone()), (Use::Books, shared)];
+    let of_chunks = chunks.iter().flat_map(move |chunk| {
+        let own = chunk.own();
+        let end = own.end.min(region.range.end);
         let block = chunk.block().min(end);
+        let behind = block.add(chunk.usable()).min(end);
         match chunk.state {
-            State::Live => [(Use::Headers, begin..block), (Use::Live, block..end)],
-            state => [(use_of_state(state), begin..end), (Use::Books, end..end)],
+            State::Live => [(Use::Headers, own.start..block), (Use::Live, block..behind), (Use::Headers, behind..end)],
+            state => [(use_of_state(state), own.start..end), (Use::Books, end..end), (Use::Books, end..end)],
         }
     });
     books.into_iter().chain(of_chunks).filter(|(_, range)| range.start < range.end)

@@ -13,7 +13,7 @@ mod mapped;
 mod parameters;
 
 use super::window::Window;
-use super::{Arena, Chunk, Fault, Finding, Region, State, Walk};
+use super::{Arena, Chunk, Fault, Finding, Region, Sources, State, Walk};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
@@ -40,15 +40,6 @@ const MOST_GAPS: usize = 64;
 /// So many chunks in a row make a beginning believable.
 const BELIEVED: usize = 8;
 
-/// What the heap is looked for in.
-#[derive(Clone, Copy, Debug)]
-pub struct Sources<'a> {
-    /// All mappings in the order of addresses.
-    pub mappings: &'a [Mapping],
-    /// The writable segments of all modules.
-    pub data: &'a [Range<Addr>],
-}
-
 /// Walks the heap. None if there is none of glibc's: another allocator, or one that nobody has called.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let found = arenas::find(sources.data, memory)?;
@@ -62,7 +53,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
             at: arena.at,
             is_main: number == 0,
             system_bytes: arena.system_bytes,
-            threads: arena.threads,
+            threads: Some(arena.threads),
         });
         let regions = if number == 0 {
             main_regions(&found, heap.as_ref(), parameters.as_ref(), sources.mappings, &mut window)
@@ -177,18 +168,18 @@ fn walk_region(
         let size = word & !FLAGS;
         if at == top {
             let size = size.min(range.end.0 - at.0);
-            walk.chunks.push(Chunk { at, size, state: State::Top });
+            walk.chunks.push(Chunk::glibc(at, size, State::Top));
             at = at.add(size);
             break;
         }
         match size_in(word, at, range.end) {
             Some(size) => {
-                walk.chunks.push(Chunk { at, size, state: State::Live });
+                walk.chunks.push(Chunk::glibc(at, size, State::Live));
                 at = at.add(size);
             }
             // A fence: the end of a heap, or of a part of the brk area behind which somebody else has taken some.
             None if size <= FENCE && is_fence(walk, first, size) => {
-                walk.chunks.push(Chunk { at, size: FENCE, state: State::Own });
+                walk.chunks.push(Chunk::glibc(at, FENCE, State::Own));
                 at = at.add(FENCE);
                 if size == 0 {
                     break;

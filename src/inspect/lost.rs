@@ -4,7 +4,7 @@ use super::modules::{self, Objects};
 use super::{copy, live, memory_of, walk};
 use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::heapmodel::{LiveBlock, SiteId};
-use crate::heapwalk::{Chunk, State, Walk};
+use crate::heapwalk::{Allocator, State, Walk};
 use crate::leaks::roots::{HeapLayout, RootSources, ThreadState, find};
 use crate::leaks::{Graph, MappedFiles, Scan, ScanOptions};
 use crate::maps::Mapping;
@@ -125,7 +125,10 @@ fn read(pid: i32, seen: &Seen, memory: &mut TargetMemory, options: &ScanOptions)
         pid,
         registered: &[],
         blocks: &blocks,
-        layout: HeapLayout::Glibc,
+        layout: match walk.allocator {
+            Allocator::Glibc => HeapLayout::Glibc,
+            Allocator::Musl => HeapLayout::Other,
+        },
         heap_is_known: true,
     };
     let roots = find(&sources, memory);
@@ -138,12 +141,10 @@ fn read(pid: i32, seen: &Seen, memory: &mut TargetMemory, options: &ScanOptions)
 fn blocks(walk: &Walk) -> Vec<LiveBlock> {
     let mut blocks = Vec::new();
     for region in &walk.regions {
-        // a chunk with a mapping of its own has no next one, whose first word would be its own
-        let shared = if region.arena.is_some() { 0 } else { Chunk::HEADER };
         let live = walk.of(region).iter().filter(|chunk| chunk.state == State::Live);
         blocks.extend(live.map(|chunk| LiveBlock {
             addr: chunk.block(),
-            size: chunk.usable().saturating_sub(shared),
+            size: chunk.usable(),
             site: SiteId(0),
             inherited: false,
         }));

@@ -9,7 +9,7 @@
 use super::modules;
 use super::{Result, Seen};
 use crate::addr::Addr;
-use crate::heapwalk::Walk;
+use crate::heapwalk::{Allocator, Walk};
 use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
@@ -57,7 +57,8 @@ pub enum NotTrimmed {
 /// # Errors
 /// Any failure of a request.
 pub(super) fn trim(pid: i32, seen: &Seen, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
-    let Some(walk) = &seen.walk else { return Ok(Err(NotTrimmed::NoGlibc)) };
+    let of_glibc = seen.walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
+    let Some(walk) = of_glibc else { return Ok(Err(NotTrimmed::NoGlibc)) };
     if !walk.findings.is_empty() {
         return Ok(Err(NotTrimmed::Broken));
     }

@@ -1,11 +1,16 @@
 //! `heaptrace heap`: the memory of a process that nobody has traced, held against the kernel's figures and glibc's own.
 
-use crate::support::procfs;
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;
+use crate::support::{fixtures, procfs};
+use heaptrace::internal::heap_of;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
+
+/// From 2.42 on: threads keep large blocks, too, such with mappings of their own among them.
+const LARGE_CACHES: &str = "glibc.malloc.tcache_max=1000000";
 
 const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
 
@@ -61,30 +66,146 @@ fn end(mut running: Running, pid: i32) {
 #[test]
 fn the_chunks_are_those_that_glibc_counts() {
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
-        let program = Program::new(crate::support::fixtures::program_with("heap_of", flags));
+        let program = Program::new(fixtures::program_with("heap_of", flags));
         let (running, pid, info) = start(&program);
         let answer = heap(pid, &[]);
-        let chunks = |state: &str, what: &str| number(&answer, &format!("/chunks/{state}/{what}"));
-        let arenas = answer["arenas"].as_array().unwrap();
-        assert_eq!(arenas.len(), 2, "{flags:?}: {answer}");
         assert_eq!(answer["copied"], true, "{flags:?}: {answer}");
-        assert_eq!(answer["findings"].as_array().unwrap().len(), 0, "{flags:?}: {answer}");
-        assert_eq!(chunks("fast", "count"), info.of("smblks"), "{flags:?}");
-        assert_eq!(chunks("fast", "bytes"), info.of("fsmblks"), "{flags:?}");
-        assert!(info.of("smblks") > 0 && chunks("tcache", "count") > 0, "{flags:?}: {answer}");
-        // an arena's end counts as a free block there
-        assert_eq!(chunks("free", "count") + chunks("top", "count"), info.of("ordblks"), "{flags:?}");
-        let free = chunks("free", "bytes") + chunks("top", "bytes") + chunks("fast", "bytes");
-        assert_eq!(free, info.of("fordblks"), "{flags:?}");
-        assert_eq!(chunks("mapped", "count"), info.of("hblks"), "{flags:?}");
-        assert_eq!(chunks("mapped", "bytes"), info.of("hblkhd"), "{flags:?}");
-        assert_eq!(number(&answer, "/mapped_bytes_of_allocator"), info.of("hblkhd"), "{flags:?}");
-        let system: u64 = arenas.iter().map(|arena| number(arena, "/system_bytes")).sum();
-        assert_eq!(system, info.of("arena"), "{flags:?}");
-        let kept = answer["sizes"].as_array().unwrap().iter().find(|row| row["usable"] == 5000).unwrap();
-        assert!((700..720).contains(&number(kept, "/live")), "{flags:?}: {kept}");
+        assert_counts(&answer, &info, &format!("{flags:?}"));
+        assert!(info.of("smblks") > 0, "{flags:?}");
         end(running, pid);
     }
+}
+
+/// The same, and what malloc_trim(0) gives back, with other versions of glibc: without safe-linking, without fast bins, and with caches of large blocks.
+#[test]
+fn the_chunks_are_those_that_other_glibcs_count() {
+    for root in fixtures::other_glibcs() {
+        for tunables in ["", LARGE_CACHES] {
+            let what = format!("{} {tunables}", root.display());
+            let program = Program::new(fixtures::program_of_glibc("heap_of", &root)).env("GLIBC_TUNABLES", tunables);
+            let (mut running, pid, info) = start(&program);
+            let answer = heap(pid, &[]);
+            assert_counts(&answer, &info, &what);
+            let told = number(&answer, "/trim/inside") + number(&answer, "/trim/end");
+            let before = rollup(pid, "Anonymous");
+            running.send("trim");
+            assert_eq!(running.value("trimmed"), "1", "{what}");
+            assert_eq!(before - rollup(pid, "Anonymous"), told, "{what}");
+            end(running, pid);
+        }
+    }
+}
+
+fn assert_counts(answer: &Value, info: &Info, what: &str) {
+    let chunks = |state: &str, what: &str| number(answer, &format!("/chunks/{state}/{what}"));
+    let arenas = answer["arenas"].as_array().unwrap();
+    assert_eq!(arenas.len(), 2, "{what}: {answer}");
+    assert_eq!(answer["findings"].as_array().unwrap().len(), 0, "{what}: {answer}");
+    assert_eq!(chunks("fast", "count"), info.of("smblks"), "{what}");
+    assert_eq!(chunks("fast", "bytes"), info.of("fsmblks"), "{what}");
+    assert!(chunks("tcache", "count") > 0, "{what}: {answer}");
+    // an arena's end counts as a free block there
+    assert_eq!(chunks("free", "count") + chunks("top", "count"), info.of("ordblks"), "{what}");
+    let free = chunks("free", "bytes") + chunks("top", "bytes") + chunks("fast", "bytes");
+    assert_eq!(free, info.of("fordblks"), "{what}");
+    assert_eq!(chunks("mapped", "count"), info.of("hblks"), "{what}");
+    assert_eq!(chunks("mapped", "bytes"), info.of("hblkhd"), "{what}");
+    assert_eq!(number(answer, "/mapped_bytes_of_allocator"), info.of("hblkhd"), "{what}");
+    let system: u64 = arenas.iter().map(|arena| number(arena, "/system_bytes")).sum();
+    assert_eq!(system, info.of("arena"), "{what}");
+    let kept = answer["sizes"].as_array().unwrap().iter().find(|row| row["usable"] == 5000).unwrap();
+    assert!((700..720).contains(&number(kept, "/live")), "{what}: {kept}");
+    assert_eq!(number(answer, "/resident"), number(answer, "/resident_of_kernel"), "{what}");
+}
+
+/// Starts `blocks_of`, and returns its blocks with their sizes.
+fn start_blocks(program: &Program) -> (Running, i32, BTreeMap<u64, u64>) {
+    let mut running = program.start();
+    running.send("begin");
+    let mut blocks = BTreeMap::new();
+    loop {
+        let line = running.line();
+        let words: Vec<_> = line.split(' ').collect();
+        match words[..] {
+            ["block", at, size] => {
+                blocks.insert(u64::from_str_radix(at.trim_start_matches("0x"), 16).unwrap(), size.parse().unwrap());
+            }
+            ["ready", pid] => return (running, pid.parse().unwrap(), blocks),
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+/// All blocks of the program are found, each at its address with the room that it has, and no others but few of the library's own.
+fn assert_blocks(program: &Program, allocator: &str, spare: fn(u64) -> u64) {
+    let what = program.exe().display();
+    let (running, pid, blocks) = start_blocks(program);
+    let answer = heap(pid, &[]);
+    assert_eq!(answer["allocator"], allocator, "{what}");
+    assert_eq!(answer["findings"].as_array().unwrap().len(), 0, "{what}: {answer}");
+    assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"), "{what}");
+    let found = heap_of(pid);
+    for (at, size) in &blocks {
+        let usable = found.get(at).unwrap_or_else(|| panic!("{what}: no block at {at:#x}"));
+        assert!((*size..=size + spare(*size)).contains(usable), "{what}: {at:#x}: {usable} of {size}");
+    }
+    assert!(found.len() - blocks.len() <= 8, "{what}: {} blocks, found {}", blocks.len(), found.len());
+    assert!(blocks.len() > 2000, "{what}: {}", blocks.len());
+    end(running, pid);
+}
+
+/// After random frees by two threads: glibc rounds sizes up, aligned blocks by the rest that makes no chunk, and mapped ones to pages.
+#[test]
+fn each_block_of_glibc_is_found_at_its_address() {
+    let mut programs = vec![fixtures::program("blocks_of"), fixtures::program_with("blocks_of", &["-static"])];
+    programs.extend(fixtures::other_glibcs().iter().map(|root| fixtures::program_of_glibc("blocks_of", root)));
+    for program in programs {
+        assert_blocks(&Program::new(&program), "glibc", |size| if size < 100_000 { 55 } else { 4096 });
+        // a large block from a cache has what it had before
+        assert_blocks(&Program::new(&program).env("GLIBC_TUNABLES", LARGE_CACHES), "glibc", |_| 1 << 20);
+    }
+}
+
+/// musl's malloc tells the very size that was asked for.
+#[test]
+fn each_block_of_musl_is_found_at_its_address() {
+    for flags in [&[][..], &["-static"]] {
+        assert_blocks(&Program::new(fixtures::musl_program("blocks_of", flags)), "musl", |_| 0);
+    }
+}
+
+/// Under load: what a thread is just being given may look odd, one at a time, and all else is told.
+#[test]
+fn a_busy_process_with_musl_is_looked_at_and_lives() {
+    let program = Program::new(fixtures::musl_program("victim", &[])).args(["4"]);
+    let (victim, pid) = super::attach::start_victim(&program);
+    for _ in 0..super::rounds(5) {
+        let answer = heap(pid, &[]);
+        assert_eq!(answer["allocator"], "musl", "{answer}");
+        assert!(number(&answer, "/uses/live/resident") > 0, "{answer}");
+        assert!(answer["findings"].as_array().unwrap().len() <= 4, "{answer}");
+        assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"));
+    }
+    super::attach::assert_victim_well(victim, pid);
+}
+
+/// One byte behind a block of musl's is found, with the block; the others are told all the same.
+#[test]
+fn an_overrun_is_found_in_musl_too() {
+    let program = Program::new(fixtures::musl_program("blocks_of", &[]));
+    let (mut running, pid, blocks) = start_blocks(&program);
+    running.send("overrun");
+    let block = running.value("overrun");
+    let answer = heap(pid, &[]);
+    let [finding] = &answer["findings"].as_array().unwrap()[..] else { panic!("{answer}") };
+    assert_eq!(finding["block_before"], block.as_str(), "{answer}");
+    let at = u64::from_str_radix(block.trim_start_matches("0x"), 16).unwrap();
+    assert_eq!(finding["address"], format!("{:#x}", at + blocks[&at]), "{answer}");
+    assert!(answer["trim"].is_null(), "{answer}");
+    assert_eq!(number(&answer, "/chunks/live/count") + number(&answer, "/chunks/mapped/count"), blocks.len() as u64);
+    let text = String::from_utf8(ask(pid, &[]).stdout).unwrap();
+    assert!(text.contains("written beyond its end") && !text.contains("malloc_trim"), "{text}");
+    end(running, pid);
 }
 
 /// The uses of memory add up to what the kernel says is resident.
@@ -136,7 +257,7 @@ fn trim_is_told_to_the_page() {
 #[test]
 fn trim_gives_back_what_was_told() {
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
-        let program = Program::new(crate::support::fixtures::program_with("heap_of", flags));
+        let program = Program::new(fixtures::program_with("heap_of", flags));
         let (running, pid, _) = start(&program);
         let before = rollup(pid, "Anonymous");
         let answer = heap(pid, &["--trim"]);
@@ -361,13 +482,15 @@ fn what_cant_be_walked_is_told() {
     let gone = ask(i32::MAX, &[]);
     assert_eq!(gone.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no such process"), "{gone:?}");
-    let jemalloc = installed(Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"));
-    let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", jemalloc);
-    let (victim, pid) = super::attach::start_victim(&program);
-    let answer = heap(pid, &[]);
-    assert!(answer["allocator"].is_null(), "{answer}");
-    assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"));
-    let text = String::from_utf8(ask(pid, &[]).stdout).unwrap();
-    assert!(text.contains("can't be walked"), "{text}");
-    super::attach::assert_victim_well(victim, pid);
+    for library in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc.so.4"] {
+        let library = installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library));
+        let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", &library);
+        let (victim, pid) = super::attach::start_victim(&program);
+        let answer = heap(pid, &[]);
+        assert!(answer["allocator"].is_null(), "{}: {answer}", library.display());
+        assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"), "{}", library.display());
+        let text = String::from_utf8(ask(pid, &[]).stdout).unwrap();
+        assert!(text.contains("can't be walked"), "{text}");
+        super::attach::assert_victim_well(victim, pid);
+    }
 }

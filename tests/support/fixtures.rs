@@ -44,6 +44,34 @@ pub fn musl_program(name: &str, flags: &[&str]) -> PathBuf {
     build_by("musl-gcc", name, name, &flags.iter().map(OsString::from).collect::<Vec<_>>())
 }
 
+/// The root folders of other versions of glibc.
+pub fn other_glibcs() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/libcs");
+    let found = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> = found.filter(|path| path.join("lib64/ld-linux-x86-64.so.2").exists()).collect();
+    found.sort();
+    assert!(!found.is_empty(), "there is none in {}: ./test makes them (tests/libcs)", folder.display());
+    found
+}
+
+/// Builds an executable with the glibc of a root folder, which it uses also to run.
+pub fn program_of_glibc(name: &str, root: &Path) -> PathBuf {
+    let shown = root.display();
+    let [own, of_development] =
+        ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|part| format!("{shown}/{part}"));
+    let flags = [
+        format!("--sysroot={shown}"),
+        format!("-B{of_development}/"),
+        format!("-L{of_development}"),
+        format!("-L{own}"),
+        // part of the other library since 2.34
+        "-l:libpthread.so.0".to_owned(),
+        format!("-Wl,--dynamic-linker={shown}/lib64/ld-linux-x86-64.so.2"),
+        format!("-Wl,-rpath,{own}"),
+    ];
+    build(name, base(name), &flags.map(OsString::from))
+}
+
 /// Builds a shared library `NAME.so` with further flags.
 pub fn library_with(name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{}.so", base(name));

@@ -28,7 +28,7 @@ pub fn json(report: &HeapReport<'_>) -> String {
         "swapped": census.total().swapped,
         "verdict": name_of(verdict::of(census, report.trim)),
         "uses": uses(&census.uses),
-        "allocator": report.walk.map(|_| "glibc"),
+        "allocator": report.walk.map(|walk| walk.allocator.name()),
     });
     if let (Some(walk), Some(told)) = (report.walk, told.as_object_mut()) {
         told.extend(heap(report, walk));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::heapwalk::Arena;
+use crate::heapwalk::{Arena, Chunk};
 use crate::maps::{Device, Perms};
 
 const HEAP: u64 = 0x10000;
@@ -19,7 +19,7 @@ fn mapping(start: u64, end: u64, kind: Kind, shared: bool) -> Mapping {
 }
 
 fn walk() -> Walk {
-    let chunk = |at, size, state| Chunk { at: Addr(at), size, state };
+    let chunk = |at, size, state| Chunk::glibc(Addr(at), size, state);
     Walk {
         chunks: vec![
             chunk(HEAP, 0x1000, State::Live),
@@ -34,7 +34,7 @@ fn walk() -> Walk {
             chunks: 0..4,
             broken_at: None,
         }],
-        arenas: vec![Arena { at: Addr(1), is_main: true, system_bytes: 0x5000, threads: 1 }],
+        arenas: vec![Arena { at: Addr(1), is_main: true, system_bytes: 0x5000, threads: Some(1) }],
         ..Walk::default()
     }
 }

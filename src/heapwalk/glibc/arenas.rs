@@ -8,8 +8,10 @@ use std::ops::Range;
 
 /// Words of `bins` in `struct malloc_state`: two for each of 127 bins.
 pub const BINS_WORDS: u64 = 254;
-/// So many bins must be empty, and so point to themselves, to be told from other data. After start all are.
-const EMPTY_BINS: u64 = 24;
+/// So many of them may be no lists: a thread changes one at the moment, or the program has written over a chunk.
+const MOST_WRONG: usize = 8;
+/// So many bins are looked at that are not empty, of all that look like the last one.
+const MOST_READS: usize = 1 << 16;
 
 /// Members of `struct malloc_state`, from its `bins` on: `top` and `last_remainder` before, `binmap` (16 bytes), `next`, `next_free`,
 /// `attached_threads`, `system_mem`, `max_system_mem` behind.
@@ -135,8 +137,8 @@ pub(super) fn heaps(found: &Found, arena: &ArenaAt, window: &mut Window<'_>) -> 
     all
 }
 
-/// Where `bins` of a main arena begins, if one is in `range`: an empty bin is a list head, two words that point 16 bytes before themselves. The last bin always
-/// is one.
+/// Where `bins` of a main arena begins, if one is in `range`. Each bin is the head of a list, two words that lead to chunks and back; if it is empty, both point 16
+/// bytes before themselves. The last one always is.
 pub fn bins_in(range: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Addr> {
     let size = usize::try_from(range.end.0.checked_sub(range.start.0)?).ok()?;
     let mut bytes = vec![0; size];
@@ -147,15 +149,33 @@ pub fn bins_in(range: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Addr>
     let base = range.start.add(misaligned);
     let words: Vec<u64> =
         bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
-    let empty: Vec<u64> = words
-        .windows(2)
-        .zip((base.0..).step_by(8))
-        .filter(|(pair, at)| pair.iter().all(|&word| word == at - 16))
-        .map(|(_, at)| at)
-        .collect();
-    empty.iter().rev().find_map(|&last| {
-        let first = last.checked_sub((BINS_WORDS - 2) * 8)?;
-        let count = empty.iter().filter(|&&at| (first..=last).contains(&at) && (at - first).is_multiple_of(16)).count();
-        (count as u64 >= EMPTY_BINS).then_some(Addr(first))
+    let is_empty = |(pair, at): &(&[u64], u64)| pair.iter().all(|&word| word == at.wrapping_sub(16));
+    let mut reads = MOST_READS;
+    let empty: Vec<u64> = words.windows(2).zip((base.0..).step_by(8)).filter(is_empty).map(|(_, at)| at).collect();
+    // from the end on: an empty one before the last would make bins of what stands before them
+    empty.iter().rev().filter_map(|last| last.checked_sub((BINS_WORDS - 2) * 8)).find_map(|first| {
+        let index = usize::try_from(first.checked_sub(base.0)? / 8).ok()?;
+        let bins = words.get(index..)?.get(..BINS_WORDS as usize)?;
+        let mut wrong = 0;
+        for (bin, head) in bins.chunks_exact(2).zip((first - 16..).step_by(16)) {
+            wrong += usize::from(!is_bin(bin, head, &mut reads, memory));
+            if wrong > MOST_WRONG {
+                return None;
+            }
+        }
+        Some(Addr(first))
     })
+}
+
+/// Whether two words are a bin whose list has its head at `head`.
+fn is_bin(bin: &[u64], head: u64, reads: &mut usize, memory: &mut dyn ReadMemory) -> bool {
+    let [first, last] = *bin else { return false };
+    if first == head || last == head {
+        return first == last;
+    }
+    if first == 0 || last == 0 || *reads == 0 {
+        return false;
+    }
+    *reads -= 1;
+    memory.read_u64(Addr(first).add(24)) == Some(head) && memory.read_u64(Addr(last).add(16)) == Some(head)
 }

@@ -24,10 +24,9 @@ const SPARE: usize = 1 << 20;
 
 /// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
 pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
-    let sizes: Vec<u64> = CACHES.iter().map(|(size, ..)| *size).collect();
     let may_be_cache: Vec<usize> = (0..walk.chunks.len())
         .filter(|&number| {
-            walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && sizes.contains(&chunk.size))
+            walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && cache_of(chunk.size).is_some())
         })
         .collect();
     let mut links = walk.chunks.len() + SPARE;
@@ -57,6 +56,11 @@ pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
     }
 }
 
+/// What a cache whose chunk has this size has: bytes of each count, and lists. It may be larger by what is too little for a chunk.
+fn cache_of(size: u64) -> Option<(u64, u64)> {
+    CACHES.into_iter().find(|(least, ..)| (*least..*least + 32).contains(&size)).map(|(_, width, lists)| (width, lists))
+}
+
 fn set(walk: &mut Walk, number: usize, state: State) {
     if let Some(chunk) = walk.chunks.get_mut(number) {
         chunk.state = state;
@@ -66,7 +70,7 @@ fn set(walk: &mut Walk, number: usize, state: State) {
 /// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least.
 fn cache(walk: &Walk, number: usize, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
     let chunk = walk.chunks.get(number)?;
-    let (_, width, lists) = CACHES.into_iter().find(|(size, ..)| *size == chunk.size)?;
+    let (width, lists) = cache_of(chunk.size)?;
     let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
     let mut members = Vec::new();
     let mut key = None;

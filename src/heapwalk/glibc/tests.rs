@@ -78,7 +78,9 @@ impl Pieces {
             deleted: false,
             kind,
         };
-        let mappings = [mapping(DATA, 0x2000, Kind::File), mapping(HEAP, HEAP_SIZE, Kind::Heap)];
+        let mut mappings = vec![mapping(DATA, 0x2000, Kind::File), mapping(HEAP, HEAP_SIZE, Kind::Heap)];
+        let others = self.0.get(2..).unwrap_or(&[]).iter();
+        mappings.extend(others.map(|piece| mapping(piece.start.0, piece.bytes.len() as u64, Kind::Anonymous)));
         let data = [Addr(DATA)..Addr(DATA + 0x2000)];
         walk(&Sources { mappings: &mappings, data: &data }, self).expect("there is an arena")
     }
@@ -130,6 +132,79 @@ fn what_lists_hold_is_free_though_it_looks_live() {
         assert_eq!(walk.chunks.iter().map(|chunk| chunk.state).collect::<Vec<_>>(), expected, "{mixed}");
         assert!(walk.findings.is_empty(), "{:?}", walk.findings);
     }
+}
+
+/// From 2.42 on: counts of what is left, and lists of larger chunks behind those of one size each. Its own chunk is larger where what was left would have made no chunk.
+#[test]
+fn caches_of_large_chunks_are_understood() {
+    for spare in [0, 16] {
+        let mut memory = Pieces::new();
+        let starts = memory.chunks(&[0x300 + spare, 0x30, 0x600, 0x20].map(|size| (size, State::Live)));
+        let entries = starts[0] + 16 + 2 * 76;
+        memory.put(entries + 8, starts[1] + 16);
+        memory.put(entries + 8 * 65, starts[2] + 16);
+        for at in [starts[1], starts[2]] {
+            memory.put(at + 16, (at + 16) >> 12);
+            memory.put(at + 24, 0x1234_5678);
+        }
+        let expected = [State::Own, State::Tcache, State::Tcache, State::Live, State::Top];
+        assert_eq!(memory.walk().chunks.iter().map(|chunk| chunk.state).collect::<Vec<_>>(), expected, "{spare}");
+    }
+}
+
+/// The main arena is found by lists that lead to chunks and back, also where no list but the last one is empty.
+#[test]
+fn an_arena_is_found_whose_bins_are_full() {
+    let mut memory = Pieces::new();
+    let free: Vec<_> = (0..252).map(|n| (0x20, if n % 2 == 0 { State::Free } else { State::Live })).collect();
+    let starts = memory.chunks(&free);
+    for (bin, at) in starts.iter().step_by(2).enumerate() {
+        let head = BINS + 16 * bin as u64 - 16;
+        for (place, word) in [(head + 16, *at), (head + 24, *at), (at + 16, head), (at + 24, head)] {
+            memory.put(place, word);
+        }
+    }
+    let walk = memory.walk();
+    assert_eq!(walk.chunks.iter().filter(|chunk| chunk.state == State::Free).count(), 126);
+    assert!(walk.findings.is_empty(), "{:?}", walk.findings);
+    // another thread's data, in which everything leads nowhere
+    for bin in 0..20 {
+        memory.put(BINS + 16 * bin, 0x77);
+    }
+    assert_eq!(bins_in(&(Addr(DATA)..Addr(DATA + 0x2000)), &mut memory), None);
+}
+
+/// Chunks with mappings of their own, neighbours in one mapping: from 2.43 on their size is less by a header; memalign(3) moves the block on and leaves the first header.
+#[test]
+fn mapped_chunks_are_found_beside_each_other() {
+    const MAPPED: u64 = 0x500_0000;
+    let mut memory = Pieces::new();
+    memory.chunks(&[(0x20, State::Live)]);
+    memory.0.push(MemoryImage { start: Addr(MAPPED), bytes: vec![0; 0x9000] });
+    let mut put = |at: u64, before: u64, size: u64| {
+        memory.put(at, before);
+        memory.put(at + 8, size | IS_MAPPED);
+    };
+    put(MAPPED, 0, 0x1000);
+    // a page of the program's
+    put(MAPPED + 0x2000, 0, 0x2000 - 16);
+    put(MAPPED + 0x4000, 0, 0x2000);
+    put(MAPPED + 0x4000 + 0xf0, 0xf0, 0x2000 - 0xf0);
+    put(MAPPED + 0x6000, 0, 0x2000 - 16);
+    put(MAPPED + 0x8000, 0, 0x1000 - 16);
+    put(MAPPED + 0x8000 + 0x10, 0x10, 0x1000 - 32);
+    put(MAPPED + 0x6000 + 0xff0, 0xff0, 0x1000);
+    for (at, word) in [(0, 65536 << 32 | 5), (8, 5), (16, 0x8000), (24, 0x8000)] {
+        memory.put(DATA + 0x1800 + at, word);
+    }
+    let walk = memory.walk();
+    let mapped = walk.regions.iter().filter(|region| region.arena.is_none());
+    let blocks: Vec<_> =
+        mapped.flat_map(|region| walk.of(region)).map(|chunk| (chunk.block().0 - MAPPED, chunk.usable())).collect();
+    assert_eq!(
+        blocks,
+        [(16, 0xff0), (0x2010, 0x2000 - 24), (0x4100, 0x1f00), (0x7000, 0x1000 - 8), (0x8020, 0x1000 - 40)]
+    );
 }
 
 #[test]

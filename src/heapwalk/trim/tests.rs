@@ -7,7 +7,7 @@ fn estimate_of(arena: usize, chunks: &[(u64, State)], brk: u64) -> Trim {
     let mut at = HEAP;
     let mut all = Vec::new();
     for &(size, state) in chunks {
-        all.push(Chunk { at: Addr(at), size, state });
+        all.push(Chunk::glibc(Addr(at), size, state));
         at += size;
     }
     let region = Region {
