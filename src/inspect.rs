@@ -1,6 +1,11 @@
 //! The memory of a process that nobody has traced, looked at once from outside.
 
+mod holdings;
+mod modules;
+mod names;
+
 use crate::addr::Addr;
+use crate::heapgraph::Held;
 use crate::heapwalk::census::{self, Census, Pages};
 use crate::heapwalk::{Walk, glibc, trim};
 use crate::maps::{self, Kind, Mapping};
@@ -24,6 +29,8 @@ pub struct Inspection {
     pub walk: Option<Walk>,
     /// What its memory is used for.
     pub census: Census,
+    /// What the blocks are, and who holds them; None where there is no heap.
+    pub held: Option<Held>,
     /// What `malloc_trim(0)` would give back.
     pub trim: Option<trim::Trim>,
     /// The resident memory as the kernel tells it (`Rss` of /proc/PID/smaps_rollup), in bytes.
@@ -49,8 +56,13 @@ pub fn inspect(pid: i32, run_on: bool) -> Result<Inspection> {
     let census = census::take(seen.walk.as_ref(), &seen.mappings, &seen.stack_pointers, &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let trim = seen.walk.as_ref().map(|walk| trim::estimate(walk, brk, &seen.pages));
+    let held = match (&seen.walk, seen.blocks) {
+        (Some(walk), Some(blocks)) => Some(blocks.name(walk, &seen.mappings, &seen.pages)),
+        _ => None,
+    };
     Ok(Inspection {
         program,
+        held,
         threads: seen.stack_pointers.len(),
         stood,
         walk: seen.walk,
@@ -66,6 +78,7 @@ struct Seen {
     stack_pointers: Vec<Addr>,
     pages: Pages,
     walk: Option<Walk>,
+    blocks: Option<holdings::Blocks>,
     resident: Option<u64>,
 }
 
@@ -92,6 +105,7 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
     let mut memory = TargetMemory::open(pid, tid)?;
     memory.new_stop(tid);
     let walk = glibc::walk(&glibc::Sources { mappings: &mappings, data: &data }, &mut memory);
+    let blocks = walk.as_ref().map(|walk| holdings::read(pid, tid, threads, &mappings, walk, &mut memory));
     let stack_pointers = threads
         .iter()
         .filter_map(|thread| match &thread.regs {
@@ -102,7 +116,7 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
             },
         })
         .collect();
-    Ok(Seen { mappings, stack_pointers, pages, walk, resident })
+    Ok(Seen { mappings, stack_pointers, pages, walk, blocks, resident })
 }
 
 /// The writable parts of modules that come from their files, where an allocator keeps what it begins with.

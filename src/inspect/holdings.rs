@@ -1,0 +1,125 @@
+//! Reads who holds what while a process stands still, and names it afterwards.
+
+use super::modules::{self, Module};
+use super::names::Names;
+use crate::addr::Addr;
+use crate::heapgraph::contents::{self, Contents};
+use crate::heapgraph::duplicates::{self, Duplicates};
+use crate::heapgraph::holders::Holdings;
+use crate::heapgraph::types::Types;
+use crate::heapgraph::{Held, live_blocks, pins};
+use crate::heapwalk::Walk;
+use crate::heapwalk::census::Pages;
+use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
+use crate::leaks::{Graph, InteriorPointers, MappedFiles, RootKind, ScanOptions};
+use crate::maps::Mapping;
+use crate::memory::ReadMemory;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::procfs;
+use crate::tracer::root::TargetRoot;
+use crate::tracer::standstill::StandingThread;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// In larger mappings nothing is looked for that names types.
+const LARGEST_ROOT: u64 = 64 << 20;
+/// So many equal blocks are told by what they hold.
+const DUPLICATES: usize = 10;
+/// So much of their text is told, in bytes.
+const SAMPLE: usize = 40;
+
+/// What was read.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    graph: Graph,
+    contents: Contents,
+    duplicates: Duplicates,
+    samples: Vec<Option<String>>,
+    modules: Vec<Module>,
+    root: Option<TargetRoot>,
+    thread_names: BTreeMap<i32, String>,
+}
+
+/// Reads the blocks of process `pid` and its roots, through the live task `tid`.
+pub(super) fn read(
+    pid: i32,
+    tid: i32,
+    threads: &[StandingThread],
+    mappings: &[Mapping],
+    walk: &Walk,
+    memory: &mut TargetMemory,
+) -> Blocks {
+    let root = TargetRoot::of(tid);
+    let arena = walk.arenas.first().map(|arena| arena.at);
+    let modules = modules::find(pid, tid, root.as_ref(), mappings, arena, memory);
+    let data: Vec<_> = modules.iter().map(|module| module.data.clone()).collect();
+    let states: Vec<ThreadState> = threads.iter().map(|thread| state(pid, thread)).collect();
+    let blocks = live_blocks(walk);
+    let roots = {
+        let sources = RootSources {
+            mappings,
+            modules: &data,
+            threads: &states,
+            pid,
+            registered: &[],
+            blocks: &blocks,
+            layout: HeapLayout::Glibc,
+            heap_is_known: true,
+        };
+        roots::find(&sources, memory)
+    };
+    let options = ScanOptions {
+        interior: InteriorPointers::Reachable,
+        files: MappedFiles::of(mappings),
+        every_root: true,
+        ..ScanOptions::default()
+    };
+    let graph = Graph::read(blocks, &roots, memory, &options);
+    let may_name = |kind: RootKind| !matches!(kind, RootKind::Registered | RootKind::Ignored);
+    let naming: Vec<Range<Addr>> = roots
+        .ranges
+        .iter()
+        .filter(|range| may_name(range.kind) && range.end.0 - range.start.0 <= LARGEST_ROOT)
+        .map(|range| range.start..range.end)
+        .collect();
+    let contents = contents::read(&graph, &naming, mappings, memory);
+    let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);
+    let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
+    let samples = samples.collect();
+    let thread_names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+    Blocks { graph, contents, duplicates, samples, modules, root, thread_names }
+}
+
+fn state(pid: i32, thread: &StandingThread) -> ThreadState {
+    match &thread.regs {
+        Some(raw) => ThreadState::stopped(thread.tid, raw.regs(), Vec::new()),
+        None => match procfs::position(pid, thread.tid) {
+            procfs::Position::Blocked { sp, .. } => ThreadState::elsewhere(thread.tid, Some(sp.0)),
+            _ => ThreadState::elsewhere(thread.tid, None),
+        },
+    }
+}
+
+/// The beginning of a block's text.
+fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<String> {
+    let block = graph.blocks().get(block as usize)?;
+    let mut bytes = vec![0; SAMPLE.min(usize::try_from(block.size).ok()?)];
+    let read = memory.read(block.addr, &mut bytes);
+    bytes.truncate(read);
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    bytes.truncate(end);
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl Blocks {
+    /// Finds who holds what, by name. Needs nothing of the process.
+    pub(super) fn name(self, walk: &Walk, mappings: &[Mapping], pages: &Pages) -> Held {
+        let Self { graph, contents, duplicates, samples, modules, root, thread_names } = self;
+        let mut names = Names::new(modules, root.as_ref(), &thread_names, mappings, &contents);
+        let types = Types::find(&graph, &contents, &mut names);
+        let holdings = Holdings::find(graph, &mut |kind, addr| names.of_root(kind, addr));
+        let pinned = pins::find(walk, pages);
+        let remedy = pins::remedy(walk, pages, &pinned);
+        Held { holdings, types, duplicates, samples, pinned, remedy }
+    }
+}
