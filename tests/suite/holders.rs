@@ -1,7 +1,7 @@
 //! `heaptrace heap`: what the blocks are and who holds them, held against what the fixtures say of themselves.
 
 use crate::support::procfs;
-use crate::support::program::Program;
+use crate::support::program::{Program, installed};
 use crate::support::running::Running;
 use crate::support::tempdir::TempDir;
 use serde_json::Value;
@@ -181,6 +181,27 @@ fn a_snapshot_has_all_blocks() {
     assert!(reached.iter().all(|reached| *reached));
     let lost = a.nodes.iter().position(|node| node.1 == "(lost blocks)").unwrap();
     assert_eq!(a.edges.iter().filter(|edge| edge.0 == lost).count(), 10);
+    end(running, pid);
+}
+
+/// Chromium's own developer tools open the file, and count the objects as the fixture does.
+#[test]
+fn developer_tools_open_a_snapshot() {
+    let chromium = installed(Path::new("/usr/bin/chromium"));
+    let (running, pid, ledger) = start_classes(&["-s"]);
+    let dir = TempDir::new();
+    let path = dir.path().join("classes.heapsnapshot");
+    ask(pid, &["-o", path.to_str().unwrap()]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/open_heapsnapshot.mjs");
+    let output =
+        Command::new("node").arg("--experimental-websocket").args([&script, &chromium, &path]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = String::from_utf8(output.stdout).unwrap();
+    // one object has no number
+    for (name, (count, _)) in ledger.iter().filter(|(_, (count, _))| *count > 1) {
+        assert!(rows.lines().any(|row| row.starts_with(&format!("{name}×{count}\t"))), "{name}: {rows}");
+    }
+    assert!(rows.contains("node of a std::map or std::set×100\t"), "{rows}");
     end(running, pid);
 }
 

@@ -331,3 +331,79 @@ fn write_edge(out: &mut dyn Write, (kind, name, to): (u32, u32, u64), first: &mu
     comma(out, first)?;
     write!(out, "{kind},{name},{}", to * NODE_FIELDS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Addr;
+    use crate::heapgraph::contents::{Contents, Look};
+    use crate::heapgraph::holders::Holdings;
+    use crate::heapgraph::types::{TableNames, Types};
+    use crate::heapgraph::{duplicates, pins};
+    use crate::heapmodel::{LiveBlock, SiteId};
+    use crate::leaks::{Graph, RootKind, RootWord, Roots, ScanOptions};
+    use crate::memory::MemoryImage;
+    use serde_json::Value;
+
+    struct Nobody;
+
+    impl TableNames for Nobody {
+        fn class(&mut self, _: u32) -> Option<String> {
+            None
+        }
+
+        fn dropped(&mut self, _: u32) -> Option<String> {
+            None
+        }
+    }
+
+    const BASE: u64 = 0x10_0000;
+    const BLOCKS: u64 = 60;
+
+    /// A block that leads to 59 others, of which the last three lead to the first of them.
+    fn held() -> Held {
+        let at = |block: u64| BASE + block * 512;
+        let live = (0..BLOCKS).map(|n| LiveBlock { addr: Addr(at(n)), size: 500, site: SiteId(0), inherited: false });
+        let mut bytes = vec![0; (BLOCKS * 512) as usize];
+        let mut put = |from: u64, word: u64, to: u64| {
+            let place = (from * 512 + word * 8) as usize;
+            bytes[place..place + 8].copy_from_slice(&at(to).to_le_bytes());
+        };
+        (1..BLOCKS).for_each(|n| put(0, n - 1, n));
+        (BLOCKS - 3..BLOCKS).for_each(|n| put(n, 1, 1));
+        let word = RootWord { value: BASE, kind: RootKind::Anonymous };
+        let roots = Roots { ranges: Vec::new(), words: vec![word] };
+        let mut memory = MemoryImage { start: Addr(BASE), bytes };
+        let graph = Graph::read(live.collect(), &roots, &mut memory, &ScanOptions::default());
+        let contents = Contents { looks: vec![Look::Unknown; BLOCKS as usize], ..Contents::default() };
+        let types = Types::find(&graph, &contents, &mut Nobody);
+        let holdings = Holdings::find(graph, &mut |_, _| "root".to_owned());
+        Held {
+            holdings,
+            types,
+            duplicates: duplicates::Duplicates::default(),
+            samples: Vec::new(),
+            pinned: pins::Pinned::default(),
+            remedy: None,
+        }
+    }
+
+    #[test]
+    fn too_many_nodes_are_folded_and_no_byte_is_lost() {
+        let held = held();
+        for (most, nodes) in [(1000, 64), (64, 64), (63, 9), (8, 8), (5, 5)] {
+            let mut out = Vec::new();
+            write_at_most(&held, most, &mut out).unwrap();
+            let file: Value = serde_json::from_slice(&out).unwrap();
+            let numbers = |name: &str| -> Vec<u64> {
+                file[name].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+            };
+            let (told, edges) = (numbers("nodes"), numbers("edges"));
+            assert_eq!(told.len(), nodes * 7, "{most}");
+            assert_eq!(file["snapshot"]["node_count"], nodes);
+            assert_eq!(told.chunks(7).map(|node| node[3]).sum::<u64>(), BLOCKS * 500, "{most}");
+            assert_eq!(told.chunks(7).map(|node| node[4]).sum::<u64>() * 3, edges.len() as u64, "{most}");
+            assert!(edges.chunks(3).all(|edge| edge[2] < told.len() as u64), "{most}");
+        }
+    }
+}
