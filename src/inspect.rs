@@ -1,18 +1,23 @@
 //! The memory of a process that nobody has traced, looked at once from outside.
 
+mod holdings;
 pub mod lost;
 mod modules;
+mod names;
 pub mod trimming;
 
 use crate::addr::Addr;
+use crate::heapgraph::Held;
 use crate::heapwalk::census::{self, Census, Pages};
 use crate::heapwalk::{self, Allocator, Sources, Walk, trim};
+use crate::leaks::roots::{HeapLayout, ThreadState};
 use crate::maps::{self, Kind, Mapping};
 use crate::tracer::copy::{Copy, Means};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::standstill::{self, StandingThread, Standstill};
 use crate::tracer::{Result, TracerError, procfs};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 use trimming::NotTrimmed;
@@ -32,6 +37,8 @@ pub struct Inspection {
     pub walk: Option<Walk>,
     /// What its memory is used for.
     pub census: Census,
+    /// What the blocks are, and who holds them; None where there is no heap.
+    pub held: Option<Held>,
     /// What `malloc_trim(0)` would give back, if the allocator has that.
     pub trim: Option<trim::Trim>,
     /// What became of the call of `malloc_trim(0)`, if one was wanted.
@@ -61,7 +68,8 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
     let (seen, stood) = if meanwhile == Meanwhile::RunOn {
         let threads: Vec<_> = procfs::tasks(pid)?.into_iter().map(StandingThread::elsewhere).collect();
         let read = look(pid, &threads).and_then(|mut seen| {
-            seen.walk = walk(&seen.mappings, &mut memory_of(pid, seen.tid)?);
+            let mut memory = memory_of(pid, seen.tid)?;
+            seen.read_heap(pid, &mut memory);
             Ok((seen, None, false))
         });
         (read, None)
@@ -73,7 +81,7 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
             let mut memory = memory_of(pid, seen.tid)?;
             let copy = copy(still, pid, means, &seen.mappings, &mut memory);
             if copy.as_ref().is_none_or(|copy| !copy.is_whole()) {
-                seen.walk = walk(&seen.mappings, &mut memory);
+                seen.read_heap(pid, &mut memory);
             }
             let trimmed = (meanwhile == Meanwhile::Trim).then(|| trimming::trim(pid, &seen, still)).transpose()?;
             Ok((seen, trimmed, copy))
@@ -82,7 +90,7 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
             let (mut seen, trimmed, copy) = looked?;
             let copy = copy.filter(Copy::is_whole);
             if let Some(copy) = &copy {
-                seen.walk = walk(&seen.mappings, &mut copy.memory()?);
+                seen.read_heap(pid, &mut copy.memory()?);
             }
             Ok((seen, trimmed, copy.is_some()))
         };
@@ -95,8 +103,13 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let of_glibc = seen.walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
+    let held = match (&seen.walk, seen.blocks) {
+        (Some(walk), Some(blocks)) => Some(blocks.name(walk, &seen.mappings, &seen.pages)),
+        _ => None,
+    };
     Ok(Inspection {
         program,
+        held,
         threads: seen.stack_pointers.len(),
         stood,
         copied,
@@ -114,9 +127,21 @@ struct Seen {
     tid: i32,
     mappings: Vec<Mapping>,
     stack_pointers: Vec<Addr>,
+    states: Vec<ThreadState>,
+    /// The names of its threads, by id.
+    names: BTreeMap<i32, String>,
     pages: Pages,
     walk: Option<Walk>,
+    blocks: Option<holdings::Blocks>,
     resident: Option<u64>,
+}
+
+impl Seen {
+    /// Reads the heap, and who holds what, from `memory`: the process's, or a copy's.
+    fn read_heap(&mut self, pid: i32, memory: &mut TargetMemory) {
+        self.walk = walk(&self.mappings, memory);
+        self.blocks = self.walk.as_ref().map(|walk| holdings::read(pid, self, walk, memory));
+    }
 }
 
 /// A copy of a process that stands still, if it can be had.
@@ -167,7 +192,31 @@ fn look(pid: i32, threads: &[StandingThread]) -> Result<Seen> {
             },
         })
         .collect();
-    Ok(Seen { tid, mappings, stack_pointers, pages, walk: None, resident })
+    let states = threads.iter().map(|thread| state(pid, thread)).collect();
+    let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+    Ok(Seen { tid, mappings, stack_pointers, states, names, pages, walk: None, blocks: None, resident })
+}
+
+/// Where a thread stands, as far as it can be told.
+fn state(pid: i32, thread: &StandingThread) -> ThreadState {
+    match &thread.regs {
+        Some(regs) => ThreadState::stopped(thread.tid, regs.regs(), thread.vectors.clone()),
+        None => ThreadState::elsewhere(
+            thread.tid,
+            match procfs::position(pid, thread.tid) {
+                procfs::Position::Blocked { sp: Addr(sp), .. } => Some(sp),
+                _ => None,
+            },
+        ),
+    }
+}
+
+/// How the heap's own memory is told from roots.
+fn layout_of(walk: &Walk) -> HeapLayout {
+    match walk.allocator {
+        Allocator::Glibc => HeapLayout::Glibc,
+        Allocator::Musl => HeapLayout::Other,
+    }
 }
 
 /// A thread that lives: one that stands still if any does.

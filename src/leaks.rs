@@ -20,7 +20,7 @@ pub mod roots;
 use crate::addr::{Addr, ModuleId};
 
 pub use classify::{Path, Scan};
-pub use graph::Graph;
+pub use graph::{Graph, Pointer};
 pub use heuristics::{Heuristics, MappedFiles};
 
 /// What a root is.
@@ -116,6 +116,8 @@ pub struct ScanOptions {
     pub heuristics: Heuristics,
     /// The target's mapped files: C++ tables of virtual functions are told by them. Empty: none are found.
     pub files: MappedFiles,
+    /// Whether each root that points to a block is kept. Else the first of those with one value is, which is all that a path needs.
+    pub every_root: bool,
 }
 
 #[cfg(test)]

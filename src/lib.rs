@@ -53,6 +53,7 @@ mod event;
 mod export;
 mod figures;
 mod glob;
+mod heapgraph;
 mod heapmodel;
 mod heapwalk;
 mod import;

@@ -2,6 +2,30 @@
 
 use super::{AttachTarget, Refusal, When, values};
 use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// What a file of `heaptrace heap` holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeapFormat {
+    /// What Chrome's developer tools open.
+    Snapshot,
+    /// The answer of `--json`.
+    Json,
+    /// The answer in words.
+    Text,
+}
+
+impl HeapFormat {
+    /// By the ending of a file's name.
+    fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "heapsnapshot" => Some(Self::Snapshot),
+            "json" => Some(Self::Json),
+            "txt" => Some(Self::Text),
+            _ => None,
+        }
+    }
+}
 
 /// Options of `heaptrace heap`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,6 +38,10 @@ pub struct HeapOptions {
     pub trim: bool,
     /// Answer with JSON.
     pub json: bool,
+    /// The variable or the block whose tree is told.
+    pub of: Option<String>,
+    /// Files to write besides, by their names' endings.
+    pub outputs: Vec<(PathBuf, HeapFormat)>,
     /// Whether to colour the answer.
     pub color: When,
 }
@@ -34,7 +62,11 @@ Examples:
   heaptrace heap --by-name redis-server --no-stop
       The same while it runs on.
   heaptrace heap 1234 --trim
-      The same, then malloc_trim(0) in process 1234 and what that gave back."
+      The same, then malloc_trim(0) in process 1234 and what that gave back.
+  heaptrace heap 1234 --of g_cache
+      What hangs on the variable g_cache.
+  heaptrace heap 1234 -o before.heapsnapshot
+      A file for Chrome: developer tools, Memory, Load."
 )]
 pub(super) struct HeapArguments {
     /// Process id
@@ -60,6 +92,18 @@ pub(super) struct HeapArguments {
     #[arg(long)]
     json: bool,
 
+    /// Tell what one variable, or the block at an address, retains, as a tree
+    ///
+    /// A variable by its name, as its module's symbols have it, without arguments; an address in hex, 0x first, anywhere in the block.
+    #[arg(long, value_name = "SYMBOL|ADDRESS")]
+    of: Option<String>,
+
+    /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .json, .txt
+    ///
+    /// May be given several times.
+    #[arg(short, long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+
     /// Colours: auto means on a terminal
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when())]
     color: When,
@@ -71,11 +115,21 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         (None, Some(name)) => AttachTarget::Name(name),
         (None, None) => return Err(Refusal::Usage("heap needs a process id or --by-name NAME\n".to_owned())),
     };
+    let mut outputs = Vec::new();
+    for path in arguments.output {
+        let Some(format) = HeapFormat::of(&path) else {
+            let text = format!("{}: heap writes .heapsnapshot, .json and .txt\n", path.display());
+            return Err(Refusal::Usage(text));
+        };
+        outputs.push((path, format));
+    }
     Ok(HeapOptions {
         target,
         run_on: arguments.no_stop,
         trim: arguments.trim,
         json: arguments.json,
+        of: arguments.of,
+        outputs,
         color: arguments.color,
     })
 }

@@ -1,12 +1,16 @@
 //! The answer of `heaptrace heap`, in words first.
 
+mod held;
 mod json;
+pub mod snapshot;
 
 use super::text::{self, Paint};
+use crate::heapgraph::Held;
 use crate::heapwalk::census::{Amount, Census, Use};
 use crate::heapwalk::trim::Trim;
 use crate::heapwalk::verdict::{self, Verdict};
 use crate::heapwalk::{Finding, State, Walk};
+pub use held::tree;
 pub use json::json;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -30,6 +34,8 @@ pub struct HeapReport<'a> {
     pub walk: Option<&'a Walk>,
     /// What all of its memory is used for.
     pub census: &'a Census,
+    /// What the blocks are, and who holds them.
+    pub held: Option<&'a Held>,
     /// What `malloc_trim(0)` would give back.
     pub trim: Option<&'a Trim>,
     /// What it has given back, in bytes, if it was called.
@@ -44,6 +50,8 @@ const FINDINGS: usize = 10;
 const ARENAS: usize = 12;
 /// Sizes of blocks.
 const SIZES: usize = 8;
+/// A holder is named in the verdict if it has one part in so many of what can be reached.
+const NOTABLE: u64 = 4;
 /// Columns of a line of prose.
 const WIDTH: usize = 100;
 
@@ -85,6 +93,9 @@ pub fn text(report: &HeapReport<'_>, paint: Paint) -> String {
         given_back(&mut out, report, walk, paint);
         arenas(&mut out, report, walk, paint);
         blocks(&mut out, walk, paint);
+        if let Some(told) = report.held {
+            held::text(&mut out, told, paint);
+        }
         findings(&mut out, walk, paint);
     }
     cost(&mut out, report);
@@ -100,7 +111,9 @@ fn sentence(report: &HeapReport<'_>) -> String {
     let bytes = text::human_bytes;
     let of = |of: Use| census.of(of).resident;
     let trim = report.trim.map_or(0, Trim::bytes);
-    match verdict::of(census, report.trim) {
+    let lost = lost(report);
+    match verdict::of(census, report.trim, lost) {
+        Verdict::Leak => format!("Leak: {} ({}) is in blocks that no pointer leads to.", bytes(lost), share(lost)),
         Verdict::Retention => format!(
             "Retention: {} ({}) of the resident memory is freed, and the allocator keeps it. malloc_trim(0) would give {} of it back.",
             bytes(free),
@@ -121,7 +134,8 @@ fn sentence(report: &HeapReport<'_>) -> String {
         ),
         Verdict::Live => {
             let live = of(Use::Live) + of(Use::Headers);
-            format!("Most of the resident memory, {} ({}), is in live blocks.", bytes(live), share(live))
+            let held = report.held.map_or_else(String::new, growth);
+            format!("Most of the resident memory, {} ({}), is in live blocks{held}.", bytes(live), share(live))
         }
         Verdict::Mappings => format!(
             "Most of the resident memory, {} ({}), is in the program's own mappings{}.",
@@ -145,6 +159,23 @@ fn sentence(report: &HeapReport<'_>) -> String {
             format!("Most of the resident memory, {} ({}), is shared.", bytes(of(Use::Shared)), share(of(Use::Shared)))
         }
         Verdict::Nothing => "Nothing of it is in memory.".to_owned(),
+    }
+}
+
+/// Bytes that are lost.
+fn lost(report: &HeapReport<'_>) -> u64 {
+    report.held.map_or(0, |held| held.holdings.lost.bytes)
+}
+
+/// Who holds most of what can be reached.
+fn growth(held: &Held) -> String {
+    let holdings = &held.holdings;
+    let first = holdings.by_retained().into_iter().find_map(|number| holdings.holders.get(number));
+    match first {
+        Some(holder) if holder.retained.bytes * NOTABLE >= holdings.reachable.bytes => {
+            format!("; {} of that is held by {}", text::human_bytes(holder.retained.bytes), holder.name)
+        }
+        _ => "; no one holder has a quarter of that".to_owned(),
     }
 }
 

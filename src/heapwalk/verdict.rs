@@ -10,6 +10,8 @@ pub enum Verdict {
     Retention,
     /// Mostly blocks that were freed, and most of those pages could not be given back: live blocks lie in them, or their arena has no way to.
     Pinning,
+    /// Much is in blocks that no pointer leads to.
+    Leak,
     /// Mostly blocks in use.
     Live,
     /// Mostly memory that the program has mapped itself.
@@ -27,8 +29,8 @@ pub enum Verdict {
 /// Freed memory is told first where it is so much of what is resident (one part in so many), whatever else is more: it is what nobody has a use for.
 const NOTABLE: u64 = 4;
 
-/// Judges.
-pub fn of(census: &Census, trim: Option<&Trim>) -> Verdict {
+/// Judges. `lost`: bytes of blocks that no pointer leads to.
+pub fn of(census: &Census, trim: Option<&Trim>, lost: u64) -> Verdict {
     let total = census.total().resident;
     let free = census.free().resident;
     let amount = |of: Use| census.of(of).resident;
@@ -42,6 +44,9 @@ pub fn of(census: &Census, trim: Option<&Trim>) -> Verdict {
     ];
     if total == 0 {
         return Verdict::Nothing;
+    }
+    if lost.min(live) * NOTABLE >= total && lost >= free {
+        return Verdict::Leak;
     }
     if free * NOTABLE >= total {
         let given_back = trim.map_or(0, Trim::bytes);
@@ -66,10 +71,12 @@ mod tests {
     #[test]
     fn what_was_freed_is_told_first_where_it_is_much() {
         let freed = census(&[(Use::Live, 60), (Use::Bins, 30), (Use::Files, 10)]);
-        assert_eq!(of(&freed, Some(&Trim { inside: 20, end: 0 })), Verdict::Retention);
-        assert_eq!(of(&freed, Some(&Trim { inside: 10, end: 4 })), Verdict::Pinning);
-        assert_eq!(of(&census(&[(Use::Live, 60), (Use::Bins, 10), (Use::Files, 30)]), None), Verdict::Live);
-        assert_eq!(of(&census(&[(Use::Stacks, 60), (Use::Live, 59)]), None), Verdict::Stacks);
-        assert_eq!(of(&Census::default(), None), Verdict::Nothing);
+        assert_eq!(of(&freed, Some(&Trim { inside: 20, end: 0 }), 0), Verdict::Retention);
+        assert_eq!(of(&freed, Some(&Trim { inside: 10, end: 4 }), 0), Verdict::Pinning);
+        assert_eq!(of(&census(&[(Use::Live, 60), (Use::Bins, 10), (Use::Files, 30)]), None, 0), Verdict::Live);
+        assert_eq!(of(&census(&[(Use::Stacks, 60), (Use::Live, 59)]), None, 0), Verdict::Stacks);
+        assert_eq!(of(&freed, None, 29), Verdict::Pinning);
+        assert_eq!(of(&freed, None, 31), Verdict::Leak);
+        assert_eq!(of(&Census::default(), None, 0), Verdict::Nothing);
     }
 }

@@ -1,17 +1,16 @@
 //! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's walk; the classes are [`crate::leaks`]'s.
 
 use super::modules::{self, Objects};
-use super::{copy, live, memory_of, walk};
-use crate::addr::{Addr, LoadBias, ModuleId};
-use crate::heapmodel::{LiveBlock, SiteId};
-use crate::heapwalk::{Allocator, State, Walk};
-use crate::leaks::roots::{HeapLayout, RootSources, ThreadState, find};
+use super::{copy, layout_of, live, memory_of, state, walk};
+use crate::addr::{LoadBias, ModuleId};
+use crate::heapgraph::live_blocks;
+use crate::leaks::roots::{RootSources, ThreadState, find};
 use crate::leaks::{Graph, MappedFiles, Scan, ScanOptions};
 use crate::maps::Mapping;
 use crate::symbols::{Search, Symbolizer};
 use crate::tracer::copy::Copy;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::standstill::{self, StandingThread, Standstill};
+use crate::tracer::standstill::{self, Standstill};
 use crate::tracer::{Result, procfs};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -111,13 +110,9 @@ struct Read {
 
 fn read(pid: i32, seen: &Seen, memory: &mut TargetMemory, options: &ScanOptions) -> Option<Read> {
     let walk = walk(&seen.mappings, memory)?;
-    let blocks = blocks(&walk);
+    let blocks = live_blocks(&walk);
     let mut objects = modules::open(pid, seen.tid, &seen.mappings);
-    let main = walk.arenas.first().map(|arena| arena.at);
-    for module in &mut objects.data {
-        let holds_arena = main.is_some_and(|at| module.ranges.iter().any(|range| range.contains(&at)));
-        module.glibc = holds_arena.then_some(None);
-    }
+    objects.mark_arena(walk.arenas.first().map(|arena| arena.at));
     let sources = RootSources {
         mappings: &seen.mappings,
         modules: &objects.data,
@@ -125,43 +120,11 @@ fn read(pid: i32, seen: &Seen, memory: &mut TargetMemory, options: &ScanOptions)
         pid,
         registered: &[],
         blocks: &blocks,
-        layout: match walk.allocator {
-            Allocator::Glibc => HeapLayout::Glibc,
-            Allocator::Musl => HeapLayout::Other,
-        },
+        layout: layout_of(&walk),
         heap_is_known: true,
     };
     let roots = find(&sources, memory);
     let options = ScanOptions { files: MappedFiles::of(&seen.mappings), ..options.clone() };
     let graph = Graph::read(blocks, &roots, memory, &options);
     Some(Read { graph, objects, findings: walk.findings.len() })
-}
-
-/// The live blocks of a walk in the order of addresses. Where they were allocated nobody knows.
-fn blocks(walk: &Walk) -> Vec<LiveBlock> {
-    let mut blocks = Vec::new();
-    for region in &walk.regions {
-        let live = walk.of(region).iter().filter(|chunk| chunk.state == State::Live);
-        blocks.extend(live.map(|chunk| LiveBlock {
-            addr: chunk.block(),
-            size: chunk.usable(),
-            site: SiteId(0),
-            inherited: false,
-        }));
-    }
-    blocks.sort_unstable_by_key(|block| block.addr);
-    blocks
-}
-
-fn state(pid: i32, thread: &StandingThread) -> ThreadState {
-    match &thread.regs {
-        Some(regs) => ThreadState::stopped(thread.tid, regs.regs(), thread.vectors.clone()),
-        None => ThreadState::elsewhere(
-            thread.tid,
-            match procfs::position(pid, thread.tid) {
-                procfs::Position::Blocked { sp: Addr(sp), .. } => Some(sp),
-                _ => None,
-            },
-        ),
-    }
 }

@@ -10,6 +10,7 @@ use crate::tracer::remote::function::RESTORER;
 use crate::tracer::root::TargetRoot;
 use crate::tracer::{files, procfs};
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct Object {
     pub path: PathBuf,
     /// Where it is loaded.
     pub bias: LoadBias,
+    /// From its first to its last address.
+    pub range: Range<Addr>,
     /// What is in it.
     pub bytes: Bytes,
     file: Arc<File>,
@@ -47,6 +50,16 @@ pub struct Objects {
     pub found: Vec<Object>,
     /// Where the data of all of them are.
     pub data: Vec<ModuleData>,
+}
+
+impl Objects {
+    /// Says in which module glibc's main arena is.
+    pub fn mark_arena(&mut self, arena: Option<Addr>) {
+        for module in &mut self.data {
+            let holds_it = arena.is_some_and(|at| module.ranges.iter().any(|range| range.contains(&at)));
+            module.glibc = holds_it.then_some(None);
+        }
+    }
 }
 
 impl Object {
@@ -126,5 +139,6 @@ fn object(
     let bias = elf.load_bias(&mapped.segments)?;
     let segments: Vec<_> = elf.segments().collect();
     let data = ModuleData { id, ranges: elf::writable(&segments, bias), tls_size: elf.tls_size(), glibc: None };
-    Some((Object { id, path: mapped.path.clone(), bias, bytes, file: Arc::new(file) }, data))
+    let range = mapped.start()..mapped.end();
+    Some((Object { id, path: mapped.path.clone(), bias, range, bytes, file: Arc::new(file) }, data))
 }

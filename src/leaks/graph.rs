@@ -2,7 +2,7 @@
 
 use super::heuristics::{Judge, MappedFiles};
 use super::index::{BlockIndex, end_of, points_behind};
-use super::{InteriorPointers, Roots, ScanOptions};
+use super::{InteriorPointers, RootKind, RootRange, Roots, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::memory::ReadMemory;
@@ -31,6 +31,17 @@ pub(super) struct Edge {
 
 /// No place can be named: it lies more than 32 GiB behind the start, or there is no pointer but the block itself.
 pub(super) const NO_WORD: u32 = u32::MAX;
+
+/// A pointer of one block to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pointer {
+    /// The number of the block pointed to.
+    pub target: u32,
+    /// How far behind its own block's start it lies, in bytes. None: there is no word, the block lies in the other one; or it lies further than 32 GiB behind the start.
+    pub at: Option<u64>,
+    /// How far behind the start of the other block it points, in bytes.
+    pub into: u64,
+}
 
 /// A pointer into the inside of a block.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +140,7 @@ impl Graph {
         let files = &options.files;
         let mut reader = Reader { memory, files, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
         let (starts, mut interiors) = read_blocks(&index, &mut reader);
-        let mut from_roots = read_roots(&index, roots, &mut reader);
+        let mut from_roots = read_roots(&index, roots, options.every_root, &mut reader);
         let (scanned_bytes, unreadable_bytes) = (reader.scanned, reader.unreadable);
         let mut pointers: Vec<_> = interiors
             .all
@@ -158,6 +169,68 @@ impl Graph {
         from_roots.retain(|edge| !is_chance(edge.target, edge.offset, edge.as_start));
         interiors.drop_where(|interior| is_chance(interior.edge.target, interior.offset, interior.as_start));
         Self { index, roots: roots.clone(), from_roots, starts, interiors, scanned_bytes, unreadable_bytes }
+    }
+
+    /// All blocks, in the order of addresses. A block's number is its place in this order.
+    pub fn blocks(&self) -> &[LiveBlock] {
+        self.index.blocks()
+    }
+
+    /// The number of the innermost block that holds `addr`, and how far behind its start that is.
+    pub fn find(&self, addr: Addr) -> Option<(u32, u64)> {
+        self.index.find(addr.0)
+    }
+
+    /// The addresses from the first block's first to the last one's last byte, as start and length: what points elsewhere points to no block.
+    pub fn span(&self) -> (u64, u64) {
+        self.index.span()
+    }
+
+    /// One of the blocks that a block has pointers to, counted from 0.
+    pub fn target(&self, block: u32, nth: u32) -> Option<u32> {
+        let starts = self.starts.of(block);
+        let nth = nth as usize;
+        match starts.get(nth) {
+            Some(edge) => Some(edge.target),
+            None => self.interiors.of(block).get(nth - starts.len()).map(|interior| interior.edge.target),
+        }
+    }
+
+    /// The pointers of a block.
+    pub fn pointers(&self, block: u32) -> impl Iterator<Item = Pointer> {
+        let first = self.index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
+        let place = move |word: u32| {
+            (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first))
+        };
+        let starts = self.starts.of(block).iter();
+        let starts = starts.map(move |edge| Pointer { target: edge.target, at: place(edge.word), into: 0 });
+        let interiors = self.interiors.of(block).iter();
+        starts.chain(interiors.map(move |Interior { edge, offset, .. }| Pointer {
+            target: edge.target,
+            at: place(edge.word),
+            into: *offset,
+        }))
+    }
+
+    /// The pointers of roots: what the root is, where its pointer lies (None: not in memory), and the block that it points to.
+    pub fn root_pointers(&self) -> impl Iterator<Item = (RootKind, Option<Addr>, u32)> {
+        let mut last = None;
+        self.from_roots.iter().filter_map(move |edge| match edge.place {
+            RootPlace::Word(word) => Some((self.roots.words.get(word as usize)?.kind, None, edge.target)),
+            RootPlace::Memory(addr) => {
+                // they come by ranges
+                let holds = |range: &RootRange| (range.start..range.end).contains(&addr);
+                if !last.is_some_and(|range| holds(&range)) {
+                    last = self.roots.ranges.iter().find(|range| holds(range)).copied();
+                }
+                Some((last?.kind, Some(addr), edge.target))
+            }
+        })
+    }
+
+    /// How many bytes of roots and blocks could not be read.
+    pub const fn unreadable_bytes(&self) -> u64 {
+        self.unreadable_bytes
     }
 
     /// The blocks that a block has pointers to.
@@ -267,12 +340,12 @@ fn read_through(blocks: &[LiveBlock], i: usize) -> u64 {
     end
 }
 
-fn read_roots(index: &BlockIndex, roots: &Roots, reader: &mut Reader<'_>) -> Vec<RootEdge> {
+fn read_roots(index: &BlockIndex, roots: &Roots, every: bool, reader: &mut Reader<'_>) -> Vec<RootEdge> {
     let mut edges = Vec::new();
     let mut seen = FxHashSet::default();
     let mut note = |place: RootPlace, value: u64, as_start: bool| {
         if let Some((target, offset)) = index.find(value)
-            && seen.insert((value, as_start))
+            && (every || seen.insert((value, as_start)))
         {
             edges.push(RootEdge { place, target, as_start: as_start || offset == 0, offset });
         }

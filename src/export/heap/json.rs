@@ -1,6 +1,8 @@
 //! The answer of `heaptrace heap --json`, version 1: docs/heap.md.
 
-use super::{HeapReport, sizes};
+use super::held::{advice, holder_name, largest_blocks, pinned_by};
+use super::{HeapReport, lost, sizes};
+use crate::heapgraph::{Held, Sum};
 use crate::heapwalk::census::{Amount, Use};
 use crate::heapwalk::verdict::{self, Verdict};
 use crate::heapwalk::{State, Walk};
@@ -26,12 +28,15 @@ pub fn json(report: &HeapReport<'_>) -> String {
         "resident": census.total().resident,
         "resident_of_kernel": report.resident,
         "swapped": census.total().swapped,
-        "verdict": name_of(verdict::of(census, report.trim)),
+        "verdict": name_of(verdict::of(census, report.trim, lost(report))),
         "uses": uses(&census.uses),
         "allocator": report.walk.map(|walk| walk.allocator.name()),
     });
     if let (Some(walk), Some(told)) = (report.walk, told.as_object_mut()) {
         told.extend(heap(report, walk));
+        if let Some(of) = report.held {
+            told.extend(held(of));
+        }
     }
     format!("{told}\n")
 }
@@ -65,6 +70,63 @@ fn heap(report: &HeapReport<'_>, walk: &Walk) -> Map<String, Value> {
         })
     });
     add("findings", findings.collect());
+    told
+}
+
+/// So many holders, types and groups of live blocks that keep free memory are told.
+const ROWS: usize = 1000;
+/// So many of the largest blocks.
+const LARGEST: usize = 20;
+
+fn sum(of: Sum) -> Value {
+    json!({ "blocks": of.blocks, "bytes": of.bytes })
+}
+
+/// What the blocks are, and who holds them.
+fn held(of: &Held) -> Map<String, Value> {
+    let holdings = &of.holdings;
+    let mut told = Map::new();
+    let mut add = |name: &str, value: Value| told.insert(name.to_owned(), value);
+    add("reachable", sum(holdings.reachable));
+    add("lost", sum(holdings.lost));
+    add("held_by_several", sum(holdings.shared));
+    let holders = holdings.by_retained().into_iter().filter_map(|number| holdings.holders.get(number));
+    let holders = holders
+        .take(ROWS)
+        .map(|holder| json!({ "name": holder.name, "blocks": holder.retained.blocks, "bytes": holder.retained.bytes }));
+    add("holders", holders.collect());
+    let types = of.types.sums(&holdings.graph).into_iter().take(ROWS).map(|(of, sum)| {
+        json!({ "name": of.name, "certainty": of.certainty.name(), "blocks": sum.blocks, "bytes": sum.bytes })
+    });
+    add("types", types.collect());
+    let pinned = pinned_by(of)
+        .into_iter()
+        .take(ROWS)
+        .map(|(of, by, sum)| json!({ "type": of, "holder": by, "blocks": sum.blocks, "bytes": sum.bytes }));
+    let pinned: Vec<Value> = pinned.collect();
+    let remedy = of.remedy.map(|(remedy, bytes)| json!({ "what": advice(remedy), "bytes": bytes }));
+    add("pinned", json!({ "bytes": of.pinned.bytes, "by": pinned, "remedy": remedy }));
+    let most =
+        of.duplicates.most.iter().zip(&of.samples).map(
+            |(one, sample)| json!({ "size": one.size, "count": one.count, "wasted": one.wasted(), "text": sample }),
+        );
+    let most: Vec<Value> = most.collect();
+    add(
+        "duplicates",
+        json!({ "wasted": of.duplicates.wasted, "wasted_text": of.duplicates.wasted_text, "most": most }),
+    );
+    let largest = largest_blocks(of, LARGEST).into_iter().filter_map(|number| {
+        let block = holdings.graph.blocks().get(number)?;
+        let by = holdings.last_retainer(number).filter(|by| *by >= holdings.graph.blocks().len());
+        Some(json!({
+            "address": block.addr.to_string(),
+            "bytes": block.size,
+            "retained": holdings.retained(number),
+            "type": of.types.of(number).map(|of| of.name.as_str()),
+            "holder": by.map(|by| holder_name(holdings, by)),
+        }))
+    });
+    add("largest", largest.collect());
     told
 }
 
@@ -125,6 +187,7 @@ const fn name_of(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Retention => "retention",
         Verdict::Pinning => "pinning",
+        Verdict::Leak => "leak",
         Verdict::Live => "live",
         Verdict::Mappings => "mappings",
         Verdict::Stacks => "stacks",

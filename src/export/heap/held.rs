@@ -1,0 +1,260 @@
+//! What the blocks are, who holds them and who keeps free memory, in words.
+
+use crate::export::text::{self, Paint};
+use crate::heapgraph::holders::{Holdings, LOST};
+use crate::heapgraph::pins::Remedy;
+use crate::heapgraph::tree::{self, Branch};
+use crate::heapgraph::types::Certainty;
+use crate::heapgraph::{Held, Sum};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// Rows of a table.
+const ROWS: usize = 10;
+/// Levels of a tree, and nodes below each of its nodes.
+const LEVELS: usize = 4;
+const BELOW: usize = 6;
+/// Columns that a name may take.
+const WIDTH: usize = 72;
+
+/// All of it.
+pub(super) fn text(out: &mut String, held: &Held, paint: Paint) {
+    holders(out, &held.holdings, paint);
+    types(out, held, paint);
+    pins(out, held, paint);
+    duplicates(out, held, paint);
+    largest(out, held, paint);
+}
+
+fn short(name: &str) -> String {
+    if name.chars().count() <= WIDTH {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(WIDTH - 1).collect();
+    format!("{kept}…")
+}
+
+fn row(out: &mut String, sum: Sum, what: &str) {
+    let blocks = text::grouped(sum.blocks);
+    let _ = writeln!(out, "  {:>12} {blocks:>12}  {}", text::human_bytes(sum.bytes), short(what));
+}
+
+fn holders(out: &mut String, holdings: &Holdings, paint: Paint) {
+    let head = format!("  {:>12} {:>12}  Holder: what would be free without it", "retained", "blocks");
+    let _ = writeln!(out, "\n{}", paint.dim(&head));
+    let order = holdings.by_retained();
+    let all = order.iter().filter_map(|&number| holdings.holders.get(number));
+    let told: Vec<_> = all.filter(|holder| holder.retained.blocks > 0).collect();
+    for holder in told.iter().take(ROWS) {
+        row(out, holder.retained, &holder.name);
+    }
+    let mut rest = Sum::default();
+    told.iter().skip(ROWS).for_each(|holder| rest.join(holder.retained));
+    for (sum, what) in [
+        (rest, format!("{} others", text::grouped(told.len().saturating_sub(ROWS) as u64))),
+        (holdings.shared, "(held by several of them)".to_owned()),
+        (holdings.lost, format!("{LOST}: no pointer leads to them")),
+    ] {
+        if sum.blocks > 0 {
+            row(out, sum, &what);
+        }
+    }
+}
+
+fn types(out: &mut String, held: &Held, paint: Paint) {
+    let head = format!("  {:>12} {:>12}  Type", "bytes", "blocks");
+    let _ = writeln!(out, "\n{}", paint.dim(&head));
+    let sums = held.types.sums(&held.holdings.graph);
+    for (of, sum) in sums.iter().take(ROWS) {
+        let what = match of.certainty {
+            Certainty::Exact | Certainty::Unknown => of.name.clone(),
+            Certainty::Inferred => format!("{} (inferred)", of.name),
+        };
+        row(out, *sum, &what);
+    }
+    let mut rest = Sum::default();
+    sums.iter().skip(ROWS).for_each(|(_, sum)| rest.join(*sum));
+    if rest.blocks > 0 {
+        row(out, rest, &format!("{} other types", sums.len() - ROWS));
+    }
+}
+
+/// Who keeps free memory: bytes pinned with the number of live blocks that do it, by type and holder.
+pub(super) fn pinned_by(held: &Held) -> Vec<(String, String, Sum)> {
+    let last = held.holdings.last_retainers();
+    let mut sums: FxHashMap<(u32, u32), Sum> = FxHashMap::default();
+    for (block, bytes) in &held.pinned.by_block {
+        let of = held.types.of_block.get(*block as usize).copied().unwrap_or(u32::MAX);
+        let by = last.get(*block as usize).copied().unwrap_or(u32::MAX);
+        let sum = sums.entry((of, by_holder(&held.holdings, by))).or_default();
+        sum.add(*bytes);
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_unstable_by_key(|(key, sum)| (Reverse(sum.bytes), *key));
+    let name = |(of, by): (u32, u32)| {
+        let of = held.types.all.get(of as usize).map_or("unknown", |of| of.name.as_str());
+        (of.to_owned(), holder_name(&held.holdings, by as usize))
+    };
+    sums.into_iter().map(|(key, sum)| (name(key).0, name(key).1, sum)).collect()
+}
+
+/// Blocks that several holders have are one holder here.
+fn by_holder(holdings: &Holdings, node: u32) -> u32 {
+    if (node as usize) < holdings.graph.blocks().len() { u32::MAX } else { node }
+}
+
+/// What a node that is no block is called.
+pub(super) fn holder_name(holdings: &Holdings, node: usize) -> String {
+    match holdings.holder_of(node) {
+        Some(holder) => holder.name.clone(),
+        None if node == holdings.lost_node() => LOST.to_owned(),
+        None => "(held by several)".to_owned(),
+    }
+}
+
+/// What helps against free memory that stays.
+pub(super) const fn advice(remedy: Remedy) -> &'static str {
+    match remedy {
+        Remedy::FewerArenas => "fewer arenas, which share what is free: MALLOC_ARENA_MAX=2, or mallopt(M_ARENA_MAX, 2)",
+        Remedy::MapLarge => {
+            "large blocks in mappings of their own, which go back when they are freed: MALLOC_MMAP_THRESHOLD_=131072, or mallopt(M_MMAP_THRESHOLD, 131072)"
+        }
+        Remedy::TrimEarlier => {
+            "the end of the main arena goes back earlier: MALLOC_TRIM_THRESHOLD_=131072, or mallopt(M_TRIM_THRESHOLD, 131072)"
+        }
+        Remedy::OtherAllocator => {
+            "an allocator that keeps blocks of one size together and gives pages back by itself (jemalloc, mimalloc)"
+        }
+    }
+}
+
+fn pins(out: &mut String, held: &Held, paint: Paint) {
+    if let Some((remedy, bytes)) = held.remedy {
+        let _ = writeln!(out, "\n{}", paint.bold("What would keep free memory from staying"));
+        let line = format!("{} by {}.", text::human_bytes(bytes), advice(remedy));
+        let _ = writeln!(out, "  {}", text::wrap(&line, 2, 100));
+    }
+    if held.pinned.bytes == 0 {
+        return;
+    }
+    let head = format!(
+        "  {:>12} {:>12}  Live blocks that keep free memory in their pages, by type and holder",
+        "pinned", "blocks"
+    );
+    let _ = writeln!(out, "\n{}", paint.dim(&head));
+    let all = pinned_by(held);
+    for (of, by, sum) in all.iter().take(ROWS / 2) {
+        row(out, *sum, &format!("{of}, {by}"));
+    }
+    let mut rest = Sum::default();
+    all.iter().skip(ROWS / 2).for_each(|(_, _, sum)| rest.join(*sum));
+    if rest.blocks > 0 {
+        row(out, rest, "others");
+    }
+}
+
+fn duplicates(out: &mut String, held: &Held, paint: Paint) {
+    let found = &held.duplicates;
+    if found.wasted == 0 {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n{}\n  {} would do if equal blocks were one; {} of it in text",
+        paint.bold("Duplicates"),
+        text::human_bytes(found.wasted),
+        text::human_bytes(found.wasted_text)
+    );
+    for (one, sample) in found.most.iter().zip(&held.samples).take(ROWS / 2) {
+        let what = match sample {
+            Some(sample) => format!("{sample:?}"),
+            None => held.types.of(one.block as usize).map_or("unknown", |of| of.name.as_str()).to_owned(),
+        };
+        let _ = writeln!(
+            out,
+            "  {:>12} {:>12}  of {} each: {}",
+            text::human_bytes(one.wasted()),
+            text::grouped(one.count),
+            text::grouped(one.size),
+            short(&what)
+        );
+    }
+}
+
+/// The largest blocks.
+pub(super) fn largest_blocks(held: &Held, most: usize) -> Vec<usize> {
+    let blocks = held.holdings.graph.blocks();
+    let mut order: Vec<(u64, usize)> = Vec::new();
+    for (number, block) in blocks.iter().enumerate() {
+        if order.len() < most || order.last().is_some_and(|(size, _)| *size < block.size) {
+            let at = order.partition_point(|(size, _)| *size >= block.size);
+            order.insert(at, (block.size, number));
+            order.truncate(most);
+        }
+    }
+    order.into_iter().map(|(_, number)| number).collect()
+}
+
+fn largest(out: &mut String, held: &Held, paint: Paint) {
+    let holdings = &held.holdings;
+    let head = format!("  {:>12} {:>12}  The largest blocks", "bytes", "retained");
+    let _ = writeln!(out, "\n{}", paint.dim(&head));
+    for number in largest_blocks(held, ROWS / 2) {
+        let Some(block) = holdings.graph.blocks().get(number) else { continue };
+        let by = holdings.last_retainer(number).map_or_else(
+            || "(held by several)".to_owned(),
+            |by| {
+                if by < holdings.graph.blocks().len() {
+                    "(held by several)".to_owned()
+                } else {
+                    holder_name(holdings, by)
+                }
+            },
+        );
+        let of = held.types.of(number).map_or("unknown", |of| of.name.as_str());
+        let _ = writeln!(
+            out,
+            "  {:>12} {:>12}  {}",
+            text::human_bytes(block.size),
+            text::human_bytes(holdings.retained(number)),
+            short(&format!("{} {of}, {by}", block.addr))
+        );
+    }
+}
+
+/// What a node is called.
+fn node_name(held: &Held, node: usize) -> String {
+    match held.holdings.graph.blocks().get(node) {
+        Some(block) => {
+            let of = held.types.of(node).map_or("unknown", |of| of.name.as_str());
+            format!("{of} at {}, {} bytes", block.addr, text::grouped(block.size))
+        }
+        None => holder_name(&held.holdings, node),
+    }
+}
+
+/// What one node retains, as a tree.
+pub fn tree(held: &Held, node: usize, paint: Paint) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "\n{}", paint.bold("What would be free without it"));
+    let tree = tree::of(&held.holdings, node, LEVELS, BELOW);
+    branch(&mut out, held, &tree, 0);
+    if let Some(by) = (node < held.holdings.graph.blocks().len()).then(|| held.holdings.retainer(node)) {
+        let by = by.map_or_else(|| "several holders".to_owned(), |by| node_name(held, by));
+        let _ = writeln!(out, "  It would be free without {by}.");
+    }
+    out
+}
+
+fn branch(out: &mut String, held: &Held, of: &Branch, depth: usize) {
+    let indent = depth * 2;
+    let _ =
+        writeln!(out, "  {:>12} {:indent$} {}", text::human_bytes(of.retained), "", short(&node_name(held, of.node)));
+    // no deeper than LEVELS
+    of.below.iter().for_each(|below| branch(out, held, below, depth + 1));
+    let (others, bytes) = of.others;
+    if others > 0 {
+        let _ = writeln!(out, "  {:>12} {:indent$}   {} others", text::human_bytes(bytes), "", text::grouped(others));
+    }
+}

@@ -1,0 +1,89 @@
+//! Blocks that hold the same.
+
+use super::contents::{Contents, Look};
+use crate::heapmodel::LiveBlock;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// Blocks of one size that hold the same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Duplicate {
+    /// The first of them.
+    pub block: u32,
+    /// How many there are.
+    pub count: u64,
+    /// What each has, in bytes.
+    pub size: u64,
+    /// Whether it is text.
+    pub text: bool,
+}
+
+impl Duplicate {
+    /// What one of them would do without, in bytes.
+    pub const fn wasted(&self) -> u64 {
+        (self.count - 1) * self.size
+    }
+}
+
+/// All of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Duplicates {
+    /// What could be done without, in bytes.
+    pub wasted: u64,
+    /// Of that in text.
+    pub wasted_text: u64,
+    /// Those that waste most first; not all.
+    pub most: Vec<Duplicate>,
+}
+
+/// Finds them, and tells at most so many. Blocks with nothing but zeros may not have been used yet: they are left out, as are those that were not read whole.
+pub fn find(blocks: &[LiveBlock], contents: &Contents, most: usize) -> Duplicates {
+    let counts = |number: usize| contents.looks.get(number) != Some(&Look::Zeros);
+    let numbered =
+        || blocks.iter().zip(&contents.hashes).enumerate().filter(|(number, (_, hash))| **hash != 0 && counts(*number));
+    let key = |block: &LiveBlock, hash: u64| hash ^ block.size.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut keys: Vec<u64> = numbered().map(|(_, (block, hash))| key(block, *hash)).collect();
+    keys.sort_unstable();
+    let mut known: FxHashMap<u64, Duplicate> = FxHashMap::default();
+    for run in keys.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {
+        let Some(&key) = run.first() else { continue };
+        known.insert(key, Duplicate { block: u32::MAX, count: run.len() as u64, size: 0, text: false });
+    }
+    drop(keys);
+    for (number, (block, hash)) in numbered() {
+        if let Some(duplicate) = known.get_mut(&key(block, *hash))
+            && duplicate.block == u32::MAX
+        {
+            duplicate.block = number as u32;
+            duplicate.size = block.size;
+            duplicate.text = contents.looks.get(number) == Some(&Look::Text);
+        }
+    }
+    let mut all: Vec<Duplicate> = known.into_values().collect();
+    all.sort_unstable_by_key(|duplicate| (Reverse(duplicate.wasted()), duplicate.block));
+    let wasted = all.iter().map(Duplicate::wasted).sum();
+    let wasted_text = all.iter().filter(|duplicate| duplicate.text).map(Duplicate::wasted).sum();
+    all.truncate(most);
+    Duplicates { wasted, wasted_text, most: all }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Addr;
+    use crate::heapmodel::SiteId;
+
+    #[test]
+    fn equal_contents_of_one_size_are_counted() {
+        let block = |at: u64, size: u64| LiveBlock { addr: Addr(at), size, site: SiteId(0), inherited: false };
+        let blocks = [block(16, 24), block(64, 24), block(128, 40), block(256, 24), block(512, 24), block(600, 24)];
+        let contents = Contents {
+            looks: vec![Look::Text, Look::Unknown, Look::Unknown, Look::Text, Look::Text, Look::Zeros],
+            hashes: vec![7, 8, 7, 7, 7, 9],
+            tables: Vec::new(),
+        };
+        let found = find(&blocks, &contents, 10);
+        assert_eq!(found.most, [Duplicate { block: 0, count: 3, size: 24, text: true }]);
+        assert_eq!((found.wasted, found.wasted_text), (48, 48));
+    }
+}

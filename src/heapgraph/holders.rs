@@ -1,0 +1,289 @@
+//! Who holds the blocks: roots by name, what each retains, what is lost.
+
+use super::Sum;
+use super::dominators::{self, Dominators, NONE, Successors};
+use crate::addr::Addr;
+use crate::leaks::{Graph, RootKind};
+use rustc_hash::FxHashMap;
+
+/// So many holders are told by their names; what comes behind is told by one of them.
+const MOST_HOLDERS: usize = 1 << 20;
+
+/// The name of the holder of what comes behind.
+const OTHERS: &str = "other roots";
+
+/// The name of what holds blocks that nothing leads to.
+pub const LOST: &str = "(lost blocks)";
+
+/// What holds blocks without being one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// `global `x` in program`, `stack of thread 12 (main)`.
+    pub name: String,
+    /// What would be free if it were gone.
+    pub retained: Sum,
+}
+
+/// All that was found. Nodes are numbered: blocks as in the graph, then holders, then the lost blocks' node, then the root of all.
+#[derive(Clone, Debug)]
+pub struct Holdings {
+    /// The pointers.
+    pub graph: Graph,
+    /// In the order in which they were met.
+    pub holders: Vec<Holder>,
+    /// Which holder points to which block, by holder: holder, block.
+    root_edges: Vec<(u32, u32)>,
+    /// Blocks that no other lost block leads to, and one of each circle of such.
+    lost_heads: Vec<u32>,
+    dominators: Dominators,
+    /// Of each node, itself included: bytes.
+    retained: Vec<u64>,
+    /// Blocks that a root leads to.
+    pub reachable: Sum,
+    /// The others.
+    pub lost: Sum,
+    /// Reachable blocks that no one holder retains, with what hangs on them.
+    pub shared: Sum,
+}
+
+/// The graph with its holders.
+struct Nodes<'a> {
+    graph: &'a Graph,
+    holders: u32,
+    root_edges: &'a [(u32, u32)],
+    starts: &'a [u32],
+    lost_heads: &'a [u32],
+}
+
+impl Nodes<'_> {
+    fn blocks(&self) -> u32 {
+        self.graph.blocks().len() as u32
+    }
+
+    fn lost(&self) -> u32 {
+        self.blocks() + self.holders
+    }
+}
+
+impl Successors for Nodes<'_> {
+    fn nodes(&self) -> usize {
+        self.lost() as usize + 2
+    }
+
+    fn successor(&self, node: u32, nth: u32) -> Option<u32> {
+        let blocks = self.blocks();
+        if node < blocks {
+            return self.graph.target(node, nth);
+        }
+        match node - blocks {
+            holder if holder < self.holders => {
+                let holder = holder as usize;
+                let range = *self.starts.get(holder)? as usize..*self.starts.get(holder + 1)? as usize;
+                self.root_edges.get(range)?.get(nth as usize).map(|(_, block)| *block)
+            }
+            holder if holder == self.holders => self.lost_heads.get(nth as usize).copied(),
+            // the root of all leads to holders and to the lost blocks
+            _ => (nth <= self.holders).then_some(blocks + nth),
+        }
+    }
+}
+
+impl Holdings {
+    /// Finds them. What stacks and registers point to is held by them only where nothing else leads to it: such pointers come and go, and words of ended calls stay. `name`: what to call a root, by what it is and where its pointer lies.
+    pub fn find(graph: Graph, name: &mut dyn FnMut(RootKind, Option<Addr>) -> String) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        let mut known: FxHashMap<String, u32> = FxHashMap::default();
+        let mut root_edges = Vec::new();
+        let mut lasting = vec![false; graph.blocks().len()];
+        for (.., block) in graph.root_pointers().filter(|(kind, ..)| !is_passing(*kind)) {
+            flood(&graph, block, &mut lasting);
+        }
+        for (kind, addr, block) in graph.root_pointers() {
+            if is_passing(kind) && lasting.get(block as usize) == Some(&true) {
+                continue;
+            }
+            let mut called = name(kind, addr);
+            if names.len() >= MOST_HOLDERS && !known.contains_key(&called) {
+                OTHERS.clone_into(&mut called);
+            }
+            let holder = *known.entry(called).or_insert_with_key(|called| {
+                names.push(called.clone());
+                names.len() as u32 - 1
+            });
+            root_edges.push((holder, block));
+        }
+        drop((known, lasting));
+        root_edges.sort_unstable();
+        root_edges.dedup();
+        let lost_heads = lost_heads(&graph, &root_edges);
+        let starts: Vec<u32> =
+            (0..=names.len() as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
+        let nodes = Nodes {
+            graph: &graph,
+            holders: names.len() as u32,
+            root_edges: &root_edges,
+            starts: &starts,
+            lost_heads: &lost_heads,
+        };
+        let root = nodes.lost() + 1;
+        let dominators = dominators::find(&nodes, root);
+        Self::sum_up(graph, names, root_edges, lost_heads, dominators)
+    }
+
+    fn sum_up(
+        graph: Graph,
+        names: Vec<String>,
+        root_edges: Vec<(u32, u32)>,
+        lost_heads: Vec<u32>,
+        dominators: Dominators,
+    ) -> Self {
+        let blocks = graph.blocks();
+        let first_holder = blocks.len();
+        let lost = first_holder + names.len();
+        let root = lost + 1;
+        let mut retained: Vec<u64> = blocks.iter().map(|block| block.size).collect();
+        retained.resize(root + 1, 0);
+        let mut counts: Vec<u32> = vec![1; first_holder];
+        counts.resize(root + 1, 0);
+        let mut shared = Sum::default();
+        for &node in dominators.order.iter().rev() {
+            let node = node as usize;
+            let by = dominators.idom.get(node).map_or(usize::MAX, |by| *by as usize);
+            let (bytes, count) = (at(&retained, node), counts.get(node).copied().unwrap_or(0));
+            if by == root && node < first_holder {
+                shared.join(Sum { blocks: u64::from(count), bytes });
+            }
+            if let (Some(of), Some(number)) = (retained.get_mut(by), counts.get_mut(by)) {
+                *of = of.saturating_add(bytes);
+                *number = number.saturating_add(count);
+            }
+        }
+        let sum =
+            |node: usize| Sum { blocks: u64::from(counts.get(node).copied().unwrap_or(0)), bytes: at(&retained, node) };
+        let holders = names.into_iter().enumerate();
+        let holders = holders.map(|(number, name)| Holder { name, retained: sum(first_holder + number) }).collect();
+        let (all, lost) = (sum(root), sum(lost));
+        let reachable = Sum { blocks: all.blocks - lost.blocks, bytes: all.bytes.saturating_sub(lost.bytes) };
+        Self { holders, root_edges, lost_heads, retained, reachable, lost, shared, graph, dominators }
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.retained.len()
+    }
+
+    /// The node of a holder, by its number.
+    pub fn node_of(&self, holder: usize) -> usize {
+        self.graph.blocks().len() + holder
+    }
+
+    /// The holder that a node is.
+    pub fn holder_of(&self, node: usize) -> Option<&Holder> {
+        self.holders.get(node.checked_sub(self.graph.blocks().len())?)
+    }
+
+    /// The node that lost blocks hang on.
+    pub fn lost_node(&self) -> usize {
+        self.graph.blocks().len() + self.holders.len()
+    }
+
+    /// What a node retains, itself included, in bytes.
+    pub fn retained(&self, node: usize) -> u64 {
+        at(&self.retained, node)
+    }
+
+    /// The node that retains another one at once; None: several holders have it.
+    pub fn retainer(&self, node: usize) -> Option<usize> {
+        let by = *self.dominators.idom.get(node).filter(|by| **by != NONE)? as usize;
+        (by + 1 != self.nodes()).then_some(by)
+    }
+
+    /// The last of those who retain a node: a holder, the lost blocks' node, or a block that several holders have.
+    pub fn last_retainer(&self, node: usize) -> Option<usize> {
+        let mut at = node;
+        let mut found = None;
+        // a dominator's dominators come to an end
+        while let Some(by) = self.retainer(at) {
+            found = Some(by);
+            at = by;
+        }
+        found
+    }
+
+    /// Of each block, the last of those who retain it, itself if nobody does.
+    pub fn last_retainers(&self) -> Vec<u32> {
+        let mut last: Vec<u32> = (0..self.nodes() as u32).collect();
+        for &node in &self.dominators.order {
+            if let Some(by) = self.retainer(node as usize) {
+                let told = last.get(by).copied().unwrap_or(node);
+                if let Some(slot) = last.get_mut(node as usize) {
+                    *slot = told;
+                }
+            }
+        }
+        last.truncate(self.graph.blocks().len());
+        last
+    }
+
+    /// The blocks that a holder points to.
+    pub fn held_by(&self, holder: usize) -> impl Iterator<Item = u32> {
+        let holder = holder as u32;
+        let first = self.root_edges.partition_point(|edge| edge.0 < holder);
+        self.root_edges.iter().skip(first).take_while(move |edge| edge.0 == holder).map(|edge| edge.1)
+    }
+
+    /// Lost blocks that no other lost one leads to, and one of each circle of such.
+    pub fn lost_heads(&self) -> &[u32] {
+        &self.lost_heads
+    }
+
+    /// The numbers of the holders, those who retain most first.
+    pub fn by_retained(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.holders.len()).collect();
+        order.sort_by_key(|&number| {
+            let holder = self.holders.get(number);
+            holder.map(|holder| (std::cmp::Reverse(holder.retained.bytes), &holder.name))
+        });
+        order
+    }
+}
+
+const fn is_passing(kind: RootKind) -> bool {
+    matches!(kind, RootKind::Stack { .. } | RootKind::Register { .. })
+}
+
+fn at(of: &[u64], node: usize) -> u64 {
+    of.get(node).copied().unwrap_or(0)
+}
+
+/// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one.
+fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)]) -> Vec<u32> {
+    let blocks = graph.blocks().len() as u32;
+    let mut reached = vec![false; blocks as usize];
+    for (_, block) in root_edges {
+        flood(graph, *block, &mut reached);
+    }
+    let mut seen = reached.clone();
+    let mut heads: Vec<u32> = (0..blocks).filter(|&block| flood(graph, block, &mut seen)).collect();
+    seen = reached;
+    heads.reverse();
+    heads.retain(|&block| flood(graph, block, &mut seen));
+    heads.reverse();
+    heads
+}
+
+/// Marks a block and all that it leads to; whether it was not marked before.
+fn flood(graph: &Graph, block: u32, marks: &mut [bool]) -> bool {
+    let mut is_new = |block: u32| marks.get_mut(block as usize).is_some_and(|mark| !std::mem::replace(mark, true));
+    if !is_new(block) {
+        return false;
+    }
+    let mut stack = vec![block];
+    while let Some(from) = stack.pop() {
+        stack.extend((0..).map_while(|nth| graph.target(from, nth)).filter(|&to| is_new(to)));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

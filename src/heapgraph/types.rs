@@ -1,0 +1,159 @@
+//! What blocks are, each type with how sure that is.
+
+use super::Sum;
+use super::contents::{Contents, Look};
+use crate::leaks::Graph;
+use rustc_hash::FxHashMap;
+
+/// How sure a type is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Certainty {
+    /// The program's own tables say so.
+    Exact,
+    /// It looks so.
+    Inferred,
+    /// Nothing tells.
+    Unknown,
+}
+
+impl Certainty {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Inferred => "inferred",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A type of blocks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Type {
+    /// Its name.
+    pub name: String,
+    /// How sure it is.
+    pub certainty: Certainty,
+}
+
+/// The types of all blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Types {
+    /// All types.
+    pub all: Vec<Type>,
+    /// Of each block the number of its type.
+    pub of_block: Vec<u32>,
+}
+
+/// What a table of functions is called, if that is known.
+pub trait TableNames {
+    /// The C++ class that a table of virtual functions is of, by its number in [`Contents::tables`].
+    fn class(&mut self, table: u32) -> Option<String>;
+
+    /// The Rust type that a table's first function drops.
+    fn dropped(&mut self, table: u32) -> Option<String>;
+}
+
+const UNKNOWN: (&str, Certainty) = ("unknown", Certainty::Unknown);
+const TEXT: (&str, Certainty) = ("text", Certainty::Inferred);
+const ZEROS: (&str, Certainty) = ("zeros", Certainty::Unknown);
+const VECTOR: (&str, Certainty) = ("elements of a std::vector", Certainty::Inferred);
+const TREE: (&str, Certainty) = ("node of a std::map or std::set", Certainty::Inferred);
+const LIST: (&str, Certainty) = ("node of a std::list", Certainty::Inferred);
+
+impl Types {
+    /// Finds them. What looks like nothing is told by its pointers, where they are those of a container's nodes.
+    pub fn find(graph: &Graph, contents: &Contents, names: &mut dyn TableNames) -> Self {
+        let mut types = Self { all: Vec::new(), of_block: Vec::with_capacity(graph.blocks().len()) };
+        let mut known: FxHashMap<Type, u32> = FxHashMap::default();
+        let mut of_look: FxHashMap<(bool, u32), u32> = FxHashMap::default();
+        let mut fixed: FxHashMap<&str, u32> = FxHashMap::default();
+        for (number, look) in contents.looks.iter().enumerate() {
+            let block = number as u32;
+            let mut plain = |types: &mut Self, (name, certainty): (&'static str, Certainty)| {
+                *fixed
+                    .entry(name)
+                    .or_insert_with(|| types.intern(&mut known, Type { name: name.to_owned(), certainty }))
+            };
+            let of = match *look {
+                Look::Text => plain(&mut types, TEXT),
+                Look::Vector => plain(&mut types, VECTOR),
+                Look::Zeros => plain(&mut types, ZEROS),
+                Look::Colour if is_tree_node(graph, block) => plain(&mut types, TREE),
+                Look::Unknown if is_list_node(graph, block) => plain(&mut types, LIST),
+                Look::Unknown | Look::Colour => plain(&mut types, UNKNOWN),
+                Look::Table(table) | Look::Dyn(table) => {
+                    let is_class = matches!(look, Look::Table(_));
+                    let told = of_look.get(&(is_class, table)).copied();
+                    told.unwrap_or_else(|| {
+                        let name = if is_class { names.class(table) } else { names.dropped(table) };
+                        let of = match name {
+                            Some(name) => types.intern(&mut known, Type { name, certainty: Certainty::Exact }),
+                            None => {
+                                let (name, certainty) = UNKNOWN;
+                                types.intern(&mut known, Type { name: name.to_owned(), certainty })
+                            }
+                        };
+                        of_look.insert((is_class, table), of);
+                        of
+                    })
+                }
+            };
+            types.of_block.push(of);
+        }
+        types
+    }
+
+    fn intern(&mut self, known: &mut FxHashMap<Type, u32>, one: Type) -> u32 {
+        let all = &mut self.all;
+        *known.entry(one).or_insert_with_key(|one| {
+            all.push(one.clone());
+            all.len() as u32 - 1
+        })
+    }
+
+    /// The type of a block.
+    pub fn of(&self, block: usize) -> Option<&Type> {
+        self.all.get(*self.of_block.get(block)? as usize)
+    }
+
+    /// The types with their blocks, those with most bytes first.
+    pub fn sums(&self, graph: &Graph) -> Vec<(&Type, Sum)> {
+        let mut sums = vec![Sum::default(); self.all.len()];
+        for (block, of) in graph.blocks().iter().zip(&self.of_block) {
+            if let Some(sum) = sums.get_mut(*of as usize) {
+                sum.add(block.size);
+            }
+        }
+        let mut sums: Vec<(&Type, Sum)> = self.all.iter().zip(sums).collect();
+        sums.sort_by_key(|(of, sum)| (std::cmp::Reverse(sum.bytes), &of.name));
+        sums
+    }
+}
+
+/// A node of a libstdc++ tree (`_Rb_tree_node_base`: colour, parent, left, right) has a parent that has it as a child, or, at the top, a header as its parent, whose parent it is.
+fn is_tree_node(graph: &Graph, block: u32) -> bool {
+    let at = |block: u32, offset: u64| graph.pointers(block).find(|pointer| pointer.at == Some(offset));
+    let leads =
+        |from: u32, offset: u64| at(from, offset).is_some_and(|pointer| pointer.target == block && pointer.into == 0);
+    match at(block, 8) {
+        Some(parent) if parent.into == 0 => leads(parent.target, 16) || leads(parent.target, 24),
+        Some(parent) => leads(parent.target, parent.into + 8),
+        // the header is in no block: its children know it
+        None => [16, 24].into_iter().filter_map(|offset| at(block, offset)).any(|child| {
+            child.into == 0 && at(child.target, 8).is_some_and(|back| back.target == block && back.into == 0)
+        }),
+    }
+}
+
+/// A node of a libstdc++ list (`_List_node_base`: next, prev): the next one's prev is it, or the prev one's next.
+fn is_list_node(graph: &Graph, block: u32) -> bool {
+    let at = |block: u32, offset: u64| graph.pointers(block).find(|pointer| pointer.at == Some(offset));
+    let back = |to: Option<crate::leaks::Pointer>, offset: u64| {
+        to.is_some_and(|to| {
+            let back = at(to.target, to.into + offset);
+            back.is_some_and(|back| back.target == block && back.into == 0)
+        })
+    };
+    back(at(block, 0), 8) || back(at(block, 8), 0)
+}

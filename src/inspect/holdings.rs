@@ -1,0 +1,110 @@
+//! Reads who holds what while a process stands still, and names it afterwards.
+
+use super::modules::{self, Objects};
+use super::names::Names;
+use super::{Seen, layout_of};
+use crate::addr::Addr;
+use crate::heapgraph::contents::{self, Contents};
+use crate::heapgraph::duplicates::{self, Duplicates};
+use crate::heapgraph::holders::Holdings;
+use crate::heapgraph::pins::{self, Pinned};
+use crate::heapgraph::types::Types;
+use crate::heapgraph::{Held, live_blocks};
+use crate::heapwalk::census::Pages;
+use crate::heapwalk::{Allocator, Walk};
+use crate::leaks::roots::{self, RootSources};
+use crate::leaks::{Graph, InteriorPointers, MappedFiles, RootKind, ScanOptions};
+use crate::maps::Mapping;
+use crate::memory::ReadMemory;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::root::TargetRoot;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// In larger mappings nothing is looked for that names types.
+const LARGEST_ROOT: u64 = 64 << 20;
+/// So many equal blocks are told by what they hold.
+const DUPLICATES: usize = 10;
+/// So much of their text is told, in bytes.
+const SAMPLE: usize = 40;
+
+/// What was read.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    graph: Graph,
+    contents: Contents,
+    duplicates: Duplicates,
+    samples: Vec<Option<String>>,
+    objects: Objects,
+    root: Option<TargetRoot>,
+    thread_names: BTreeMap<i32, String>,
+}
+
+/// Reads the blocks of process `pid` and its roots from `memory`: its own, or that of a copy.
+pub(super) fn read(pid: i32, seen: &Seen, walk: &Walk, memory: &mut TargetMemory) -> Blocks {
+    let root = TargetRoot::of(seen.tid);
+    let mappings = &seen.mappings;
+    let mut objects = modules::open(pid, seen.tid, mappings);
+    objects.mark_arena(walk.arenas.first().map(|arena| arena.at));
+    let blocks = live_blocks(walk);
+    let roots = {
+        let sources = RootSources {
+            mappings,
+            modules: &objects.data,
+            threads: &seen.states,
+            pid,
+            registered: &[],
+            blocks: &blocks,
+            layout: layout_of(walk),
+            heap_is_known: true,
+        };
+        roots::find(&sources, memory)
+    };
+    let options = ScanOptions {
+        interior: InteriorPointers::Reachable,
+        files: MappedFiles::of(mappings),
+        every_root: true,
+        ..ScanOptions::default()
+    };
+    let graph = Graph::read(blocks, &roots, memory, &options);
+    let may_name = |kind: RootKind| !matches!(kind, RootKind::Registered | RootKind::Ignored);
+    let naming: Vec<Range<Addr>> = roots
+        .ranges
+        .iter()
+        .filter(|range| may_name(range.kind) && range.end.0 - range.start.0 <= LARGEST_ROOT)
+        .map(|range| range.start..range.end)
+        .collect();
+    let contents = contents::read(&graph, &naming, mappings, memory);
+    let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);
+    let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
+    let samples = samples.collect();
+    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone() }
+}
+
+/// The beginning of a block's text.
+fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<String> {
+    let block = graph.blocks().get(block as usize)?;
+    let mut bytes = vec![0; SAMPLE.min(usize::try_from(block.size).ok()?)];
+    let read = memory.read(block.addr, &mut bytes);
+    bytes.truncate(read);
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    bytes.truncate(end);
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl Blocks {
+    /// Finds who holds what, by name. Needs nothing of the process.
+    pub(super) fn name(self, walk: &Walk, mappings: &[Mapping], pages: &Pages) -> Held {
+        let Self { graph, contents, duplicates, samples, objects, root, thread_names } = self;
+        let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents);
+        let types = Types::find(&graph, &contents, &mut names);
+        let holdings = Holdings::find(graph, &mut |kind, addr| names.of_root(kind, addr));
+        // only there blocks of all sizes lie side by side
+        let pinned = match walk.allocator {
+            Allocator::Glibc => pins::find(walk, pages),
+            Allocator::Musl => Pinned::default(),
+        };
+        let remedy = pins::remedy(walk, pages, &pinned);
+        Held { holdings, types, duplicates, samples, pinned, remedy }
+    }
+}

@@ -1,0 +1,93 @@
+// Opens a .heapsnapshot in Chromium's own developer tools, without a window, and prints what its table of constructors shows: name, number, each row a line.
+// node --experimental-websocket open_heapsnapshot.mjs CHROMIUM FILE
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+const [chromium, file] = process.argv.slice(2);
+const profile = mkdtempSync(join(tmpdir(), 'devtools-'));
+const browser = spawn(chromium, ['--headless', '--no-sandbox', '--disable-gpu', '--window-size=1400,900', '--remote-debugging-port=0', `--user-data-dir=${profile}`, 'about:blank'], { stdio: ['ignore', 'ignore', 'pipe'] });
+const address = await new Promise((resolve, reject) => {
+  let said = '';
+  browser.stderr.on('data', data => {
+    said += data;
+    const found = said.match(/DevTools listening on (ws:\S+)/);
+    if (found) resolve(found[1]);
+  });
+  browser.on('exit', () => reject(new Error(said)));
+});
+
+const socket = new WebSocket(address);
+await new Promise((resolve, reject) => { socket.onopen = resolve; socket.onerror = reject; });
+const waiting = new Map();
+let last = 0;
+socket.onmessage = message => {
+  const answer = JSON.parse(message.data);
+  waiting.get(answer.id)?.(answer);
+};
+const call = (method, params = {}, sessionId) => new Promise((resolve, reject) => {
+  const id = ++last;
+  waiting.set(id, answer => answer.error ? reject(new Error(JSON.stringify(answer.error))) : resolve(answer.result));
+  socket.send(JSON.stringify({ id, method, params, sessionId }));
+});
+
+const { targetId } = await call('Target.createTarget', { url: 'devtools://devtools/bundled/js_app.html' });
+const { sessionId } = await call('Target.attachToTarget', { targetId, flatten: true });
+const evaluate = async expression => {
+  const { result, exceptionDetails } = await call('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true }, sessionId);
+  if (exceptionDetails) throw new Error(JSON.stringify(exceptionDetails));
+  return result.value;
+};
+const until = async (what, expression) => {
+  for (let round = 0; round < 600; round++) {
+    try {
+      const value = await evaluate(expression);
+      if (value) return value;
+    } catch (error) {
+      if (round === 599) throw error;
+    }
+    await new Promise(resolve => setTimeout(resolve, 100));
+  }
+  throw new Error(`never: ${what}`);
+};
+
+await until('the page', `document.readyState === 'complete' && location.href.startsWith('devtools:')`);
+await until('the panel', `(async () => {
+  const profiler = await import('devtools://devtools/bundled/panels/profiler/profiler.js');
+  const legacy = await import('devtools://devtools/bundled/ui/legacy/legacy.js');
+  await legacy.ViewManager.ViewManager.instance().showView('heap-profiler');
+  window.panel = profiler.HeapProfilerPanel.HeapProfilerPanel.instance();
+  return true;
+})()`);
+const text = JSON.stringify(readFileSync(file, 'utf8'));
+await evaluate(`(async () => { await panel.loadFromFile(new File([${text}], 'x.heapsnapshot')); return true; })()`);
+const all = `(() => {
+  let rows = [];
+  const walk = node => {
+    if (node.nodeName === 'TR') { const cells = []; for (const cell of node.children) cells.push(words(cell)); rows.push(cells.join('\\t')); }
+    if (node.shadowRoot) walk(node.shadowRoot);
+    for (const child of node.childNodes) walk(child);
+  };
+  const words = node => {
+    let said = '';
+    const walk = node => { if (node.nodeType === 3) said += node.data; if (node.shadowRoot) walk(node.shadowRoot); for (const child of node.childNodes) walk(child); };
+    walk(node);
+    return said;
+  };
+  walk(document.body);
+  return rows.filter(row => /%/.test(row)).join('\\n');
+})()`;
+const click = `(() => {
+  const find = node => { if (node.classList?.contains('heap-snapshot-sidebar-tree-item')) return node; for (const child of [...(node.shadowRoot ? [node.shadowRoot] : []), ...node.childNodes]) { const found = find(child); if (found) return found; } return null; };
+  const item = find(document.body);
+  if (item) item.dispatchEvent(new MouseEvent('mousedown', { bubbles: true, composed: true, button: 0 }));
+  return ${all};
+})()`;
+console.log(await until('rows', click));
+socket.close();
+browser.removeAllListeners('exit');
+browser.kill('SIGKILL');
+await new Promise(resolve => browser.on('close', resolve));
+rmSync(profile, { recursive: true, force: true });
+process.exit(0);
