@@ -45,8 +45,7 @@ pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
                 let size = 32 + 16 * bin;
                 let first = window.lone_word(bins.add(8 * bin)).unwrap_or(0);
                 // the list is of headers, the link behind them
-                let members = linked(walk, first, |of| of == size, &mut links, window);
-                match members {
+                match fast_bin(walk, first, size, &mut links, window) {
                     Ok(members) => members.into_iter().for_each(|member| set(walk, member, State::Fast)),
                     Err(finding) => walk.findings.push(finding),
                 }
@@ -54,6 +53,24 @@ pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
         }
         check_bins(walk, found.bins(arena), &mut links, window);
     }
+}
+
+/// The chunks of a fast bin whose first one is at `first`. Of a list that is damaged, what the kind of links tells that leads further.
+fn fast_bin(
+    walk: &Walk,
+    first: u64,
+    size: u64,
+    links: &mut usize,
+    window: &mut Window<'_>,
+) -> Result<Vec<usize>, Finding> {
+    let mut followed = |mixed| {
+        let before = *links;
+        let members = linked(walk, first, Link { mixed, to_block: false }, |of| of == size, links, window);
+        members.map_err(|finding| (finding, before - *links))
+    };
+    followed(true).or_else(|(finding, far)| {
+        followed(false).map_err(|(other, further)| if further > far { other } else { finding })
+    })
 }
 
 /// What a cache whose chunk has this size has: bytes of each count, and lists. It may be larger by what is too little for a chunk.
@@ -69,6 +86,19 @@ fn set(walk: &mut Walk, number: usize, state: State) {
 
 /// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least.
 fn cache(walk: &Walk, number: usize, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
+    [true, false]
+        .into_iter()
+        .find_map(|mixed| cache_linked(walk, number, Link { mixed, to_block: true }, links, window))
+}
+
+/// The same, with links of one kind.
+fn cache_linked(
+    walk: &Walk,
+    number: usize,
+    link: Link,
+    links: &mut usize,
+    window: &mut Window<'_>,
+) -> Option<Vec<usize>> {
     let chunk = walk.chunks.get(number)?;
     let (width, lists) = cache_of(chunk.size)?;
     let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
@@ -82,8 +112,11 @@ fn cache(walk: &Walk, number: usize, links: &mut usize, window: &mut Window<'_>)
             0..LISTS_OF_ONE_SIZE => size == 32 + 16 * list,
             _ => size > LARGEST_OF_ONE_SIZE,
         };
-        let found =
-            if first == 0 { Vec::new() } else { linked(walk, first.wrapping_sub(16), of_list, links, window).ok()? };
+        let found = if first == 0 {
+            Vec::new()
+        } else {
+            linked(walk, first.wrapping_sub(16), link, of_list, links, window).ok()?
+        };
         if lists == LISTS_OF_ONE_SIZE && count != found.len() as u64 {
             return None;
         }
@@ -99,11 +132,33 @@ fn cache(walk: &Walk, number: usize, links: &mut usize, window: &mut Window<'_>)
     (!members.is_empty()).then_some(members)
 }
 
-/// The numbers of the chunks of a list whose first one is at `at` (0: none), whose sizes belong there. The link is the first word of each block, and leads to another
-/// chunk's beginning, or, in a thread's cache, to its block; from 2.32 on it is mixed with its own place (`PROTECT_PTR`). `links` may still be followed.
+/// How a chunk says where the next one of its list is, in the first word of its block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Link {
+    /// Mixed with its own place (`PROTECT_PTR`), from 2.32 on.
+    mixed: bool,
+    /// It leads to the other one's block, as in a thread's cache; else to its beginning.
+    to_block: bool,
+}
+
+impl Link {
+    /// Where the next chunk begins, 0 for none. Which of the two it is must be asked for a whole list: where the heap lies low, as in static programs, both may lead to
+    /// chunks.
+    fn next(self, raw: u64, place: Addr) -> u64 {
+        let plain = if self.mixed { raw ^ (place.0 >> 12) } else { raw };
+        match plain {
+            0 => 0,
+            block if self.to_block => block.wrapping_sub(16),
+            header => header,
+        }
+    }
+}
+
+/// The numbers of the chunks of a list whose first one is at `at` (0: none), whose sizes belong there. `links` may still be followed.
 fn linked(
     walk: &Walk,
     mut at: u64,
+    link: Link,
     belongs: impl Fn(u64) -> bool,
     links: &mut usize,
     window: &mut Window<'_>,
@@ -122,25 +177,10 @@ fn linked(
         members.push(number);
         let place = chunk.block();
         let raw = window.lone_word(place).ok_or_else(|| wrong(Fault::Unreadable))?;
-        at = next_of(walk, raw, place);
+        at = link.next(raw, place);
         from = Some(chunk);
     }
     Ok(members)
-}
-
-/// Where a link leads: a chunk's beginning, 0, or what is neither.
-fn next_of(walk: &Walk, raw: u64, place: Addr) -> u64 {
-    if raw == 0 {
-        return 0;
-    }
-    let plain = raw ^ (place.0 >> 12);
-    if plain == 0 {
-        return 0;
-    }
-    let begins = |at: u64| walk.starting_at(Addr(at)).is_some();
-    // The lists of thread caches are of blocks, 16 bytes behind the beginning.
-    let candidates = [plain, raw, plain.wrapping_sub(16), raw.wrapping_sub(16)];
-    candidates.into_iter().find(|&at| begins(at)).unwrap_or(plain)
 }
 
 /// Looks whether the bins lead to free chunks and back.

@@ -156,7 +156,13 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
             }
             WaitStatus::EventStop | WaitStatus::GroupStop(_) => {}
             WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
-                *child = i32::try_from(thread.event_message()?).ok()
+                // The kernel will write the call's answer over whatever registers are given here: after a failure the thread goes on by itself.
+                let on = thread.event_message().and_then(|message| {
+                    *child = i32::try_from(message).ok();
+                    thread.run_to_system_call()
+                });
+                on.map_err(|_| TracerError::Unresponsive { tid })?;
+                continue;
             }
             status => return Err(TracerError::Overtaken { tid, status }),
         }
