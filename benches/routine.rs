@@ -3,7 +3,13 @@
 //! The functions themselves do nothing, nobody drains, and the stacks are made up: each frame takes 48 bytes, every third is found by rbp. Then what the walk of
 //! a known stack takes in the order in which real programs call, recorded in this run; there, each frame takes 16 bytes.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a benchmark that can't measure must not go on")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a benchmark that can't measure must not go on"
+)]
 
 mod parts {
     #[allow(dead_code, reason = "others use the rest")]

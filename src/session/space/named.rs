@@ -152,7 +152,7 @@ fn allocator_symbols(elf: &Elf<'_>, plain: &PlainSymbols<'_>, table: &AllocatorT
         let is_function = !is_label || table.is_declared(function);
         is_function.then(|| AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
     };
-    if table.declared_symbols().all(|name| PlainSymbols::may_have(name)) {
+    if table.declared_symbols().all(PlainSymbols::may_have) {
         plain.iter().filter_map(function_of).collect()
     } else {
         elf.all_symbols().filter_map(|symbol| function_of(&symbol)).collect()
