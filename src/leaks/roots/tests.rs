@@ -315,9 +315,13 @@ fn the_main_arena_is_found_without_its_symbol() {
     let bins = 0x403c80u64;
     let maps = "403000-405000 rw-p 00003000 08:01 7 /lib/libc.so.6\n";
     let mut world = World::new(maps).data(0x403000, 0x405000).glibc();
-    for bin in (0..127).filter(|bin| bin % 3 == 0) {
-        let at = bins + bin * 16;
-        world = world.word(at, at - 16).word(at + 8, at - 16);
+    for bin in 0..127 {
+        let (at, chunk) = (bins + bin * 16, 0x1000_0000 + bin * 0x40);
+        world = match bin % 3 {
+            0 => world.word(at, at - 16).word(at + 8, at - 16),
+            // a list of one
+            _ => world.word(at, chunk).word(at + 8, chunk).word(chunk + 16, at - 16).word(chunk + 24, at - 16),
+        };
     }
     world = world.word(bins - 16, 0x1000_5550);
     let expected = [(0x403000, bins - 0x60, MODULE), (bins + 127 * 16, 0x405000, MODULE)];
