@@ -95,7 +95,7 @@ pub(super) struct HeapArguments {
     /// Tell what one variable, or the block at an address, retains, as a tree
     ///
     /// A variable by its name, as its module's symbols have it, without arguments; an address in hex, 0x first, anywhere in the block.
-    #[arg(long, value_name = "SYMBOL|ADDRESS")]
+    #[arg(long, value_name = "SYMBOL|ADDRESS", conflicts_with_all = ["json", "trim"])]
     of: Option<String>,
 
     /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .json, .txt

@@ -40,7 +40,15 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
     let color = use_color(options.color, &io::stdout());
     let width = terminal_width(&io::stdout()).unwrap_or(SummaryOptions::default().width);
     let mut tracer = match socket::connect_to_tracer_of(pid) {
-        Err(AskError::NotTraced { .. }) => return lost::tell_lost(pid, options, color),
+        Err(AskError::NotTraced { contained, .. }) => {
+            let told = lost::tell_lost(pid, options, color);
+            // a tracer outside of this container keeps others away, and can't be seen from here
+            return if contained {
+                told.context("if it is traced from outside of this container, ask there")
+            } else {
+                told
+            };
+        }
         asked => asked?,
     };
     let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;

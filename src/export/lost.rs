@@ -21,7 +21,7 @@ const STEPS: usize = 24;
 const WIDTH: usize = 100;
 
 const NO_STACKS: &str = "Where the blocks were allocated is not known, as nobody traced the process then: `heaptrace attach` tells it of those to come. \
-     Sizes are what the program may use of a block, up to 15 bytes more than it asked for.";
+     Sizes are what the program may use of a block: with glibc's malloc up to 31 bytes more than it asked for, more where it is aligned or has a mapping of its own.";
 
 /// What is told.
 #[derive(Clone, Copy, Debug)]

@@ -305,7 +305,9 @@ impl Reading<'_> {
             }
         };
         let Some(number) = number else { return };
-        let Some(value) = self.memory.read_u64(Addr(table).add(8)) else { return };
+        // it may have changed since
+        let value = self.memory.read_u64(Addr(table).add(8)).filter(|value| *value <= LARGEST_VALUE);
+        let Some(value) = value else { return };
         let fits = |value: u64| value <= size && size - value <= SLACK;
         if fits(value) || fits(value.next_multiple_of(8) + COUNTS) {
             self.name(block, Look::Dyn(number));

@@ -60,6 +60,8 @@ impl Copy {
         };
         memory.stands_still(Some(thread.tid()));
         let scratch = function::scratch(&resume);
+        let mut before = [0; 8];
+        let is_kept = memory.read_uncached(scratch, &mut before) == before.len();
         memory.write_data(scratch, &means.exit.0.to_le_bytes())?;
         let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
         let call = Function {
@@ -69,6 +71,9 @@ impl Copy {
         };
         let mut child = None;
         let called = function::call(thread, &resume, &call, means.restorer, memory, &mut child);
+        // what the stack held there, unless the call is still to be made
+        let is_over = !matches!(called, Err(TracerError::Unresponsive { .. }));
+        let called = if is_kept && is_over { called.and(memory.write_data(scratch, &before)) } else { called };
         let Some(child) = child else { return called.map(|()| None) };
         // From here on there is something to be taken away: no error goes past it.
         let mut copy = Self { pid: child, known_as: procfs::known_to(pid, child), of: pid, means, is_whole: false };
@@ -88,7 +93,9 @@ impl Copy {
         }
         let copied = procfs::mappings(self.pid)?;
         let mut written = mappings.iter().filter(|mapping| mapping.perms.write && mapping.kind != Kind::Stack);
-        Ok(written.all(|of| copied.iter().any(|part| part.start <= of.start && of.end <= part.end)))
+        // both ascend
+        let holder = |of: &Mapping| copied.get(copied.partition_point(|part| part.end <= of.start));
+        Ok(written.all(|of| holder(of).is_some_and(|part| part.start <= of.start && of.end <= part.end)))
     }
 
     /// Whether it can be read in place of the process.

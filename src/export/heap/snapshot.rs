@@ -102,7 +102,10 @@ fn fold(held: &Held, most: usize) -> Folded {
         let is_kept: FxHashSet<u32> = kept.iter().take(room).map(|(_, block)| *block).collect();
         for block in 0..blocks {
             let mut at = into.get(block).copied().unwrap_or(0);
+            // those on the way end where this one does: none is gone through twice
+            let mut way = Vec::new();
             while !is_kept.contains(&at) {
+                way.push(at);
                 match holdings.retainer(at as usize) {
                     Some(by) if by < blocks => at = into.get(by).copied().unwrap_or(by as u32),
                     // nobody is left to stand for it: the largest of all does
@@ -112,8 +115,10 @@ fn fold(held: &Held, most: usize) -> Folded {
                     },
                 }
             }
-            if let Some(slot) = into.get_mut(block) {
-                *slot = at;
+            for passed in way.into_iter().chain([block as u32]) {
+                if let Some(slot) = into.get_mut(passed as usize) {
+                    *slot = at;
+                }
             }
         }
     }

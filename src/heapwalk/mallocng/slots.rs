@@ -80,7 +80,9 @@ fn content(group: &Group, number: u8, window: &mut Window<'_>) -> Content {
         }
         return block(group, number, begin, window).unwrap_or(Content::Wrong(Fault::Header, begin));
     }
-    let places = (0..).map(|round| begin.add((told + UNITS_TOLD * round) * UNIT)).take_while(|place| *place < end);
+    // a slot of 4 GiB has no more
+    let places =
+        (0..1 << 12).map(|round| begin.add((told + UNITS_TOLD * round) * UNIT)).take_while(|place| *place < end);
     for place in places {
         if let Some(content) = block(group, number, place, window) {
             return content;

@@ -136,11 +136,13 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
     let mut is_back = false;
     thread.run_to_system_call()?;
     loop {
+        if began.elapsed() > PATIENCE {
+            return Err(TracerError::Unresponsive { tid });
+        }
         let status = match ptrace::wait_task(tid, ptrace::PATIENCE)? {
             Waited::Task(_, status, Some(_)) => status,
             Waited::Task(_, status, None) => return Err(TracerError::Overtaken { tid, status }),
-            Waited::Nothing if began.elapsed() < PATIENCE => continue,
-            Waited::Nothing => return Err(TracerError::Unresponsive { tid }),
+            Waited::Nothing => continue,
             Waited::Interrupted | Waited::NoTasks => return Err(TracerError::Died { tid }),
         };
         match status {
