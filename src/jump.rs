@@ -9,6 +9,7 @@ pub mod layout;
 pub mod load;
 pub mod merge;
 pub mod nodes;
+pub mod rules;
 pub mod sampling;
 pub mod shared;
 pub mod stub;

@@ -395,6 +395,41 @@ impl Unwinder {
         Unwound { stack: id, depth, quality: self.stacks.quality(id) }
     }
 
+    /// The stack `parent` with these callers, the innermost first, as somebody else has walked on by the rules that are known ([`Self::known_rule`]), and to the walk's
+    /// end; at most `max_depth` frames in all are taken. `visit` is shown each new frame: the stack without it, with it, its address, module and rule.
+    ///
+    /// None if there is one that no rule is known of, or whose rule needs more than the stack.
+    pub fn extend(
+        &mut self,
+        parent: StackId,
+        callers: impl Iterator<Item = Addr>,
+        max_depth: u32,
+        visit: &mut dyn FnMut(StackId, StackId, Frame, Rule),
+    ) -> Option<Unwound> {
+        let mut stack = parent;
+        let mut depth = self.stacks.depth(parent);
+        for caller in callers {
+            if depth >= max_depth {
+                stack = self.stacks.truncated(stack);
+                break;
+            }
+            let addr = FrameAddr::Return(caller);
+            let (rule, module) = self.rules.get(&addr.lookup()).copied()?;
+            if !matches!(rule, Rule::Compact { .. } | Rule::Outermost) || !is_canonical(caller) {
+                return None;
+            }
+            let frame = Frame { addr, module };
+            let child = self.stacks.child(stack, frame, false);
+            visit(stack, child, frame, rule);
+            stack = child;
+            depth += 1;
+            if rule == Rule::Outermost {
+                break;
+            }
+        }
+        Some(Unwound { stack, depth, quality: self.stacks.quality(stack) })
+    }
+
     /// The node of the frame `addr` below `parent`, and the frame's rule.
     #[inline]
     fn enter<M>(

@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
 /// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
@@ -19,7 +19,7 @@ pub const ASKS: usize = 4;
 pub const NOP: u8 = 0x90;
 
 /// Bytes of the code region that hold code.
-pub const CODE_SIZE: u64 = 0x4000;
+pub const CODE_SIZE: u64 = 0x5000;
 /// Where the state page begins in the code region.
 pub const STATE: u64 = CODE_SIZE;
 /// Bytes of the state page.
@@ -230,7 +230,7 @@ pub const fn cell_at(cell: u64) -> u64 {
 
 /// [`COPIES`] slots of [`COPY_SIZE`] bytes.
 pub const COPY_AREA: u64 = 0x4_0000;
-/// Slots for copies of stacks.
+/// Slots for copies of stacks. A slot holds a *list* in place of a copy where all that was missing was a stack whose frames have rules in [`RULE_AREA`].
 pub const COPIES: u64 = 64;
 /// Bytes of a slot: 16 general registers as at the function's entry, in the order of their numbers in instructions (rax, rcx, rdx, rbx,
 /// rsp, rbp, rsi, rdi, r8 to r15), the number of bytes of stack (u64), then the stack from rsp on.
@@ -239,6 +239,10 @@ pub const COPY_SIZE: u64 = 0x1_0000;
 pub const COPY_LEN: u64 = 128;
 /// In a slot: the stack.
 pub const COPY_STACK: u64 = 136;
+/// In [`COPY_LEN`] beside a number n: the slot has no copy, but n return addresses (u64 each, from [`COPY_STACK`] on, the innermost first) of a walk that came to its end.
+pub const LIST: u64 = 1 << 32;
+/// In a slot with a list: the stack (u64) that the first of these addresses is the caller of.
+pub const LIST_PARENT: u64 = 0;
 /// In a cell: a u64, where the stack of the thread ends (process address, exclusive), as far as the tracer knows; 0: not known, so that
 /// nothing is copied. It holds for stack pointers from [`CELL_STACK_BEGIN`] on.
 pub const CELL_STACK_END: u64 = 192;
@@ -385,6 +389,25 @@ pub const NODE_RBP: u64 = 22;
 /// In a node: the offset of the form (i32, bytes).
 pub const NODE_OFFSET: u64 = 24;
 
+/// The rules of frames by their return addresses alone, for walks on to stacks that have no node yet: [`RULES`] entries of [`RULE_SIZE`] bytes. A search
+/// begins at [`rule_slot`] and goes on to the next entry, round the end, up to one whose address is 0.
+pub const RULE_AREA: u64 = 0x3d8_0000;
+/// Entries of the table: a power of two. The tracer fills half of it.
+pub const RULES: u64 = 1 << 16;
+/// Bytes of an entry.
+pub const RULE_SIZE: u64 = 16;
+/// In an entry: the return address (u64; [`RULE_GONE`]: the rule holds no longer). Written last, and never changed but to that.
+pub const RULE_RA: u64 = 0;
+/// In an entry: the rule, as a node has it from [`NODE_FORM`] on. [`Form::End`]: the frame is the outermost one.
+pub const RULE_FORM: u64 = 8;
+/// See [`RULE_RA`]: no return address.
+pub const RULE_GONE: u64 = u64::MAX;
+
+/// Where the search for the rule of the frame at `ra` begins.
+pub const fn rule_slot(ra: u64) -> u64 {
+    ra.wrapping_mul(HASH) >> (64 - RULES.trailing_zeros())
+}
+
 /// See [`NODE_RBP`].
 pub const RBP_SAME: i16 = i16::MIN;
 
@@ -421,7 +444,9 @@ const _: () = {
     assert!(NODE_AREA + NODES * NODE_SIZE <= PAGE_AREA);
     assert!(PAGE_AREA + PAGES <= DISTANCE_AREA);
     assert!(DISTANCE_AREA + 8 * DISTANCES <= LIVE_AREA);
-    assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= SHARED_SIZE);
+    assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= RULE_AREA);
+    assert!(RULE_AREA + RULES * RULE_SIZE <= SHARED_SIZE);
+    assert!(RULE_AREA.is_multiple_of(COPY_SIZE) && COPY_AREA.is_multiple_of(COPY_SIZE));
     assert!(INTERVAL_AREA + 8 * INTERVALS <= CELL_INDEX);
     assert!(CELL_KEYS >= 2 * CELLS);
 };

@@ -182,19 +182,24 @@ const fn node_at(id: u32) -> u64 {
 }
 
 fn write_onward(shared: &dyn Shared, at: u64, onward: Onward) {
+    if let Onward::End(stack) = onward {
+        shared.set_half(at + NODE_STACK, stack);
+    }
+    write_rule(shared, at + NODE_FORM, onward);
+}
+
+/// Writes how the walk goes on, as it stands in a node from [`NODE_FORM`] on, to `at`.
+pub(super) fn write_rule(shared: &dyn Shared, at: u64, onward: Onward) {
     let (form, rbp) = match onward {
         Onward::Unknown => (Form::Unknown, RBP_SAME),
         Onward::Caller { form, offset, rbp } => {
-            shared.set_half(at + NODE_OFFSET, offset.cast_unsigned());
+            shared.set_half(at + (NODE_OFFSET - NODE_FORM), offset.cast_unsigned());
             (form, rbp)
         }
-        Onward::End(stack) => {
-            shared.set_half(at + NODE_STACK, stack);
-            (Form::End, RBP_SAME)
-        }
+        Onward::End(_) => (Form::End, RBP_SAME),
     };
     // form in the low byte, rbp in the upper half
-    shared.set_half(at + NODE_FORM, form as u32 | u32::from(rbp.cast_unsigned()) << 16);
+    shared.set_half(at, form as u32 | u32::from(rbp.cast_unsigned()) << 16);
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod promote;
 mod sampling;
 mod signal;
 mod standstill;
+mod unknown;
 
 use crate::addr::{Addr, StackId, TaskId};
 use crate::arch::Regs;
@@ -40,6 +41,7 @@ use crate::jump::layout::{
 use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::{Merge, Record};
 use crate::jump::nodes::Nodes;
+use crate::jump::rules::Rules;
 use crate::jump::shared::Shared;
 use crate::jump::stub::Stub;
 use crate::jump::undo::{Code, Place};
@@ -130,6 +132,7 @@ pub(super) struct Jump {
     /// By number.
     stubs: Vec<Stub>,
     nodes: Nodes,
+    rules: Rules,
     merge: Merge,
     /// Which thread has each cell.
     cells: Vec<Option<Owner>>,

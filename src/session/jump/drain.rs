@@ -1,31 +1,20 @@
 //! Records become events.
 
 use super::facts::Facts;
-use super::fallback::Copied;
 use super::{Began, Jump, JumpState, LastFree};
-use crate::addr::{Addr, FrameAddr, FunctionId, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
-use crate::arch::{Regs, reg};
 use crate::calls::Returned;
 use crate::event::{EventKind, Missed};
-use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, COPIES, COPY_AREA, COPY_LEN, COPY_SIZE,
-    COPY_STACK, Form, Kind, RBP_SAME, RING_RECORDS, cell_at,
+    CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, Kind, RING_RECORDS, cell_at,
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
-use crate::jump::nodes::{Nodes, Onward};
 use crate::jump::shared::Shared;
-use crate::maps::MapIndex;
-use crate::memory::ReadMemory;
 use crate::session::engine::Part;
 use crate::session::process::Process;
-use crate::session::space::OriginalMemory;
 use crate::session::tasks::{Role, Task};
-use crate::tracer::jump::region::SharedMapping;
-use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
-use crate::unwinder::{Quality, Unwound};
-use std::ops::Range;
+use crate::unwinder::Quality;
 use std::time::{Duration, Instant};
 
 /// How long it is waited for a record whose thread has taken its number.
@@ -235,102 +224,6 @@ impl Process {
         }
     }
 
-    /// The stack that a record or a frame names. A copy is unwound, and given back.
-    pub(super) fn stack_of(&mut self, jump: &mut Jump, stack: RecordedStack, caller: Addr) -> StackId {
-        match stack {
-            RecordedStack::Known(id) | RecordedStack::Caller(id) => {
-                let known = self.space.unwinder.stacks().get(StackId(id)).is_some();
-                if known { StackId(id) } else { StackId::EMPTY }
-            }
-            RecordedStack::Copied(copy) => {
-                let Some((regs, copied)) = CopiedStack::of(jump.shared(), copy) else {
-                    frames::release_copy(jump.shared(), copy % COPIES as u32);
-                    tracing::debug!("copy {copy} of a call from {caller} is damaged");
-                    return StackId::EMPTY;
-                };
-                let space = &mut self.space;
-                let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-                let mut memory = CopiedMemory { copied, target, maps: &space.maps };
-                let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
-                frames::release_copy(jump.shared(), copy % COPIES as u32);
-                let copied = self.publish(jump, unwound);
-                self.fallbacks.note_copy(copied, jump.nodes.refused());
-                unwound.stack
-            }
-        }
-    }
-
-    /// The same of a stack that was walked at a stop.
-    pub(in crate::session) fn publish_stack(&mut self, unwound: Unwound) {
-        if let Some(mut jump) = self.jump.take_on() {
-            self.publish(&mut jump, unwound);
-            self.jump = JumpState::On(jump);
-        }
-    }
-
-    /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
-    pub(super) fn publish_caller(&mut self, entered: &Regs) {
-        let space = &mut self.space;
-        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-        let unwound = space.unwinder.unwind_at_entry(entered, &mut memory, 1);
-        self.publish_stack(unwound);
-    }
-
-    /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
-    pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
-        let unwinder = &self.space.unwinder;
-        let stacks = unwinder.stacks();
-        let mut path = Vec::with_capacity(unwound.depth as usize);
-        let mut at = unwound.stack;
-        while let Some(node) = stacks.get(at) {
-            if let Some(frame) = node.frame() {
-                path.push((at, node.parent, frame));
-            }
-            at = node.parent;
-        }
-        let shared = &jump.region.mapping;
-        for (id, parent, frame) in path.iter().rev() {
-            if jump.nodes.is_published(id.0) {
-                continue;
-            }
-            let FrameAddr::Return(ra) = frame.addr else { break };
-            let onward = match unwinder.known_rule(frame.addr) {
-                Some(Rule::Compact { base, offset, saved }) => {
-                    let rbp = CALLEE_SAVED.into_iter().zip(saved).find(|(register, _)| *register == reg::RBP);
-                    let rbp = rbp.map_or(SAME, |(_, words)| words);
-                    let form = match base {
-                        Base::Rsp => Form::Rsp,
-                        Base::Rbp => Form::Rbp,
-                        Base::LoadRbp => Form::LoadRbp,
-                    };
-                    Onward::Caller { form, offset, rbp: if rbp == SAME { RBP_SAME } else { rbp.into() } }
-                }
-                Some(Rule::Outermost) => Onward::End(id.0),
-                _ => Onward::Unknown,
-            };
-            jump.nodes.publish(shared, id.0, parent.0, ra.0, onward);
-        }
-        // Where the walk's end depends on nothing but the frame it came to, or on the depth, all walks end there.
-        let Some(((last, _, frame), inner)) = path.split_first() else { return Copied::Published };
-        let ends_here = match unwinder.known_rule(frame.addr) {
-            None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
-            Some(Rule::Planted { .. }) => true,
-            Some(_) => false,
-        };
-        if ends_here || unwound.depth >= self.settings.max_depth {
-            jump.nodes.end_at(shared, last.0, unwound.stack.0);
-        } else if !matches!(unwinder.known_rule(frame.addr), Some(Rule::Outermost)) {
-            return Copied::Unwalkable;
-        }
-        if Nodes::has_no_room(unwound.stack.0) {
-            Copied::NoRoom
-        } else if inner.iter().all(|(id, ..)| jump.nodes.is_walked(id.0)) {
-            Copied::Published
-        } else {
-            Copied::Unwalkable
-        }
-    }
-
     pub(super) fn facts_of(
         &mut self,
         jump: &mut Jump,
@@ -369,93 +262,5 @@ impl Process {
             jump.facts.insert(function, stack, facts);
         }
         facts
-    }
-
-    /// Modules have come or gone: what was known of their code holds no longer.
-    pub(in crate::session) fn forget_stale_nodes(&mut self) {
-        let JumpState::On(jump) = &mut self.jump else { return };
-        jump.facts.clear();
-        let space = &self.space;
-        let stacks = space.unwinder.stacks();
-        let is_stale = |id: &u32| {
-            let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
-            frame.is_none_or(|frame| {
-                let now = space.unwinder.module_of(frame.addr.lookup());
-                now.unwrap_or(crate::addr::ModuleId::NONE) != frame.module
-            })
-        };
-        let stale: Vec<u32> = jump.nodes.iter().filter(is_stale).collect();
-        for id in stale {
-            jump.nodes.forget(&jump.region.mapping, id);
-        }
-    }
-}
-
-/// A stack as a thread has copied it: read where it lies, as a walk needs a part of it only.
-struct CopiedStack<'a> {
-    shared: &'a SharedMapping,
-    /// Where it is in the shared region.
-    at: u64,
-    /// Where it was.
-    start: Addr,
-    len: u64,
-}
-
-impl<'a> CopiedStack<'a> {
-    /// What is in a slot: sixteen registers as at a function's entry, and the stack. None if they are not as a thread copies them.
-    fn of(shared: &'a SharedMapping, copy: u32) -> Option<(Regs, Self)> {
-        /// The registers' order in a copy, by their numbers here.
-        const ORDER: [usize; 16] = [
-            reg::RAX,
-            reg::RCX,
-            reg::RDX,
-            reg::RBX,
-            reg::RSP,
-            reg::RBP,
-            reg::RSI,
-            reg::RDI,
-            reg::R8,
-            reg::R9,
-            reg::R10,
-            reg::R11,
-            reg::R12,
-            reg::R13,
-            reg::R14,
-            reg::R15,
-        ];
-        let at = COPY_AREA + u64::from(copy) % COPIES * COPY_SIZE;
-        let mut regs = Regs::default();
-        for (number, register) in ORDER.into_iter().enumerate() {
-            regs.gpr[register] = shared.word(at + 8 * number as u64);
-        }
-        let len = shared.word(at + COPY_LEN);
-        let stack = Self { shared, at: at + COPY_STACK, start: Addr(regs.sp()), len };
-        (len <= COPY_SIZE - COPY_STACK).then_some((regs, stack))
-    }
-
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> usize {
-        let offset = addr.0.wrapping_sub(self.start.0);
-        let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
-        let is_read = n > 0 && buf.get_mut(..n).is_some_and(|part| self.shared.copy_out(self.at + offset, part));
-        if is_read { n } else { 0 }
-    }
-}
-
-/// The memory as it was when a stack was copied: the copy, and the target's code. What else there is may have changed.
-struct CopiedMemory<'a> {
-    copied: CopiedStack<'a>,
-    target: OriginalMemory<'a>,
-    maps: &'a MapIndex,
-}
-
-impl ReadMemory for CopiedMemory<'_> {
-    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
-        let n = self.copied.read(addr, buf);
-        let is_code = || self.maps.find(addr).is_some_and(|mapping| mapping.perms.execute);
-        if n == 0 && is_code() { self.target.read(addr, buf) } else { n }
-    }
-
-    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
-        self.target.touched(range)
     }
 }

@@ -13,6 +13,7 @@ use crate::jump::layout::{
 use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
 use crate::jump::nodes::Nodes;
+use crate::jump::rules::Rules;
 use crate::jump::sampling::SizeOf;
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
@@ -214,6 +215,7 @@ impl Process {
             code: labels,
             stubs,
             nodes,
+            rules: Rules::default(),
             merge: Merge::default(),
             cells: (0..CELLS).map(|_| None).collect(),
             by_tid: FxHashMap::default(),

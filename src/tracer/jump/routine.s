@@ -204,6 +204,62 @@ heaptrace_jump_hash:
 39:
     .endm
 
+    # From the frame whose rule begins at \at + \rule to its caller's: rdi = stack pointer, [rsp] = rbp, r10 = the stack's last word. Sets these, and rsi to the return
+    # address. Jumps to \ended where the rule is that the walk ends, to \missed where the stack is not as the rule says. Changes rax, \words.
+    .macro find_caller at, rule, words, ended, missed
+    movzx eax, byte ptr [\at + \rule]
+    movsx \words, word ptr [\at + \rule + {TO_RBP}]
+    cmp eax, {FORM_RSP}
+    je 61f
+    cmp eax, {FORM_RBP}
+    je 62f
+    cmp eax, {FORM_END}
+    je \ended
+    cmp eax, {FORM_LOAD}
+    jne \missed
+    movsxd rax, dword ptr [\at + \rule + {TO_OFFSET}]
+    add rax, qword ptr [rsp]
+    cmp rax, rdi
+    jb \missed
+    cmp rax, r10
+    ja \missed
+    mov rax, qword ptr [rax]            # the CFA
+    cmp \words, {RBP_SAME}
+    je 65f
+    shl \words, 3
+    add \words, qword ptr [rsp]
+    jmp 64f
+62:
+    movsxd rax, dword ptr [\at + \rule + {TO_OFFSET}]
+    add rax, qword ptr [rsp]
+    jmp 63f
+61:
+    movsxd rax, dword ptr [\at + \rule + {TO_OFFSET}]
+    add rax, rdi
+63:
+    cmp \words, {RBP_SAME}
+    je 65f
+    lea \words, [rax + \words * 8]
+64:
+    cmp \words, rdi
+    jb \missed
+    cmp \words, r10
+    ja \missed
+    mov \words, qword ptr [\words]
+    mov qword ptr [rsp], \words
+65:
+    mov \words, rax
+    sub \words, rdi
+    dec \words
+    cmp \words, {LARGEST_FRAME}
+    jae \missed
+    lea \words, [rax - 8]
+    cmp \words, r10
+    ja \missed
+    mov rsi, qword ptr [\words]
+    mov rdi, rax
+    .endm
+
 # ---------------------------------------------------------------- before the function
 
     .globl heaptrace_jump_enter
@@ -292,61 +348,11 @@ walk_step:
     jmp walk_find
 
 walk_form:
-    movzx eax, byte ptr [r9 + {NODE_FORM}]
-    movsx r8, word ptr [r9 + {NODE_RBP}]
-    cmp eax, {FORM_RSP}
-    je walk_rsp
-    cmp eax, {FORM_RBP}
-    je walk_rbp
-    cmp eax, {FORM_END}
-    je walk_end
-    cmp eax, {FORM_LOAD}
-    jne walk_missed
-    movsxd rax, dword ptr [r9 + {NODE_OFFSET}]
-    add rax, qword ptr [rsp]
-    cmp rax, rdi
-    jb walk_missed
-    cmp rax, r10
-    ja walk_missed
-    mov rax, qword ptr [rax]            # the CFA
-    cmp r8, {RBP_SAME}
-    je walk_caller
-    shl r8, 3
-    add r8, qword ptr [rsp]
-    jmp walk_saved
-walk_rbp:
-    movsxd rax, dword ptr [r9 + {NODE_OFFSET}]
-    add rax, qword ptr [rsp]
-    jmp walk_near_cfa
-walk_rsp:
-    movsxd rax, dword ptr [r9 + {NODE_OFFSET}]
-    add rax, rdi
-walk_near_cfa:
-    cmp r8, {RBP_SAME}
-    je walk_caller
-    lea r8, [rax + r8 * 8]
-walk_saved:
-    cmp r8, rdi
-    jb walk_missed
-    cmp r8, r10
-    ja walk_missed
-    mov r8, qword ptr [r8]
-    mov qword ptr [rsp], r8
-walk_caller:
-    mov r8, rax
-    sub r8, rdi
-    dec r8
-    cmp r8, {LARGEST_FRAME}
-    jae walk_missed
-    lea r8, [rax - 8]
-    cmp r8, r10
-    ja walk_missed
-    mov rsi, qword ptr [r8]
-    mov rdi, rax
+    find_caller r9, {NODE_FORM}, r8, walk_end, walk_missed
     jmp walk_find
 
 walk_look_up:
-    look_up walk_missed
+    look_up walk_unknown
     jmp walk_step
 
 walk_of_free:
@@ -789,7 +795,11 @@ heaptrace_jump_taken_out:
 heaptrace_jump_remove_end:
     jmp heaptrace_jump_removed
 
-    # --- the stack is not known: copy it for the tracer
+    # --- nobody has met the return address rsi below the stack ecx: mostly the rules of the frames are known, and the tracer needs their addresses only
+walk_unknown:
+    mov r8d, 1
+    jmp walk_claim
+    # --- there is no rule, or the stack is not as it says: copy it for the tracer
 walk_missed:
     mov r10, qword ptr [rsp + 16]
     cmp dword ptr [r10 + {CELL_DEPTH}], 0
@@ -799,9 +809,11 @@ walk_missed:
     sub rcx, rdi
     cmp rcx, {COPY_SIZE} - {COPY_STACK}
     ja enter_ask
+    xor r8d, r8d
+walk_claim:
     mov eax, dword ptr [r11 + {SPINS}]
     and eax, {SPINS_MASK}
-    shl eax, 2                          # the tracer unwinds what lies there, and gives one free after the other
+    shl eax, 2                          # the tracer takes what lies there, and gives one free after the other
 13:
     mov rdx, qword ptr [r11 + {COPY_BITS}]
     not rdx
@@ -815,7 +827,13 @@ heaptrace_jump_claim:
     .globl heaptrace_jump_copy
     .hidden heaptrace_jump_copy
 heaptrace_jump_copy:
-    inc qword ptr [r10 + {CELL_COPIES}]
+    # rdx = the slot, up to the end of this part
+    mov r9, qword ptr [rsp + 16]
+    inc qword ptr [r9 + {CELL_COPIES}]
+    test r8d, r8d
+    jnz walk_list
+    # rdi = the stack pointer, rcx = bytes of stack
+walk_copy:
     mov r8, rdx
     shl r8, {COPY_SHIFT}
     lea r8, [r11 + r8 + {COPY_AREA}]
@@ -853,13 +871,76 @@ heaptrace_jump_copy:
     mov rsi, {FLAG_COPY}
     or rsi, rdx
     jmp walked
+
+    # --- the return addresses from rsi on, below the stack ecx; r9 = where the next one is written
+walk_list:
+    mov r9, rdx
+    shl r9, {COPY_SHIFT}
+    lea r9, [r11 + r9 + {COPY_AREA}]
+    mov qword ptr [r9 + {LIST_PARENT}], rcx
+    add r9, {COPY_STACK}
+list_next:
+    test rsi, rsi
+    jz list_ended
+    mov rax, r9
+    sub rax, r11
+    and eax, {COPY_SIZE} - 1
+    cmp eax, {COPY_SIZE} - 8
+    ja list_failed
+    mov rax, qword ptr [rip + heaptrace_jump_hash]
+    imul rax, rsi
+    shr rax, {RULE_SHIFT}
+51:
+    mov r8, rax
+    shl r8, {RULE_BITS}
+    add r8, r11
+    mov rcx, qword ptr [r8 + {RULE_AREA}]
+    cmp rcx, rsi
+    je list_known
+    test rcx, rcx
+    jz list_failed
+    inc eax
+    and eax, {RULES} - 1
+    dec dword ptr [rsp + 24]
+    jnz 51b
+    jmp list_failed
+list_known:
+    mov qword ptr [r9], rsi
+    add r9, 8
+    find_caller r8, {RULE_AREA} + {RULE_FORM}, rcx, list_ended, list_failed
+    jmp list_next
+list_ended:
+    mov r8, rdx
+    shl r8, {COPY_SHIFT}
+    lea r8, [r11 + r8 + {COPY_AREA}]
+    sub r9, r8
+    sub r9, {COPY_STACK}
+    shr r9, 3
+    bts r9, {LIST_BIT}
+    mov qword ptr [r8 + {COPY_LEN}], r9
+    mov rsi, {FLAG_COPY}
+    or rsi, rdx
+    jmp walked
+list_failed:
+    mov r10, qword ptr [rsp + 16]
+    cmp dword ptr [r10 + {CELL_DEPTH}], 0
+    jne walk_give_back                  # our own return address is on it
+    lea rdi, [rsp + 112]
+    mov rcx, qword ptr [r10 + {CELL_STACK_END}]
+    sub rcx, rdi
+    cmp rcx, {COPY_SIZE} - {COPY_STACK}
+    jbe walk_copy
+walk_give_back:
+    lock btr qword ptr [r11 + {COPY_BITS}], rdx
     .globl heaptrace_jump_copied
     .hidden heaptrace_jump_copied
 heaptrace_jump_copied:
+    jmp enter_ask
 
 walk_no_slot:
     mov dword ptr [rsp + 12], 0         # not timed: what it waits is counted in pauses
-    inc qword ptr [r10 + {CELL_SPUN}]
+    mov r9, qword ptr [rsp + 16]
+    inc qword ptr [r9 + {CELL_SPUN}]
     pause
     dec eax
     jg 13b

@@ -8,6 +8,7 @@ use crate::addr::Addr;
 use crate::arch::{Regs, reg};
 use crate::jump::layout::*;
 use crate::jump::nodes::Nodes;
+use crate::jump::rules::Rules;
 use crate::jump::sampling::SizeOf;
 use crate::jump::shared::{Shared, lies_inside};
 use crate::jump::stub::{BACK, STUB_SIZE, STUBS, Stub, assemble};
@@ -175,6 +176,7 @@ impl Lab {
         self.set_half(TIMED, TIMED_MARK);
         self.write(SHARED + PAGE_AREA, &[0; PAGES as usize]);
         self.write(SHARED + LIVE_AREA, &[0; (LIVE_BUCKETS * LIVE_BUCKET) as usize]);
+        self.forget_rules();
         self.give_cell(0);
         for cell in [0, 1] {
             self.set_word(cell_at(cell) + CELL_LIMIT, RING_RECORDS);
@@ -193,6 +195,11 @@ impl Lab {
         self.write(SHARED + NODE_AREA, &vec![0; (NODE_SIZE * most) as usize]);
         self.write(SHARED + INDEX_AREA, &vec![0; 16 * most.next_power_of_two().max(INDEX_LEAST) as usize]);
         Nodes::new(self)
+    }
+    /// No rule is known any more.
+    pub fn forget_rules(&self) -> Rules {
+        self.write(SHARED + RULE_AREA, &vec![0; (RULES * RULE_SIZE) as usize]);
+        Rules::default()
     }
     /// What changes in a call.
     pub fn snapshot(&self) -> Vec<(u64, Vec<u8>)> {

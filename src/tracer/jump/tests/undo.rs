@@ -1,7 +1,7 @@
 //! The routine, stopped at each of its instructions: undo sets the thread to where it would be without us, and the call is recorded once; and a
 //! signal handler that makes calls of its own there does no harm.
 
-use crate::addr::Addr;
+use crate::addr::{Addr, ModuleId};
 use crate::arch::{Regs, reg};
 use crate::jump::frames;
 use crate::jump::layout::*;
@@ -284,6 +284,32 @@ fn frame(lab: &Lab, cell: u64, index: u64, slot: u64, caller: u64, what: u64) {
     lab.set_half(cell_at(cell) + CELL_DEPTH, index as u32 + 1);
 }
 
+/// A call of `inner` that `outer` makes is judged so.
+fn nested(lab: &Lab, outer: u16, inner: u16, verdict: Nested) {
+    let at = lab.inner_return(outer);
+    let mut slot = nested_slot(at);
+    // another call of the same hash is there
+    lab.set_word(NESTED + 16 * slot, at + 1);
+    slot = (slot + 1) % NESTED_KEYS;
+    lab.set_word(NESTED + 16 * slot, at);
+    lab.set_half(NESTED + 16 * slot + 8, u32::from(outer) | u32::from(inner) << 16);
+    lab.set_half(NESTED + 16 * slot + 12, verdict as u32);
+}
+
+/// These rules are known, and no others.
+fn publish_rules(lab: &Lab, known: &[(u64, Onward)]) {
+    let mut rules = lab.forget_rules();
+    known.iter().for_each(|(ra, onward)| rules.publish(lab, *ra, ModuleId(1), *onward));
+}
+
+/// No stack can be found, but the rules of the frames are known: also that of the outer function, above which our own return address lies.
+fn within_listed(lab: &Lab, regs: &mut Regs) {
+    unknown_caller(lab, regs);
+    nested(lab, OUTER, MALLOC, Nested::Own);
+    let up = Onward::Caller { form: Form::Rsp, offset: 8, rbp: RBP_SAME };
+    publish_rules(lab, &[(lab.landing().0, Onward::End(0)), (lab.inner_return(OUTER), up)]);
+}
+
 /// No stack can be found.
 fn unknown_caller(lab: &Lab, _: &mut Regs) {
     lab.set_word(INDEX_WORD, 0);
@@ -351,6 +377,19 @@ fn all_scenarios() -> Vec<Scenario> {
     add("free, copied", free, [16, 0, 0], unknown_caller, &[copied(Kind::Freed, free)], 0, 0);
     let both = [copied(Kind::Began, realloc), copied(Kind::Ended, realloc) | FLAG_BEGAN];
     add("realloc, copied", realloc, [16, 24, 0], unknown_caller, &both, 0, 0);
+    let listed: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+    };
+    add("malloc, listed", malloc, [24, 0, 0], listed, &[copied(Kind::Ended, malloc)], 0, 0);
+    add("free, listed", free, [16, 0, 0], listed, &[copied(Kind::Freed, free)], 0, 0);
+    add("realloc, listed", realloc, [16, 24, 0], listed, &both, 0, 0);
+    let listed_in_part: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
+    };
+    add("malloc, listed in part", malloc, [24, 0, 0], listed_in_part, &[copied(Kind::Ended, malloc)], 0, 0);
+    add("within another, listed in part", OUTER, [24, 0, 0], within_listed, &[copied(Kind::Ended, OUTER)], 1, 0);
     let no_slot: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
         lab.set_word(COPY_BITS, u64::MAX);
@@ -390,16 +429,6 @@ fn all_scenarios() -> Vec<Scenario> {
     // within others
     add("part of another, unknown", OUTER, [24, 0, 0], nothing, &[ended(OUTER)], 1, 0);
     add("a jump from another", TAIL, [24, 0, 0], nothing, &[ended(TAIL)], 0, 0);
-    fn nested(lab: &Lab, outer: u16, inner: u16, verdict: Nested) {
-        let at = lab.inner_return(outer);
-        let mut slot = nested_slot(at);
-        // another call of the same hash is there
-        lab.set_word(NESTED + 16 * slot, at + 1);
-        slot = (slot + 1) % NESTED_KEYS;
-        lab.set_word(NESTED + 16 * slot, at);
-        lab.set_half(NESTED + 16 * slot + 8, u32::from(outer) | u32::from(inner) << 16);
-        lab.set_half(NESTED + 16 * slot + 12, verdict as u32);
-    }
     let part: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER, MALLOC, Nested::Part);
     add("part of another", OUTER, [24, 0, 0], part, &[ended(OUTER)], 0, 0);
     let own: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER, MALLOC, Nested::Own);

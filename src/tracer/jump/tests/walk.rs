@@ -1,5 +1,6 @@
 //! The routine's walk against `Rule::execute` on made-up stacks.
 
+use crate::addr::ModuleId;
 use crate::arch::reg;
 use crate::jump::layout::*;
 use crate::jump::nodes::Onward;
@@ -7,7 +8,7 @@ use crate::jump::shared::Shared;
 use crate::tracer::jump::testing::*;
 use crate::unwinder::rule::{Base, Cpu, Rows, Rule, SAME, Step};
 use crate::unwinder::window::{StackBuffer, StackWindow};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const STACKS: u32 = 100_000;
 /// Stacks from one empty trie to the next.
@@ -62,10 +63,29 @@ fn rule(base: Base, offset: i32, rbp: i8) -> Rule {
     Rule::Compact { base, offset, saved }
 }
 
+/// The same as the routine is told of it, where the stack is number `node`.
+fn onward(made: Made, node: u32) -> Onward {
+    match made {
+        Made::End => Onward::End(node),
+        Made::Unknown => Onward::Unknown,
+        Made::Rule(base, offset, rbp) => Onward::Caller {
+            form: match base {
+                Base::Rsp => Form::Rsp,
+                Base::Rbp => Form::Rbp,
+                Base::LoadRbp => Form::LoadRbp,
+            },
+            offset,
+            rbp: if rbp == SAME { RBP_SAME } else { rbp.into() },
+        },
+    }
+}
+
 /// What a walk comes to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Walked {
     Stack(u32),
+    /// The stack up to which nodes are known, and the return addresses from there on.
+    List(u32, Vec<u64>),
     Miss,
 }
 
@@ -78,14 +98,23 @@ fn a_walk_is_as_the_rules_say() {
     let mut nodes = lab.forget_nodes(INDEX_LEAST);
     let mut known = HashMap::new();
     let mut codes = Vec::new();
+    let mut ruled = HashSet::new();
     let end = lab.stack().end;
-    let (mut found, mut missed, mut ended_by_zero, mut forms) = (0, 0, 0, [0; 3]);
+    let (mut found, mut listed, mut missed, mut ended_by_zero, mut forms) = (0, 0, 0, 0, [0; 3]);
     for number in 0..STACKS {
         if number % AGE == 0 {
             nodes = lab.forget_nodes(INDEX_LEAST);
             known.clear();
             codes = (0..60).map(|code| (0x5000_0000 + code * 0x11, make(&mut random))).collect();
             codes.push((lab.landing().0, make(&mut random)));
+            let mut rules = lab.forget_rules();
+            ruled.clear();
+            for (ra, made) in &codes {
+                if !random.one_in(10) && !matches!(made, Made::Unknown) {
+                    rules.publish(lab, *ra, ModuleId(1), onward(*made, 0));
+                    ruled.insert(*ra);
+                }
+            }
         }
         let made: HashMap<u64, Made> = codes.iter().copied().collect();
         // From the inside to the outside; rbp is chosen where a frame needs it, if its place is still open.
@@ -140,42 +169,38 @@ fn a_walk_is_as_the_rules_say() {
         let learns = !random.one_in(3);
         let stops_at = random.below(12);
         let mut depth = 0;
+        let mut list: Option<Vec<u64>> = None;
         let expected = loop {
             let ra = rows_cpu.pc;
             if ra == 0 {
                 ended_by_zero += 1;
-                break if parent == 0 { Walked::Miss } else { Walked::Stack(parent) };
+                break match list {
+                    Some(list) => Walked::List(parent, list),
+                    None if parent == 0 => Walked::Miss,
+                    None => Walked::Stack(parent),
+                };
             }
             let how = made.get(&ra).copied().unwrap_or(Made::Unknown);
-            let node = match known.get(&(parent, ra)) {
-                Some(node) => *node,
-                None if learns && depth < stops_at && known.len() < INDEX_LEAST as usize - 2 => {
+            let may_learn = learns && depth < stops_at && known.len() < INDEX_LEAST as usize - 2 && list.is_none();
+            match known.get(&(parent, ra)) {
+                Some(node) if list.is_none() => parent = *node,
+                _ if may_learn => {
                     let node = known.len() as u32 + 1;
-                    let onward = match how {
-                        Made::End => Onward::End(node),
-                        Made::Unknown => Onward::Unknown,
-                        Made::Rule(base, offset, rbp) => Onward::Caller {
-                            form: match base {
-                                Base::Rsp => Form::Rsp,
-                                Base::Rbp => Form::Rbp,
-                                Base::LoadRbp => Form::LoadRbp,
-                            },
-                            offset,
-                            rbp: if rbp == SAME { RBP_SAME } else { rbp.into() },
-                        },
-                    };
-                    if !nodes.publish(lab, node, parent, ra, onward) {
-                        break Walked::Miss;
-                    }
+                    assert!(nodes.publish(lab, node, parent, ra, onward(how, node)));
                     known.insert((parent, ra), node);
-                    node
+                    parent = node;
                 }
-                None => break Walked::Miss,
-            };
-            parent = node;
+                _ if !ruled.contains(&ra) => break Walked::Miss,
+                _ => list.get_or_insert_default().push(ra),
+            }
             depth += 1;
             let (base, offset, rbp) = match how {
-                Made::End => break Walked::Stack(node),
+                Made::End => {
+                    break match list {
+                        Some(list) => Walked::List(parent, list),
+                        None => Walked::Stack(parent),
+                    };
+                }
                 Made::Unknown => break Walked::Miss,
                 Made::Rule(base, offset, rbp) => (base, offset, rbp),
             };
@@ -206,16 +231,30 @@ fn a_walk_is_as_the_rules_say() {
         assert_eq!(puppet.run(), Met::Landing, "stack {number}");
         assert_eq!(lab.word(cell_at(0) + CELL_HEAD), 1, "stack {number}");
         let what = lab.word(ring_at(0) + RECORD_WHAT);
-        let walked = if what & FLAG_COPY == 0 { Walked::Stack(what as u32) } else { Walked::Miss };
+        let len = lab.word(COPY_AREA + COPY_LEN);
+        let walked = match what & FLAG_COPY {
+            0 => Walked::Stack(what as u32),
+            _ if len & LIST == 0 => Walked::Miss,
+            _ => {
+                let list = (0..len & !LIST).map(|index| lab.word(COPY_AREA + COPY_STACK + 8 * index));
+                Walked::List(lab.word(COPY_AREA + LIST_PARENT) as u32, list.collect())
+            }
+        };
         assert_eq!(walked, expected, "stack {number}");
-        if walked == Walked::Miss {
-            missed += 1;
-            assert_copied(lab, &regs);
-        } else {
-            found += 1;
+        match walked {
+            Walked::Stack(_) => found += 1,
+            Walked::List(..) => {
+                listed += 1;
+                assert_eq!(lab.word(COPY_BITS), 1);
+            }
+            Walked::Miss => {
+                missed += 1;
+                assert_copied(lab, &regs);
+            }
         }
     }
-    assert!(found > 30_000 && missed > 20_000 && ended_by_zero > 2000, "{found} {missed} {ended_by_zero}");
+    assert!(found > 30_000 && listed > 10_000 && missed > 10_000, "{found} {listed} {missed}");
+    assert!(ended_by_zero > 2000, "{ended_by_zero}");
     assert!(forms.iter().all(|form| *form > 20_000), "{forms:?}");
 }
 

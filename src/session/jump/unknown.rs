@@ -1,0 +1,270 @@
+//! Stacks that the routine does not know: how they are taken from the slots where threads leave them, and told of.
+
+use super::fallback::Copied;
+use super::{Jump, JumpState};
+use crate::addr::{Addr, FrameAddr, StackId};
+use crate::arch::{Regs, reg};
+use crate::jump::frames;
+use crate::jump::layout::{COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, LIST, LIST_PARENT, RBP_SAME};
+use crate::jump::merge::RecordedStack;
+use crate::jump::nodes::{Nodes, Onward};
+use crate::jump::shared::Shared;
+use crate::maps::MapIndex;
+use crate::memory::ReadMemory;
+use crate::session::process::Process;
+use crate::session::space::OriginalMemory;
+use crate::tracer::jump::region::SharedMapping;
+use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
+use crate::unwinder::{Quality, Unwound};
+use std::ops::Range;
+
+impl Process {
+    /// The stack that a record or a frame names. A copy is unwound, a list is taken as it is; the slot is given back.
+    pub(super) fn stack_of(&mut self, jump: &mut Jump, stack: RecordedStack, caller: Addr) -> StackId {
+        match stack {
+            RecordedStack::Known(id) | RecordedStack::Caller(id) => {
+                let known = self.space.unwinder.stacks().get(StackId(id)).is_some();
+                if known { StackId(id) } else { StackId::EMPTY }
+            }
+            RecordedStack::Copied(copy) => {
+                let found = match List::of(jump.shared(), copy) {
+                    Some(list) => self.take_list(jump, &list),
+                    None => self.unwind_copy(jump, copy),
+                };
+                frames::release_copy(jump.shared(), copy % COPIES as u32);
+                let Some((stack, copied)) = found else {
+                    tracing::debug!("copy {copy} of a call from {caller} is damaged");
+                    return StackId::EMPTY;
+                };
+                self.fallbacks.note_copy(copied, jump.nodes.refused());
+                stack
+            }
+        }
+    }
+
+    fn unwind_copy(&mut self, jump: &mut Jump, copy: u32) -> Option<(StackId, Copied)> {
+        let (regs, copied) = CopiedStack::of(jump.shared(), copy)?;
+        let space = &mut self.space;
+        let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
+        let mut memory = CopiedMemory { copied, target, maps: &space.maps };
+        let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
+        Some((unwound.stack, self.publish(jump, unwound)))
+    }
+
+    /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
+    fn take_list(&mut self, jump: &mut Jump, list: &List) -> Option<(StackId, Copied)> {
+        let unwinder = &mut self.space.unwinder;
+        let is_known = list.parent == StackId::EMPTY || unwinder.stacks().get(list.parent).is_some();
+        let shared = &jump.region.mapping;
+        let callers = (0..list.len).map(|index| Addr(shared.word(list.at + 8 * index)));
+        let mut last = list.parent;
+        let unwound =
+            unwinder.extend(list.parent, callers, self.settings.max_depth, &mut |parent, stack, frame, rule| {
+                jump.nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
+                last = stack;
+            });
+        let stack = unwound.filter(|_| is_known)?.stack;
+        if stack != last {
+            // too deep: all walks end there
+            jump.nodes.end_at(shared, last.0, stack.0);
+        }
+        let copied = if Nodes::has_no_room(stack.0) { Copied::NoRoom } else { Copied::Published };
+        Some((stack, copied))
+    }
+
+    /// The same of a stack that was walked at a stop.
+    pub(in crate::session) fn publish_stack(&mut self, unwound: Unwound) {
+        if let Some(mut jump) = self.jump.take_on() {
+            self.publish(&mut jump, unwound);
+            self.jump = JumpState::On(jump);
+        }
+    }
+
+    /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
+    pub(super) fn publish_caller(&mut self, entered: &Regs) {
+        let space = &mut self.space;
+        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
+        let unwound = space.unwinder.unwind_at_entry(entered, &mut memory, 1);
+        self.publish_stack(unwound);
+    }
+
+    /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
+    pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
+        let unwinder = &self.space.unwinder;
+        let stacks = unwinder.stacks();
+        let mut path = Vec::with_capacity(unwound.depth as usize);
+        let mut at = unwound.stack;
+        while let Some(node) = stacks.get(at) {
+            if let Some(frame) = node.frame() {
+                path.push((at, node.parent, frame));
+            }
+            at = node.parent;
+        }
+        let shared = &jump.region.mapping;
+        for (id, parent, frame) in path.iter().rev() {
+            if jump.nodes.is_published(id.0) {
+                continue;
+            }
+            let FrameAddr::Return(ra) = frame.addr else { break };
+            let onward = onward(unwinder.known_rule(frame.addr), *id);
+            jump.rules.publish(shared, ra.0, frame.module, onward);
+            jump.nodes.publish(shared, id.0, parent.0, ra.0, onward);
+        }
+        // Where the walk's end depends on nothing but the frame it came to, or on the depth, all walks end there.
+        let Some(((last, _, frame), inner)) = path.split_first() else { return Copied::Published };
+        let ends_here = match unwinder.known_rule(frame.addr) {
+            None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
+            Some(Rule::Planted { .. }) => true,
+            Some(_) => false,
+        };
+        if ends_here || unwound.depth >= self.settings.max_depth {
+            jump.nodes.end_at(shared, last.0, unwound.stack.0);
+        } else if !matches!(unwinder.known_rule(frame.addr), Some(Rule::Outermost)) {
+            return Copied::Unwalkable;
+        }
+        if Nodes::has_no_room(unwound.stack.0) {
+            Copied::NoRoom
+        } else if inner.iter().all(|(id, ..)| jump.nodes.is_walked(id.0)) {
+            Copied::Published
+        } else {
+            Copied::Unwalkable
+        }
+    }
+
+    /// Modules have come or gone: what was known of their code holds no longer.
+    pub(in crate::session) fn forget_stale_nodes(&mut self) {
+        let JumpState::On(jump) = &mut self.jump else { return };
+        jump.facts.clear();
+        let space = &self.space;
+        let stacks = space.unwinder.stacks();
+        let is_stale = |id: &u32| {
+            let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
+            frame.is_none_or(|frame| {
+                let now = space.unwinder.module_of(frame.addr.lookup());
+                now.unwrap_or(crate::addr::ModuleId::NONE) != frame.module
+            })
+        };
+        let stale: Vec<u32> = jump.nodes.iter().filter(is_stale).collect();
+        for id in stale {
+            jump.nodes.forget(&jump.region.mapping, id);
+        }
+        let is_elsewhere = |ra, module| space.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
+        jump.rules.forget(&jump.region.mapping, &is_elsewhere);
+    }
+}
+
+/// How walks go on from a frame with this rule, whose stack is `stack`.
+fn onward(rule: Option<Rule>, stack: StackId) -> Onward {
+    match rule {
+        Some(Rule::Compact { base, offset, saved }) => {
+            let rbp = CALLEE_SAVED.into_iter().zip(saved).find(|(register, _)| *register == reg::RBP);
+            let rbp = rbp.map_or(SAME, |(_, words)| words);
+            let form = match base {
+                Base::Rsp => Form::Rsp,
+                Base::Rbp => Form::Rbp,
+                Base::LoadRbp => Form::LoadRbp,
+            };
+            Onward::Caller { form, offset, rbp: if rbp == SAME { RBP_SAME } else { rbp.into() } }
+        }
+        Some(Rule::Outermost) => Onward::End(stack.0),
+        _ => Onward::Unknown,
+    }
+}
+
+/// Return addresses that a thread has listed in a slot.
+struct List {
+    /// The stack that they go on from.
+    parent: StackId,
+    /// Where they are in the shared region.
+    at: u64,
+    /// How many.
+    len: u64,
+}
+
+impl List {
+    /// None if the slot has a copy.
+    fn of(shared: &SharedMapping, copy: u32) -> Option<Self> {
+        let slot = slot_at(copy);
+        let len = shared.word(slot + COPY_LEN);
+        if len & LIST == 0 {
+            return None;
+        }
+        let most = (COPY_SIZE - COPY_STACK) / 8;
+        let parent = StackId(shared.word(slot + LIST_PARENT) as u32);
+        Some(Self { parent, at: slot + COPY_STACK, len: (len & !LIST).min(most) })
+    }
+}
+
+/// Where a slot for a copy begins in the shared region.
+fn slot_at(copy: u32) -> u64 {
+    COPY_AREA + u64::from(copy) % COPIES * COPY_SIZE
+}
+
+/// A stack as a thread has copied it: read where it lies, as a walk needs a part of it only.
+struct CopiedStack<'a> {
+    shared: &'a SharedMapping,
+    /// Where it is in the shared region.
+    at: u64,
+    /// Where it was.
+    start: Addr,
+    len: u64,
+}
+
+impl<'a> CopiedStack<'a> {
+    /// What is in a slot: sixteen registers as at a function's entry, and the stack. None if they are not as a thread copies them.
+    fn of(shared: &'a SharedMapping, copy: u32) -> Option<(Regs, Self)> {
+        /// The registers' order in a copy, by their numbers here.
+        const ORDER: [usize; 16] = [
+            reg::RAX,
+            reg::RCX,
+            reg::RDX,
+            reg::RBX,
+            reg::RSP,
+            reg::RBP,
+            reg::RSI,
+            reg::RDI,
+            reg::R8,
+            reg::R9,
+            reg::R10,
+            reg::R11,
+            reg::R12,
+            reg::R13,
+            reg::R14,
+            reg::R15,
+        ];
+        let at = slot_at(copy);
+        let mut regs = Regs::default();
+        for (number, register) in ORDER.into_iter().enumerate() {
+            regs.gpr[register] = shared.word(at + 8 * number as u64);
+        }
+        let len = shared.word(at + COPY_LEN);
+        let stack = Self { shared, at: at + COPY_STACK, start: Addr(regs.sp()), len };
+        (len <= COPY_SIZE - COPY_STACK).then_some((regs, stack))
+    }
+
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> usize {
+        let offset = addr.0.wrapping_sub(self.start.0);
+        let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let is_read = n > 0 && buf.get_mut(..n).is_some_and(|part| self.shared.copy_out(self.at + offset, part));
+        if is_read { n } else { 0 }
+    }
+}
+
+/// The memory as it was when a stack was copied: the copy, and the target's code. What else there is may have changed.
+struct CopiedMemory<'a> {
+    copied: CopiedStack<'a>,
+    target: OriginalMemory<'a>,
+    maps: &'a MapIndex,
+}
+
+impl ReadMemory for CopiedMemory<'_> {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        let n = self.copied.read(addr, buf);
+        let is_code = || self.maps.find(addr).is_some_and(|mapping| mapping.perms.execute);
+        if n == 0 && is_code() { self.target.read(addr, buf) } else { n }
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        self.target.touched(range)
+    }
+}
