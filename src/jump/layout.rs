@@ -62,6 +62,8 @@ pub const INDEX_WORD: u64 = 0x88;
 pub const SAMPLED: u64 = 0x90;
 /// A u32: how often a thread that finds its ring full looks again before it asks, [`PATIENT`] or [`IMPATIENT`].
 pub const SPINS: u64 = 0x94;
+/// A u32: of how many frames stacks have at most; 0: nothing is listed ([`LIST`]).
+pub const LIST_DEPTH: u64 = 0x98;
 /// A u64 in a cache line of its own: which copy slots are taken, one bit each.
 pub const COPY_BITS: u64 = 0xc0;
 
@@ -239,10 +241,15 @@ pub const COPY_SIZE: u64 = 0x1_0000;
 pub const COPY_LEN: u64 = 128;
 /// In a slot: the stack.
 pub const COPY_STACK: u64 = 136;
-/// In [`COPY_LEN`] beside a number n: the slot has no copy, but n return addresses (u64 each, from [`COPY_STACK`] on, the innermost first) of a walk that came to its end.
+/// In [`COPY_LEN`] beside a number n: the slot has no copy, but n return addresses (u64 each, from [`COPY_STACK`] on, the innermost first) of a walk that came to its
+/// end, or to one frame more than stacks have.
 pub const LIST: u64 = 1 << 32;
 /// In a slot with a list: the stack (u64) that the first of these addresses is the caller of.
 pub const LIST_PARENT: u64 = 0;
+/// In a slot with a list: where the list must end (process address), for the thread alone.
+pub const LIST_LIMIT: u64 = 8;
+/// Return addresses that have room in a slot.
+pub const LIST_MOST: u64 = (COPY_SIZE - COPY_STACK) / 8;
 /// In a cell: a u64, where the stack of the thread ends (process address, exclusive), as far as the tracer knows; 0: not known, so that
 /// nothing is copied. It holds for stack pointers from [`CELL_STACK_BEGIN`] on.
 pub const CELL_STACK_END: u64 = 192;
@@ -388,6 +395,8 @@ pub const NODE_FORM: u64 = 20;
 pub const NODE_RBP: u64 = 22;
 /// In a node: the offset of the form (i32, bytes).
 pub const NODE_OFFSET: u64 = 24;
+/// In a node: how many frames the stack has (u32).
+pub const NODE_DEPTH: u64 = 28;
 
 /// The rules of frames by their return addresses alone, for walks on to stacks that have no node yet: [`RULES`] entries of [`RULE_SIZE`] bytes. A search
 /// begins at [`rule_slot`] and goes on to the next entry, round the end, up to one whose address is 0.

@@ -4,8 +4,8 @@
 //! of the index that grows is whole before it is told of.
 
 use super::layout::{
-    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, NODE_AREA, NODE_FORM, NODE_HINT, NODE_OFFSET, NODE_PARENT,
-    NODE_RA, NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
+    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, NODE_AREA, NODE_DEPTH, NODE_FORM, NODE_HINT, NODE_OFFSET,
+    NODE_PARENT, NODE_RA, NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
 };
 use super::shared::Shared;
 
@@ -45,6 +45,7 @@ struct Published {
     parent: u32,
     is_indexed: bool,
     is_walked: bool,
+    depth: u32,
     ra: u64,
 }
 
@@ -94,12 +95,14 @@ impl Nodes {
         if self.published.len() <= index {
             self.published.resize(index + 1, Published::default());
         }
+        let depth = self.published.get(parent as usize).map_or(0, |node| node.depth) + 1;
         if let Some(node) = self.published.get_mut(index) {
-            *node = Published { parent, ra, is_indexed, is_walked: matches!(onward, Onward::Caller { .. }) };
+            *node = Published { parent, ra, is_indexed, is_walked: matches!(onward, Onward::Caller { .. }), depth };
         }
         let at = node_at(id);
         shared.set_half(at + NODE_PARENT, parent);
         shared.set_half(at + NODE_HINT, 0);
+        shared.set_half(at + NODE_DEPTH, depth);
         write_onward(shared, at, onward);
         shared.set_word(at + NODE_RA, ra);
         if is_indexed {

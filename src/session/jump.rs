@@ -59,6 +59,9 @@ use sampling::Sampling;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// So many copies of stacks are taken at a time where they come fast.
+const FEW_COPIES: u64 = 8;
+
 /// Whether a process is on the jump engine.
 #[derive(Debug, Default)]
 pub(super) enum JumpState {
@@ -224,12 +227,13 @@ impl Jump {
         }
     }
 
-    /// Notes how fast the rings and the slots for copies fill: what the fullest was seen to hold has come since they were drained last.
+    /// Notes how fast the rings and the slots for copies fill: what the fullest was seen to hold has come since they were drained last. A few copies count as half of a
+    /// ring: until the first one was unwound, each call with its new frame is copied, too.
     fn note_pace(&mut self) {
         let copies = Process::sum_of_cells(self, CELL_COPIES);
         // the program can write there
         let copied = copies.wrapping_sub(std::mem::replace(&mut self.copies, copies)).min(COPIES);
-        let fullest = self.merge.fullest().max(copied * (RING_RECORDS / COPIES));
+        let fullest = self.merge.fullest().max(copied * (RING_RECORDS / 2 / FEW_COPIES));
         let since = std::mem::replace(&mut self.drained, Instant::now());
         let passed = self.drained.saturating_duration_since(since);
         let half = passed.as_nanos() * u128::from(RING_RECORDS / 2) / u128::from(fullest.max(1));

@@ -7,8 +7,8 @@ use crate::addr::{Addr, ModuleId};
 use crate::allocators::{Arg, Function, Kind};
 use crate::arch::INT3;
 use crate::jump::layout::{
-    Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, NESTED,
-    NESTED_KEYS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED, TIMED_MARK, Way,
+    Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, LIST_DEPTH,
+    LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED, TIMED_MARK, Way,
 };
 use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
@@ -196,6 +196,8 @@ impl Process {
         region.mapping.allocate(INDEX_AREA + 4 * INDEX_LEAST, 4 * INDEX_LEAST);
         region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
         region.mapping.set_half(TIMED, TIMED_MARK);
+        let listed = Some(self.settings.max_depth).filter(|&depth| u64::from(depth) < LIST_MOST);
+        region.mapping.set_half(LIST_DEPTH, listed.unwrap_or(0));
         let nodes = Nodes::new(&region.mapping);
         let interval = self.settings.sample_interval;
         let most = self.settings.max_overhead;

@@ -5,7 +5,9 @@ use super::{Jump, JumpState};
 use crate::addr::{Addr, FrameAddr, StackId};
 use crate::arch::{Regs, reg};
 use crate::jump::frames;
-use crate::jump::layout::{COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, LIST, LIST_PARENT, RBP_SAME};
+use crate::jump::layout::{
+    COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, LIST, LIST_MOST, LIST_PARENT, RBP_SAME,
+};
 use crate::jump::merge::RecordedStack;
 use crate::jump::nodes::{Nodes, Onward};
 use crate::jump::shared::Shared;
@@ -189,9 +191,8 @@ impl List {
         if len & LIST == 0 {
             return None;
         }
-        let most = (COPY_SIZE - COPY_STACK) / 8;
         let parent = StackId(shared.word(slot + LIST_PARENT) as u32);
-        Some(Self { parent, at: slot + COPY_STACK, len: (len & !LIST).min(most) })
+        Some(Self { parent, at: slot + COPY_STACK, len: (len & !LIST).min(LIST_MOST) })
     }
 }
 

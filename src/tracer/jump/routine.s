@@ -797,6 +797,8 @@ heaptrace_jump_remove_end:
 
     # --- nobody has met the return address rsi below the stack ecx: mostly the rules of the frames are known, and the tracer needs their addresses only
 walk_unknown:
+    cmp dword ptr [r11 + {LIST_DEPTH}], 0
+    je walk_missed
     mov r8d, 1
     jmp walk_claim
     # --- there is no rule, or the stack is not as it says: copy it for the tracer
@@ -872,21 +874,30 @@ walk_copy:
     or rsi, rdx
     jmp walked
 
-    # --- the return addresses from rsi on, below the stack ecx; r9 = where the next one is written
+    # --- the return addresses from rsi on, below the stack ecx, up to one more than may be walked to; r9 = where the next one is written
 walk_list:
     mov r9, rdx
     shl r9, {COPY_SHIFT}
     lea r9, [r11 + r9 + {COPY_AREA}]
     mov qword ptr [r9 + {LIST_PARENT}], rcx
+    shl rcx, {NODE_BITS}
+    mov eax, dword ptr [r11 + {LIST_DEPTH}]
+    sub eax, dword ptr [r11 + rcx + {NODE_AREA} + {NODE_DEPTH}]
+    jb list_failed
+    cmp eax, {LIST_MOST}
+    jae list_failed
+    lea rax, [r9 + rax * 8 + {COPY_STACK} + 8]
+    mov qword ptr [r9 + {LIST_LIMIT}], rax
     add r9, {COPY_STACK}
 list_next:
     test rsi, rsi
     jz list_ended
-    mov rax, r9
-    sub rax, r11
-    and eax, {COPY_SIZE} - 1
-    cmp eax, {COPY_SIZE} - 8
-    ja list_failed
+    mov qword ptr [r9], rsi
+    add r9, 8
+    mov rax, rdx
+    shl rax, {COPY_SHIFT}
+    cmp r9, qword ptr [r11 + rax + {COPY_AREA} + {LIST_LIMIT}]
+    jae list_ended
     mov rax, qword ptr [rip + heaptrace_jump_hash]
     imul rax, rsi
     shr rax, {RULE_SHIFT}
@@ -905,8 +916,6 @@ list_next:
     jnz 51b
     jmp list_failed
 list_known:
-    mov qword ptr [r9], rsi
-    add r9, 8
     find_caller r8, {RULE_AREA} + {RULE_FORM}, rcx, list_ended, list_failed
     jmp list_next
 list_ended:

@@ -174,6 +174,7 @@ impl Lab {
         self.set_word(0, MAGIC);
         self.set_half(FREE_STACKS, 1);
         self.set_half(TIMED, TIMED_MARK);
+        self.set_half(LIST_DEPTH, 100);
         self.write(SHARED + PAGE_AREA, &[0; PAGES as usize]);
         self.write(SHARED + LIVE_AREA, &[0; (LIVE_BUCKETS * LIVE_BUCKET) as usize]);
         self.forget_rules();

@@ -99,6 +99,7 @@ fn a_walk_is_as_the_rules_say() {
     let mut known = HashMap::new();
     let mut codes = Vec::new();
     let mut ruled = HashSet::new();
+    let mut deepest = 0;
     let end = lab.stack().end;
     let (mut found, mut listed, mut missed, mut ended_by_zero, mut forms) = (0, 0, 0, 0, [0; 3]);
     for number in 0..STACKS {
@@ -107,6 +108,8 @@ fn a_walk_is_as_the_rules_say() {
             known.clear();
             codes = (0..60).map(|code| (0x5000_0000 + code * 0x11, make(&mut random))).collect();
             codes.push((lab.landing().0, make(&mut random)));
+            deepest = 1 + random.below(30);
+            lab.set_half(LIST_DEPTH, deepest as u32);
             let mut rules = lab.forget_rules();
             ruled.clear();
             for (ra, made) in &codes {
@@ -190,8 +193,17 @@ fn a_walk_is_as_the_rules_say() {
                     known.insert((parent, ra), node);
                     parent = node;
                 }
-                _ if !ruled.contains(&ra) => break Walked::Miss,
-                _ => list.get_or_insert_default().push(ra),
+                _ if list.is_none() && depth > deepest => break Walked::Miss,
+                _ => {
+                    let list = list.get_or_insert_default();
+                    list.push(ra);
+                    if depth + 1 > deepest {
+                        break Walked::List(parent, std::mem::take(list));
+                    }
+                    if !ruled.contains(&ra) {
+                        break Walked::Miss;
+                    }
+                }
             }
             depth += 1;
             let (base, offset, rbp) = match how {
