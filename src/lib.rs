@@ -104,14 +104,11 @@ pub mod internal {
     pub use crate::tracer::memory::TargetMemory;
     pub use crate::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};
 
-    /// The live blocks of a process that runs on meanwhile, with what may be used of each.
-    pub fn heap_of(pid: i32) -> std::collections::BTreeMap<u64, u64> {
-        let walk = crate::inspect::inspect(pid, crate::inspect::Meanwhile::RunOn)
-            .ok()
-            .and_then(|seen| seen.walk)
-            .unwrap_or_default();
+    /// The live blocks of a process that runs on meanwhile, with what may be used of each; and how many things were not as its allocator leaves them.
+    pub fn heap_of(pid: i32) -> (std::collections::BTreeMap<u64, u64>, usize) {
+        let walk = crate::inspect::walk(pid).ok().flatten().unwrap_or_default();
         let live = walk.chunks.iter().filter(|chunk| chunk.state == crate::heapwalk::State::Live);
-        live.map(|chunk| (chunk.block().0, chunk.usable())).collect()
+        (live.map(|chunk| (chunk.block().0, chunk.usable())).collect(), walk.findings.len())
     }
 
     pub mod cli {

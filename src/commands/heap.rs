@@ -40,6 +40,7 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
         threads: seen.threads,
         stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
         copied: seen.copied,
+        in_motion: seen.in_motion,
         walk: seen.walk.as_ref(),
         held: seen.held.as_ref(),
         census: &seen.census,

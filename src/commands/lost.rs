@@ -44,6 +44,7 @@ pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow
         copied: lost.copied,
         scan: &lost.scan,
         findings: lost.findings,
+        in_motion: lost.in_motion,
         explain: options.explain.map(|addr| Explained { addr, way: way.as_ref().zip(named.as_deref()) }),
         top: options.top.unwrap_or(SummaryOptions::default().top),
     };

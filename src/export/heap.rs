@@ -30,6 +30,8 @@ pub struct HeapReport<'a> {
     pub stood_ns: Option<u64>,
     /// Whether it stood only to be copied.
     pub copied: bool,
+    /// Whether what the walk has found may be of a heap that threads are just changing.
+    pub in_motion: bool,
     /// The heap, if its allocator can be walked.
     pub walk: Option<&'a Walk>,
     /// What all of its memory is used for.
@@ -96,7 +98,7 @@ pub fn text(report: &HeapReport<'_>, paint: Paint) -> String {
         if let Some(told) = report.held {
             held::text(&mut out, told, paint);
         }
-        findings(&mut out, walk, paint);
+        findings(&mut out, report, walk, paint);
     }
     cost(&mut out, report);
     out
@@ -358,12 +360,17 @@ fn sizes(walk: &Walk) -> Vec<SizeRow> {
     rows
 }
 
-fn findings(out: &mut String, walk: &Walk, paint: Paint) {
+fn findings(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) {
     if walk.findings.is_empty() {
         return;
     }
     let title = format!("{} that the allocator does not leave so", text::plural(walk.findings.len() as u64, "thing"));
-    let _ = writeln!(out, "\n{}", paint.red(&title));
+    if report.in_motion {
+        let title = format!("{title}: threads were changing the heap, which may be all that it is");
+        let _ = writeln!(out, "\n{}", paint.yellow(&title));
+    } else {
+        let _ = writeln!(out, "\n{}", paint.red(&title));
+    }
     for Finding { at, what, before } in walk.findings.iter().take(FINDINGS) {
         let _ = writeln!(out, "  at {at}: {what}");
         if let Some(before) = before {

@@ -38,6 +38,8 @@ pub struct LostReport<'a> {
     pub scan: &'a Scan,
     /// How many places of the heap are not as the allocator leaves them.
     pub findings: usize,
+    /// Whether they may be of a heap that threads are just changing.
+    pub in_motion: bool,
     /// Only the block that holds this address is told, and why it can still be reached.
     pub explain: Option<Explained<'a>>,
     /// So many sizes of a class are shown as text.
@@ -144,8 +146,9 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
         let _ = writeln!(out, "{}", text::wrap(&line, 0, WIDTH));
     }
     if report.findings > 0 {
+        let why = if report.in_motion { ", as threads were changing it" } else { "" };
         let line = format!(
-            "{} of the heap are not as the allocator leaves them: blocks may be missing here (heaptrace heap {} tells where).",
+            "{} of the heap are not as the allocator leaves them{why}: blocks may be missing here (heaptrace heap {} tells where).",
             plural(report.findings as u64, "place"),
             report.pid
         );
@@ -219,6 +222,7 @@ pub fn json(report: &LostReport<'_>) -> String {
         "copied": report.copied,
         "stacks_known": false,
         "heap_findings": report.findings,
+        "in_motion": report.in_motion,
         "sizes": sizes,
         "explained": report.explain.as_ref().map(|explained| explained_json(report.scan, explained)),
     });

@@ -1,8 +1,8 @@
 //! Reads who holds what while a process stands still, and names it afterwards.
 
-use super::modules::{self, Objects};
+use super::modules::Objects;
 use super::names::Names;
-use super::{Seen, layout_of};
+use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapgraph::contents::{self, Contents};
 use crate::heapgraph::duplicates::{self, Duplicates};
@@ -12,11 +12,9 @@ use crate::heapgraph::types::Types;
 use crate::heapgraph::{Held, live_blocks};
 use crate::heapwalk::census::Pages;
 use crate::heapwalk::{Allocator, Walk};
-use crate::leaks::roots::{self, RootSources};
 use crate::leaks::{Graph, InteriorPointers, MappedFiles, RootKind, ScanOptions};
 use crate::maps::Mapping;
 use crate::memory::ReadMemory;
-use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,26 +38,13 @@ pub(super) struct Blocks {
     thread_names: BTreeMap<i32, String>,
 }
 
-/// Reads the blocks of process `pid` and its roots from `memory`: its own, or that of a copy.
-pub(super) fn read(pid: i32, seen: &Seen, walk: &Walk, memory: &mut TargetMemory) -> Blocks {
+/// Reads the blocks of a process and its roots from `memory`: its own, or that of a copy.
+pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory) -> Blocks {
     let root = TargetRoot::of(seen.tid);
     let mappings = &seen.mappings;
-    let mut objects = modules::open(pid, seen.tid, mappings);
-    objects.mark_arena(walk.arenas.first().map(|arena| arena.at));
+    let objects = seen.objects(walk);
     let blocks = live_blocks(walk);
-    let roots = {
-        let sources = RootSources {
-            mappings,
-            modules: &objects.data,
-            threads: &seen.states,
-            pid,
-            registered: &[],
-            blocks: &blocks,
-            layout: layout_of(walk),
-            heap_is_known: true,
-        };
-        roots::find(&sources, memory)
-    };
+    let roots = seen.roots(walk, &objects, &blocks, memory);
     let options = ScanOptions {
         interior: InteriorPointers::Reachable,
         files: MappedFiles::of(mappings),

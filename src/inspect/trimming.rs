@@ -7,16 +7,16 @@
 //! their own: they may be inside of malloc, without a lock.
 
 use super::modules;
-use super::{Result, Seen};
+use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapwalk::{Allocator, Walk};
 use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
-use crate::tracer::procfs;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::remote::function::{self, Function, RESTORER};
 use crate::tracer::standstill::Standstill;
+use crate::tracer::{Result, procfs};
 
 /// `SYS_getrandom`, which malloc calls once.
 const GETRANDOM: u64 = 318;
@@ -48,7 +48,9 @@ pub enum NotTrimmed {
     #[error("it filters its system calls (seccomp): one more may end it")]
     Seccomp,
     /// The heap is not understood.
-    #[error("its heap is not as the allocator leaves it: malloc_trim may end it")]
+    #[error(
+        "its heap is not as the allocator leaves it, and malloc_trim may end it; if a thread was just changing it, it helps to try again"
+    )]
     Broken,
 }
 
@@ -56,8 +58,13 @@ pub enum NotTrimmed {
 ///
 /// # Errors
 /// Any failure of a request.
-pub(super) fn trim(pid: i32, seen: &Seen, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
-    let of_glibc = seen.walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
+pub(super) fn trim(
+    seen: &Seen,
+    walk: Option<&Walk>,
+    still: &Standstill,
+) -> Result<std::result::Result<u64, NotTrimmed>> {
+    let pid = seen.pid;
+    let of_glibc = walk.filter(|walk| walk.allocator == Allocator::Glibc);
     let Some(walk) = of_glibc else { return Ok(Err(NotTrimmed::NoGlibc)) };
     if !walk.findings.is_empty() {
         return Ok(Err(NotTrimmed::Broken));

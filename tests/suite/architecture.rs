@@ -65,7 +65,22 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "unwinder",
         ],
     ),
-    ("inspect", &["addr", "elf", "heapgraph", "heapwalk", "leaks", "maps", "memory", "profile", "symbols", "tracer"]),
+    (
+        "inspect",
+        &[
+            "addr",
+            "elf",
+            "heapgraph",
+            "heapmodel",
+            "heapwalk",
+            "leaks",
+            "maps",
+            "memory",
+            "profile",
+            "symbols",
+            "tracer",
+        ],
+    ),
     ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
     (
         "replay",

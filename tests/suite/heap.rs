@@ -144,7 +144,7 @@ fn assert_blocks(program: &Program, allocator: &str, spare: fn(u64) -> u64) {
     assert_eq!(answer["allocator"], allocator, "{what}");
     assert_eq!(answer["findings"].as_array().unwrap().len(), 0, "{what}: {answer}");
     assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"), "{what}");
-    let found = heap_of(pid);
+    let (found, _) = heap_of(pid);
     for (at, size) in &blocks {
         let usable = found.get(at).unwrap_or_else(|| panic!("{what}: no block at {at:#x}"));
         assert!((*size..=size + spare(*size)).contains(usable), "{what}: {at:#x}: {usable} of {size}");

@@ -24,6 +24,7 @@ pub fn json(report: &HeapReport<'_>) -> String {
         "program": report.program,
         "threads": report.threads,
         "stood_ns": report.stood_ns,
+        "in_motion": report.in_motion,
         "copied": report.copied,
         "resident": census.total().resident,
         "resident_of_kernel": report.resident,

@@ -4,6 +4,7 @@ use super::super::window::Window;
 use super::super::{Fault, Finding, State, Walk};
 use super::arenas::{BINS_WORDS, FAST_BINS, Found};
 use crate::addr::Addr;
+use std::collections::HashMap;
 
 /// A `tcache_perthread_struct` by the size of its chunk: bytes of each of its counts, and how many lists it has.
 const CACHES: [(u64, u64, u64); 3] = [
@@ -18,6 +19,8 @@ const CACHES: [(u64, u64, u64); 3] = [
 const LISTS_OF_ONE_SIZE: u64 = 64;
 /// The last of those.
 const LARGEST_OF_ONE_SIZE: u64 = 32 + 16 * (LISTS_OF_ONE_SIZE - 1);
+/// So many chunks of a cache may be on their way: taken by its thread, or put there, and not yet counted or marked (`tcache_get`, `tcache_put`).
+const HALF_DONE: usize = 1;
 /// Each chunk is in one list at most: of a heap that is as glibc leaves it, all lists together have no more links than that. So many more are followed to find out
 /// what is no list.
 const SPARE: usize = 1 << 20;
@@ -103,7 +106,8 @@ fn cache_linked(
     let (width, lists) = cache_of(chunk.size)?;
     let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
     let mut members = Vec::new();
-    let mut key = None;
+    let mut counted = Counted::default();
+    let mut keys: HashMap<u64, usize> = HashMap::new();
     for list in 0..lists {
         let first = window.lone_word(entries.add(8 * list))?;
         let at = counts.add(width * list);
@@ -117,19 +121,46 @@ fn cache_linked(
         } else {
             linked(walk, first.wrapping_sub(16), link, of_list, links, window).ok()?
         };
-        if lists == LISTS_OF_ONE_SIZE && count != found.len() as u64 {
+        if lists == LISTS_OF_ONE_SIZE && !counted.add(count, found.len() as u64) {
             return None;
         }
-        for &member in &found {
-            // what marks a chunk as one of this cache's (`key`), from 2.29 on
-            let told = window.lone_word(walk.chunks.get(member)?.block().add(8))?;
-            if width > 1 && *key.get_or_insert(told) != told {
-                return None;
+        if width > 1 {
+            for &member in &found {
+                // what marks a chunk as one of this cache's (`key`), from 2.29 on
+                let told = window.lone_word(walk.chunks.get(member)?.block().add(8))?;
+                *keys.entry(told).or_default() += 1;
             }
         }
         members.extend(found);
     }
+    let usual = keys.values().copied().max().unwrap_or(0);
+    let odd = keys.values().sum::<usize>() - usual;
+    if odd > HALF_DONE.min(usual.saturating_sub(1)) || counted.is_chance() {
+        return None;
+    }
     (!members.is_empty()).then_some(members)
+}
+
+/// The counts of a cache's lists, held against what is linked.
+#[derive(Default)]
+struct Counted {
+    /// How many lists hold as many as is counted, and some.
+    right: usize,
+    differences: u64,
+}
+
+impl Counted {
+    /// Adds a list. Whether it may still be a cache's.
+    fn add(&mut self, count: u64, linked: u64) -> bool {
+        self.differences = self.differences.saturating_add(count.abs_diff(linked));
+        self.right += usize::from(count == linked && count > 0);
+        self.differences <= HALF_DONE as u64
+    }
+
+    /// Whether it is the program's, which happens to hold one pointer where a cache has its lists.
+    const fn is_chance(&self) -> bool {
+        self.differences > 0 && self.right == 0
+    }
 }
 
 /// How a chunk says where the next one of its list is, in the first word of its block.

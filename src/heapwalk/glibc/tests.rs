@@ -134,6 +134,43 @@ fn what_lists_hold_is_free_though_it_looks_live() {
     }
 }
 
+/// A thread that is stopped within `tcache_get` or `tcache_put` leaves one count, or one mark, that does not fit. What merely looks like a list is none.
+#[test]
+fn a_cache_is_understood_while_its_thread_takes_from_it() {
+    // counts of both lists, key of the first chunk, and whether it is a cache then
+    let cases = [
+        ((2, 1), 0x1234_5678, true),
+        ((3, 1), 0x1234_5678, true),
+        ((1, 1), 0x1234_5678, true),
+        ((2, 0), 0x1234_5678, true),
+        ((2, 1), 0, true),
+        ((3, 0), 0x1234_5678, false),
+        ((0, 1), 0x1234_5678, false),
+    ];
+    for ((count, other), key, is_cache) in cases {
+        let mut memory = Pieces::new();
+        let starts = memory.chunks(&[0x290, 0x30, 0x30, 0x40].map(|size| (size, State::Live)));
+        memory.put(starts[0] + 16, count << 16 | other << 32);
+        memory.put(starts[0] + 16 + 128 + 8, starts[1] + 16);
+        memory.put(starts[0] + 16 + 128 + 16, starts[3] + 16);
+        for (at, next, key) in
+            [(starts[1], starts[2] + 16, key), (starts[2], 0, 0x1234_5678), (starts[3], 0, 0x1234_5678)]
+        {
+            memory.put(at + 16, ((at + 16) >> 12) ^ next);
+            memory.put(at + 24, key);
+        }
+        let walk = memory.walk();
+        let expected = if is_cache { State::Tcache } else { State::Live };
+        assert!(walk.chunks[1..4].iter().all(|chunk| chunk.state == expected), "{count} {other} {key:#x}: {walk:?}");
+        assert!(walk.findings.is_empty());
+    }
+    // a block of the program's with a pointer to another one, whose first word is zero
+    let mut memory = Pieces::new();
+    let starts = memory.chunks(&[(0x290, State::Live), (0x30, State::Live)]);
+    memory.put(starts[0] + 16 + 128 + 8, starts[1] + 16);
+    assert_eq!(states(&memory.walk())[..2], [(0x290, State::Live), (0x30, State::Live)]);
+}
+
 /// From 2.42 on: counts of what is left, and lists of larger chunks behind those of one size each. Its own chunk is larger where what was left would have made no chunk.
 #[test]
 fn caches_of_large_chunks_are_understood() {

@@ -1,0 +1,204 @@
+//! Looks at a process that stands still: one, or as many as it takes.
+//!
+//! A thread that is stopped inside of the allocator leaves something half done: a chunk that is no longer in its list, or not yet. At another moment it is done. So where
+//! the heap is not as the allocator leaves it, the process goes on, and is looked at once more. What is found at the same place by two looks in a row is the heap's own.
+
+use super::modules;
+use super::seen::Seen;
+use crate::addr::Addr;
+use crate::heapwalk::{Fault, Finding, Walk};
+use crate::maps::Mapping;
+use crate::memory::ReadMemory;
+use crate::tracer::Result;
+use crate::tracer::copy::{Copy, Means};
+use crate::tracer::standstill::{self, Standstill};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// A process is looked at so many times at most.
+const MOST: u32 = 4;
+
+/// What a look is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// What memory is used for: pages are looked at.
+    Census,
+    /// Which blocks are lost: what is shared changes under a copy, and may hold pointers.
+    Leaks,
+}
+
+/// What one look has seen, or the best of several.
+pub(super) struct Look<T> {
+    pub(super) seen: Seen,
+    pub(super) walk: Option<Walk>,
+    /// What was read of the heap, if there is one.
+    pub(super) read: Option<T>,
+    /// Whether the process stood only to be copied, and the copy was read.
+    pub(super) copied: bool,
+    /// How long it stood, in all.
+    pub(super) stood: Duration,
+    /// Whether what is wrong with the heap was another thing at each look.
+    pub(super) in_motion: bool,
+}
+
+/// Looks at process `pid` while it stands still, as a rule only to be copied, and has `read` read its heap.
+///
+/// # Errors
+/// It can't be traced, or its memory can't be read.
+pub(super) fn look<T: Send>(
+    pid: i32,
+    purpose: Purpose,
+    read: impl Fn(&Seen, &Walk, &mut dyn ReadMemory) -> T + Sync,
+) -> Result<Look<T>> {
+    let means = modules::means(pid);
+    let mut looks = Looks::new();
+    let mut stood = Duration::ZERO;
+    loop {
+        let most = looks.fewest();
+        // what will not be kept need not be read
+        let read = |seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory| {
+            most.is_none_or(|most| walk.findings.len() < most).then(|| read(seen, walk, memory))
+        };
+        let look = match look_once(pid, purpose, means, &read, |_, _, _| Ok(())) {
+            Ok((look, ())) => look,
+            // it has ended since
+            Err(_) if most.is_some() => break,
+            Err(error) => return Err(error),
+        };
+        stood += look.stood;
+        let findings = look.walk.as_ref().map_or(&[][..], |walk| &walk.findings).to_vec();
+        if !looks.take(&findings, look) {
+            break;
+        }
+    }
+    let in_motion = !looks.agree;
+    // the first one was kept at least
+    let Some((_, look)) = looks.kept else { return Err(crate::tracer::TracerError::Died { tid: pid }) };
+    Ok(Look { seen: look.seen, walk: look.walk, read: look.read.flatten(), copied: look.copied, stood, in_motion })
+}
+
+/// One look. `meanwhile` is at work while the process stands still, after all was read that is not read of the copy. Without `means` there is no copy.
+///
+/// # Errors
+/// As [`look`], and what `meanwhile` says.
+pub(super) fn look_once<T: Send, M: Send>(
+    pid: i32,
+    purpose: Purpose,
+    means: Option<Means>,
+    read: &(impl Fn(&Seen, &Walk, &mut dyn ReadMemory) -> T + Sync),
+    meanwhile: impl FnOnce(&Seen, Option<&Walk>, &Standstill) -> Result<M> + Send,
+) -> Result<(Look<T>, M)> {
+    let read_heap = |seen: &Seen, memory: &mut dyn ReadMemory| {
+        let walk = seen.walk(memory);
+        let read = walk.as_ref().map(|walk| read(seen, walk, memory));
+        (walk, read)
+    };
+    let standing = |still: &Standstill| {
+        let seen = Seen::of(pid, &still.threads())?;
+        let seen = if purpose == Purpose::Census { seen.with_pages()? } else { seen };
+        let mut memory = seen.memory()?;
+        let means = means.filter(|_| purpose == Purpose::Census || !seen.mappings.iter().any(is_shared));
+        let copy = means.and_then(|means| {
+            Copy::make(still, pid, means, &seen.mappings, &mut memory).unwrap_or_else(|error| {
+                tracing::debug!("no copy is made: {error}");
+                None
+            })
+        });
+        let is_copied = copy.as_ref().is_some_and(Copy::is_whole);
+        let heap = (!is_copied).then(|| read_heap(&seen, &mut memory));
+        let walk = heap.as_ref().and_then(|(walk, _)| walk.as_ref());
+        let done = meanwhile(&seen, walk, still)?;
+        Ok((seen, heap, done, copy))
+    };
+    let then = |looked: Result<(Seen, Option<_>, M, Option<Copy>)>| {
+        let (seen, heap, done, copy) = looked?;
+        let copied = heap.is_none();
+        let (walk, read) = match (heap, &copy) {
+            (Some(heap), _) => heap,
+            (None, Some(copy)) => read_heap(&seen, &mut copy.memory()?),
+            (None, None) => (None, None),
+        };
+        Ok((seen, walk, read, copied, done))
+    };
+    let (looked, stood) = standstill::stand_still(pid, standing, then)?;
+    let (seen, walk, read, copied, done) = looked?;
+    Ok((Look { seen, walk, read, copied, stood, in_motion: false }, done))
+}
+
+/// Memory that others may write to, too.
+fn is_shared(mapping: &Mapping) -> bool {
+    mapping.perms.shared && mapping.perms.write
+}
+
+/// Which of several looks is kept, and when they end.
+struct Looks<T> {
+    /// The one with the fewest findings so far, and how many it has.
+    kept: Option<(usize, T)>,
+    last: Option<HashSet<(Addr, Fault)>>,
+    left: u32,
+    /// Whether all that the last look has found was found by the one before, too.
+    agree: bool,
+}
+
+impl<T> Looks<T> {
+    const fn new() -> Self {
+        Self { kept: None, last: None, left: MOST, agree: false }
+    }
+
+    /// The findings of the look that is kept.
+    fn fewest(&self) -> Option<usize> {
+        self.kept.as_ref().map(|(findings, _)| *findings)
+    }
+
+    /// Takes a look that has found this. Whether another one is to follow.
+    fn take(&mut self, findings: &[Finding], look: T) -> bool {
+        let found: HashSet<_> = findings.iter().map(|finding| (finding.at, finding.what)).collect();
+        self.agree = found.is_empty() || self.last.as_ref().is_some_and(|last| found.is_subset(last));
+        if self.fewest().is_none_or(|fewest| findings.len() < fewest) {
+            self.kept = Some((findings.len(), look));
+        }
+        self.last = Some(found);
+        self.left = self.left.saturating_sub(1);
+        !self.agree && self.left > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(places: &[u64]) -> Vec<Finding> {
+        places.iter().map(|&at| Finding { at: Addr(at), what: Fault::List, before: None }).collect()
+    }
+
+    /// Takes looks that find something at these places until they end: how many were taken, which was kept, and whether they agree.
+    fn taken(looks: &[&[u64]]) -> (usize, usize, bool) {
+        let mut taken = Looks::new();
+        let count = (0..looks.len()).position(|number| !taken.take(&found(looks[number]), number));
+        (count.expect("they end") + 1, taken.kept.expect("one is kept").1, taken.agree)
+    }
+
+    #[test]
+    fn looks_end_when_nothing_is_found() {
+        assert_eq!(taken(&[&[], &[]]), (1, 0, true));
+        assert_eq!(taken(&[&[1], &[], &[]]), (2, 1, true));
+        assert_eq!(taken(&[&[1, 2], &[3], &[4, 5], &[]]), (4, 3, true));
+    }
+
+    #[test]
+    fn what_stays_is_the_heaps_own() {
+        assert_eq!(taken(&[&[1], &[1], &[]]), (2, 0, true));
+        assert_eq!(taken(&[&[1, 2], &[1], &[]]), (2, 1, true));
+        // one thing stays, beside what threads have left half done
+        assert_eq!(taken(&[&[1, 2], &[1, 3], &[1], &[]]), (3, 2, true));
+        // the same place is not enough
+        let mut looks = Looks::new();
+        assert!(looks.take(&found(&[1]), ()));
+        assert!(looks.take(&[Finding { at: Addr(1), what: Fault::Circle, before: None }], ()));
+    }
+
+    #[test]
+    fn looks_that_never_agree_end_and_the_one_with_the_fewest_findings_is_kept() {
+        assert_eq!(taken(&[&[1, 2], &[3], &[4], &[5, 6], &[]]), (4, 1, false));
+    }
+}

@@ -1,0 +1,141 @@
+//! What is seen of a process besides its heap: mappings, threads, pages.
+
+use super::modules::{self, Objects};
+use crate::addr::Addr;
+use crate::heapmodel::LiveBlock;
+use crate::heapwalk::census::Pages;
+use crate::heapwalk::{self, Allocator, Sources, Walk};
+use crate::leaks::Roots;
+use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
+use crate::maps::{self, Kind, Mapping};
+use crate::memory::ReadMemory;
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::pagemap::PageMap;
+use crate::tracer::standstill::StandingThread;
+use crate::tracer::{Result, TracerError, procfs};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What was seen.
+pub(super) struct Seen {
+    pub(super) pid: i32,
+    /// A live thread.
+    pub(super) tid: i32,
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) states: Vec<ThreadState>,
+    /// The names of its threads, by id.
+    pub(super) names: BTreeMap<i32, String>,
+    /// Which pages are in memory; none if that was not asked for.
+    pub(super) pages: Pages,
+    /// The resident memory as the kernel tells it, in bytes.
+    pub(super) resident: Option<u64>,
+}
+
+impl Seen {
+    /// Looks at process `pid`, which has these threads.
+    pub(super) fn of(pid: i32, threads: &[StandingThread]) -> Result<Self> {
+        let tid = live(pid, threads)?;
+        let mappings = procfs::mappings(tid)?;
+        let states = threads.iter().map(|thread| state(pid, thread)).collect();
+        let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+        Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None })
+    }
+
+    /// Looks at the pages, too.
+    pub(super) fn with_pages(mut self) -> Result<Self> {
+        let mut pagemap = PageMap::open(self.tid)?;
+        // what the kernel maps of its own counts for no process
+        let of_process = |mapping: &&Mapping| mapping.kind != Kind::Vvar && mapping.kind != Kind::Vsyscall;
+        for mapping in self.mappings.iter().filter(of_process) {
+            if let Some(placed) = pagemap.placed(&mapping.range()) {
+                self.pages.resident.extend(placed.in_memory);
+                self.pages.swapped.extend(placed.in_swap);
+            }
+        }
+        self.resident = resident_of(self.tid);
+        Ok(self)
+    }
+
+    /// The memory of the process itself.
+    pub(super) fn memory(&self) -> Result<TargetMemory> {
+        let mut memory = TargetMemory::open(self.pid, self.tid)?;
+        memory.new_stop(self.tid);
+        Ok(memory)
+    }
+
+    /// Walks the heap in `memory`: the process's, or a copy's.
+    pub(super) fn walk(&self, memory: &mut dyn ReadMemory) -> Option<Walk> {
+        heapwalk::walk(&Sources { mappings: &self.mappings, data: &data_of(&self.mappings) }, memory)
+    }
+
+    /// The object files.
+    pub(super) fn objects(&self, walk: &Walk) -> Objects {
+        let mut objects = modules::open(self.pid, self.tid, &self.mappings);
+        objects.mark_arena(walk.arenas.first().map(|arena| arena.at));
+        objects
+    }
+
+    /// Where pointers to its live `blocks` may be.
+    pub(super) fn roots(
+        &self,
+        walk: &Walk,
+        objects: &Objects,
+        blocks: &[LiveBlock],
+        memory: &mut dyn ReadMemory,
+    ) -> Roots {
+        let layout = match walk.allocator {
+            Allocator::Glibc => HeapLayout::Glibc,
+            Allocator::Musl => HeapLayout::Other,
+        };
+        let sources = RootSources {
+            mappings: &self.mappings,
+            modules: &objects.data,
+            threads: &self.states,
+            pid: self.pid,
+            registered: &[],
+            blocks,
+            layout,
+            heap_is_known: true,
+        };
+        roots::find(&sources, memory)
+    }
+
+    /// Where threads have their stacks, as far as that is known.
+    pub(super) fn stack_pointers(&self) -> Vec<Addr> {
+        self.states.iter().filter_map(|state| state.sp.map(Addr)).collect()
+    }
+}
+
+/// Where a thread stands, as far as it can be told.
+fn state(pid: i32, thread: &StandingThread) -> ThreadState {
+    match &thread.regs {
+        Some(regs) => ThreadState::stopped(thread.tid, regs.regs(), thread.vectors.clone()),
+        None => ThreadState::elsewhere(
+            thread.tid,
+            match procfs::position(pid, thread.tid) {
+                procfs::Position::Blocked { sp: Addr(sp), .. } => Some(sp),
+                _ => None,
+            },
+        ),
+    }
+}
+
+/// A thread that lives: one that stands still if any does.
+fn live(pid: i32, threads: &[StandingThread]) -> Result<i32> {
+    let live = threads.iter().find(|thread| thread.regs.is_some()).or(threads.first());
+    Ok(live.ok_or(TracerError::Died { tid: pid })?.tid)
+}
+
+/// The writable parts of modules that come from their files, where an allocator keeps what it begins with.
+fn data_of(mappings: &[Mapping]) -> Vec<Range<Addr>> {
+    let modules = maps::modules(mappings);
+    let segments = modules.iter().flat_map(|module| &module.segments);
+    segments.filter(|segment| segment.perms.write && !segment.perms.shared).map(Mapping::range).collect()
+}
+
+fn resident_of(tid: i32) -> Option<u64> {
+    let text = procfs::read(tid, "smaps_rollup").ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB"))?;
+    kibibytes.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}
