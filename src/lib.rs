@@ -53,6 +53,7 @@ mod event;
 mod export;
 mod figures;
 mod glob;
+mod heapfile;
 mod heapgraph;
 mod heapmodel;
 mod heapwalk;
