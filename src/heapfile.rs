@@ -95,7 +95,9 @@ pub enum HeapFileError {
     Torn,
     #[error("the file is damaged: {0}")]
     Damaged(&'static str),
-    #[error("the heap in this file needs more than {0} bytes of memory, which is more than half of what is free, or than 4 GiB")]
+    #[error(
+        "the heap in this file needs more than {0} bytes of memory, which is more than half of what is free, or than 4 GiB"
+    )]
     TooLarge(u64),
 }
 
@@ -119,6 +121,3 @@ const ALLOCATORS: [Allocator; 2] = [Allocator::Glibc, Allocator::Musl];
 const STATES: [State; 6] = [State::Live, State::Tcache, State::Fast, State::Free, State::Top, State::Own];
 const CERTAINTIES: [Certainty; 3] = [Certainty::Exact, Certainty::Inferred, Certainty::Unknown];
 const REMEDIES: [Remedy; 4] = [Remedy::FewerArenas, Remedy::MapLarge, Remedy::TrimEarlier, Remedy::OtherAllocator];
-
-#[cfg(test)]
-mod tests;

@@ -145,7 +145,8 @@ pub(super) struct HeapArguments {
 pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> {
     let target = match (arguments.what, arguments.by_name) {
         (Some(PidOrFile::File(path)), _) if arguments.no_stop || arguments.trim => {
-            let text = format!("{}: --no-stop and --trim are for processes; a process is told by its id\n", path.display());
+            let text =
+                format!("{}: --no-stop and --trim are for processes; a process is told by its id\n", path.display());
             return Err(Refusal::Usage(text));
         }
         (Some(PidOrFile::File(path)), _) => HeapTarget::File(path),

@@ -34,7 +34,9 @@ pub fn execute(options: &DiffOptions) -> anyhow::Result<u8> {
     match [&options.before, &options.after].map(|path| heap::is_saved(path)) {
         [true, true] => return heaps(options),
         [false, false] => {}
-        _ => bail!("one of the two files is a heap (`heaptrace heap --save`), and the other is not: nothing can be compared"),
+        _ => bail!(
+            "one of the two files is a heap (`heaptrace heap --save`), and the other is not: nothing can be compared"
+        ),
     }
     let formats = options.output.outputs.iter().map(|path| format_of(path, options.output.format));
     let formats = formats.collect::<anyhow::Result<Vec<Format>>>()?;
@@ -64,11 +66,7 @@ pub fn execute(options: &DiffOptions) -> anyhow::Result<u8> {
 }
 
 /// Writes to a file, or to standard output if that is what `path` says.
-fn output(
-    path: &Path,
-    another_user: bool,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> anyhow::Result<()> {
+fn output(path: &Path, another_user: bool, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     if path.as_os_str() != "-" {
         write_file(path, owners(), another_user, fill).with_context(|| path.display().to_string())?;
         return Ok(());
@@ -149,9 +147,7 @@ fn exceeded([before, after]: [u64; 2], value: &str, limit: GrowthLimit) -> Optio
     let growth = after.checked_sub(before).filter(|growth| *growth > 0)?;
     let (is_exceeded, limit) = match limit {
         GrowthLimit::Bytes(bytes) => (growth > bytes, format!("{bytes} bytes")),
-        GrowthLimit::Percent(percent) => {
-            (growth as f64 > before as f64 * percent / 100.0, format!("{percent} %"))
-        }
+        GrowthLimit::Percent(percent) => (growth as f64 > before as f64 * percent / 100.0, format!("{percent} %")),
     };
     is_exceeded.then(|| format!("grown by more than {limit}: {before} {value} before, {after} now ({growth} more)"))
 }

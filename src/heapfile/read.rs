@@ -1,8 +1,6 @@
 //! Reads a heap. What a file says is counted before memory is taken for it, and checked before it is believed.
 
-use super::{
-    ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, REMEDIES, STATES, SavedHeap, USES, VERSION,
-};
+use super::{ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, REMEDIES, STATES, SavedHeap, USES, VERSION};
 use crate::addr::Addr;
 use crate::heapgraph::Held;
 use crate::heapgraph::duplicates::{Duplicate, Duplicates};
@@ -247,8 +245,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn chunk(&mut self) -> Result<Chunk> {
-        let (at, size, state, lead) =
-            (Addr(self.number()?), self.bytes()?, self.one_of(&STATES)?, self.small::<u8>()?);
+        let (at, size, state, lead) = (Addr(self.number()?), self.bytes()?, self.one_of(&STATES)?, self.small::<u8>()?);
         let tail = i8::try_from(unzigzag(self.number()?));
         let tail = tail.map_err(|_| HeapFileError::Damaged("a number is too large"))?;
         Ok(Chunk { at, size, state, lead, tail })
@@ -272,9 +269,8 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn held(&mut self) -> Result<Held> {
-        let all = self.list(PER_ROW, |reader| {
-            Ok(Type { name: reader.text()?, certainty: reader.one_of(&CERTAINTIES)? })
-        })?;
+        let all =
+            self.list(PER_ROW, |reader| Ok(Type { name: reader.text()?, certainty: reader.one_of(&CERTAINTIES)? }))?;
         let (blocks, of_block) = self.blocks(all.len())?;
         let graph = self.graph(blocks)?;
         let count = graph.blocks().len() as u32;
@@ -364,8 +360,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn duplicate(&mut self) -> Result<(Duplicate, Option<String>)> {
-        let one =
-            Duplicate { block: self.small()?, count: self.number()?, size: self.number()?, text: self.flag()? };
+        let one = Duplicate { block: self.small()?, count: self.number()?, size: self.number()?, text: self.flag()? };
         if one.count == 0 {
             return Err(HeapFileError::Damaged("there are no blocks that are equal"));
         }

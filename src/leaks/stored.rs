@@ -1,8 +1,8 @@
 //! A graph made of pointers that were read before.
 
+use super::Roots;
 use super::graph::{Edge, Edges, Graph, Interior, NO_WORD, Pointer};
 use super::index::BlockIndex;
-use super::Roots;
 use crate::heapmodel::LiveBlock;
 
 const WORD: u64 = 8;

@@ -94,11 +94,8 @@ impl HeapComparison<'_> {
             let _ = writeln!(out, "\n{}", paint.dim(&head));
             for row in rows.iter().take(top) {
                 let [came, went, moved] = self.moves(row);
-                let moves = if self.diff.same_process {
-                    format!(" {came:>10} {went:>10} {moved:>10}")
-                } else {
-                    String::new()
-                };
+                let moves =
+                    if self.diff.same_process { format!(" {came:>10} {went:>10} {moved:>10}") } else { String::new() };
                 let change = text::right(&signed_bytes(row.growth()), 12);
                 let change = match row.growth() {
                     1.. => paint.red(&change),
@@ -128,8 +125,12 @@ impl HeapComparison<'_> {
         let _ = write!(out, "\n{} → {}\n", markdown_code(self.before.0), markdown_code(self.after.0));
         let _ = write!(out, "\n{}\n\n{}\n", markdown(&self.headline()), markdown(&self.notes()));
         for (name, rows) in self.tables().into_iter().filter(|(_, rows)| !rows.is_empty()) {
-            let (heads, lines) = if self.diff.same_process { (" Came | Went | Moved |", "---:|---:|---:|") } else { ("", "") };
-            let _ = write!(out, "\n| Change | Before | After | Blocks |{heads} {name} |\n|---:|---:|---:|---:|{lines}---|\n");
+            let (heads, lines) =
+                if self.diff.same_process { (" Came | Went | Moved |", "---:|---:|---:|") } else { ("", "") };
+            let _ = write!(
+                out,
+                "\n| Change | Before | After | Blocks |{heads} {name} |\n|---:|---:|---:|---:|{lines}---|\n"
+            );
             for row in rows.iter().take(top) {
                 let moves = self.moves(row);
                 let moves = if self.diff.same_process { format!(" {} |", moves.join(" | ")) } else { String::new() };
@@ -168,9 +169,7 @@ impl HeapComparison<'_> {
                 "moved_out": known(row.moved_out),
             })
         };
-        let file = |(name, heap): (&str, &SavedHeap)| {
-            json!({ "file": name, "pid": heap.identity.pid, "program": heap.program, "taken_ns": heap.identity.taken_ns })
-        };
+        let file = |(name, heap): (&str, &SavedHeap)| json!({ "file": name, "pid": heap.identity.pid, "program": heap.program, "taken_ns": heap.identity.taken_ns });
         let rows = |rows: &[Row]| -> Vec<Value> { rows.iter().map(row).collect() };
         let told = json!({
             "version": VERSION,

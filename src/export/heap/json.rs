@@ -3,10 +3,10 @@
 use super::held::{advice, holder_name, largest_blocks, pinned_by};
 use super::{HeapReport, lost};
 use crate::heapgraph::{Held, Sum};
-use crate::heapwalk::census::{Amount, Use};
-use crate::heapwalk::verdict::{self, Verdict};
 use crate::heapwalk::State;
+use crate::heapwalk::census::{Amount, Use};
 use crate::heapwalk::summary::{ChunkSum, Summary};
+use crate::heapwalk::verdict::{self, Verdict};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

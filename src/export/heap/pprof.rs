@@ -80,7 +80,8 @@ pub fn write(held: &Held, taken_ns: u64, out: &mut dyn Write) -> io::Result<()> 
 fn profile(held: &Held, taken_ns: u64) -> proto::Profile {
     let mut strings = Strings { all: vec![String::new()], known: FxHashMap::from_iter([(String::new(), 0)]) };
     let ways = ways(held, &mut strings);
-    let mut value = |name: &str, unit: &str| proto::ValueType { r#type: strings.number(name), unit: strings.number(unit) };
+    let mut value =
+        |name: &str, unit: &str| proto::ValueType { r#type: strings.number(name), unit: strings.number(unit) };
     let sample_type = vec![value("live_objects", "count"), value("live_space", "bytes")];
     let period_type = Some(value("space", "bytes"));
     let default_sample_type = strings.number("live_space");
@@ -110,7 +111,11 @@ fn profile(held: &Held, taken_ns: u64) -> proto::Profile {
             }
         }
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        sample.push(proto::Sample { location_id, value: vec![signed(way.own.blocks), signed(way.own.bytes)], label: Vec::new() });
+        sample.push(proto::Sample {
+            location_id,
+            value: vec![signed(way.own.blocks), signed(way.own.bytes)],
+            label: Vec::new(),
+        });
     }
     proto::Profile {
         sample_type,
