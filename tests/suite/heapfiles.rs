@@ -119,17 +119,17 @@ fn a_file_tells_what_the_process_told() {
 /// No text out of the blocks is in a file but what the answer tells, and with `--no-text` none.
 #[test]
 fn no_text_is_kept_that_is_not_shown() {
-    const TEXT: &str = "a text that is too long for a short one";
+    const TEXT: &str = "a secret text";
     let dir = TempDir::new();
-    let mut running = Program::fixture("classes").start();
+    let mut running = Program::fixture("changing").start();
     let (_, pid) = ledger(&mut running);
     for options in [&[][..], &["--no-text"]] {
         let path = dir.path().join("a.heap");
         let words: Vec<&str> = ["heap", &pid, "--json"].iter().chain(options).copied().chain(["--save"]).collect();
         let told = answer(&words, &[&path]);
         let count = told.matches(TEXT).count();
-        // of a hundred texts ten are different
-        assert!(count <= 10 && (count > 0) == options.is_empty(), "{told}");
+        // that which is there ten times
+        assert_eq!(count, usize::from(options.is_empty()), "{told}");
         let body = zstd::decode_all(&std::fs::read(&path).unwrap()[HEAD..]).unwrap();
         let text = TEXT.as_bytes();
         assert_eq!(body.windows(text.len()).filter(|part| *part == text).count(), count);
@@ -351,10 +351,12 @@ proptest! {
         survives(&packed(&changed), changed.len());
     }
 
-    /// A change of the file itself is found: by the checksum, if by nothing before.
+    /// A change of the file itself is found: by the checksum, if by nothing before. Another size of zstd's window changes nothing.
     #[test]
     fn changed_files_are_refused(edits in edits()) {
         let changed = change(seed(), &[0..40], &edits);
-        prop_assert!(!survives(&changed, changed.len()) || changed == seed());
+        if survives(&changed, changed.len()) {
+            prop_assert_eq!(zstd::decode_all(&changed[HEAD..]).unwrap(), zstd::decode_all(&seed()[HEAD..]).unwrap());
+        }
     }
 }
