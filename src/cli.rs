@@ -31,7 +31,7 @@ use args::{AttachArguments, ProfileArguments, RunArguments};
 pub use ask::{CtlOptions, LeaksOptions, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
-pub use heap::{HeapFormat, HeapOptions};
+pub use heap::{HeapFormat, HeapOptions, HeapTarget};
 pub use occasions::Occasions;
 pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles};
 pub use series::{DEFAULT_SERIES, SeriesOptions};

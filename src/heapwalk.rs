@@ -12,6 +12,7 @@
 pub mod census;
 pub mod glibc;
 pub mod mallocng;
+pub mod summary;
 pub mod trim;
 pub mod verdict;
 mod window;
@@ -56,7 +57,7 @@ impl Allocator {
 }
 
 /// What a chunk is at the moment.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
     /// Handed out to the program.
     Live,

@@ -16,6 +16,7 @@ mod graph;
 mod heuristics;
 mod index;
 pub mod roots;
+mod stored;
 
 use crate::addr::{Addr, ModuleId};
 

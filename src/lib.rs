@@ -53,6 +53,7 @@ mod event;
 mod export;
 mod figures;
 mod glob;
+mod heapfile;
 mod heapgraph;
 mod heapmodel;
 mod heapwalk;
@@ -130,6 +131,29 @@ pub mod internal {
         pub use crate::event::{Call, Event, EventKind, MarkName, Preexisting};
         pub use crate::heapmodel::HeapModel;
         pub use crate::unwinder::{Frame, StackTable};
+    }
+
+    pub mod heapfile {
+        pub use crate::heapfile::diff::compare;
+        pub use crate::heapfile::{SavedHeap, read};
+        use std::io;
+
+        /// Writes a heap in all formats, and forgets them.
+        ///
+        /// # Errors
+        /// A format could not be written.
+        pub fn tell_all(heap: &SavedHeap) -> io::Result<()> {
+            use crate::export::heap::{HeapReport, json, markdown_report, pprof, snapshot, text};
+            let report = HeapReport::from(heap);
+            let paint = crate::export::text::Paint { color: false };
+            let told = [text(&report, paint), json(&report), markdown_report(&report)];
+            debug_assert!(told.iter().all(|told| !told.is_empty()));
+            if let Some(held) = report.held {
+                snapshot::write(held, &mut io::sink())?;
+                pprof::write(held, 0, &mut io::sink())?;
+            }
+            crate::heapfile::write(heap, &mut io::sink())
+        }
     }
 
     pub mod trace {

@@ -60,6 +60,7 @@ mod suite {
     mod guardian;
     mod harness;
     mod heap;
+    mod heapfiles;
     mod holders;
     mod hook;
     mod hostile;

@@ -1,6 +1,7 @@
 //! `heaptrace heap`.
 
-use super::{AttachTarget, Refusal, When, values};
+use super::values::{self, PidOrFile};
+use super::{AttachTarget, Refusal, When};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -13,12 +14,21 @@ pub enum HeapFormat {
     Json,
     /// The answer in words.
     Text,
+    /// The same in short, for a ticket.
+    Markdown,
+    /// Blocks by type and holder, for `go tool pprof`.
+    PprofGz,
+    /// All of it, to be looked at later.
+    Heap,
 }
 
 impl HeapFormat {
     /// By the ending of a file's name.
     fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
+            "gz" if path.file_name()?.to_str()?.ends_with(".pb.gz") => Some(Self::PprofGz),
+            "md" => Some(Self::Markdown),
+            "heap" => Some(Self::Heap),
             "heapsnapshot" => Some(Self::Snapshot),
             "json" => Some(Self::Json),
             "txt" => Some(Self::Text),
@@ -27,11 +37,20 @@ impl HeapFormat {
     }
 }
 
+/// What is looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HeapTarget {
+    /// A process.
+    Process(AttachTarget),
+    /// What `--save` has written.
+    File(PathBuf),
+}
+
 /// Options of `heaptrace heap`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeapOptions {
-    /// The process.
-    pub target: AttachTarget,
+    /// The process, or the file.
+    pub target: HeapTarget,
     /// Whether it runs on while it is looked at.
     pub run_on: bool,
     /// Whether it is to call `malloc_trim(0)`.
@@ -40,6 +59,8 @@ pub struct HeapOptions {
     pub json: bool,
     /// The variable or the block whose tree is told.
     pub of: Option<String>,
+    /// Whether to leave out what equal texts begin with.
+    pub no_text: bool,
     /// Files to write besides, by their names' endings.
     pub outputs: Vec<(PathBuf, HeapFormat)>,
     /// Whether to colour the answer.
@@ -53,7 +74,7 @@ pub struct HeapOptions {
 /// moment; the answer says how long.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "heaptrace heap [OPTIONS] PID\n       heaptrace heap [OPTIONS] --by-name NAME",
+    override_usage = "heaptrace heap [OPTIONS] PID\n       heaptrace heap [OPTIONS] --by-name NAME\n       heaptrace heap [OPTIONS] FILE.heap",
     group = clap::ArgGroup::new("heap_target").required(true).multiple(false),
     after_long_help = "\
 Examples:
@@ -66,12 +87,14 @@ Examples:
   heaptrace heap 1234 --of g_cache
       What hangs on the variable g_cache.
   heaptrace heap 1234 -o before.heapsnapshot
-      A file for Chrome: developer tools, Memory, Load."
+      A file for Chrome: developer tools, Memory, Load.
+  heaptrace heap 1234 --save a.heap
+      All that was found, to be looked at later and elsewhere: `heaptrace heap a.heap`, `heaptrace diff a.heap b.heap`."
 )]
 pub(super) struct HeapArguments {
-    /// Process id
-    #[arg(value_name = "PID", group = "heap_target", value_parser = values::pid)]
-    pid: Option<i32>,
+    /// Process id, or a file that --save has written (one with a number for a name as ./NAME)
+    #[arg(value_name = "PID|FILE", group = "heap_target", value_parser = values::pid_or_file)]
+    what: Option<PidOrFile>,
 
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
     #[arg(long, value_name = "NAME", group = "heap_target")]
@@ -98,7 +121,17 @@ pub(super) struct HeapArguments {
     #[arg(long, value_name = "SYMBOL|ADDRESS", conflicts_with_all = ["json", "trim"])]
     of: Option<String>,
 
-    /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .json, .txt
+    /// Keep all that was found in a file: `heaptrace heap FILE` reads it, `heaptrace diff` compares two
+    ///
+    /// Addresses, sizes, types, pointers and holders; of what blocks hold only the beginnings of equal texts that the report shows.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Show and save no text out of the process's memory: not what equal texts begin with
+    #[arg(long)]
+    no_text: bool,
+
+    /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .pb.gz (`go tool pprof`), .md, .json, .txt, .heap (as --save)
     ///
     /// May be given several times.
     #[arg(short, long, value_name = "FILE")]
@@ -110,15 +143,21 @@ pub(super) struct HeapArguments {
 }
 
 pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> {
-    let target = match (arguments.pid, arguments.by_name) {
-        (Some(pid), _) => AttachTarget::Pid(pid),
-        (None, Some(name)) => AttachTarget::Name(name),
-        (None, None) => return Err(Refusal::Usage("heap needs a process id or --by-name NAME\n".to_owned())),
+    let target = match (arguments.what, arguments.by_name) {
+        (Some(PidOrFile::File(path)), _) if arguments.no_stop || arguments.trim => {
+            let text =
+                format!("{}: --no-stop and --trim are for processes; a process is told by its id\n", path.display());
+            return Err(Refusal::Usage(text));
+        }
+        (Some(PidOrFile::File(path)), _) => HeapTarget::File(path),
+        (Some(PidOrFile::Pid(pid)), _) => HeapTarget::Process(AttachTarget::Pid(pid)),
+        (None, Some(name)) => HeapTarget::Process(AttachTarget::Name(name)),
+        (None, None) => return Err(Refusal::Usage("heap needs a process id, --by-name NAME, or a file\n".to_owned())),
     };
-    let mut outputs = Vec::new();
+    let mut outputs: Vec<_> = arguments.save.into_iter().map(|path| (path, HeapFormat::Heap)).collect();
     for path in arguments.output {
         let Some(format) = HeapFormat::of(&path) else {
-            let text = format!("{}: heap writes .heapsnapshot, .json and .txt\n", path.display());
+            let text = format!("{}: heap writes .heapsnapshot, .pb.gz, .md, .json, .txt and .heap\n", path.display());
             return Err(Refusal::Usage(text));
         };
         outputs.push((path, format));
@@ -129,6 +168,7 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         trim: arguments.trim,
         json: arguments.json,
         of: arguments.of,
+        no_text: arguments.no_text,
         outputs,
         color: arguments.color,
     })

@@ -184,6 +184,8 @@ pub struct DiffOptions {
     pub value: Option<Value>,
     /// How many stacks are shown of each kind of change.
     pub top: Option<usize>,
+    /// Answer with JSON.
+    pub json: bool,
     /// By how much the sum may grow.
     pub limits: Vec<GrowthLimit>,
     /// Files to write instead of showing anything.
@@ -256,10 +258,11 @@ pub(super) struct MergeArguments {
     quiet: bool,
 }
 
-/// Show what has changed from one saved profile to another
+/// Show what has changed from one saved profile, or heap, to another
 ///
 /// Compares the sums of each stack. Stacks are the same if their functions have the same names, so that builds compare whose
-/// addresses and lines differ. A and B are what `heaptrace report` reads. The exit status is 23 if B has grown by more than
+/// addresses and lines differ. A and B are what `heaptrace report` reads; or both what `heaptrace heap --save` has written, which are
+/// compared by type and holder, and block by block if they are of one process. The exit status is 23 if B has grown by more than
 /// --fail-if-grown allows, else 0.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
@@ -269,7 +272,9 @@ Examples:
   heaptrace diff main.json branch.json --value allocated -o diff.md --fail-if-grown 5%
       A comment for a pull request; exit status 23 if the branch allocates over 5 % more.
   heaptrace diff before.pb.gz after.pb.gz -o diff.pb.gz
-      For `go tool pprof`, as its -diff_base shows it.")]
+      For `go tool pprof`, as its -diff_base shows it.
+  heaptrace diff before.heap after.heap
+      Blocks that came, went and stayed, by type and by who holds them.")]
 pub(super) struct DiffArguments {
     /// The earlier profile
     #[arg(value_name = "A")]
@@ -285,15 +290,19 @@ pub(super) struct DiffArguments {
     #[arg(long, value_name = "VALUE", value_parser = values::value())]
     value: Option<Value>,
 
-    /// How many stacks are shown of each kind of change
+    /// How many stacks are shown of each kind of change; of heaps, how many types and holders
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     top: Option<u16>,
+
+    /// Print JSON, as .json files have it
+    #[arg(long, conflicts_with_all = ["output", "format"])]
+    json: bool,
 
     /// Exit with status 23 if the sum has grown by more than this: 5%, or 1MiB; repeatable, each counts
     #[arg(long, value_name = "LIMIT", value_parser = growth_limit)]
     fail_if_grown: Vec<GrowthLimit>,
 
-    /// File to write; repeatable: .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt
+    /// File to write; repeatable: .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt; of heaps the last three
     ///
     /// `-o -` is standard output, and needs --format.
     #[arg(short, long, value_name = "FILE")]
@@ -341,6 +350,7 @@ pub(super) fn resolve_diff(arguments: DiffArguments) -> Result<DiffOptions, Refu
         after: arguments.after,
         value: arguments.value,
         top: arguments.top.map(usize::from),
+        json: arguments.json,
         limits: arguments.fail_if_grown,
         output: SavedFilesArguments { output, format, pprof_columns: PprofColumns::All }.resolve()?,
         color: arguments.color,

@@ -11,6 +11,7 @@ use crate::replay::Moment;
 use crate::trace::TraceMode;
 use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A parser of one of the given words.
@@ -157,6 +158,21 @@ pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
 pub(super) fn address(text: &str) -> Result<Addr, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     u64::from_str_radix(digits, 16).map(Addr).map_err(|_| format!("`{text}` is no hexadecimal address"))
+}
+
+/// A process, or a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum PidOrFile {
+    Pid(i32),
+    File(PathBuf),
+}
+
+/// What is a number is a process.
+pub(super) fn pid_or_file(text: &str) -> Result<PidOrFile, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return pid(text).map(PidOrFile::Pid);
+    }
+    Ok(PidOrFile::File(PathBuf::from(text)))
 }
 
 /// A process id.

@@ -1,56 +1,42 @@
-//! `heaptrace heap`: looks at the memory of a process that nobody has traced.
+//! `heaptrace heap`: looks at the memory of a process that nobody has traced, or at what was kept of one.
 
 use super::attach::{find, refused};
+use super::saved::memory_limits;
 use super::{owners, print, use_color};
 use crate::addr::Addr;
-use crate::cli::{HeapFormat, HeapOptions};
+use crate::cli::{AttachTarget, HeapFormat, HeapOptions, HeapTarget};
 use crate::export::escape::lines;
-use crate::export::heap::{HeapReport, json, snapshot, text, tree};
+use crate::export::heap::{HeapReport, json, markdown_report, pprof, snapshot, text, tree};
 use crate::export::output::write_file;
 use crate::export::text::Paint;
+use crate::heapfile::{self, Identity, SavedHeap};
 use crate::heapgraph::Held;
 use crate::inspect::{self, Meanwhile};
 use crate::tracer::procfs;
 use anyhow::{Context, bail};
-use std::io;
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Looks, and prints what is there. The exit status is 0 whatever that is.
 ///
 /// # Errors
-/// If the process can't be traced, or its memory can't be read.
+/// If the process can't be traced, or its memory can't be read; if a file can't be read, or is none of ours.
 pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
-    let pid = find(&options.target)?;
-    if let Ok(Some(process)) = procfs::thread_group(pid)
-        && process != pid
+    let mut heap = match &options.target {
+        HeapTarget::Process(target) => look(target, options)?,
+        HeapTarget::File(path) => load(path, 1)?,
+    };
+    if options.no_text
+        && let Some(held) = &mut heap.held
     {
-        bail!("{pid} is a thread of process {process}: heaptrace heap {process}");
+        held.samples.fill(None);
     }
-    let meanwhile = match options {
-        HeapOptions { run_on: true, .. } => Meanwhile::RunOn,
-        HeapOptions { trim: true, .. } => Meanwhile::Trim,
-        _ => Meanwhile::StandStill,
-    };
-    let seen = inspect::inspect(pid, meanwhile).map_err(|error| refused(error, pid))?;
-    let trimmed =
-        seen.trimmed.transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
-    let report = HeapReport {
-        pid,
-        program: &seen.program,
-        threads: seen.threads,
-        stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
-        copied: seen.copied,
-        in_motion: seen.in_motion,
-        walk: seen.walk.as_ref(),
-        held: seen.held.as_ref(),
-        census: &seen.census,
-        trim: seen.trim.as_ref(),
-        trimmed,
-        resident: seen.resident,
-    };
     for (path, format) in &options.outputs {
-        write(path, *format, &report)?;
+        write(path, *format, &heap)?;
     }
+    let report = HeapReport::from(&heap);
     if options.json {
         print(&json(&report))?;
         return Ok(0);
@@ -67,15 +53,77 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn write(path: &Path, format: HeapFormat, report: &HeapReport<'_>) -> anyhow::Result<()> {
-    let another = procfs::users(report.pid).iter().any(|&user| user != procfs::effective_user());
-    write_file(path, owners(), another, |out| match format {
-        HeapFormat::Snapshot => match report.held {
-            Some(held) => snapshot::write(held, out),
-            None => Err(io::Error::other("its allocator can't be walked: there are no blocks to write")),
-        },
-        HeapFormat::Json => out.write_all(json(report).as_bytes()),
-        HeapFormat::Text => out.write_all(lines(&text(report, Paint { color: false }), false).as_bytes()),
+/// Looks at a process.
+fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHeap> {
+    let pid = find(target)?;
+    if let Ok(Some(process)) = procfs::thread_group(pid)
+        && process != pid
+    {
+        bail!("{pid} is a thread of process {process}: heaptrace heap {process}");
+    }
+    let meanwhile = match options {
+        HeapOptions { run_on: true, .. } => Meanwhile::RunOn,
+        HeapOptions { trim: true, .. } => Meanwhile::Trim,
+        _ => Meanwhile::StandStill,
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let identity = Identity {
+        pid,
+        started: procfs::start_time(pid),
+        boot: procfs::boot_id(),
+        taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
+        another_user: procfs::users(pid).iter().any(|&user| user != procfs::effective_user()),
+    };
+    let seen = inspect::inspect(pid, meanwhile).map_err(|error| refused(error, pid))?;
+    let trimmed =
+        seen.trimmed.transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
+    Ok(SavedHeap {
+        identity,
+        program: seen.program,
+        threads: seen.threads,
+        stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
+        copied: seen.copied,
+        in_motion: seen.in_motion,
+        trimmed,
+        resident: seen.resident,
+        census: seen.census,
+        trim: seen.trim,
+        heap: seen.walk.map(|walk| walk.summary()),
+        held: seen.held,
+    })
+}
+
+/// Whether a file is one that `--save` has written.
+pub(super) fn is_saved(path: &Path) -> bool {
+    // opening a pipe would wait for who writes to it
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && File::open(path).and_then(heapfile::begins).is_ok_and(|begins| begins)
+}
+
+/// Reads what `--save` has written; so many files share the memory that is free.
+///
+/// # Errors
+/// It can't be read, or is none of these: the error names it.
+pub(super) fn load(path: &Path, shares: u64) -> anyhow::Result<SavedHeap> {
+    let name = path.display();
+    let file = File::open(path)
+        .with_context(|| format!("{name}: can't be read; a process is told by its id, or by --by-name NAME"))?;
+    heapfile::read(BufReader::new(file), memory_limits(shares).memory).with_context(|| name.to_string())
+}
+
+fn write(path: &Path, format: HeapFormat, heap: &SavedHeap) -> anyhow::Result<()> {
+    let report = HeapReport::from(heap);
+    let held = || {
+        let held = heap.held.as_ref();
+        held.ok_or_else(|| io::Error::other("its allocator can't be walked: there are no blocks to write"))
+    };
+    write_file(path, owners(), heap.identity.another_user, |out| match format {
+        HeapFormat::Snapshot => snapshot::write(held()?, out),
+        HeapFormat::PprofGz => pprof::write(held()?, heap.identity.taken_ns, out),
+        HeapFormat::Heap => heapfile::write(heap, out),
+        HeapFormat::Json => out.write_all(json(&report).as_bytes()),
+        HeapFormat::Markdown => out.write_all(markdown_report(&report).as_bytes()),
+        HeapFormat::Text => out.write_all(lines(&text(&report, Paint { color: false }), false).as_bytes()),
     })?;
     Ok(())
 }

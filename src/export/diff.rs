@@ -141,7 +141,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// `+1.20 MiB (+3.4 %)`, or that nothing has changed.
-fn change_text(before: u64, after: u64) -> String {
+pub(super) fn change_text(before: u64, after: u64) -> String {
     if before == after {
         return "no change".to_owned();
     }
@@ -156,13 +156,13 @@ fn change_text(before: u64, after: u64) -> String {
 }
 
 /// `+1.20 MiB`, `−3 B`.
-fn signed_bytes(bytes: i128) -> String {
+pub(super) fn signed_bytes(bytes: i128) -> String {
     let amount = human_bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
     format!("{}{amount}", if bytes < 0 { "−" } else { "+" })
 }
 
 /// `+1,200`, `−3`.
-fn signed_count(count: i128) -> String {
+pub(super) fn signed_count(count: i128) -> String {
     let amount = grouped(u64::try_from(count.unsigned_abs()).unwrap_or(u64::MAX));
     format!("{}{amount}", if count < 0 { "−" } else { "+" })
 }

@@ -1,18 +1,24 @@
 //! The answer of `heaptrace heap`, in words first.
 
+pub mod diff;
 mod held;
 mod json;
+mod markdown;
+pub mod pprof;
 pub mod snapshot;
 
+use super::escape::markdown_code;
 use super::text::{self, Paint};
+use crate::heapfile::SavedHeap;
 use crate::heapgraph::Held;
 use crate::heapwalk::census::{Amount, Census, Use};
+use crate::heapwalk::summary::Summary;
 use crate::heapwalk::trim::Trim;
 use crate::heapwalk::verdict::{self, Verdict};
-use crate::heapwalk::{Finding, State, Walk};
+use crate::heapwalk::{Finding, State};
 pub use held::tree;
 pub use json::json;
-use rustc_hash::FxHashMap;
+pub use markdown::markdown_report;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,7 +39,7 @@ pub struct HeapReport<'a> {
     /// Whether what the walk has found may be of a heap that threads are just changing.
     pub in_motion: bool,
     /// The heap, if its allocator can be walked.
-    pub walk: Option<&'a Walk>,
+    pub walk: Option<&'a Summary>,
     /// What all of its memory is used for.
     pub census: &'a Census,
     /// What the blocks are, and who holds them.
@@ -45,6 +51,33 @@ pub struct HeapReport<'a> {
     /// What the kernel says is resident, in bytes.
     pub resident: Option<u64>,
 }
+
+impl<'a> From<&'a SavedHeap> for HeapReport<'a> {
+    fn from(heap: &'a SavedHeap) -> Self {
+        Self {
+            pid: heap.identity.pid,
+            program: &heap.program,
+            threads: heap.threads,
+            stood_ns: heap.stood_ns,
+            copied: heap.copied,
+            in_motion: heap.in_motion,
+            walk: heap.heap.as_ref(),
+            held: heap.held.as_ref(),
+            census: &heap.census,
+            trim: heap.trim.as_ref(),
+            trimmed: heap.trimmed,
+            resident: heap.resident,
+        }
+    }
+}
+
+/// A name in a table of Markdown.
+fn cell(name: &str) -> String {
+    markdown_code(&text::short_name(name, CELL)).replace('|', "\\|")
+}
+
+/// Characters of it.
+const CELL: usize = 80;
 
 /// So many findings are told one by one.
 const FINDINGS: usize = 10;
@@ -217,7 +250,7 @@ fn uses(out: &mut String, report: &HeapReport<'_>, paint: Paint) {
     }
 }
 
-fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) {
+fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Paint) {
     let Some(trim) = report.trim else { return };
     let free = report.census.free();
     let _ = writeln!(out, "\n{}", paint.bold("What would give memory back"));
@@ -263,7 +296,7 @@ fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Pai
     }
 }
 
-fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) {
+fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Paint) {
     let head = format!(
         "  {:<20} {:>8} {:>12} {:>12} {:>12} {:>12}",
         "Arena", "threads", "live", "freed", "thereof end", "address space"
@@ -302,25 +335,18 @@ fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) 
     }
 }
 
-fn blocks(out: &mut String, walk: &Walk, paint: Paint) {
-    let of = |wanted: fn(State) -> bool| {
-        walk.chunks
-            .iter()
-            .filter(move |chunk| wanted(chunk.state))
-            .fold((0u64, 0u64), |(count, bytes), chunk| (count + 1, bytes + chunk.usable()))
-    };
-    let (live, live_bytes) = of(|state| state == State::Live);
-    let (free, free_bytes) = of(State::is_free);
+fn blocks(out: &mut String, walk: &Summary, paint: Paint) {
+    let (live, free) = (walk.of(|state| state == State::Live), walk.of(State::is_free));
     let _ = writeln!(
         out,
         "\n{}\n  {} live with room for {}; {} freed of {}",
         paint.bold("Blocks"),
-        text::plural(live, "block"),
-        text::human_bytes(live_bytes),
-        text::plural(free, "block"),
-        text::human_bytes(free_bytes)
+        text::plural(live.count, "block"),
+        text::human_bytes(live.usable),
+        text::plural(free.count, "block"),
+        text::human_bytes(free.usable)
     );
-    let rows = sizes(walk);
+    let rows = &walk.sizes;
     let head = format!("  {:>12} {:>12} {:>12} {:>10}", "size", "live", "freed", "live bytes");
     let _ = writeln!(out, "{}", paint.dim(&head));
     for row in rows.iter().take(SIZES) {
@@ -339,28 +365,7 @@ fn blocks(out: &mut String, walk: &Walk, paint: Paint) {
     }
 }
 
-/// Blocks of one size.
-struct SizeRow {
-    /// What the program may use of each, in bytes.
-    usable: u64,
-    live: u64,
-    freed: u64,
-}
-
-/// All sizes, those with the most live bytes first, then those with the most freed ones. The ends of arenas are no blocks.
-fn sizes(walk: &Walk) -> Vec<SizeRow> {
-    let mut rows: FxHashMap<u64, SizeRow> = FxHashMap::default();
-    for chunk in walk.chunks.iter().filter(|chunk| !matches!(chunk.state, State::Top | State::Own)) {
-        let usable = chunk.usable();
-        let row = rows.entry(usable).or_insert(SizeRow { usable, live: 0, freed: 0 });
-        *if chunk.state == State::Live { &mut row.live } else { &mut row.freed } += 1;
-    }
-    let mut rows: Vec<SizeRow> = rows.into_values().collect();
-    rows.sort_unstable_by_key(|row| (Reverse(row.usable * row.live), Reverse(row.usable * row.freed), row.usable));
-    rows
-}
-
-fn findings(out: &mut String, report: &HeapReport<'_>, walk: &Walk, paint: Paint) {
+fn findings(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Paint) {
     if walk.findings.is_empty() {
         return;
     }

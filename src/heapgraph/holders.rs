@@ -113,6 +113,11 @@ impl Holdings {
             root_edges.push((holder, block));
         }
         drop((known, lasting));
+        Self::of(graph, names, root_edges)
+    }
+
+    /// The same of holders that are known: their names, and which of them point to which blocks.
+    pub fn of(graph: Graph, names: Vec<String>, mut root_edges: Vec<(u32, u32)>) -> Self {
         root_edges.sort_unstable();
         root_edges.dedup();
         let lost_heads = lost_heads(&graph, &root_edges);
@@ -196,6 +201,11 @@ impl Holdings {
     pub fn retainer(&self, node: usize) -> Option<usize> {
         let by = *self.dominators.idom.get(node).filter(|by| **by != NONE)? as usize;
         (by + 1 != self.nodes()).then_some(by)
+    }
+
+    /// All nodes that can be reached, each behind the one that retains it.
+    pub fn order(&self) -> &[u32] {
+        &self.dominators.order
     }
 
     /// The last of those who retain a node: a holder, the lost blocks' node, or a block that several holders have.

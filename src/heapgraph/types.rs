@@ -36,6 +36,16 @@ pub struct Type {
     pub certainty: Certainty,
 }
 
+impl Type {
+    /// What people are told: its name, and that it only looks so.
+    pub fn told(&self) -> String {
+        match self.certainty {
+            Certainty::Exact | Certainty::Unknown => self.name.clone(),
+            Certainty::Inferred => format!("{} (inferred)", self.name),
+        }
+    }
+}
+
 /// The types of all blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Types {

@@ -80,18 +80,18 @@ pub(super) struct Edges<E> {
 }
 
 impl<E> Edges<E> {
-    fn with_capacity(blocks: usize) -> Self {
+    pub(super) fn with_capacity(blocks: usize) -> Self {
         Self { all: Vec::new(), ends: Vec::with_capacity(blocks) }
     }
 
     /// Adds an edge of `block`. Blocks come in order.
-    fn push(&mut self, block: u32, edge: E) {
+    pub(super) fn push(&mut self, block: u32, edge: E) {
         self.end_blocks(block as usize);
         self.all.push(edge);
     }
 
     /// Says that all blocks before `block` have all their edges.
-    fn end_blocks(&mut self, block: usize) {
+    pub(super) fn end_blocks(&mut self, block: usize) {
         self.ends.resize(block.max(self.ends.len()), self.all.len());
     }
 

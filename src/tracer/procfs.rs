@@ -99,6 +99,11 @@ pub fn mappings(tid: i32) -> Result<Vec<Mapping>> {
     })
 }
 
+/// The kernel's name for this start of the machine: ids of processes and their times are of one (proc_sys_kernel(5)). Empty if it does not tell.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
+}
+
 /// The user that heaptrace acts as.
 pub fn effective_user() -> u32 {
     // SAFETY: geteuid has no preconditions.

@@ -4,7 +4,6 @@ use crate::export::text::{self, Paint};
 use crate::heapgraph::holders::{Holdings, LOST};
 use crate::heapgraph::pins::Remedy;
 use crate::heapgraph::tree::{self, Branch};
-use crate::heapgraph::types::Certainty;
 use crate::heapgraph::{Held, Sum};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -67,11 +66,7 @@ fn types(out: &mut String, held: &Held, paint: Paint) {
     let _ = writeln!(out, "\n{}", paint.dim(&head));
     let sums = held.types.sums(&held.holdings.graph);
     for (of, sum) in sums.iter().take(ROWS) {
-        let what = match of.certainty {
-            Certainty::Exact | Certainty::Unknown => of.name.clone(),
-            Certainty::Inferred => format!("{} (inferred)", of.name),
-        };
-        row(out, *sum, &what);
+        row(out, *sum, &of.told());
     }
     let mut rest = Sum::default();
     sums.iter().skip(ROWS).for_each(|(_, sum)| rest.join(*sum));

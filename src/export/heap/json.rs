@@ -1,11 +1,12 @@
 //! The answer of `heaptrace heap --json`, version 1: docs/heap.md.
 
 use super::held::{advice, holder_name, largest_blocks, pinned_by};
-use super::{HeapReport, lost, sizes};
+use super::{HeapReport, lost};
 use crate::heapgraph::{Held, Sum};
+use crate::heapwalk::State;
 use crate::heapwalk::census::{Amount, Use};
+use crate::heapwalk::summary::{ChunkSum, Summary};
 use crate::heapwalk::verdict::{self, Verdict};
-use crate::heapwalk::{State, Walk};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -42,7 +43,7 @@ pub fn json(report: &HeapReport<'_>) -> String {
     format!("{told}\n")
 }
 
-fn heap(report: &HeapReport<'_>, walk: &Walk) -> Map<String, Value> {
+fn heap(report: &HeapReport<'_>, walk: &Summary) -> Map<String, Value> {
     let mut told = Map::new();
     let mut add = |name: &str, value: Value| told.insert(name.to_owned(), value);
     add("trim", json!(report.trim.map(|trim| json!({ "inside": trim.inside, "end": trim.end }))));
@@ -60,7 +61,7 @@ fn heap(report: &HeapReport<'_>, walk: &Walk) -> Map<String, Value> {
     });
     add("arenas", arenas.collect());
     add("chunks", chunks(walk));
-    let most = sizes(walk).into_iter().take(SIZES);
+    let most = walk.sizes.iter().take(SIZES);
     let rows = most.map(|row| json!({ "usable": row.usable, "live": row.live, "freed": row.freed }));
     add("sizes", rows.collect());
     let findings = walk.findings.iter().map(|finding| {
@@ -144,26 +145,22 @@ fn uses(of: &BTreeMap<Use, Amount>) -> Value {
 }
 
 /// Number and bytes of chunks, headers included, by what they are; those with mappings of their own apart.
-fn chunks(walk: &Walk) -> Value {
-    let mut told = Map::new();
-    for region in &walk.regions {
-        for chunk in walk.of(region) {
-            let name = match (chunk.state, region.arena) {
-                (State::Live, None) => "mapped",
-                (State::Live, Some(_)) => "live",
-                (State::Tcache, _) => "tcache",
-                (State::Fast, _) => "fast",
-                (State::Free, _) => "free",
-                (State::Top, _) => "top",
-                (State::Own, _) => "own",
-            };
-            let sum = told.entry(name).or_insert_with(|| json!({ "count": 0u64, "bytes": 0u64 }));
-            let more =
-                |sum: &Value, name: &str, by: u64| json!(sum.get(name).and_then(Value::as_u64).unwrap_or(0) + by);
-            *sum = json!({ "count": more(sum, "count", 1), "bytes": more(sum, "bytes", chunk.size) });
-        }
+fn chunks(walk: &Summary) -> Value {
+    let mut sums: BTreeMap<&str, ChunkSum> = BTreeMap::new();
+    for ((state, is_mapped), sum) in &walk.chunks {
+        let name = match state {
+            State::Live if *is_mapped => "mapped",
+            State::Live => "live",
+            State::Tcache => "tcache",
+            State::Fast => "fast",
+            State::Free => "free",
+            State::Top => "top",
+            State::Own => "own",
+        };
+        sums.entry(name).or_default().join(*sum);
     }
-    Value::Object(told)
+    let told = sums.into_iter().map(|(name, sum)| (name.to_owned(), json!({ "count": sum.count, "bytes": sum.bytes })));
+    Value::Object(told.collect())
 }
 
 const fn name_of_use(of: Use) -> &'static str {
