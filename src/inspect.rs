@@ -215,7 +215,7 @@ fn state(pid: i32, thread: &StandingThread) -> ThreadState {
 fn layout_of(walk: &Walk) -> HeapLayout {
     match walk.allocator {
         Allocator::Glibc => HeapLayout::Glibc,
-        Allocator::Musl => HeapLayout::Other,
+        Allocator::Musl | Allocator::Mimalloc => HeapLayout::Other,
     }
 }
 
