@@ -3,6 +3,7 @@
 //! ```text
 //! mappings, module data -> glibc    (arenas, chunks, lists of free chunks) -> Walk
 //!                       -> mallocng (tables, groups, slots: musl)          -> Walk
+//!                       -> mimalloc (segments, pages, lists)               -> Walk
 //! Walk + resident pages -> census (which byte of resident memory is what)
 //!                       -> trim   (what malloc_trim(0) would give back)
 //! ```
@@ -12,6 +13,7 @@
 pub mod census;
 pub mod glibc;
 pub mod mallocng;
+pub mod mimalloc;
 pub mod summary;
 pub mod trim;
 pub mod verdict;
@@ -31,9 +33,10 @@ pub struct Sources<'a> {
     pub data: &'a [Range<Addr>],
 }
 
-/// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called.
+/// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called. Of two allocators it is the one that has handed out more.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
-    glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory))
+    let of_libc = glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory));
+    [of_libc, mimalloc::walk(sources, memory)].into_iter().flatten().max_by_key(Walk::live_bytes)
 }
 
 /// An allocator that can be walked.
@@ -44,6 +47,8 @@ pub enum Allocator {
     Glibc,
     /// musl's mallocng.
     Musl,
+    /// mimalloc.
+    Mimalloc,
 }
 
 impl Allocator {
@@ -52,7 +57,15 @@ impl Allocator {
         match self {
             Self::Glibc => "glibc",
             Self::Musl => "musl",
+            Self::Mimalloc => "mimalloc",
         }
+    }
+}
+
+impl Allocator {
+    /// Whether its arenas are those of threads, one each, and what is in no block lies all over them.
+    pub const fn is_by_thread(self) -> bool {
+        matches!(self, Self::Mimalloc)
     }
 }
 
@@ -67,7 +80,7 @@ pub enum State {
     Fast,
     /// Given back, and in a bin.
     Free,
-    /// The end of an arena, which was never handed out or has been given back up to its end.
+    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block in mimalloc's segments.
     Top,
     /// The allocator's own: a thread's cache, a fence at the end of a region.
     Own,
@@ -221,6 +234,12 @@ pub struct Walk {
 }
 
 impl Walk {
+    /// What may be used of all live blocks.
+    pub fn live_bytes(&self) -> u64 {
+        let live = self.chunks.iter().filter(|chunk| chunk.state == State::Live);
+        live.fold(0, |sum, chunk| sum.saturating_add(chunk.usable()))
+    }
+
     /// The chunks of a region, ascending.
     pub fn of(&self, region: &Region) -> &[Chunk] {
         self.chunks.get(region.chunks.clone()).unwrap_or(&[])

@@ -9,13 +9,14 @@ pub mod snapshot;
 
 use super::escape::markdown_code;
 use super::text::{self, Paint};
+use crate::addr::Addr;
 use crate::heapfile::SavedHeap;
 use crate::heapgraph::Held;
 use crate::heapwalk::census::{Amount, Census, Use};
 use crate::heapwalk::summary::Summary;
 use crate::heapwalk::trim::Trim;
 use crate::heapwalk::verdict::{self, Verdict};
-use crate::heapwalk::{Finding, State};
+use crate::heapwalk::{Allocator, Finding, State};
 pub use held::tree;
 pub use json::json;
 pub use markdown::markdown_report;
@@ -91,6 +92,7 @@ const NOTABLE: u64 = 4;
 const WIDTH: usize = 100;
 
 const MAIN: &str = "main";
+const ENDS: &str = "freed, at the ends of arenas";
 
 /// Uses with their names, in the order in which they are told.
 const USES: [(Use, &str); 13] = [
@@ -99,7 +101,7 @@ const USES: [(Use, &str); 13] = [
     (Use::ThreadCaches, "freed, in threads' caches"),
     (Use::FastBins, "freed, in fast bins"),
     (Use::Bins, "freed, in bins"),
-    (Use::Tops, "freed, at the ends of arenas"),
+    (Use::Tops, ENDS),
     (Use::Books, "the allocator's own data"),
     (Use::Unknown, "heap that is not understood"),
     (Use::Mappings, "the program's own mappings"),
@@ -156,9 +158,15 @@ fn sentence(report: &HeapReport<'_>) -> String {
             bytes(trim)
         ),
         Verdict::Pinning if report.trim.is_none() => format!(
-            "Pinning: {} ({}) of the resident memory is freed, and the allocator keeps it beside live blocks. It has no call that would give it back.",
+            "Pinning: {} ({}) of the resident memory is freed, and the allocator keeps it beside live blocks. {}",
             bytes(free),
-            share(free)
+            share(free),
+            match report.walk.map(|walk| walk.allocator) {
+                Some(Allocator::Mimalloc) => {
+                    "mi_collect(true), if its threads call it, gives back what shares no page of mimalloc's with a live block."
+                }
+                _ => "It has no call that would give it back.",
+            }
         ),
         Verdict::Pinning => format!(
             "Pinning: {} ({}) of the resident memory is freed, but malloc_trim(0) would give only {} of it back: the rest shares pages with \
@@ -233,7 +241,8 @@ fn uses(out: &mut String, report: &HeapReport<'_>, paint: Paint) {
     for (of, name) in USES {
         let amount = report.census.of(of);
         if amount.resident > 0 || amount.swapped > 0 {
-            line(out, name, amount, total.resident);
+            let is_anywhere = of == Use::Tops && report.walk.is_some_and(|walk| walk.allocator.is_by_thread());
+            line(out, if is_anywhere { "freed or new, in no block" } else { name }, amount, total.resident);
         }
     }
     line(out, "in all", total, total.resident);
@@ -297,17 +306,21 @@ fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: 
 }
 
 fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Paint) {
-    let head = format!(
-        "  {:<20} {:>8} {:>12} {:>12} {:>12} {:>12}",
-        "Arena", "threads", "live", "freed", "thereof end", "address space"
-    );
+    let is_by_thread = walk.allocator.is_by_thread();
+    let [first, end] = if is_by_thread { ["A thread's heap", "in no block"] } else { ["Arena", "thereof end"] };
+    let head =
+        format!("  {first:<20} {:>8} {:>12} {:>12} {end:>12} {:>12}", "threads", "live", "freed", "address space");
     let _ = writeln!(out, "\n{}", paint.dim(&head));
     let mut rows: Vec<(String, String, &BTreeMap<Use, Amount>)> = walk
         .arenas
         .iter()
         .zip(&report.census.arenas)
         .map(|(arena, uses)| {
-            let name = if arena.is_main { MAIN.to_owned() } else { format!("{}", arena.at) };
+            let name = match arena.at {
+                _ if arena.is_main => MAIN.to_owned(),
+                Addr::NULL => "of ended threads".to_owned(),
+                at => at.to_string(),
+            };
             (name, arena.threads.map_or_else(String::new, |threads| threads.to_string()), uses)
         })
         .collect();
@@ -398,7 +411,7 @@ fn cost(out: &mut String, report: &HeapReport<'_>) {
     if report.walk.is_none() {
         let _ = writeln!(
             out,
-            "Its allocator can't be walked (glibc's and musl's can): memory is told by pages alone, its heap among the program's own mappings."
+            "Its allocator can't be walked (glibc's, musl's and mimalloc can): memory is told by pages alone, its heap among the program's own mappings."
         );
     }
 }

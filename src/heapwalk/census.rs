@@ -154,11 +154,11 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
     census
 }
 
-/// What lies between a region's chunks: where it is understood, the program's in glibc's heap, by sbrk(2), and what is lost by rounding in musl's.
+/// What lies between a region's chunks: where it is understood, the program's in glibc's heap, by sbrk(2), and what is lost by rounding in others'.
 const fn between(allocator: Option<Allocator>, region: &Region) -> Use {
     match allocator {
         _ if region.broken_at.is_some() => Use::Unknown,
-        Some(Allocator::Musl) => Use::Headers,
+        Some(Allocator::Musl | Allocator::Mimalloc) => Use::Headers,
         _ => Use::Mappings,
     }
 }

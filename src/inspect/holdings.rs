@@ -87,9 +87,13 @@ impl Blocks {
         // only there blocks of all sizes lie side by side
         let pinned = match walk.allocator {
             Allocator::Glibc => pins::find(walk, pages),
-            Allocator::Musl => Pinned::default(),
+            Allocator::Musl | Allocator::Mimalloc => Pinned::default(),
         };
-        let remedy = pins::remedy(walk, pages, &pinned);
+        // which are glibc's settings
+        let remedy = match walk.allocator {
+            Allocator::Glibc => pins::remedy(walk, pages, &pinned),
+            Allocator::Musl | Allocator::Mimalloc => None,
+        };
         Held { holdings, types, duplicates, samples, pinned, remedy }
     }
 }

@@ -85,7 +85,7 @@ impl Seen {
     ) -> Roots {
         let layout = match walk.allocator {
             Allocator::Glibc => HeapLayout::Glibc,
-            Allocator::Musl => HeapLayout::Other,
+            Allocator::Musl | Allocator::Mimalloc => HeapLayout::Other,
         };
         let sources = RootSources {
             mappings: &self.mappings,

@@ -80,6 +80,28 @@ fn blocks_have_the_classes_that_the_program_made_them_for() {
     }
 }
 
+/// The same with another allocator, which rounds sizes up in its own way.
+#[test]
+fn blocks_of_other_allocators_have_their_classes() {
+    for library in ["libmimalloc.so.2"] {
+        let library = installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library));
+        let (running, told) = start(&Program::fixture("lost_blocks").env("LD_PRELOAD", &library));
+        let answer = leaks(told.pid, &[]);
+        for (kind, size, blocks) in &told.blocks {
+            let rounded = (size / 8 * 9).next_multiple_of(1024).max(size + 128);
+            let found: u64 = (*size..=rounded).map(|size| count(&answer, kind, size)).sum();
+            assert!(found >= *blocks, "{kind} {size}: {found} of {blocks}: {answer}");
+        }
+        let sum = |of: &str| told.blocks.iter().filter(|row| row.0 == of).map(|row| row.2).sum::<u64>();
+        for (class, kind, more) in
+            [("definite", "leak_definite", 1), ("indirect", "leak_indirect", 0), ("possible", "leak_possible", 0)]
+        {
+            assert_eq!(answer["leaks"][class]["blocks"], sum(kind) + more, "{}: {answer}", library.display());
+        }
+        end(running, told.pid);
+    }
+}
+
 /// Why a block can be reached is told from the variable on.
 #[test]
 fn the_way_to_a_block_begins_at_a_variable() {
