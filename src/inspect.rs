@@ -160,7 +160,7 @@ fn copy(
 
 /// The memory of a process whose thread `tid` lives.
 fn memory_of(pid: i32, tid: i32) -> Result<TargetMemory> {
-    let mut memory = TargetMemory::open(pid, tid)?;
+    let mut memory = TargetMemory::open(pid, tid)?.keeping_shared();
     memory.new_stop(tid);
     Ok(memory)
 }

@@ -112,10 +112,10 @@ impl Holdings {
             });
             root_edges.push((holder, block));
         }
-        drop((known, lasting));
+        drop(known);
         root_edges.sort_unstable();
         root_edges.dedup();
-        let lost_heads = lost_heads(&graph, &root_edges);
+        let lost_heads = lost_heads(&graph, &root_edges, lasting);
         let starts: Vec<u32> =
             (0..=names.len() as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
         let nodes = Nodes {
@@ -256,10 +256,9 @@ fn at(of: &[u64], node: usize) -> u64 {
     of.get(node).copied().unwrap_or(0)
 }
 
-/// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one.
-fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)]) -> Vec<u32> {
+/// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one. `reached`: what some roots lead to.
+fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)], mut reached: Vec<bool>) -> Vec<u32> {
     let blocks = graph.blocks().len() as u32;
-    let mut reached = vec![false; blocks as usize];
     for (_, block) in root_edges {
         flood(graph, *block, &mut reached);
     }
@@ -280,7 +279,7 @@ fn flood(graph: &Graph, block: u32, marks: &mut [bool]) -> bool {
     }
     let mut stack = vec![block];
     while let Some(from) = stack.pop() {
-        stack.extend((0..).map_while(|nth| graph.target(from, nth)).filter(|&to| is_new(to)));
+        stack.extend(graph.targets(from).filter(|&to| is_new(to)));
     }
     true
 }

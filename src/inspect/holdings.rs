@@ -13,7 +13,7 @@ use crate::heapgraph::{Held, live_blocks};
 use crate::heapwalk::census::Pages;
 use crate::heapwalk::{Allocator, Walk};
 use crate::leaks::roots::{self, RootSources};
-use crate::leaks::{Graph, InteriorPointers, MappedFiles, RootKind, ScanOptions};
+use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, Pointers, RootKind, ScanOptions};
 use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::tracer::memory::TargetMemory;
@@ -66,7 +66,6 @@ pub(super) fn read(pid: i32, seen: &Seen, walk: &Walk, memory: &mut TargetMemory
         every_root: true,
         ..ScanOptions::default()
     };
-    let graph = Graph::read(blocks, &roots, memory, &options);
     let may_name = |kind: RootKind| !matches!(kind, RootKind::Registered | RootKind::Ignored);
     let naming: Vec<Range<Addr>> = roots
         .ranges
@@ -74,8 +73,21 @@ pub(super) fn read(pid: i32, seen: &Seen, walk: &Walk, memory: &mut TargetMemory
         .filter(|range| may_name(range.kind) && range.end.0 - range.start.0 <= LARGEST_ROOT)
         .map(|range| range.start..range.end)
         .collect();
-    let contents = contents::read(&graph, &naming, mappings, memory);
+    let index = BlockIndex::new(blocks);
+    // two readings of all blocks, side by side where that can be had
+    let (mut contents, pointers) = std::thread::scope(|scope| {
+        let reading = memory.again().ok().map(|mut again| {
+            let (index, naming) = (&index, &naming);
+            scope.spawn(move || contents::read(index, naming, mappings, &mut again))
+        });
+        let pointers = Pointers::read(&index, &roots, memory, &options);
+        let contents = reading.and_then(|reading| reading.join().ok());
+        (contents.unwrap_or_else(|| contents::read(&index, &naming, mappings, memory)), pointers)
+    });
+    let mut graph = Graph::join(index, &roots, pointers);
+    graph.shrink();
     let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);
+    contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
     Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone() }
@@ -95,9 +107,11 @@ fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<Stri
 impl Blocks {
     /// Finds who holds what, by name. Needs nothing of the process.
     pub(super) fn name(self, walk: &Walk, mappings: &[Mapping], pages: &Pages) -> Held {
-        let Self { graph, contents, duplicates, samples, objects, root, thread_names } = self;
+        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names } = self;
+        let looks = std::mem::take(&mut contents.looks);
         let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents);
-        let types = Types::find(&graph, &contents, &mut names);
+        let types = Types::find(&graph, &looks, &mut names);
+        drop(looks);
         let holdings = Holdings::find(graph, &mut |kind, addr| names.of_root(kind, addr));
         // only there blocks of all sizes lie side by side
         let pinned = match walk.allocator {
