@@ -21,8 +21,9 @@ mod stored;
 use crate::addr::{Addr, ModuleId};
 
 pub use classify::{Path, Scan};
-pub use graph::{Graph, Pointer};
+pub use graph::{Graph, Pointer, Pointers};
 pub use heuristics::{Heuristics, MappedFiles};
+pub use index::BlockIndex;
 
 /// What a root is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -23,6 +23,11 @@ pub trait ReadMemory {
     }
 }
 
+/// The little-endian 64-bit word that begins at byte `at`; None if it is not whole.
+pub fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
+}
+
 impl<M: ReadMemory + ?Sized> ReadMemory for &mut M {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         (**self).read(addr, buf)

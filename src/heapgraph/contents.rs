@@ -8,9 +8,9 @@
 
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
-use crate::leaks::Graph;
+use crate::leaks::BlockIndex;
 use crate::maps::{Kind, Mapping};
-use crate::memory::ReadMemory;
+use crate::memory::{ReadMemory, word};
 use rustc_hash::FxHashMap;
 use std::hash::Hasher;
 use std::ops::Range;
@@ -23,6 +23,8 @@ const LARGEST: u64 = 64 << 10;
 const BEGINNING: usize = 256;
 /// So many different tables are believed.
 const MOST_TABLES: usize = 1 << 16;
+/// So many places are remembered that tables are or are not at.
+const MOST_KNOWN: usize = 2 * MOST_TABLES;
 /// The longest name of a type.
 const LONGEST_NAME: usize = 4096;
 /// Less text than that may be chance.
@@ -112,13 +114,13 @@ impl Files {
     }
 }
 
-/// Reads the blocks of `graph`, and of `roots` the ranges that may hold pairs that name blocks.
-pub fn read(graph: &Graph, roots: &[Range<Addr>], mappings: &[Mapping], memory: &mut dyn ReadMemory) -> Contents {
-    let blocks = graph.blocks();
+/// Reads the blocks of `index`, and of `roots` the ranges that may hold pairs that name blocks.
+pub fn read(index: &BlockIndex, roots: &[Range<Addr>], mappings: &[Mapping], memory: &mut dyn ReadMemory) -> Contents {
+    let blocks = index.blocks();
     let contents =
         Contents { looks: vec![Look::Unknown; blocks.len()], hashes: vec![0; blocks.len()], tables: Vec::new() };
     let files = Files::of(mappings);
-    let mut reading = Reading { graph, files, memory, contents, known: FxHashMap::default() };
+    let mut reading = Reading { index, files, memory, contents, known: FxHashMap::default() };
     let mut buffer = vec![0; WINDOW];
     let (mut start, mut held) = (0u64, 0usize);
     for (number, block) in blocks.iter().enumerate() {
@@ -164,16 +166,12 @@ fn ahead(blocks: &[LiveBlock], number: usize) -> usize {
 }
 
 struct Reading<'a> {
-    graph: &'a Graph,
+    index: &'a BlockIndex,
     files: Files,
     memory: &'a mut dyn ReadMemory,
     contents: Contents,
     /// By where a table is, as a C++ or a Rust one.
     known: FxHashMap<(u64, bool), Option<u32>>,
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
 }
 
 impl Reading<'_> {
@@ -220,13 +218,15 @@ impl Reading<'_> {
     }
 
     fn remember(&mut self, at: u64, rust: bool, table: Option<Table>) -> Option<u32> {
-        if self.known.len() >= MOST_TABLES {
-            return None;
-        }
-        let number = table.map(|table| {
+        let is_full = self.contents.tables.len() >= MOST_TABLES;
+        let number = table.filter(|_| !is_full).map(|table| {
             self.contents.tables.push(table);
             self.contents.tables.len() as u32 - 1
         });
+        if number.is_none() && self.known.len() >= MOST_KNOWN {
+            // what is none may be asked for again; what is one must not be forgotten: it has its number
+            self.known.retain(|_, number| number.is_some());
+        }
         self.known.insert((at, rust), number);
         number
     }
@@ -267,7 +267,7 @@ impl Reading<'_> {
 
     /// Looks for pairs and triples of words that name blocks.
     fn pairs(&mut self, bytes: &[u8]) {
-        let span = self.graph.span();
+        let span = self.index.span();
         let mut before = [0u64; 2];
         for piece in bytes.chunks_exact(8) {
             let value = u64::from_le_bytes(piece.try_into().unwrap_or_default());
@@ -283,8 +283,8 @@ impl Reading<'_> {
     }
 
     fn vector(&mut self, start: u64, end: u64) {
-        let Some((block, 0)) = self.graph.find(Addr(start)) else { return };
-        let size = self.graph.blocks().get(block as usize).map_or(0, |block| block.size);
+        let Some((block, 0)) = self.index.find(start) else { return };
+        let size = self.index.blocks().get(block as usize).map_or(0, |block| block.size);
         let told = end - start;
         if told <= size && size - told <= SLACK {
             self.name(block, Look::Vector);
@@ -295,8 +295,8 @@ impl Reading<'_> {
         if !table.is_multiple_of(8) {
             return;
         }
-        let Some((block, 0)) = self.graph.find(Addr(data)) else { return };
-        let size = self.graph.blocks().get(block as usize).map_or(0, |block| block.size);
+        let Some((block, 0)) = self.index.find(data) else { return };
+        let size = self.index.blocks().get(block as usize).map_or(0, |block| block.size);
         let number = match self.known.get(&(table, true)) {
             Some(known) => *known,
             None => {

@@ -1,6 +1,9 @@
 //! Immediate dominators of a directed graph: the node that all ways from the root to another one pass last. What only they lead to is *retained* by them.
 //!
-//! T. Lengauer, R. E. Tarjan: A Fast Algorithm for Finding Dominators in a Flowgraph, TOPLAS 1 (1979), with simple path compression: m log n steps, and nothing recursive.
+//! Semidominators are found as by T. Lengauer and R. E. Tarjan (A Fast Algorithm for Finding Dominators in a Flowgraph, TOPLAS 1, 1979) with simple path compression. A node's immediate dominator is
+//! the nearest common ancestor, in the tree of dominators so far, of its parent in the search and its semidominator (L. Georgiadis: Linear-Time Algorithms for Dominators and Related Problems,
+//! 2005, "Semi-NCA"): that takes fewer tables than buckets do. The ancestor is looked for over jump pointers (E. W. Myers: An Applicative Random-Access Stack, IPL 17, 1983), as the bare way up
+//! may be as long as the graph. In all m log n steps, 20 bytes a node and 4 an edge, and nothing recursive.
 
 /// A node that is not there.
 pub const NONE: u32 = u32::MAX;
@@ -48,47 +51,66 @@ impl Table {
     }
 }
 
-/// Finds them, from `root` on.
-pub fn find(graph: &dyn Successors, root: u32) -> Dominators {
-    let Search { order, number, parent } = search(graph, root);
+/// Finds them, from `root` on. Of a graph with 2^32 edges and more, the root is told as the dominator of all.
+pub fn find(graph: &impl Successors, root: u32) -> Dominators {
+    let Search { order, number, parent, starts } = search(graph, root);
     let nodes = order.len();
-    let (starts, sources) = predecessors(graph, &order, &number);
+    let Some((mut starts, sources)) = predecessors(graph, starts, &number, nodes) else {
+        let mut idom = number.0;
+        idom.iter_mut().filter(|number| **number != NONE).for_each(|number| *number = root);
+        if let Some(slot) = idom.get_mut(root as usize) {
+            *slot = NONE;
+        }
+        return Dominators { order, idom };
+    };
+    drop(number);
     // From here on nodes are told by their place in the order of the search.
-    let mut forest =
-        Forest { ancestor: parent, label: Table::counting(nodes), semi: Table::counting(nodes), path: Vec::new() };
-    let mut dominator = Table::new(nodes);
-    let (mut bucket, mut next) = (Table::new(nodes), Table::new(nodes));
+    let mut forest = Forest { ancestor: Table(parent.0.clone()), label: Table::counting(nodes), path: Vec::new() };
+    let mut end = starts.get(nodes as u32);
     for node in (1..nodes as u32).rev() {
-        let parent = forest.ancestor.get(node);
-        let mut semi = forest.semi.get(node);
-        let range = starts.get(node) as usize..starts.get(node + 1) as usize;
-        for &source in sources.get(range).unwrap_or(&[]) {
-            let best = forest.eval(source, node);
-            semi = semi.min(forest.semi.get(best));
+        let start = starts.get(node);
+        let mut semi = forest.ancestor.get(node);
+        for &source in sources.get(start as usize..end as usize).unwrap_or(&[]) {
+            semi = semi.min(forest.eval(source, node));
         }
-        forest.semi.set(node, semi);
-        next.set(node, bucket.get(semi));
-        bucket.set(semi, node);
-        let mut waiting = bucket.get(parent);
-        bucket.set(parent, NONE);
-        while waiting != NONE {
-            let best = forest.eval(waiting, node - 1);
-            let is_better = forest.semi.get(best) < forest.semi.get(waiting);
-            dominator.set(waiting, if is_better { best } else { parent });
-            waiting = next.get(waiting);
-        }
+        forest.label.set(node, semi);
+        // the edges of this one are done: its semidominator takes their place
+        starts.set(node, semi);
+        end = start;
     }
+    drop((forest, sources));
+    let dominator = nearest_ancestors(parent, &starts);
+    drop(starts);
     let mut idom = vec![NONE; graph.nodes()];
     for node in 1..nodes as u32 {
-        if dominator.get(node) != forest.semi.get(node) {
-            dominator.set(node, dominator.get(dominator.get(node)));
-        }
         let told = order.get(dominator.get(node) as usize).copied().unwrap_or(NONE);
         if let Some(slot) = order.get(node as usize).and_then(|&at| idom.get_mut(at as usize)) {
             *slot = told;
         }
     }
     Dominators { order, idom }
+}
+
+/// Of each node, the first on the way up from its parent that is not behind its semidominator.
+fn nearest_ancestors(parent: Table, semi: &Table) -> Table {
+    let nodes = parent.0.len();
+    let mut dominator = parent;
+    let (mut depth, mut jump) = (Table(vec![0; nodes]), Table(vec![0; nodes]));
+    for node in 1..nodes as u32 {
+        let (mut at, last) = (dominator.get(node), semi.get(node));
+        while at > last {
+            // numbers descend on the way up
+            let far = jump.get(at);
+            at = if far >= last { far } else { dominator.get(at) };
+        }
+        dominator.set(node, at);
+        depth.set(node, depth.get(at).wrapping_add(1));
+        let far = jump.get(at);
+        let is_even =
+            depth.get(at).wrapping_sub(depth.get(far)) == depth.get(far).wrapping_sub(depth.get(jump.get(far)));
+        jump.set(node, if is_even { jump.get(far) } else { at });
+    }
+    dominator
 }
 
 /// What a search, depth first, finds.
@@ -99,88 +121,81 @@ struct Search {
     number: Table,
     /// By place: the place of the node that it was met from.
     parent: Table,
+    /// By place: how many edges lead to it. One entry more.
+    starts: Table,
 }
 
-fn search(graph: &dyn Successors, root: u32) -> Search {
+fn search(graph: &impl Successors, root: u32) -> Search {
     let mut number = Table::new(graph.nodes());
-    let (mut order, mut parent) = (Vec::new(), Vec::new());
-    let mut stack = Vec::new();
+    let (mut order, mut parent, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+    // by place: how many of its edges have been gone
+    let mut gone = Vec::new();
+    let mut at = NONE;
     if (root as usize) < graph.nodes() {
         number.set(root, 0);
-        order.push(root);
-        parent.push(NONE);
-        stack.push((root, 0));
+        (order, parent, starts, gone) = (vec![root], vec![NONE], vec![0u32], vec![0u32]);
+        at = 0;
     }
-    while let Some((node, nth)) = stack.last_mut() {
-        let (from, wanted) = (*node, *nth);
+    while let (Some(&node), Some(nth)) = (order.get(at as usize), gone.get_mut(at as usize)) {
+        let wanted = *nth;
         *nth += 1;
-        match graph.successor(from, wanted) {
-            Some(to) if number.get(to) == NONE && (to as usize) < graph.nodes() => {
-                number.set(to, order.len() as u32);
-                order.push(to);
-                parent.push(number.get(from));
-                stack.push((to, 0));
+        match graph.successor(node, wanted) {
+            Some(to) if (to as usize) < graph.nodes() => {
+                let known = number.get(to);
+                if known == NONE {
+                    parent.push(at);
+                    at = order.len() as u32;
+                    number.set(to, at);
+                    order.push(to);
+                    starts.push(1);
+                    gone.push(0);
+                } else if let Some(count) = starts.get_mut(known as usize) {
+                    *count = count.saturating_add(1);
+                }
             }
             Some(_) => {}
-            None => {
-                stack.pop();
-            }
+            None => at = parent.get(at as usize).copied().unwrap_or(NONE),
         }
     }
-    Search { order, number, parent: Table(parent) }
+    starts.push(0);
+    Search { order, number, parent: Table(parent), starts: Table(starts) }
 }
 
-/// Of each node, by place, where it is led to from: its part of the second list is from its entry in the first to the next one's. Edges behind the 2^32nd are left out.
-fn predecessors(graph: &dyn Successors, order: &[u32], number: &Table) -> (Table, Vec<u32>) {
-    let mut starts = Table(vec![0; order.len() + 1]);
-    let mut edges = 0u32;
-    let targets = |node: u32| (0..).map_while(move |nth| graph.successor(node, nth));
-    for &node in order {
-        for to in targets(node) {
-            if edges == NONE {
-                break;
-            }
-            edges += 1;
-            let at = number.get(to);
-            starts.set(at, starts.get(at).wrapping_add(1));
-        }
-    }
+/// Of each node, by place, where it is led to from: its part of the second list is from its entry in the first to the next one's. None if there are too many edges.
+fn predecessors(graph: &impl Successors, mut starts: Table, number: &Table, nodes: usize) -> Option<(Table, Vec<u32>)> {
     // each entry becomes the end of its part, and, filled from behind, its start
     let mut sum = 0u32;
-    for entry in &mut starts.0 {
-        sum = sum.wrapping_add(*entry);
+    for entry in starts.0.iter_mut().take(nodes) {
+        sum = sum.checked_add(*entry).filter(|sum| *sum != NONE)?;
         *entry = sum;
     }
-    let mut sources = vec![0; edges as usize];
-    let mut left = edges;
-    for (from, &node) in order.iter().enumerate() {
-        for to in targets(node) {
-            if left == 0 {
-                break;
-            }
-            left -= 1;
+    starts.set(nodes as u32, sum);
+    let mut sources = vec![0; sum as usize];
+    // in the order of the nodes, as their edges lie
+    for (node, from) in (0..).zip(&number.0).filter(|(_, from)| **from != NONE) {
+        for to in (0..).map_while(|nth| graph.successor(node, nth)) {
             let at = number.get(to);
             let place = starts.get(at).wrapping_sub(1);
             starts.set(at, place);
             if let Some(slot) = sources.get_mut(place as usize) {
-                *slot = from as u32;
+                *slot = *from;
             }
         }
     }
-    (starts, sources)
+    Some((starts, sources))
 }
 
 /// The trees that the search's edges make, from the last nodes on.
 struct Forest {
     /// Of nodes that are linked, an ancestor; of others, the parent.
     ancestor: Table,
+    /// Of nodes that are linked, the smallest semidominator on the way up to that ancestor.
     label: Table,
-    semi: Table,
     path: Vec<u32>,
 }
 
 impl Forest {
-    /// The node with the smallest semidominator on the way from `node` up to, and without, its tree's root. Nodes behind `last` are linked.
+    /// The smallest semidominator on the way from `node` up to, and without, its tree's root. Nodes behind `last` are linked; of others, the node itself.
     fn eval(&mut self, node: u32, last: u32) -> u32 {
         if node <= last {
             return node;
@@ -197,10 +212,8 @@ impl Forest {
         let mut best = self.label.get(at);
         let top = self.ancestor.get(at);
         while let Some(below) = self.path.pop() {
-            if self.semi.get(best) < self.semi.get(self.label.get(below)) {
-                self.label.set(below, best);
-            }
-            best = self.label.get(below);
+            best = best.min(self.label.get(below));
+            self.label.set(below, best);
             self.ancestor.set(below, top);
         }
         best
@@ -251,6 +264,17 @@ mod tests {
             }
             prop_assert_eq!(found.order.len(), all.iter().filter(|reached| **reached).count());
         }
+    }
+
+    #[test]
+    fn a_long_chain_that_each_node_is_joined_to_from_its_top_takes_no_time() {
+        // each node's dominator is the root, which lies as far up as can be
+        const N: u32 = 300_000;
+        let mut graph: Vec<Vec<u32>> =
+            (0..N).map(|node| if node + 1 < N { vec![node + 1] } else { Vec::new() }).collect();
+        graph[0] = (1..N).collect();
+        let found = find(&Lists(graph), 0);
+        assert!((1..N).all(|node| found.idom[node as usize] == 0));
     }
 
     #[test]

@@ -36,13 +36,50 @@ pub struct Duplicates {
     pub most: Vec<Duplicate>,
 }
 
+/// So many bits are kept for a block, to tell early which has no equal.
+const BITS: usize = 4;
+
+/// A set of small numbers.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(len: usize) -> Self {
+        Self(vec![0; len.div_ceil(64)])
+    }
+
+    fn get(&self, bit: usize) -> bool {
+        self.0.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+    }
+
+    /// Adds one; whether it was there before.
+    fn set(&mut self, bit: usize) -> bool {
+        let was_there = self.get(bit);
+        if let Some(word) = self.0.get_mut(bit / 64) {
+            *word |= 1 << (bit % 64);
+        }
+        was_there
+    }
+}
+
 /// Finds them, and tells at most so many. Blocks with nothing but zeros may not have been used yet: they are left out, as are those that were not read whole.
 pub fn find(blocks: &[LiveBlock], contents: &Contents, most: usize) -> Duplicates {
     let counts = |number: usize| contents.looks.get(number) != Some(&Look::Zeros);
     let numbered =
         || blocks.iter().zip(&contents.hashes).enumerate().filter(|(number, (_, hash))| **hash != 0 && counts(*number));
     let key = |block: &LiveBlock, hash: u64| hash ^ block.size.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut keys: Vec<u64> = numbered().map(|(_, (block, hash))| key(block, *hash)).collect();
+    // those whose lower bits come once are of one block
+    let mask = blocks.len().next_power_of_two().saturating_mul(BITS) - 1;
+    let (mut once, mut again) = (Bits::new(mask + 1), Bits::new(mask + 1));
+    for (_, (block, hash)) in numbered() {
+        let bit = key(block, *hash) as usize & mask;
+        if once.set(bit) {
+            again.set(bit);
+        }
+    }
+    drop(once);
+    let keys = numbered().map(|(_, (block, hash))| key(block, *hash));
+    let mut keys: Vec<u64> = keys.filter(|key| again.get(*key as usize & mask)).collect();
+    drop(again);
     keys.sort_unstable();
     let mut known: FxHashMap<u64, Duplicate> = FxHashMap::default();
     for run in keys.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {

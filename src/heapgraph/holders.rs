@@ -112,15 +112,21 @@ impl Holdings {
             });
             root_edges.push((holder, block));
         }
-        drop((known, lasting));
-        Self::of(graph, names, root_edges)
+        drop(known);
+        Self::beyond(graph, names, root_edges, lasting)
     }
 
     /// The same of holders that are known: their names, and which of them point to which blocks.
-    pub fn of(graph: Graph, names: Vec<String>, mut root_edges: Vec<(u32, u32)>) -> Self {
+    pub fn of(graph: Graph, names: Vec<String>, root_edges: Vec<(u32, u32)>) -> Self {
+        let reached = vec![false; graph.blocks().len()];
+        Self::beyond(graph, names, root_edges, reached)
+    }
+
+    /// The same where it is known of some blocks that roots lead to them.
+    fn beyond(graph: Graph, names: Vec<String>, mut root_edges: Vec<(u32, u32)>, lasting: Vec<bool>) -> Self {
         root_edges.sort_unstable();
         root_edges.dedup();
-        let lost_heads = lost_heads(&graph, &root_edges);
+        let lost_heads = lost_heads(&graph, &root_edges, lasting);
         let starts: Vec<u32> =
             (0..=names.len() as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
         let nodes = Nodes {
@@ -266,10 +272,9 @@ fn at(of: &[u64], node: usize) -> u64 {
     of.get(node).copied().unwrap_or(0)
 }
 
-/// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one.
-fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)]) -> Vec<u32> {
+/// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one. `reached`: what some roots lead to.
+fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)], mut reached: Vec<bool>) -> Vec<u32> {
     let blocks = graph.blocks().len() as u32;
-    let mut reached = vec![false; blocks as usize];
     for (_, block) in root_edges {
         flood(graph, *block, &mut reached);
     }
@@ -290,7 +295,7 @@ fn flood(graph: &Graph, block: u32, marks: &mut [bool]) -> bool {
     }
     let mut stack = vec![block];
     while let Some(from) = stack.pop() {
-        stack.extend((0..).map_while(|nth| graph.target(from, nth)).filter(|&to| is_new(to)));
+        stack.extend(graph.targets(from).filter(|&to| is_new(to)));
     }
     true
 }

@@ -1,7 +1,7 @@
 //! What blocks are, each type with how sure that is.
 
 use super::Sum;
-use super::contents::{Contents, Look};
+use super::contents::Look;
 use crate::leaks::Graph;
 use rustc_hash::FxHashMap;
 
@@ -57,7 +57,7 @@ pub struct Types {
 
 /// What a table of functions is called, if that is known.
 pub trait TableNames {
-    /// The C++ class that a table of virtual functions is of, by its number in [`Contents::tables`].
+    /// The C++ class that a table of virtual functions is of, by its number in [`super::contents::Contents::tables`].
     fn class(&mut self, table: u32) -> Option<String>;
 
     /// The Rust type that a table's first function drops.
@@ -73,12 +73,12 @@ const LIST: (&str, Certainty) = ("node of a std::list", Certainty::Inferred);
 
 impl Types {
     /// Finds them. What looks like nothing is told by its pointers, where they are those of a container's nodes.
-    pub fn find(graph: &Graph, contents: &Contents, names: &mut dyn TableNames) -> Self {
+    pub fn find(graph: &Graph, looks: &[Look], names: &mut dyn TableNames) -> Self {
         let mut types = Self { all: Vec::new(), of_block: Vec::with_capacity(graph.blocks().len()) };
         let mut known: FxHashMap<Type, u32> = FxHashMap::default();
         let mut of_look: FxHashMap<(bool, u32), u32> = FxHashMap::default();
         let mut fixed: FxHashMap<&str, u32> = FxHashMap::default();
-        for (number, look) in contents.looks.iter().enumerate() {
+        for (number, look) in looks.iter().enumerate() {
             let block = number as u32;
             let mut plain = |types: &mut Self, (name, certainty): (&'static str, Certainty)| {
                 *fixed
@@ -143,7 +143,7 @@ impl Types {
 
 /// A node of a libstdc++ tree (`_Rb_tree_node_base`: colour, parent, left, right) has a parent that has it as a child, or, at the top, a header as its parent, whose parent it is.
 fn is_tree_node(graph: &Graph, block: u32) -> bool {
-    let at = |block: u32, offset: u64| graph.pointers(block).find(|pointer| pointer.at == Some(offset));
+    let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
     let leads =
         |from: u32, offset: u64| at(from, offset).is_some_and(|pointer| pointer.target == block && pointer.into == 0);
     match at(block, 8) {
@@ -158,7 +158,7 @@ fn is_tree_node(graph: &Graph, block: u32) -> bool {
 
 /// A node of a libstdc++ list (`_List_node_base`: next, prev): the next one's prev is it, or the prev one's next.
 fn is_list_node(graph: &Graph, block: u32) -> bool {
-    let at = |block: u32, offset: u64| graph.pointers(block).find(|pointer| pointer.at == Some(offset));
+    let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
     let back = |to: Option<crate::leaks::Pointer>, offset: u64| {
         to.is_some_and(|to| {
             let back = at(to.target, to.into + offset);

@@ -11,7 +11,7 @@ mod slots;
 mod tables;
 
 use super::window::Window;
-use super::{Allocator, Arena, Region, Sources, Walk};
+use super::{Allocator, Arena, Finding, Region, Sources, Walk};
 use crate::memory::ReadMemory;
 
 /// Blocks begin at multiples of this, and slots are as many (`UNIT`).
@@ -60,9 +60,15 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
         });
     }
     walk.regions.sort_unstable_by_key(|region| region.range.start);
-    walk.findings.truncate(MOST_FINDINGS);
     walk.arenas.push(Arena { at: context.at, is_main: true, system_bytes, threads: None });
     Some(walk)
+}
+
+/// Keeps what is wrong, as long as it is not too much.
+fn note(findings: &mut Vec<Finding>, finding: Finding) {
+    if findings.len() < MOST_FINDINGS {
+        findings.push(finding);
+    }
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use crate::heapgraph::types::Types;
 use crate::heapgraph::{Held, live_blocks};
 use crate::heapwalk::census::Pages;
 use crate::heapwalk::{Allocator, Walk};
-use crate::leaks::{Graph, InteriorPointers, MappedFiles, RootKind, ScanOptions};
+use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, Pointers, RootKind, ScanOptions};
 use crate::maps::Mapping;
 use crate::memory::ReadMemory;
+use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +40,7 @@ pub(super) struct Blocks {
 }
 
 /// Reads the blocks of a process and its roots from `memory`: its own, or that of a copy.
-pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory) -> Blocks {
+pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut TargetMemory) -> Blocks {
     let root = TargetRoot::of(seen.tid);
     let mappings = &seen.mappings;
     let objects = seen.objects(walk);
@@ -51,7 +52,6 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory) -> Blo
         every_root: true,
         ..ScanOptions::default()
     };
-    let graph = Graph::read(blocks, &roots, memory, &options);
     let may_name = |kind: RootKind| !matches!(kind, RootKind::Registered | RootKind::Ignored);
     let naming: Vec<Range<Addr>> = roots
         .ranges
@@ -59,8 +59,21 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory) -> Blo
         .filter(|range| may_name(range.kind) && range.end.0 - range.start.0 <= LARGEST_ROOT)
         .map(|range| range.start..range.end)
         .collect();
-    let contents = contents::read(&graph, &naming, mappings, memory);
+    let index = BlockIndex::new(blocks);
+    // two readings of all blocks, side by side where that can be had
+    let (mut contents, pointers) = std::thread::scope(|scope| {
+        let reading = memory.again().ok().map(|mut again| {
+            let (index, naming) = (&index, &naming);
+            scope.spawn(move || contents::read(index, naming, mappings, &mut again))
+        });
+        let pointers = Pointers::read(&index, &roots, memory, &options);
+        let contents = reading.and_then(|reading| reading.join().ok());
+        (contents.unwrap_or_else(|| contents::read(&index, &naming, mappings, memory)), pointers)
+    });
+    let mut graph = Graph::join(index, &roots, pointers);
+    graph.shrink();
     let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);
+    contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
     Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone() }
@@ -80,9 +93,11 @@ fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<Stri
 impl Blocks {
     /// Finds who holds what, by name. Needs nothing of the process.
     pub(super) fn name(self, walk: &Walk, mappings: &[Mapping], pages: &Pages) -> Held {
-        let Self { graph, contents, duplicates, samples, objects, root, thread_names } = self;
+        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names } = self;
+        let looks = std::mem::take(&mut contents.looks);
         let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents);
-        let types = Types::find(&graph, &contents, &mut names);
+        let types = Types::find(&graph, &looks, &mut names);
+        drop(looks);
         let holdings = Holdings::find(graph, &mut |kind, addr| names.of_root(kind, addr));
         // only there blocks of all sizes lie side by side
         let pinned = match walk.allocator {

@@ -8,9 +8,9 @@ use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapwalk::{Fault, Finding, Walk};
 use crate::maps::Mapping;
-use crate::memory::ReadMemory;
 use crate::tracer::Result;
 use crate::tracer::copy::{Copy, Means};
+use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::{self, Standstill};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(super) struct Look<T> {
 pub(super) fn look<T: Send>(
     pid: i32,
     purpose: Purpose,
-    read: impl Fn(&Seen, &Walk, &mut dyn ReadMemory) -> T + Sync,
+    read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync,
 ) -> Result<Look<T>> {
     let means = modules::means(pid);
     let mut looks = Looks::new();
@@ -56,7 +56,7 @@ pub(super) fn look<T: Send>(
     loop {
         let most = looks.fewest();
         // what will not be kept need not be read
-        let read = |seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory| {
+        let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| {
             most.is_none_or(|most| walk.findings.len() < most).then(|| read(seen, walk, memory))
         };
         let look = match look_once(pid, purpose, means, &read, |_, _, _| Ok(())) {
@@ -85,10 +85,10 @@ pub(super) fn look_once<T: Send, M: Send>(
     pid: i32,
     purpose: Purpose,
     means: Option<Means>,
-    read: &(impl Fn(&Seen, &Walk, &mut dyn ReadMemory) -> T + Sync),
+    read: &(impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync),
     meanwhile: impl FnOnce(&Seen, Option<&Walk>, &Standstill) -> Result<M> + Send,
 ) -> Result<(Look<T>, M)> {
-    let read_heap = |seen: &Seen, memory: &mut dyn ReadMemory| {
+    let read_heap = |seen: &Seen, memory: &mut TargetMemory| {
         let walk = seen.walk(memory);
         let read = walk.as_ref().map(|walk| read(seen, walk, memory));
         (walk, read)

@@ -27,7 +27,10 @@ struct Place {
 /// Names.
 pub(super) struct Names<'a> {
     symbolizer: Symbolizer,
+    /// In the order of addresses.
     places: Vec<Place>,
+    /// Which of them a module is.
+    numbers: BTreeMap<u32, usize>,
     thread_names: &'a BTreeMap<i32, String>,
     mappings: &'a [Mapping],
     contents: &'a Contents,
@@ -53,11 +56,15 @@ impl<'a> Names<'a> {
             places.push(Place { id: object.id, range: object.range.clone(), bias: object.bias, file });
             symbolizer.add_module(object.id, object.source());
         }
-        Self { symbolizer, places, thread_names, mappings, contents, dropped: None, last: None }
+        places.sort_by_key(|place: &Place| place.range.start);
+        let numbers = places.iter().enumerate().map(|(number, place)| (place.id.0, number)).collect();
+        Self { symbolizer, places, numbers, thread_names, mappings, contents, dropped: None, last: None }
     }
 
     fn place(&self, addr: Addr) -> Option<&Place> {
-        self.places.iter().find(|place| place.range.contains(&addr))
+        let behind = self.places.partition_point(|place| place.range.start <= addr);
+        // modules lie apart from each other, but for parts of one that are mapped into another's holes
+        self.places.get(..behind)?.iter().rev().find(|place| place.range.contains(&addr))
     }
 
     fn object(&self, addr: Addr) -> Option<(ModuleId, ObjAddr)> {
@@ -80,7 +87,11 @@ impl<'a> Names<'a> {
             RootKind::Registered => "memory that the program has registered".to_owned(),
             RootKind::Ignored => "the program's word that it is no leak".to_owned(),
             RootKind::Anonymous => {
-                match self.mappings.iter().find(|mapping| addr.is_some_and(|addr| mapping.contains(addr))) {
+                let at = |addr: Addr| {
+                    let behind = self.mappings.partition_point(|mapping| mapping.end <= addr);
+                    self.mappings.get(behind).filter(|mapping| mapping.contains(addr))
+                };
+                match addr.and_then(at) {
                     Some(Mapping { path: Some(path), start, .. }) => {
                         format!("mapping of {} at {start}", path.display())
                     }
@@ -97,7 +108,7 @@ impl<'a> Names<'a> {
         {
             return name.clone();
         }
-        let Some(place) = self.places.iter().find(|place| place.id == module) else {
+        let Some(place) = self.numbers.get(&module.0).and_then(|number| self.places.get(*number)) else {
             return "data of a module".to_owned();
         };
         let (bias, file) = (place.bias, place.file.clone());

@@ -58,7 +58,7 @@ impl Seen {
 
     /// The memory of the process itself.
     pub(super) fn memory(&self) -> Result<TargetMemory> {
-        let mut memory = TargetMemory::open(self.pid, self.tid)?;
+        let mut memory = TargetMemory::open(self.pid, self.tid)?.keeping_shared();
         memory.new_stop(self.tid);
         Ok(memory)
     }

@@ -1,6 +1,6 @@
 //! Follows the pointers: from the roots, then among what is left.
 
-use super::graph::{Edge, Graph, Interior, NO_WORD, RootPlace};
+use super::graph::{Graph, NO_WORD, RootPlace};
 use super::index::BlockIndex;
 use super::{RootKind, Roots};
 use crate::addr::Addr;
@@ -114,15 +114,18 @@ impl Walk<'_> {
         }
         while let Some((from, depth)) = queue.pop_front() {
             let depth = depth + 1;
-            for Edge { target, word } in graph.starts.of(from) {
-                self.reach(*target, Via::Block { from, word: *word }, 0, depth, &mut queue);
+            let edges = &graph.edges;
+            // those to starts first
+            for edge in edges.of(from).iter().filter(|edge| edges.interior(**edge).is_none()) {
+                self.reach(edge.target, Via::Block { from, word: edges.word(*edge) }, 0, depth, &mut queue);
             }
-            for Interior { edge: Edge { target, word }, as_start, offset } in graph.interiors.of(from) {
-                let via = Via::Block { from, word: *word };
-                if *as_start {
-                    self.reach(*target, via, *offset, depth, &mut queue);
-                } else if self.is_new(*target) {
-                    candidates.add(Candidate { block: *target, depth, via, offset: *offset });
+            for edge in edges.of(from) {
+                let Some(interior) = edges.interior(*edge) else { continue };
+                let (via, offset) = (Via::Block { from, word: edges.word(*edge) }, interior.offset);
+                if interior.as_start {
+                    self.reach(edge.target, via, offset, depth, &mut queue);
+                } else if self.is_new(edge.target) {
+                    candidates.add(Candidate { block: edge.target, depth, via, offset });
                 }
             }
         }
@@ -154,12 +157,19 @@ impl Walk<'_> {
                 continue;
             }
             let Some((from, depth)) = queue.pop_front() else { return };
-            let starts = graph.starts.of(from).iter().map(|edge| (*edge, 0));
-            let interiors = graph.interiors.of(from).iter().map(|interior| (interior.edge, interior.offset));
-            for (Edge { target, word }, offset) in starts.chain(interiors) {
-                if self.is_new(target) {
-                    self.set(target, LeakClass::Possible, Via::Block { from, word }, offset);
-                    queue.push_back((target, depth + 1));
+            let edges = &graph.edges;
+            for is_start in [true, false] {
+                for edge in edges.of(from).iter().filter(|edge| edges.interior(**edge).is_none() == is_start) {
+                    if self.is_new(edge.target) {
+                        let offset = edges.interior(*edge).map_or(0, |interior| interior.offset);
+                        self.set(
+                            edge.target,
+                            LeakClass::Possible,
+                            Via::Block { from, word: edges.word(*edge) },
+                            offset,
+                        );
+                        queue.push_back((edge.target, depth + 1));
+                    }
                 }
             }
         }

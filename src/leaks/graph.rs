@@ -2,7 +2,7 @@
 
 use super::heuristics::{Judge, MappedFiles};
 use super::index::{BlockIndex, end_of, points_behind};
-use super::{InteriorPointers, RootKind, RootRange, Roots, ScanOptions};
+use super::{InteriorPointers, RootKind, Roots, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::memory::ReadMemory;
@@ -20,17 +20,24 @@ const READ_THROUGH: u64 = 4096;
 const PAGE: u64 = 4096;
 const WORD: u64 = 8;
 
-/// A pointer to the start of a block.
+/// A pointer to a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     /// The block pointed to.
     pub(super) target: u32,
-    /// Where in its own block the pointer lies: counted in words from its first aligned one, or [`NO_WORD`].
-    pub(super) word: u32,
+    /// Where in its own block the pointer lies: counted in words from its first aligned one, or [`NO_PLACE`]; of a pointer into the inside of a block, and of one far behind its block's start,
+    /// [`INSIDE`] and its number in [`Edges::interiors`].
+    place: u32,
 }
 
 /// No place can be named: it lies more than 32 GiB behind the start, or there is no pointer but the block itself.
 pub(super) const NO_WORD: u32 = u32::MAX;
+
+/// Marks an [`Edge`] into the inside of a block.
+const INSIDE: u32 = 1 << 31;
+
+/// [`NO_WORD`] in an [`Edge`].
+const NO_PLACE: u32 = INSIDE - 1;
 
 /// A pointer of one block to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,14 +50,15 @@ pub struct Pointer {
     pub into: u64,
 }
 
-/// A pointer into the inside of a block.
+/// What is known of a pointer into the inside of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interior {
-    pub(super) edge: Edge,
-    /// Whether it counts as a pointer to the start.
-    pub(super) as_start: bool,
     /// How far behind the start it points, in bytes.
     pub(super) offset: u64,
+    /// As of an edge to a start.
+    word: u32,
+    /// Whether it counts as a pointer to the start.
+    pub(super) as_start: bool,
 }
 
 /// Where a root's pointer stands.
@@ -71,52 +79,88 @@ pub(super) struct RootEdge {
     pub(super) offset: u64,
 }
 
-/// The pointers of all blocks, in the order of the blocks.
-#[derive(Clone, Debug)]
-pub(super) struct Edges<E> {
-    all: Vec<E>,
+/// The pointers of all blocks, in the order of the blocks, those of one in the order of their places.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Edges {
+    all: Vec<Edge>,
     /// Where each block's end.
-    ends: Vec<usize>,
+    ends: Vec<u32>,
+    interiors: Vec<Interior>,
+    /// How many were left out: there are more than can be numbered.
+    left_out: u64,
 }
 
-impl<E> Edges<E> {
+impl Edges {
     pub(super) fn with_capacity(blocks: usize) -> Self {
-        Self { all: Vec::new(), ends: Vec::with_capacity(blocks) }
+        Self { ends: Vec::with_capacity(blocks), ..Self::default() }
     }
 
-    /// Adds an edge of `block`. Blocks come in order.
-    pub(super) fn push(&mut self, block: u32, edge: E) {
+    /// Adds a pointer of `block`, so far behind the start of `target`. Blocks come in order.
+    pub(super) fn push(&mut self, block: u32, target: u32, word: u32, offset: u64) {
         self.end_blocks(block as usize);
-        self.all.push(edge);
+        if self.all.len() >= u32::MAX as usize {
+            self.left_out += 1;
+            return;
+        }
+        let number = self.interiors.len() as u32;
+        let fits = offset == 0 && (word < NO_PLACE || word == NO_WORD);
+        if fits || number >= INSIDE {
+            self.all.push(Edge { target, place: word.min(NO_PLACE) });
+        } else {
+            self.all.push(Edge { target, place: INSIDE | number });
+            self.interiors.push(Interior { offset, word, as_start: offset == 0 });
+        }
     }
 
     /// Says that all blocks before `block` have all their edges.
     pub(super) fn end_blocks(&mut self, block: usize) {
-        self.ends.resize(block.max(self.ends.len()), self.all.len());
+        self.ends.resize(block.max(self.ends.len()), self.all.len() as u32);
+    }
+
+    /// What is known of an edge into the inside of a block; None of one to a start.
+    pub(super) fn interior(&self, edge: Edge) -> Option<&Interior> {
+        if edge.place & INSIDE == 0 { None } else { self.interiors.get((edge.place & !INSIDE) as usize) }
+    }
+
+    /// Where an edge's pointer lies: a number of words, or [`NO_WORD`].
+    pub(super) fn word(&self, edge: Edge) -> u32 {
+        match self.interior(edge) {
+            Some(interior) => interior.word,
+            None if edge.place >= NO_PLACE => NO_WORD,
+            None => edge.place,
+        }
+    }
+
+    /// The edges into the insides of blocks: target, and what is known.
+    fn interiors(&mut self) -> impl Iterator<Item = (u32, &mut Interior)> {
+        let inside = self.all.iter().filter(|edge| edge.place & INSIDE != 0);
+        inside.map(|edge| edge.target).zip(&mut self.interiors)
     }
 
     /// Takes out the edges that `is_chance`.
-    fn drop_where(&mut self, is_chance: impl Fn(&E) -> bool) {
-        let mut kept = 0;
-        let mut number = 0;
+    fn drop_where(&mut self, is_chance: impl Fn(u32, &Interior) -> bool) {
+        let (mut kept, mut number) = (0, 0);
         let mut ends = self.ends.iter_mut().peekable();
+        let interiors = &self.interiors;
         self.all.retain(|edge| {
             while let Some(end) = ends.next_if(|end| **end <= number) {
                 *end = kept;
             }
             number += 1;
-            let is_kept = !is_chance(edge);
-            kept += usize::from(is_kept);
+            let of_inside =
+                (edge.place & INSIDE != 0).then(|| interiors.get((edge.place & !INSIDE) as usize)).flatten();
+            let is_kept = !of_inside.is_some_and(|interior| is_chance(edge.target, interior));
+            kept += u32::from(is_kept);
             is_kept
         });
         ends.for_each(|end| *end = kept);
     }
 
-    pub(super) fn of(&self, block: u32) -> &[E] {
+    pub(super) fn of(&self, block: u32) -> &[Edge] {
         let block = block as usize;
         let start = block.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let end = self.ends.get(block).copied().unwrap_or(start);
-        self.all.get(start..end).unwrap_or(&[])
+        self.all.get(start as usize..end as usize).unwrap_or(&[])
     }
 }
 
@@ -126,26 +170,32 @@ pub struct Graph {
     pub(super) index: BlockIndex,
     pub(super) roots: Roots,
     pub(super) from_roots: Vec<RootEdge>,
-    pub(super) starts: Edges<Edge>,
-    pub(super) interiors: Edges<Interior>,
+    pub(super) edges: Edges,
     pub(super) scanned_bytes: u64,
     pub(super) unreadable_bytes: u64,
 }
 
-impl Graph {
+/// What [`Graph::join`] needs beside the blocks.
+#[derive(Debug)]
+pub struct Pointers {
+    from_roots: Vec<RootEdge>,
+    edges: Edges,
+    scanned_bytes: u64,
+    unreadable_bytes: u64,
+}
+
+impl Pointers {
     /// Reads the blocks and the roots. What can't be read is left out and counted; so are the pages of large ranges that
     /// [`ReadMemory::touched`] leaves out, but for the count.
-    pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
-        let index = BlockIndex::new(blocks);
+    pub fn read(index: &BlockIndex, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let files = &options.files;
         let mut reader = Reader { memory, files, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 };
-        let (starts, mut interiors) = read_blocks(&index, &mut reader);
-        let mut from_roots = read_roots(&index, roots, options.every_root, &mut reader);
-        let (scanned_bytes, unreadable_bytes) = (reader.scanned, reader.unreadable);
-        let mut pointers: Vec<_> = interiors
-            .all
-            .iter_mut()
-            .map(|interior| (interior.edge.target, interior.offset, &mut interior.as_start))
+        let mut edges = read_blocks(index, &mut reader);
+        let mut from_roots = read_roots(index, roots, options.every_root, &mut reader);
+        let (scanned_bytes, unreadable_bytes) = (reader.scanned, reader.unreadable + edges.left_out * WORD);
+        let mut pointers: Vec<_> = edges
+            .interiors()
+            .map(|(target, interior)| (target, interior.offset, &mut interior.as_start))
             .chain(from_roots.iter_mut().map(|edge| (edge.target, edge.offset, &mut edge.as_start)))
             .filter(|(_, offset, _)| *offset != 0)
             .collect();
@@ -167,8 +217,23 @@ impl Graph {
             !as_start && index.blocks().get(target as usize).is_some_and(|block| points_behind(block, offset))
         };
         from_roots.retain(|edge| !is_chance(edge.target, edge.offset, edge.as_start));
-        interiors.drop_where(|interior| is_chance(interior.edge.target, interior.offset, interior.as_start));
-        Self { index, roots: roots.clone(), from_roots, starts, interiors, scanned_bytes, unreadable_bytes }
+        edges.drop_where(|target, interior| is_chance(target, interior.offset, interior.as_start));
+        Self { from_roots, edges, scanned_bytes, unreadable_bytes }
+    }
+}
+
+impl Graph {
+    /// Reads the blocks and the roots, as [`Pointers::read`] does.
+    pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
+        let index = BlockIndex::new(blocks);
+        let pointers = Pointers::read(&index, roots, memory, options);
+        Self::join(index, roots, pointers)
+    }
+
+    /// The graph of blocks and the pointers that were read of them and of these roots.
+    pub fn join(index: BlockIndex, roots: &Roots, pointers: Pointers) -> Self {
+        let Pointers { from_roots, edges, scanned_bytes, unreadable_bytes } = pointers;
+        Self { index, roots: roots.clone(), from_roots, edges, scanned_bytes, unreadable_bytes }
     }
 
     /// All blocks, in the order of addresses. A block's number is its place in this order.
@@ -181,49 +246,52 @@ impl Graph {
         self.index.find(addr.0)
     }
 
-    /// The addresses from the first block's first to the last one's last byte, as start and length: what points elsewhere points to no block.
-    pub fn span(&self) -> (u64, u64) {
-        self.index.span()
+    /// Frees what only helps to find blocks fast.
+    pub(crate) fn shrink(&mut self) {
+        self.index.shrink();
     }
 
     /// One of the blocks that a block has pointers to, counted from 0.
     pub fn target(&self, block: u32, nth: u32) -> Option<u32> {
-        let starts = self.starts.of(block);
-        let nth = nth as usize;
-        match starts.get(nth) {
-            Some(edge) => Some(edge.target),
-            None => self.interiors.of(block).get(nth - starts.len()).map(|interior| interior.edge.target),
-        }
+        self.edges.of(block).get(nth as usize).map(|edge| edge.target)
     }
 
-    /// The pointers of a block.
-    pub fn pointers(&self, block: u32) -> impl Iterator<Item = Pointer> {
+    /// The blocks that a block has pointers to.
+    pub fn targets(&self, block: u32) -> impl Iterator<Item = u32> {
+        self.edges.of(block).iter().map(|edge| edge.target)
+    }
+
+    fn pointer(&self, block: u32, edge: Edge) -> Pointer {
         let first = self.index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
-        let place = move |word: u32| {
-            (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first))
-        };
-        let starts = self.starts.of(block).iter();
-        let starts = starts.map(move |edge| Pointer { target: edge.target, at: place(edge.word), into: 0 });
-        let interiors = self.interiors.of(block).iter();
-        starts.chain(interiors.map(move |Interior { edge, offset, .. }| Pointer {
-            target: edge.target,
-            at: place(edge.word),
-            into: *offset,
-        }))
+        let word = self.edges.word(edge);
+        let at =
+            (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first));
+        Pointer { target: edge.target, at, into: self.edges.interior(edge).map_or(0, |interior| interior.offset) }
+    }
+
+    /// The pointers of a block, in the order of their places.
+    pub fn pointers(&self, block: u32) -> impl Iterator<Item = Pointer> {
+        self.edges.of(block).iter().map(move |edge| self.pointer(block, *edge))
+    }
+
+    /// The pointer that lies so many bytes behind a block's start.
+    pub fn pointer_at(&self, block: u32, offset: u64) -> Option<Pointer> {
+        let start = self.index.blocks().get(block as usize)?.addr.0;
+        let word = u32::try_from((start.checked_add(offset)? / WORD).checked_sub(start.div_ceil(WORD))?).ok()?;
+        let edges = self.edges.of(block);
+        let found = edges.binary_search_by_key(&word, |edge| self.edges.word(*edge)).ok()?;
+        Some(self.pointer(block, *edges.get(found)?)).filter(|pointer| pointer.at == Some(offset))
     }
 
     /// The pointers of roots: what the root is, where its pointer lies (None: not in memory), and the block that it points to.
     pub fn root_pointers(&self) -> impl Iterator<Item = (RootKind, Option<Addr>, u32)> {
-        let mut last = None;
+        let mut ranges = self.roots.ranges.iter().peekable();
         self.from_roots.iter().filter_map(move |edge| match edge.place {
             RootPlace::Word(word) => Some((self.roots.words.get(word as usize)?.kind, None, edge.target)),
             RootPlace::Memory(addr) => {
-                // they come by ranges
-                let holds = |range: &RootRange| (range.start..range.end).contains(&addr);
-                if !last.is_some_and(|range| holds(&range)) {
-                    last = self.roots.ranges.iter().find(|range| holds(range)).copied();
-                }
-                Some((last?.kind, Some(addr), edge.target))
+                // they come in the order of the ranges
+                while ranges.next_if(|range| !(range.start..range.end).contains(&addr)).is_some() {}
+                Some((ranges.peek()?.kind, Some(addr), edge.target))
             }
         })
     }
@@ -231,12 +299,6 @@ impl Graph {
     /// How many bytes of roots and blocks could not be read.
     pub const fn unreadable_bytes(&self) -> u64 {
         self.unreadable_bytes
-    }
-
-    /// The blocks that a block has pointers to.
-    pub(super) fn targets(&self, block: u32) -> impl Iterator<Item = u32> {
-        let starts = self.starts.of(block).iter().map(|edge| edge.target);
-        starts.chain(self.interiors.of(block).iter().map(|interior| interior.edge.target))
     }
 }
 
@@ -256,8 +318,7 @@ const BATCH: usize = 256;
 struct BlockEdges<'a> {
     index: &'a BlockIndex,
     hits: Vec<Hit>,
-    starts: Edges<Edge>,
-    interiors: Edges<Interior>,
+    edges: Edges,
 }
 
 impl BlockEdges<'_> {
@@ -277,24 +338,18 @@ impl BlockEdges<'_> {
         }
         for (near, hit) in near.into_iter().zip(self.hits.drain(..)) {
             let Some((target, offset)) = near.and_then(|near| self.index.find_among(near, hit.value)) else { continue };
-            let edge = Edge { target, word: hit.word };
-            if target == hit.block {
-                continue;
-            }
-            if offset == 0 {
-                self.starts.push(hit.block, edge);
-            } else {
-                self.interiors.push(hit.block, Interior { edge, as_start: false, offset });
+            if target != hit.block {
+                self.edges.push(hit.block, target, hit.word, offset);
             }
         }
     }
 }
 
-fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edges<Interior>) {
+fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> Edges {
     let blocks = index.blocks();
     let span = index.span();
-    let (starts, interiors) = (Edges::with_capacity(blocks.len()), Edges::with_capacity(blocks.len()));
-    let mut edges = BlockEdges { index, hits: Vec::with_capacity(BATCH), starts, interiors };
+    let edges = Edges::with_capacity(blocks.len());
+    let mut edges = BlockEdges { index, hits: Vec::with_capacity(BATCH), edges };
     for (i, block) in blocks.iter().enumerate() {
         let number = i as u32;
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
@@ -318,13 +373,12 @@ fn read_blocks(index: &BlockIndex, reader: &mut Reader<'_>) -> (Edges<Edge>, Edg
         }
         if let Some(outer) = index.outer(number) {
             edges.look_up();
-            edges.starts.push(number, Edge { target: outer, word: NO_WORD });
+            edges.edges.push(number, outer, NO_WORD, 0);
         }
     }
     edges.look_up();
-    edges.starts.end_blocks(blocks.len());
-    edges.interiors.end_blocks(blocks.len());
-    (edges.starts, edges.interiors)
+    edges.edges.end_blocks(blocks.len());
+    edges.edges
 }
 
 /// How far to read in one go from block `i` on.

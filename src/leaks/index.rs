@@ -28,7 +28,7 @@ struct Region {
 
 /// The sorted blocks.
 #[derive(Clone, Debug)]
-pub(super) struct BlockIndex {
+pub struct BlockIndex {
     blocks: Vec<LiveBlock>,
     regions: Vec<Region>,
     /// Of each bucket: the first block that begins in it or behind it.
@@ -57,7 +57,8 @@ pub(super) const fn points_behind(block: &LiveBlock, offset: u64) -> bool {
 }
 
 impl BlockIndex {
-    pub(super) fn new(mut blocks: Vec<LiveBlock>) -> Self {
+    /// Sorts blocks.
+    pub fn new(mut blocks: Vec<LiveBlock>) -> Self {
         // numbers of blocks are 32 bits; the table of 2^32 blocks would fill 100 GB before
         blocks.truncate(u32::MAX as usize);
         blocks.sort_unstable_by_key(|block| (block.addr, Reverse(block.size)));
@@ -111,12 +112,13 @@ impl BlockIndex {
         self.table.push(behind as u32);
     }
 
-    pub(super) fn blocks(&self) -> &[LiveBlock] {
+    /// All blocks, in the order of addresses. A block's number is its place in this order.
+    pub fn blocks(&self) -> &[LiveBlock] {
         &self.blocks
     }
 
     /// The addresses from the first block's first to the last one's last byte: a quick test, as start and length.
-    pub(super) fn span(&self) -> (u64, u64) {
+    pub fn span(&self) -> (u64, u64) {
         match (self.regions.first(), self.regions.last()) {
             (Some(first), Some(last)) => (first.start, last.end - first.start),
             _ => (0, 0),
@@ -124,7 +126,7 @@ impl BlockIndex {
     }
 
     /// The innermost block that holds `addr`, or else the one that it [`points_behind`]; and how far behind its start that is.
-    pub(super) fn find(&self, addr: u64) -> Option<(u32, u64)> {
+    pub fn find(&self, addr: u64) -> Option<(u32, u64)> {
         self.find_among(self.starts_near(addr)?, addr)
     }
 
@@ -135,8 +137,17 @@ impl BlockIndex {
         if addr >= region.end {
             return None;
         }
+        if self.table.is_empty() {
+            let before = self.blocks.partition_point(|block| block.addr.0 <= addr) as u32;
+            return Some(before.checked_sub(1)?..before);
+        }
         let bucket = region.bucket + ((addr - region.start) >> region.shift) as usize;
         Some(*self.table.get(bucket)?..*self.table.get(bucket + 1)?)
+    }
+
+    /// Frees the table: what is looked for from now on takes longer.
+    pub(super) fn shrink(&mut self) {
+        self.table = Vec::new();
     }
 
     /// What [`Self::find`] says, from what [`Self::starts_near`] says.

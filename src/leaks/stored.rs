@@ -1,7 +1,7 @@
 //! A graph made of pointers that were read before.
 
 use super::Roots;
-use super::graph::{Edge, Edges, Graph, Interior, NO_WORD, Pointer};
+use super::graph::{Edges, Graph, NO_WORD, Pointer};
 use super::index::BlockIndex;
 use crate::heapmodel::LiveBlock;
 
@@ -19,22 +19,17 @@ impl Graph {
     ) -> Result<Self, E> {
         let index = BlockIndex::new(blocks);
         let blocks = index.blocks();
-        let (mut starts, mut interiors) = (Edges::with_capacity(0), Edges::with_capacity(0));
+        let mut edges = Edges::with_capacity(0);
         while let Some((block, pointer)) = next(blocks)? {
             let first = blocks.get(block as usize).map_or(0, |block| block.addr.0);
             let word = pointer.at.map_or(NO_WORD, |at| {
                 let word = (first.wrapping_add(at) / WORD).wrapping_sub(first.div_ceil(WORD));
                 u32::try_from(word).unwrap_or(NO_WORD)
             });
-            let edge = Edge { target: pointer.target, word };
-            match pointer.into {
-                0 => starts.push(block, edge),
-                offset => interiors.push(block, Interior { edge, as_start: true, offset }),
-            }
+            edges.push(block, pointer.target, word, pointer.into);
         }
-        starts.end_blocks(blocks.len());
-        interiors.end_blocks(blocks.len());
+        edges.end_blocks(blocks.len());
         let roots = Roots { ranges: Vec::new(), words: Vec::new() };
-        Ok(Self { index, roots, from_roots: Vec::new(), starts, interiors, scanned_bytes: 0, unreadable_bytes: 0 })
+        Ok(Self { index, roots, from_roots: Vec::new(), edges, scanned_bytes: 0, unreadable_bytes: 0 })
     }
 }

@@ -108,7 +108,7 @@ impl Copy {
     /// # Errors
     /// It can't be opened.
     pub fn memory(&self) -> Result<TargetMemory> {
-        TargetMemory::open(self.pid, self.pid)
+        Ok(TargetMemory::open(self.pid, self.pid)?.keeping_shared())
     }
 }
 

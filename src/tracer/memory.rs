@@ -39,6 +39,8 @@ pub struct TargetMemory {
     window: Vec<u8>,
     /// Which pages hold anything; opened at first use.
     pages: Option<PageMap>,
+    /// Whether [`ReadMemory`] reads through the descriptor, too.
+    keeps_shared: bool,
 }
 
 impl TargetMemory {
@@ -67,7 +69,25 @@ impl TargetMemory {
             window_start: 0,
             window: Vec::with_capacity(WINDOW),
             pages: None,
+            keeps_shared: false,
         }
+    }
+
+    /// The same memory for another thread to read.
+    ///
+    /// # Errors
+    /// There are too many descriptors.
+    pub fn again(&self) -> std::io::Result<Self> {
+        let another = Self::new(self.pid, self.reader, self.file.try_clone()?);
+        Ok(Self { keeps_shared: self.keeps_shared, ..another })
+    }
+
+    /// Leaves shared what this address space shares with those that it was forked from or that were forked from it: process_vm_readv pins pages, and the kernel first
+    /// copies what is pinned (Linux 5.19 and later, `gup_must_unshare`), which makes all that is read private. Page protection is not respected then.
+    #[must_use]
+    pub const fn keeping_shared(mut self) -> Self {
+        self.keeps_shared = true;
+        self
     }
 
     /// The descriptor of `/proc/TID/mem`, which leads to this memory in any process.
@@ -105,6 +125,9 @@ impl TargetMemory {
 
     /// Reads as the program itself could: pages without read permission fail. (Through /proc/TID/mem they do not.)
     fn read_as_program(&self, addr: Addr, buf: &mut [u8]) -> usize {
+        if self.keeps_shared {
+            return self.read_uncached(addr, buf);
+        }
         let Ok(start) = usize::try_from(addr.0) else { return 0 };
         if injection::point(Call::Other).is_err() {
             return 0;

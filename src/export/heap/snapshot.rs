@@ -341,7 +341,7 @@ fn write_edge(out: &mut dyn Write, (kind, name, to): (u32, u32, u64), first: &mu
 mod tests {
     use super::*;
     use crate::addr::Addr;
-    use crate::heapgraph::contents::{Contents, Look};
+    use crate::heapgraph::contents::Look;
     use crate::heapgraph::holders::Holdings;
     use crate::heapgraph::types::{TableNames, Types};
     use crate::heapgraph::{duplicates, pins};
@@ -380,8 +380,7 @@ mod tests {
         let roots = Roots { ranges: Vec::new(), words: vec![word] };
         let mut memory = MemoryImage { start: Addr(BASE), bytes };
         let graph = Graph::read(live.collect(), &roots, &mut memory, &ScanOptions::default());
-        let contents = Contents { looks: vec![Look::Unknown; BLOCKS as usize], ..Contents::default() };
-        let types = Types::find(&graph, &contents, &mut Nobody);
+        let types = Types::find(&graph, &[Look::Unknown; BLOCKS as usize], &mut Nobody);
         let holdings = Holdings::find(graph, &mut |_, _| "root".to_owned());
         Held {
             holdings,

@@ -2,8 +2,8 @@
 
 use super::super::window::Window;
 use super::super::{Fault, Finding};
-use super::PAGE;
 use super::tables::Entry;
+use super::{PAGE, note};
 use crate::addr::Addr;
 use crate::maps::Mapping;
 use std::cmp::Reverse;
@@ -44,12 +44,12 @@ pub(super) fn arrange(
         };
         if !fits {
             if entry.is_listed {
-                findings.push(Finding { at: entry.at, what: Fault::Entry, before: None });
+                note(findings, Finding { at: entry.at, what: Fault::Entry, before: None });
             }
             continue;
         }
         if window.lone_word(entry.mem) != Some(entry.at.0) {
-            findings.push(Finding { at: entry.mem, what: Fault::Group, before: None });
+            note(findings, Finding { at: entry.mem, what: Fault::Group, before: None });
         }
         open.push(groups.len());
         groups.push(Group { entry, holds: 0, is_inside });

@@ -3,7 +3,7 @@
 use super::super::window::Window;
 use super::super::{Chunk, Fault, Finding, State, Walk};
 use super::groups::Group;
-use super::{HEADER, UNIT};
+use super::{HEADER, UNIT, note};
 use crate::addr::Addr;
 
 /// The byte before the last two of a header: the slot's number below, how much of the slot is not used above. These mark other things: nothing in use; a block
@@ -45,13 +45,13 @@ pub(super) fn add(walk: &mut Walk, group: &Group, first: usize, window: &mut Win
             Content::Block(at, usable) => {
                 let chunk = chunk(at, usable, State::Live);
                 if let Some(place) = overrun(at.add(usable), end, window) {
-                    walk.findings.push(Finding { at: place, what: Fault::Overrun, before: Some(chunk) });
+                    note(&mut walk.findings, Finding { at: place, what: Fault::Overrun, before: Some(chunk) });
                 }
                 walk.chunks.push(chunk);
             }
             Content::Wrong(what, at) => {
                 let before = walk.chunks.get(first..).and_then(<[Chunk]>::last).copied();
-                walk.findings.push(Finding { at, what, before });
+                note(&mut walk.findings, Finding { at, what, before });
                 walk.chunks.push(whole(State::Live));
             }
         }

@@ -1,10 +1,10 @@
 //! The tables of groups (`struct meta_area`), and where they begin (`struct malloc_context`).
 
 use super::super::{Fault, Finding, Sources};
-use super::{HEADER, PAGE, UNIT};
+use super::{HEADER, PAGE, UNIT, note};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
-use crate::memory::ReadMemory;
+use crate::memory::{ReadMemory, word};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 
@@ -166,9 +166,11 @@ pub(super) fn read(context: &Context, findings: &mut Vec<Finding>, memory: &mut 
     let mut at = context.first;
     while !at.is_null() {
         let mut bytes = [0; PAGE as usize];
-        let is_table = memory.read(at, &mut bytes) == bytes.len() && word(&bytes, 0) == Some(context.secret);
+        let is_table = at.0.is_multiple_of(PAGE)
+            && memory.read(at, &mut bytes) == bytes.len()
+            && word(&bytes, 0) == Some(context.secret);
         if !is_table || !seen.insert(at) || seen.len() > MOST_TABLES {
-            findings.push(Finding { at, what: Fault::Table, before: None });
+            note(findings, Finding { at, what: Fault::Table, before: None });
             break;
         }
         tables.at.push(at);
@@ -179,7 +181,7 @@ pub(super) fn read(context: &Context, findings: &mut Vec<Finding>, memory: &mut 
             if entry.is_possible() {
                 tables.entries.push(entry);
             } else if entry.is_listed {
-                findings.push(Finding { at: place, what: Fault::Entry, before: None });
+                note(findings, Finding { at: place, what: Fault::Entry, before: None });
             }
         }
         at = Addr(word(&bytes, NEXT).unwrap_or(0));
@@ -202,8 +204,4 @@ fn entry_in(at: Addr, bytes: &[u8]) -> Option<Entry> {
         class: (bits >> 6 & 63) as u8,
         pages: bits >> 12,
     })
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
 }
