@@ -1,0 +1,245 @@
+//! The calls that are stopped at each instruction.
+
+use super::*;
+
+pub(super) fn all_scenarios() -> Vec<Scenario> {
+    let known = u64::from(KNOWN);
+    let ended = |function| what(Kind::Ended, function, known);
+    let nothing: fn(&Lab, &mut Regs) = |_, _| {};
+    let mut all = Vec::new();
+    let mut add = |name, function, args, prepare, records: &[u64], asks, dropped| {
+        all.push(Scenario { name, function, args, prepare, records: records.to_vec(), asks, dropped });
+    };
+    let (malloc, memalign, realloc, free) = (MALLOC, MEMALIGN, REALLOC, FREE);
+    let began = |stack| what(Kind::Began, realloc, stack);
+    let ended_of = |stack| what(Kind::Ended, realloc, stack) | FLAG_BEGAN;
+    add("malloc", malloc, [24, 0, 0], nothing, &[ended(malloc)], 0, 0);
+    add("realloc of nothing", realloc, [0, 24, 0], nothing, &[ended(realloc)], 0, 0);
+    add("realloc", realloc, [16, 24, 0], nothing, &[began(known), ended_of(known)], 0, 0);
+    add("free", free, [16, 0, 0], nothing, &[what(Kind::Freed, free, known)], 0, 0);
+    add("free of nothing", free, [0, 0, 0], nothing, &[], 0, 0);
+    add("malloc, active off", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
+    add("free, active off", free, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
+    add("malloc, all ask", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 2), &[], 0, 0);
+    add("malloc, mode ask", malloc, [24, 0, 0], |lab, _| lab.set_half(cell_at(0) + CELL_MODE, 1), &[], 1, 0);
+    let without_cell: fn(&Lab, &mut Regs) = |lab, _| lab.set_word(CELL_INDEX + 16 * cell_slot(lab.fs_base()), 0);
+    add("malloc without a cell", malloc, [24, 0, 0], without_cell, &[], 0, 0);
+    add("free without a cell", free, [24, 0, 0], without_cell, &[], 0, 0);
+    let unlimited: fn(&Lab, &mut Regs) = |lab, _| {
+        lab.set_word(cell_at(0) + CELL_STACK_BEGIN, 0);
+        lab.set_word(cell_at(0) + CELL_STACK_END, 0);
+    };
+    add("malloc on an unknown stack", malloc, [24, 0, 0], unlimited, &[], 1, 0);
+    let elsewhere: fn(&Lab, &mut Regs) = |lab, regs| lab.set_word(cell_at(0) + CELL_STACK_END, regs.sp() & !0xfff);
+    add("malloc on another stack", malloc, [24, 0, 0], elsewhere, &[], 1, 0);
+    let caller_only: fn(&Lab, &mut Regs) = |lab, _| lab.set_half(FREE_STACKS, 0);
+    add("free, not walked", free, [16, 0, 0], caller_only, &[what(Kind::Freed, free, known) | FLAG_CALLER], 0, 0);
+    add("malloc, copied", malloc, [24, 0, 0], unknown_caller, &[what(Kind::Ended, malloc, 0) | FLAG_COPY], 0, 0);
+    let copied = |kind, function| what(kind, function, 0) | FLAG_COPY;
+    add("free, copied", free, [16, 0, 0], unknown_caller, &[copied(Kind::Freed, free)], 0, 0);
+    let both = [copied(Kind::Began, realloc), copied(Kind::Ended, realloc) | FLAG_BEGAN];
+    add("realloc, copied", realloc, [16, 24, 0], unknown_caller, &both, 0, 0);
+    let listed: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+    };
+    add("malloc, listed", malloc, [24, 0, 0], listed, &[copied(Kind::Ended, malloc)], 0, 0);
+    add("free, listed", free, [16, 0, 0], listed, &[copied(Kind::Freed, free)], 0, 0);
+    add("realloc, listed", realloc, [16, 24, 0], listed, &both, 0, 0);
+    let listed_in_part: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
+    };
+    add("malloc, listed in part", malloc, [24, 0, 0], listed_in_part, &[copied(Kind::Ended, malloc)], 0, 0);
+    add("within another, listed in part", OUTER, [24, 0, 0], within_listed, &[copied(Kind::Ended, OUTER)], 1, 0);
+    let no_slot: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_word(COPY_BITS, u64::MAX);
+    };
+    add("malloc, no copy slot", malloc, [24, 0, 0], no_slot, &[], 1, 0);
+    let last_slot: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_word(COPY_BITS, u64::MAX >> 1);
+    };
+    add(
+        "malloc, the last copy slot",
+        malloc,
+        [24, 0, 0],
+        last_slot,
+        &[what(Kind::Ended, malloc, 63) | FLAG_COPY],
+        0,
+        0,
+    );
+    let out: fn(&Lab, &mut Regs) = |lab, regs| regs.gpr[reg::RDI] = lab.stack().end - 0x20;
+    add("memalign", memalign, [0, 0, 0], out, &[ended(memalign) | FLAG_OUT], 0, 0);
+    let out_fails: fn(&Lab, &mut Regs) = |lab, regs| {
+        regs.gpr[reg::RDI] = lab.stack().end - 0x20;
+        regs.gpr[reg::RSI] = 12;
+    };
+    add("memalign fails", memalign, [0, 12, 0], out_fails, &[ended(memalign) | FLAG_OUT], 0, 0);
+
+    // the first call is timed
+    let timed: fn(&Lab, &mut Regs) = |lab, _| lab.set_half(TIMED, 0);
+    add("malloc, timed", malloc, [24, 0, 0], timed, &[ended(malloc)], 0, 0);
+    add("free, timed", free, [16, 0, 0], timed, &[what(Kind::Freed, free, known)], 0, 0);
+    let timed_copied: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_half(TIMED, 0);
+    };
+    add("realloc, copied, timed", realloc, [16, 24, 0], timed_copied, &both, 0, 0);
+
+    // within others
+    add("part of another, unknown", OUTER, [24, 0, 0], nothing, &[ended(OUTER)], 1, 0);
+    add("a jump from another", TAIL, [24, 0, 0], nothing, &[ended(TAIL)], 0, 0);
+    let part: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER, MALLOC, Nested::Part);
+    add("part of another", OUTER, [24, 0, 0], part, &[ended(OUTER)], 0, 0);
+    let own: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER, MALLOC, Nested::Own);
+    add("within another", OUTER, [24, 0, 0], own, &[what(Kind::Ended, malloc, 2), ended(OUTER)], 0, 0);
+    let own_free: fn(&Lab, &mut Regs) = |lab, _| nested(lab, OUTER_OF_FREE, FREE, Nested::Own);
+    let both = [what(Kind::Freed, free, 3), ended(OUTER_OF_FREE)];
+    add("free within another", OUTER_OF_FREE, [24, 0, 0], own_free, &both, 0, 0);
+    let dead: fn(&Lab, &mut Regs) = |lab, regs| {
+        lab.set_word(COPY_BITS, 1 << 5 | 1 << 6);
+        frame(lab, 0, 0, regs.sp() - 0x40, 0x1234, what(Kind::Ended, REALLOC, 6) | FLAG_COPY | FLAG_BEGAN);
+        frame(lab, 0, 1, regs.sp() - 0x80, 0x1234, what(Kind::Ended, MALLOC, 5) | FLAG_COPY);
+    };
+    add("malloc, dead frames", malloc, [24, 0, 0], dead, &[ended(malloc)], 0, 2);
+    let alive: fn(&Lab, &mut Regs) =
+        |lab, regs| frame(lab, 0, 7, regs.sp() + 0x40, 0x1234, what(Kind::Ended, MALLOC, 5));
+    add("malloc, all frames in use", malloc, [24, 0, 0], alive, &[], 1, 0);
+
+    // sampled
+    fn sample(lab: &Lab, left: u64) {
+        lab.set_half(SAMPLED, 1);
+        lab.set_word(INTERVAL_AREA + 8, 1000);
+        lab.set_word(DISTANCE_AREA + 8, 3 << 32);
+        lab.set_word(cell_at(0) + CELL_LEFT, left);
+        lab.set_half(cell_at(0) + CELL_INTERVAL, 1);
+    }
+    let one_short: fn(&Lab, &mut Regs) = |lab, _| sample(lab, 25);
+    let just: fn(&Lab, &mut Regs) = |lab, _| sample(lab, 24);
+    let picked = 1 << PICKED_SHIFT;
+    add("malloc, not picked", malloc, [24, 0, 0], one_short, &[], 0, 0);
+    add("malloc, picked", malloc, [24, 0, 0], just, &[ended(malloc) | picked], 0, 0);
+    let no_room: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 24);
+        (0..8).for_each(|word| lab.set_word(live_bucket(0x4000) + 8 * word, 0xdead_0000));
+    };
+    add("malloc, picked, no room", malloc, [24, 0, 0], no_room, &[ended(malloc) | picked], 0, 0);
+    let just_copied: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        sample(lab, 24);
+    };
+    let copied_end = what(Kind::Ended, malloc, 0) | FLAG_COPY | picked;
+    add("malloc, picked and copied", malloc, [24, 0, 0], just_copied, &[copied_end], 0, 0);
+    let part_of_not_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        nested(lab, OUTER, MALLOC, Nested::Part);
+        sample(lab, 73);
+    };
+    add("part of another, not picked", OUTER, [24, 3, 0], part_of_not_picked, &[], 0, 0);
+    let part_of_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        nested(lab, OUTER, MALLOC, Nested::Part);
+        sample(lab, 72);
+    };
+    add("part of another, picked", OUTER, [24, 3, 0], part_of_picked, &[ended(OUTER) | picked], 0, 0);
+    let overflow = [u64::MAX, 3, 0];
+    add("too large for a number", OUTER, overflow, part_of_picked, &[ended(OUTER) | picked], 0, 0);
+    add("realloc of nothing, not picked", realloc, [0, 24, 0], one_short, &[], 0, 0);
+    add("realloc, neither picked", realloc, [0x5000, 24, 0], one_short, &[], 0, 0);
+    let of_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        note_live(lab, Addr(0x5000));
+    };
+    add("realloc of a picked one", realloc, [0x5000, 24, 0], of_picked, &[began(known), ended_of(known)], 0, 0);
+    add("realloc to nothing", realloc, [0x6000, 0, 0], of_picked, &[began(known), ended_of(known)], 0, 0);
+    let both = [began(known) | picked, ended_of(known) | picked];
+    add("realloc, picked", realloc, [0x5000, 24, 0], just, &both, 0, 0);
+    add("free, not picked", free, [0x6000, 0, 0], of_picked, &[], 0, 0);
+    add("free, picked", free, [0x5000, 0, 0], of_picked, &[what(Kind::Freed, free, known)], 0, 0);
+    let of_same_page: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        note_live(lab, Addr(0x5000));
+    };
+    add("free, not picked, of a page with a picked one", free, [0x5010, 0, 0], of_same_page, &[], 0, 0);
+    add("realloc, not picked, of such a page", realloc, [0x5010, 24, 0], of_same_page, &[], 0, 0);
+    let moves_picked: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 24);
+        note_live(lab, Addr(0x5000));
+    };
+    add("realloc of a picked one, picked", realloc, [0x5000, 24, 0], moves_picked, &both, 0, 0);
+    let full_page: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        lab.write(SHARED + PAGE_AREA + 9, &[PAGE_STUCK]);
+    };
+    add("free in a page that sticks", free, [0x9000, 0, 0], full_page, &[what(Kind::Freed, free, known)], 0, 0);
+    let out_just: fn(&Lab, &mut Regs) = |lab, regs| {
+        regs.gpr[reg::RDI] = lab.stack().end - 0x20;
+        sample(lab, 1);
+    };
+    add("memalign, picked", memalign, [0, 0, 0], out_just, &[ended(memalign) | FLAG_OUT | picked], 0, 0);
+    let dead_counted: fn(&Lab, &mut Regs) = |lab, regs| {
+        sample(lab, 100);
+        frame(lab, 0, 0, regs.sp() - 0x40, 0x1234, what(Kind::Ended, OUTER, 0) | COUNTED << PICKED_SHIFT);
+    };
+    add("malloc, a dead frame of a counted call", malloc, [24, 0, 0], dead_counted, &[], 0, 1);
+
+    // no room
+    let full: fn(&Lab, &mut Regs) = |lab, _| {
+        lab.set_word(cell_at(0) + CELL_HEAD, RING_RECORDS);
+        lab.set_word(cell_at(0) + CELL_LIMIT, RING_RECORDS);
+    };
+    add("malloc, full", malloc, [24, 0, 0], full, &[ended(malloc)], 0, 0);
+    add("free, full", free, [24, 0, 0], full, &[what(Kind::Freed, free, known)], 0, 0);
+    add("realloc, full", realloc, [24, 0, 0], full, &[began(known), ended_of(known)], 0, 0);
+    let full_copied: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_word(cell_at(0) + CELL_HEAD, RING_RECORDS);
+        lab.set_word(cell_at(0) + CELL_LIMIT, RING_RECORDS);
+    };
+    add(
+        "realloc, full, copied",
+        realloc,
+        [24, 0, 0],
+        full_copied,
+        &[copied(Kind::Began, realloc), copied(Kind::Ended, realloc) | FLAG_BEGAN],
+        0,
+        0,
+    );
+    add("free, full, copied", free, [24, 0, 0], full_copied, &[copied(Kind::Freed, free)], 0, 0);
+    let drained: fn(&Lab, &mut Regs) = |lab, _| {
+        for (at, value) in [(CELL_HEAD, RING_RECORDS), (CELL_LIMIT, RING_RECORDS), (CELL_TAIL, RING_RECORDS)] {
+            lab.set_word(cell_at(0) + at, value);
+        }
+    };
+    add("malloc, drained", malloc, [24, 0, 0], drained, &[ended(malloc)], 0, 0);
+
+    // behind the function
+    fn in_original(lab: &Lab, regs: &mut Regs, cell: u64) {
+        frame(lab, cell, 0, regs.sp(), lab.landing().0, what(Kind::Ended, MALLOC, 1));
+        lab.poke(regs.sp(), lab.back(MALLOC));
+        regs.rip = lab.original(MALLOC).0;
+    }
+    let newer: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 0);
+        lab.set_word(COPY_BITS, 1 << 5 | 1 << 6);
+        frame(lab, 0, 1, regs.sp() - 0x40, 0x1234, what(Kind::Ended, MALLOC, 5) | FLAG_COPY);
+        frame(lab, 0, 2, regs.sp() - 0x80, 0x1234, what(Kind::Ended, REALLOC, 6) | FLAG_COPY | FLAG_BEGAN);
+    };
+    add("leave, newer frames", malloc, [0x61, 0x62, 0x63], newer, &[ended(malloc)], 0, 2);
+    let moved: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 1);
+        lab.set_half(cell_at(1) + CELL_DEPTH, 1);
+    };
+    add("leave on another thread", malloc, [0x61, 0x62, 0x63], moved, &[], 0, 0);
+    let moved_without_cell: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 1);
+        lab.set_word(CELL_INDEX + 16 * cell_slot(lab.fs_base()), 0);
+    };
+    add("leave without a cell", malloc, [0x61, 0x62, 0x63], moved_without_cell, &[], 0, 0);
+    let off: fn(&Lab, &mut Regs) = |lab, regs| {
+        in_original(lab, regs, 0);
+        lab.poke(lab.base() + STATE_ACTIVE, 0);
+    };
+    add("leave, active off", malloc, [0x61, 0x62, 0x63], off, &[], 0, 0);
+    all
+}
