@@ -27,7 +27,7 @@ pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow
     let root = TargetRoot::of(pid);
     let Some(lost) = lost::lost(pid, &ScanOptions::default()).map_err(|error| refused(error, pid))? else {
         bail!(
-            "nobody traces process {pid}, and its allocator can't be walked (glibc's can): `heaptrace attach {pid}` finds what is lost from \
+            "nobody traces process {pid}, and its allocator can't be walked (those of glibc, musl and mimalloc can): `heaptrace attach {pid}` finds what is lost from \
              then on"
         );
     };
