@@ -170,7 +170,13 @@ impl Process {
     fn release_return_site(&mut self, site: Addr) -> Result<()> {
         let is_once = self.space.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
         // Who awaits a return is told by a look at all threads: it is asked last.
-        if is_once && !self.observer.awaits(site) { self.space.end_return_site(site) } else { Ok(()) }
+        if is_once && !self.observer.awaits(site) {
+            self.space.end_return_site(site)?;
+            if self.space.breakpoints.get(site).is_none() {
+                self.tasks.forget_counted(site);
+            }
+        }
+        Ok(())
     }
 
     /// Takes return breakpoints of one shot away whose calls will not return.

@@ -155,6 +155,8 @@ impl Process {
             }
             WaitStatus::GroupStop(_) => {
                 self.leave_pad_for_signal(tid, stopped)?;
+                // the call that it is set back to was seen
+                self.note_mode(tid);
                 if let Some(task) = self.tasks.get_mut(tid) {
                     task.listening = true;
                 }

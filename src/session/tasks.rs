@@ -60,6 +60,13 @@ impl CountedHits {
         }
     }
 
+    /// No hit at `at` will be repeated: there is no breakpoint any more.
+    fn forget(&mut self, at: Addr) {
+        let known = self.hits;
+        let kept = known.iter().take(self.len).filter(|hit| hit.0 != at);
+        self.len = self.hits.iter_mut().zip(kept).map(|(place, hit)| *place = *hit).count();
+    }
+
     /// Whether no hit will be repeated.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -121,6 +128,11 @@ impl Tasks {
     /// The task with this thread id, to change.
     pub fn get_mut(&mut self, tid: i32) -> Option<&mut Task> {
         self.by_tid.get_mut(&tid)
+    }
+
+    /// The breakpoint at `at` is gone: no task that was sent back there will hit it once more.
+    pub fn forget_counted(&mut self, at: Addr) {
+        self.by_tid.values_mut().for_each(|task| task.counted.forget(at));
     }
 
     /// Forgets a task.
@@ -196,6 +208,20 @@ mod tests {
         counted.push(INNER.0, INNER.1);
         assert!(counted.take(OUTER.0, OUTER.1));
         assert!(!counted.take(INNER.0, INNER.1));
+    }
+
+    /// What is placed there anew is another breakpoint: a hit of that is no repetition.
+    #[test]
+    fn hits_of_a_breakpoint_that_is_gone_are_not_repeated() {
+        let mut counted = CountedHits::default();
+        for (at, sp) in [OUTER, INNER, OUTER] {
+            counted.push(at, sp);
+        }
+        counted.forget(OUTER.0);
+        assert!(!counted.take(OUTER.0, OUTER.1));
+        counted.push(INNER.0, INNER.1);
+        counted.forget(Addr(0x9999));
+        assert!(counted.take(INNER.0, INNER.1));
     }
 
     #[test]

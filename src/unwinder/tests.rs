@@ -522,3 +522,38 @@ fn mangled_tables_and_stacks_never_panic_or_hang() {
         }
     }
 }
+
+/// Callers that another walk has found by the rules make the stack that an unwinding makes, from any of its frames on; not beyond one that takes more than its rule.
+#[test]
+fn listed_callers_make_the_stack_that_is_unwound() {
+    let (regs, mut stack) = long_stack();
+    let mut unwinder = unwinder();
+    let found = unwinder.unwind(&regs, &mut stack.0, true, 100);
+    let frames = unwinder.stacks().frames(found.stack);
+    let callers: Vec<Addr> = frames.iter().map(|frame| frame.addr.raw()).collect();
+    let is_plain = |frame: &&Frame| matches!(unwinder.known_rule(frame.addr), Some(Rule::Compact { .. }));
+    let plain = frames.iter().take_while(is_plain).count();
+    assert!((2..frames.len()).contains(&plain), "{plain} of {}", frames.len());
+    let mut parts = vec![found.stack];
+    while let Some(parent) = parts.last().and_then(|part| unwinder.stacks().parent(*part)) {
+        parts.push(parent);
+    }
+    parts.reverse();
+    for (taken, part) in parts.iter().enumerate().take(plain) {
+        let mut shown = Vec::new();
+        let mut visit = |parent, child, frame: Frame, _| shown.push((parent, child, frame));
+        let made = unwinder.extend(*part, callers[taken..plain].iter().copied(), 100, &mut visit);
+        assert_eq!(made.map(|made| (made.stack, made.depth)), Some((parts[plain], plain as u32)));
+        let expected: Vec<_> = (taken..plain).map(|at| (parts[at], parts[at + 1], frames[at])).collect();
+        assert_eq!(shown, expected);
+    }
+    let cut = unwinder.unwind(&regs, &mut stack.0, true, 1);
+    let listed = callers.iter().copied();
+    assert_eq!(unwinder.extend(StackId::EMPTY, listed.clone(), 1, &mut |_, _, _, _| {}), Some(cut));
+    assert_eq!(cut.quality, Quality::Truncated);
+    let has_more = frames[plain..]
+        .iter()
+        .any(|frame| !matches!(unwinder.known_rule(frame.addr), Some(Rule::Compact { .. } | Rule::Outermost)));
+    assert_eq!(unwinder.extend(StackId::EMPTY, listed, 100, &mut |_, _, _, _| {}).is_none(), has_more);
+    assert_eq!(unwinder.extend(StackId::EMPTY, [Addr(0x1234)].into_iter(), 100, &mut |_, _, _, _| {}), None, "no rule");
+}
