@@ -86,9 +86,12 @@ impl Process {
         if broken_off.is_some() {
             self.teardown.detached = self.teardown.exit.is_none();
             self.note_peak_resident(self.pid);
-            self.cost.wall_ns = self.lived_ns();
         }
         self.end_jump();
+        if broken_off.is_some() {
+            // what the jump engine had left in its rings is of now
+            self.cost.wall_ns = self.lived_ns();
+        }
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
         self.note_thread_names();
