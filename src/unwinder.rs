@@ -398,7 +398,8 @@ impl Unwinder {
     /// The stack `parent` with these callers, the innermost first, as somebody else has walked on by the rules that are known ([`Self::known_rule`]), and to the walk's
     /// end; at most `max_depth` frames in all are taken. `visit` is shown each new frame: the stack without it, with it, its address, module and rule.
     ///
-    /// None if there is one that no rule is known of, or whose rule needs more than the stack.
+    /// None if `parent` is no stack of the table, which would make a circle of it later, or if there is a caller that no rule is known of, or whose rule needs more
+    /// than the stack.
     pub fn extend(
         &mut self,
         parent: StackId,
@@ -406,6 +407,9 @@ impl Unwinder {
         max_depth: u32,
         visit: &mut dyn FnMut(StackId, StackId, Frame, Rule),
     ) -> Option<Unwound> {
+        if parent != StackId::EMPTY {
+            self.stacks.get(parent)?;
+        }
         let mut stack = parent;
         let mut depth = self.stacks.depth(parent);
         for caller in callers {

@@ -555,5 +555,7 @@ fn listed_callers_make_the_stack_that_is_unwound() {
         .iter()
         .any(|frame| !matches!(unwinder.known_rule(frame.addr), Some(Rule::Compact { .. } | Rule::Outermost)));
     assert_eq!(unwinder.extend(StackId::EMPTY, listed, 100, &mut |_, _, _, _| {}).is_none(), has_more);
+    let unknown = StackId(1 << 20);
+    assert_eq!(unwinder.extend(unknown, callers[..1].iter().copied(), 100, &mut |_, _, _, _| {}), None, "no stack");
     assert_eq!(unwinder.extend(StackId::EMPTY, [Addr(0x1234)].into_iter(), 100, &mut |_, _, _, _| {}), None, "no rule");
 }

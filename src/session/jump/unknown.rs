@@ -56,7 +56,6 @@ impl Process {
     /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
     fn take_list(&mut self, jump: &mut Jump, list: &List) -> Option<(StackId, Copied)> {
         let unwinder = &mut self.space.unwinder;
-        let is_known = list.parent == StackId::EMPTY || unwinder.stacks().get(list.parent).is_some();
         let shared = &jump.region.mapping;
         let callers = (0..list.len).map(|index| Addr(shared.word(list.at + 8 * index)));
         let mut last = list.parent;
@@ -65,7 +64,7 @@ impl Process {
                 jump.nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
                 last = stack;
             });
-        let stack = unwound.filter(|_| is_known)?.stack;
+        let stack = unwound?.stack;
         if stack != last {
             // too deep: all walks end there
             jump.nodes.end_at(shared, last.0, stack.0);
