@@ -129,6 +129,8 @@ pub struct StackId(pub u32);
 impl StackId {
     /// The empty stack: unwinding was switched off or failed at the first frame.
     pub const EMPTY: Self = Self(0);
+    /// That of blocks that were there before tracing began: no table has it.
+    pub const EXISTING: Self = Self(u32::MAX);
 }
 
 /// Index into [`crate::allocators::AllocatorTable`] (the built-in functions, then the user's declarations): which

@@ -7,6 +7,7 @@ mod args;
 mod ask;
 mod check;
 mod convert;
+mod core;
 mod errors;
 mod heap;
 mod occasions;
@@ -28,9 +29,10 @@ pub use convert::ConvertOptions;
 pub use trace::TraceOptions;
 
 use args::{AttachArguments, ProfileArguments, RunArguments};
-pub use ask::{CtlOptions, LeaksOptions, Order};
+pub use ask::{CtlOptions, LeaksOptions, LeaksTarget, Order};
 use check::resolve_check;
 use clap::{CommandFactory, FromArgMatches};
+pub use core::CoreTarget;
 pub use heap::{HeapFormat, HeapOptions, HeapTarget};
 pub use occasions::Occasions;
 pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles};
@@ -102,6 +104,8 @@ pub struct AttachOptions {
     pub wait: Wait,
     /// Whether to classify what is live before letting go.
     pub leaks_at_end: bool,
+    /// Whether to look for the blocks that are there already.
+    pub existing: bool,
     /// How to profile it.
     pub profile: ProfileOptions,
 }
@@ -362,6 +366,7 @@ fn resolve_attach(
             (false, false) => Wait::No,
         },
         leaks_at_end: arguments.leaks_at_end,
+        existing: arguments.existing,
         profile: resolve_profile(arguments.profile, debug_path)?,
     })
 }

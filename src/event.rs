@@ -204,6 +204,13 @@ pub enum EventKind {
     },
     /// Something was not seen, or not wholly.
     Missed(Missed),
+    /// A block that was there before the stream began, found in the allocator's own structures. Told before any call.
+    Existing {
+        /// Its address; never null.
+        block: Addr,
+        /// What the program may use of it, in bytes: what it asked for is not known.
+        size: u64,
+    },
     /// There are blocks from now on whose allocation was not seen: to free an unknown pointer is no error any more.
     UnknownFreesExpected,
     /// For a moment nothing was observed: blocks may have come, and gone.

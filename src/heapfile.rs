@@ -4,7 +4,7 @@
 //! 8 bytes   8a 'h' 'e' 'a' 'p' 0d 0a 1a
 //! 4 bytes   the version, little endian
 //! a frame of zstd (RFC 8878) with a checksum of what is in it, and nothing behind
-//!   identity, the report's figures, the census, malloc_trim's, the heap in sums, blocks and holders, the byte 0x48
+//!   identity, whether it is of a core (since version 2), the report's figures, the census, malloc_trim's, the heap in sums, blocks and holders, the byte 0x48
 //! ```
 //!
 //! Within the frame all numbers are LEB128, texts are their length and UTF-8, what may be missing begins with 0 or 1, lists with their length. Blocks come in the order of
@@ -28,7 +28,9 @@ pub use write::write;
 /// How such files begin.
 const MAGIC: [u8; 8] = *b"\x8aheap\r\n\x1a";
 /// What is understood. It grows when older readers would misunderstand.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// From this version on a file says whether it is of a core.
+const WITH_CORES: u32 = 2;
 /// The last byte in the frame.
 const END: u64 = 0x48;
 
@@ -54,6 +56,15 @@ impl Identity {
     }
 }
 
+/// A core file that memory was read of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OfCore {
+    /// How much memory the core has, in bytes.
+    pub stored: u64,
+    /// How much of that is missing in the file, which was cut.
+    pub missing: u64,
+}
+
 /// All that was found out about a process's memory.
 #[derive(Clone, Debug, Default)]
 pub struct SavedHeap {
@@ -63,8 +74,10 @@ pub struct SavedHeap {
     pub program: String,
     /// How many threads it had.
     pub threads: usize,
-    /// For how long it stood still, ns; None: it ran on.
+    /// For how long it stood still, ns; None: it ran on, or it was a core.
     pub stood_ns: Option<u64>,
+    /// The core that it was seen in, if it was no live process.
+    pub core: Option<OfCore>,
     /// Whether it stood only to be copied.
     pub copied: bool,
     /// Whether what the walk has found may be of a heap that threads were just changing.
@@ -119,7 +132,7 @@ const USES: [Use; 13] = [
     Use::Shared,
     Use::Kernel,
 ];
-const ALLOCATORS: [Allocator; 2] = [Allocator::Glibc, Allocator::Musl];
+const ALLOCATORS: [Allocator; 3] = [Allocator::Glibc, Allocator::Musl, Allocator::Mimalloc];
 const STATES: [State; 6] = [State::Live, State::Tcache, State::Fast, State::Free, State::Top, State::Own];
 const CERTAINTIES: [Certainty; 3] = [Certainty::Exact, Certainty::Inferred, Certainty::Unknown];
 const REMEDIES: [Remedy; 4] = [Remedy::FewerArenas, Remedy::MapLarge, Remedy::TrimEarlier, Remedy::OtherAllocator];

@@ -313,6 +313,7 @@ impl HeapModel {
                 self.begin_fork(parent.serial, child.serial, among_threads);
             }
             EventKind::Exec { .. } => self.begin_image(),
+            EventKind::Existing { block, size } => self.take_existing(block, size),
             EventKind::UnknownFreesExpected => self.expect_unknown_frees(),
             EventKind::Unobserved => {
                 self.expect_unknown_frees();

@@ -20,7 +20,7 @@ pub mod verdict;
 mod window;
 
 use crate::addr::Addr;
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::memory::ReadMemory;
 use std::ops::Range;
 
@@ -37,6 +37,13 @@ pub struct Sources<'a> {
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let of_libc = glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory));
     [of_libc, mimalloc::walk(sources, memory)].into_iter().flatten().max_by_key(Walk::live_bytes)
+}
+
+/// The writable parts of modules that come from their files, where an allocator keeps what it begins with.
+pub fn data_of(mappings: &[Mapping]) -> Vec<Range<Addr>> {
+    let modules = maps::modules(mappings);
+    let segments = modules.iter().flat_map(|module| &module.segments);
+    segments.filter(|segment| segment.perms.write && !segment.perms.shared).map(Mapping::range).collect()
 }
 
 /// An allocator that can be walked.

@@ -1,5 +1,6 @@
-//! The memory of a process that nobody has traced, looked at once from outside.
+//! The memory of a process that nobody has traced, looked at once from outside: alive, or in a core file.
 
+pub mod core;
 mod holdings;
 mod looks;
 pub mod lost;
@@ -8,6 +9,7 @@ mod names;
 mod seen;
 pub mod trimming;
 
+use self::core::Core;
 use crate::heapgraph::Held;
 use crate::heapwalk::census::{self, Census};
 use crate::heapwalk::{Allocator, Walk, trim};
@@ -16,6 +18,7 @@ use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, procfs};
 use looks::{Look, Purpose};
 use seen::Seen;
+use std::sync::Arc;
 use std::time::Duration;
 use trimming::NotTrimmed;
 
@@ -26,7 +29,7 @@ pub struct Inspection {
     pub program: String,
     /// How many threads it has.
     pub threads: usize,
-    /// How long it stood still; None: it ran on meanwhile, and what changed then may be told wrongly.
+    /// How long it stood still; None: it ran on meanwhile, and what changed then may be told wrongly, or it was seen in a core.
     pub stood: Option<Duration>,
     /// Whether it stood only to be copied, and the copy was read.
     pub copied: bool,
@@ -71,26 +74,42 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
             trimming::trim(seen, walk, still).map(Some)
         })?,
     };
-    let Look { seen, walk, read, copied, stood, in_motion } = look;
-    // What follows needs no more of the process.
+    let stood = (meanwhile != Meanwhile::RunOn).then_some(look.stood);
+    Ok(Inspection { trimmed, stood, ..told(program, look) })
+}
+
+/// Looks at what a core has kept of a process.
+pub fn in_core(core: &Arc<Core>) -> Inspection {
+    let seen = Seen::in_core(core);
+    let parts = core.file_parts();
+    let mut memory = core.memory(&parts);
+    let walk = seen.walk(&mut memory);
+    let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory));
+    let look = Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: false };
+    told(core.file.program.clone(), look)
+}
+
+/// What was seen, with its names. It needs no more of the process.
+fn told(program: String, look: Look<holdings::Blocks>) -> Inspection {
+    let Look { seen, walk, read, copied, in_motion, .. } = look;
     let census = census::take(walk.as_ref(), &seen.mappings, &seen.stack_pointers(), &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
     let held = walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages));
-    Ok(Inspection {
+    Inspection {
         program,
         held,
         threads: seen.states.len(),
-        stood: (meanwhile != Meanwhile::RunOn).then_some(stood),
+        stood: None,
         copied,
         in_motion,
         walk,
         census,
         trim,
-        trimmed,
+        trimmed: None,
         resident: seen.resident,
-    })
+    }
 }
 
 /// Walks the heap of process `pid`, which runs on. None if its allocator can't be walked.

@@ -47,6 +47,7 @@ mod check;
 mod chunk;
 mod cli;
 mod commands;
+mod corefile;
 mod ctl;
 mod elf;
 mod event;

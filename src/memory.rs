@@ -23,6 +23,12 @@ pub trait ReadMemory {
     }
 }
 
+/// Memory that can be read at several places at a time.
+pub trait ReadAgain: ReadMemory + Send + Sized {
+    /// A second reader of the same memory; None where that can't be had.
+    fn again(&self) -> Option<Self>;
+}
+
 /// The little-endian 64-bit word that begins at byte `at`; None if it is not whole.
 pub fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))

@@ -146,6 +146,7 @@ impl Profiler {
             libunwind: false,
             pin: false,
             exit_kill: true,
+            existing: false,
             start_paused: false,
             guardian: None,
             requests: Arc::default(),

@@ -37,6 +37,7 @@ mod endings;
 mod engine;
 mod error;
 mod exec;
+mod existing;
 mod finish;
 mod heapcapture;
 mod hit;

@@ -44,11 +44,13 @@ mod suite {
     mod control;
     mod convert;
     mod convert_parts;
+    mod cores;
     mod counts;
     mod death;
     mod debuginfod;
     mod detach;
     mod emulator;
+    mod existing;
     mod failures;
     mod findshlibs;
     mod fleet;

@@ -1,14 +1,25 @@
 //! The commands that ask the heaptrace which traces a process.
 
+use super::core::{CoreArguments, CoreTarget};
+use super::values::PidOrFile;
 use super::{AttachTarget, Refusal, When, values};
 use crate::addr::Addr;
 use clap::Args;
 
+/// What `heaptrace leaks` looks at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LeaksTarget {
+    /// A process.
+    Process(AttachTarget),
+    /// What a core has kept of one.
+    Core(CoreTarget),
+}
+
 /// Options of `heaptrace leaks`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaksOptions {
-    /// The process.
-    pub target: AttachTarget,
+    /// The process, or a core of it.
+    pub target: LeaksTarget,
     /// Tell only what has grown since the last scan.
     pub increased: bool,
     /// Tell why the block at this address can still be reached.
@@ -29,8 +40,8 @@ pub struct LeaksOptions {
 /// to, blocks from before the attach are unknown; their memory counts as reachable, so that no leak is invented.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "heaptrace leaks [OPTIONS] PID\n       heaptrace leaks [OPTIONS] --by-name NAME",
-    group = clap::ArgGroup::new("leaks_target").required(true).multiple(false),
+    override_usage = "heaptrace leaks [OPTIONS] PID\n       heaptrace leaks [OPTIONS] --by-name NAME\n       heaptrace leaks [OPTIONS] --core CORE [PROGRAM]",
+    group = clap::ArgGroup::new("leaks_target").required(true).multiple(true).args(["what", "by_name", "core"]),
     after_long_help = "\
 Examples:
   heaptrace leaks 1234
@@ -38,19 +49,24 @@ Examples:
   heaptrace leaks --by-name redis-server --increased
       What is lost, or grew, since the last time.
   heaptrace leaks 1234 --explain 0x55d0c0ffee10
-      Why that block can still be reached: from which global variable or stack, through which blocks."
+      Why that block can still be reached: from which global variable or stack, through which blocks.
+  heaptrace leaks --core core.1234 ./app
+      What was lost in ./app when this core file was written."
 )]
 pub(super) struct LeaksArguments {
-    /// Process id
-    #[arg(value_name = "PID", group = "leaks_target", value_parser = values::pid)]
-    pid: Option<i32>,
+    /// Process id; with --core, the program
+    #[arg(value_name = "PID", conflicts_with = "by_name", value_parser = values::pid_or_file)]
+    what: Option<PidOrFile>,
 
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
-    #[arg(long, value_name = "NAME", group = "leaks_target")]
+    #[arg(long, value_name = "NAME")]
     by_name: Option<String>,
 
+    #[command(flatten)]
+    core: CoreArguments,
+
     /// Tell only what has grown since the last scan of this process: places of lost blocks, and of reachable ones
-    #[arg(long)]
+    #[arg(long, conflicts_with = "core")]
     increased: bool,
 
     /// Tell why the block at this address can still be reached; hexadecimal, any address inside the block
@@ -71,10 +87,21 @@ pub(super) struct LeaksArguments {
 }
 
 pub(super) fn resolve_leaks(arguments: LeaksArguments) -> Result<LeaksOptions, Refusal> {
-    let target = match (arguments.pid, arguments.by_name) {
-        (Some(pid), _) => AttachTarget::Pid(pid),
-        (None, Some(name)) => AttachTarget::Name(name),
-        (None, None) => return Err(Refusal::Usage("leaks needs a process id or --by-name NAME\n".to_owned())),
+    let target = match (arguments.what, arguments.by_name) {
+        (what, _) if arguments.core.is_named() => {
+            arguments.core.target(what.map(PidOrFile::into_path)).map(LeaksTarget::Core)
+        }
+        (Some(PidOrFile::Pid(pid)), _) => Some(LeaksTarget::Process(AttachTarget::Pid(pid))),
+        // says what is wrong with it
+        (Some(PidOrFile::File(path)), _) => {
+            let error = values::pid(&path.to_string_lossy()).err();
+            return Err(Refusal::Usage(format!("{}\n", error.unwrap_or_default())));
+        }
+        (None, Some(name)) => Some(LeaksTarget::Process(AttachTarget::Name(name))),
+        (None, None) => None,
+    };
+    let Some(target) = target else {
+        return Err(Refusal::Usage("leaks needs a process id, --by-name NAME, or --core CORE\n".to_owned()));
     };
     Ok(LeaksOptions {
         target,

@@ -1,5 +1,6 @@
 //! `heaptrace heap`.
 
+use super::core::{CoreArguments, CoreTarget};
 use super::values::{self, PidOrFile};
 use super::{AttachTarget, Refusal, When};
 use clap::Args;
@@ -42,9 +43,13 @@ impl HeapFormat {
 pub enum HeapTarget {
     /// A process.
     Process(AttachTarget),
-    /// What `--save` has written.
+    /// What `--save` has written, or a core.
     File(PathBuf),
+    /// What a core has kept.
+    Core(CoreTarget),
 }
+
+const NO_TARGET: &str = "heap needs a process id, --by-name NAME, a file, or --core CORE\n";
 
 /// Options of `heaptrace heap`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,8 +79,8 @@ pub struct HeapOptions {
 /// moment; the answer says how long.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "heaptrace heap [OPTIONS] PID\n       heaptrace heap [OPTIONS] --by-name NAME\n       heaptrace heap [OPTIONS] FILE.heap",
-    group = clap::ArgGroup::new("heap_target").required(true).multiple(false),
+    override_usage = "heaptrace heap [OPTIONS] PID\n       heaptrace heap [OPTIONS] --by-name NAME\n       heaptrace heap [OPTIONS] FILE.heap\n       heaptrace heap [OPTIONS] --core CORE [PROGRAM]",
+    group = clap::ArgGroup::new("heap_target").required(true).multiple(true).args(["what", "by_name", "core"]),
     after_long_help = "\
 Examples:
   heaptrace heap 1234
@@ -89,26 +94,31 @@ Examples:
   heaptrace heap 1234 -o before.heapsnapshot
       A file for Chrome: developer tools, Memory, Load.
   heaptrace heap 1234 --save a.heap
-      All that was found, to be looked at later and elsewhere: `heaptrace heap a.heap`, `heaptrace diff a.heap b.heap`."
+      All that was found, to be looked at later and elsewhere: `heaptrace heap a.heap`, `heaptrace diff a.heap b.heap`.
+  heaptrace heap --core core.1234 ./app
+      The same of a core file, which the kernel or gdb's gcore has written of ./app."
 )]
 pub(super) struct HeapArguments {
-    /// Process id, or a file that --save has written (one with a number for a name as ./NAME)
-    #[arg(value_name = "PID|FILE", group = "heap_target", value_parser = values::pid_or_file)]
+    /// Process id, or a file that --save has written (one with a number for a name as ./NAME); with --core, the program
+    #[arg(value_name = "PID|FILE", conflicts_with = "by_name", value_parser = values::pid_or_file)]
     what: Option<PidOrFile>,
 
     /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
-    #[arg(long, value_name = "NAME", group = "heap_target")]
+    #[arg(long, value_name = "NAME")]
     by_name: Option<String>,
 
+    #[command(flatten)]
+    core: CoreArguments,
+
     /// Let the process run on meanwhile: what it changes then may be told wrongly
-    #[arg(long)]
+    #[arg(long, conflicts_with = "core")]
     no_stop: bool,
 
     /// Have the process call malloc_trim(0), and tell what that gave back
     ///
     /// One of its threads that sleeps makes the call, while no thread holds a lock of malloc. Where there is no such moment, heaptrace says so and
     /// calls nothing: try again then.
-    #[arg(long, conflicts_with = "no_stop")]
+    #[arg(long, conflicts_with_all = ["no_stop", "core"])]
     trim: bool,
 
     /// Print JSON instead of text; docs/heap.md describes it
@@ -144,6 +154,10 @@ pub(super) struct HeapArguments {
 
 pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> {
     let target = match (arguments.what, arguments.by_name) {
+        (what, _) if arguments.core.is_named() => {
+            let core = arguments.core.target(what.map(PidOrFile::into_path));
+            core.map(HeapTarget::Core).ok_or_else(|| Refusal::Usage(NO_TARGET.to_owned()))?
+        }
         (Some(PidOrFile::File(path)), _) if arguments.no_stop || arguments.trim => {
             let text =
                 format!("{}: --no-stop and --trim are for processes; a process is told by its id\n", path.display());
@@ -152,7 +166,7 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         (Some(PidOrFile::File(path)), _) => HeapTarget::File(path),
         (Some(PidOrFile::Pid(pid)), _) => HeapTarget::Process(AttachTarget::Pid(pid)),
         (None, Some(name)) => HeapTarget::Process(AttachTarget::Name(name)),
-        (None, None) => return Err(Refusal::Usage("heap needs a process id, --by-name NAME, or a file\n".to_owned())),
+        (None, None) => return Err(Refusal::Usage(NO_TARGET.to_owned())),
     };
     let mut outputs: Vec<_> = arguments.save.into_iter().map(|path| (path, HeapFormat::Heap)).collect();
     for path in arguments.output {

@@ -167,6 +167,16 @@ pub(super) enum PidOrFile {
     File(PathBuf),
 }
 
+impl PidOrFile {
+    /// A file, also one whose name is a number.
+    pub(super) fn into_path(self) -> PathBuf {
+        match self {
+            Self::Pid(number) => PathBuf::from(number.to_string()),
+            Self::File(path) => path,
+        }
+    }
+}
+
 /// What is a number is a process.
 pub(super) fn pid_or_file(text: &str) -> Result<PidOrFile, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -3,7 +3,7 @@
 use super::attach::find;
 use super::conclude::terminal_width;
 use super::{lost, print, tell, use_color};
-use crate::cli::{CtlOptions, LeaksOptions, Order};
+use crate::cli::{CtlOptions, LeaksOptions, LeaksTarget, Order};
 use crate::ctl::{self, Command, Look, ProtocolError, Request, Response};
 use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
@@ -31,7 +31,11 @@ const POLL: Duration = Duration::from_millis(5);
 /// # Errors
 /// If somebody else traces the process, or its heap can't be read.
 pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
-    let pid = find(&options.target)?;
+    let target = match &options.target {
+        LeaksTarget::Process(target) => target,
+        LeaksTarget::Core(core) => return lost::tell_lost_in_core(core, options),
+    };
+    let pid = find(target)?;
     let command = Command::Leaks {
         increased: options.increased,
         explain: options.explain.map(|addr| addr.0),

@@ -33,6 +33,9 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     if options.leaks_at_end && profile.occasions.generation != Generation::default() {
         bail!("--leaks-at-end is about all blocks: without --since and --until");
     }
+    if options.existing && profile.sample_interval > 0 {
+        bail!("--existing needs every block: without --sample-interval and --max-overhead");
+    }
     // A declaration that can't be understood is refused before anything is waited for.
     settings(profile, false)?;
     match (&options.target, options.wait) {
@@ -67,6 +70,7 @@ fn trace(
     let profile = &options.profile;
     let mut settings = settings(profile, false)?;
     settings.profile_each = destinations.take_processes();
+    settings.existing = options.existing;
     settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
     // Before the trace has a thread, which a signal that it does not block would reach.
     control::block_terminal_stops()?;

@@ -2,21 +2,24 @@
 
 use super::attach::{find, refused};
 use super::saved::memory_limits;
-use super::{owners, print, use_color};
+use super::{owners, print, tell, use_color};
 use crate::addr::Addr;
-use crate::cli::{AttachTarget, HeapFormat, HeapOptions, HeapTarget};
+use crate::cli::{AttachTarget, CoreTarget, HeapFormat, HeapOptions, HeapTarget};
+use crate::corefile::begins_as_core;
 use crate::export::escape::lines;
 use crate::export::heap::{HeapReport, json, markdown_report, pprof, snapshot, text, tree};
 use crate::export::output::write_file;
 use crate::export::text::Paint;
-use crate::heapfile::{self, Identity, SavedHeap};
+use crate::heapfile::{self, Identity, OfCore, SavedHeap};
 use crate::heapgraph::Held;
-use crate::inspect::{self, Meanwhile};
+use crate::inspect::core::{Core, CoreFiles};
+use crate::inspect::{self, Inspection, Meanwhile};
 use crate::tracer::procfs;
 use anyhow::{Context, bail};
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Looks, and prints what is there. The exit status is 0 whatever that is.
@@ -26,6 +29,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
     let mut heap = match &options.target {
         HeapTarget::Process(target) => look(target, options)?,
+        HeapTarget::Core(target) => look_in_core(target)?,
+        HeapTarget::File(path) if is_core(path) => {
+            look_in_core(&CoreTarget { core: path.clone(), program: None, sysroot: None })?
+        }
         HeapTarget::File(path) => load(path, 1)?,
     };
     if options.no_text
@@ -74,11 +81,17 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
         taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
         another_user: procfs::users(pid).iter().any(|&user| user != procfs::effective_user()),
     };
-    let seen = inspect::inspect(pid, meanwhile).map_err(|error| refused(error, pid))?;
+    let mut seen = inspect::inspect(pid, meanwhile).map_err(|error| refused(error, pid))?;
     let trimmed =
-        seen.trimmed.transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
-    Ok(SavedHeap {
-        identity,
+        seen.trimmed.take().transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
+    Ok(SavedHeap { identity, ..saved(seen, trimmed) })
+}
+
+/// What was seen, of nobody known.
+fn saved(seen: Inspection, trimmed: Option<u64>) -> SavedHeap {
+    SavedHeap {
+        identity: Identity::default(),
+        core: None,
         program: seen.program,
         threads: seen.threads,
         stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
@@ -90,7 +103,44 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
         trim: seen.trim,
         heap: seen.walk.map(|walk| walk.summary()),
         held: seen.held,
+    }
+}
+
+/// Looks at a core.
+fn look_in_core(target: &CoreTarget) -> anyhow::Result<SavedHeap> {
+    let core = open_core(target)?;
+    let seen = inspect::in_core(&core);
+    let modified = std::fs::metadata(&target.core).and_then(|metadata| metadata.modified()).ok();
+    let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    let identity =
+        Identity { pid: core.file.pid, taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0), ..Identity::default() };
+    Ok(SavedHeap {
+        identity,
+        core: Some(OfCore { stored: core.stored(), missing: core.file.missing }),
+        ..saved(seen, None)
     })
+}
+
+/// Opens a core, and says what is missing.
+///
+/// # Errors
+/// It can't be read, or is of another program than the user says.
+pub(super) fn open_core(target: &CoreTarget) -> anyhow::Result<Arc<Core>> {
+    let files = CoreFiles { program: target.program.as_deref(), sysroot: target.sysroot.as_deref() };
+    let core = Core::open(&target.core, &files)?;
+    for warning in &core.warnings {
+        tell(warning);
+    }
+    Ok(Arc::new(core))
+}
+
+/// Whether a file is a core.
+fn is_core(path: &Path) -> bool {
+    let mut start = Vec::new();
+    // opening a pipe would wait for who writes to it
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && File::open(path).and_then(|file| file.take(64).read_to_end(&mut start)).is_ok()
+        && begins_as_core(&start)
 }
 
 /// Whether a file is one that `--save` has written.

@@ -1,17 +1,19 @@
 //! `heaptrace leaks` for a process that nobody traces: looks from outside.
 
 use super::attach::refused;
-use super::print;
-use crate::cli::LeaksOptions;
+use super::heap::open_core;
+use super::{print, use_color};
+use crate::cli::{CoreTarget, LeaksOptions};
 use crate::export::escape::lines;
 use crate::export::lost::{Explained, LostReport, json, text};
 use crate::export::summary::SummaryOptions;
 use crate::export::text::Paint;
-use crate::inspect::lost;
+use crate::inspect::lost::{self, Lost};
 use crate::leaks::ScanOptions;
 use crate::profile::build::root_name;
 use crate::tracer::root::TargetRoot;
 use anyhow::bail;
+use std::io;
 use std::path::PathBuf;
 
 /// Looks, and prints what is lost.
@@ -31,16 +33,36 @@ pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow
              then on"
         );
     };
+    let folder = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    tell(pid, &lost, folder, options, color)
+}
+
+/// The same of a core.
+///
+/// # Errors
+/// If it can't be read, or the allocator can't be walked.
+pub(super) fn tell_lost_in_core(target: &CoreTarget, options: &LeaksOptions) -> anyhow::Result<u8> {
+    let core = open_core(target)?;
+    let Some(lost) = lost::in_core(&core, &ScanOptions::default()) else {
+        bail!(
+            "{}: its allocator can't be walked (those of glibc, musl and mimalloc can), or what it has kept is not in the core",
+            target.core.display()
+        );
+    };
+    tell(core.file.pid, &lost, PathBuf::from("/"), options, use_color(options.color, &io::stdout()))
+}
+
+/// Prints what is lost, with files of the process below `folder`.
+fn tell(pid: i32, lost: &Lost, folder: PathBuf, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
     let way = options.explain.and_then(|addr| lost.scan.path_to(lost.scan.find(addr)?));
     let named = way.as_ref().map(|way| {
-        let folder = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
         let mut symbolizer = lost.symbolizer(&[], folder);
         root_name(way, &|tid| lost.threads.get(&tid).cloned(), &|id| lost.module(id), &mut symbolizer)
     });
     let report = LostReport {
         pid,
         program: &lost.program,
-        stood_ns: u64::try_from(lost.stood.as_nanos()).unwrap_or(u64::MAX),
+        stood_ns: lost.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
         copied: lost.copied,
         scan: &lost.scan,
         findings: lost.findings,

@@ -44,6 +44,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,
         exit_kill,
+        existing: false,
         start_paused: options.start_paused || options.delay.is_some(),
         guardian: None,
         requests: Arc::default(),

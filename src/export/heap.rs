@@ -10,7 +10,7 @@ pub mod snapshot;
 use super::escape::markdown_code;
 use super::text::{self, Paint};
 use crate::addr::Addr;
-use crate::heapfile::SavedHeap;
+use crate::heapfile::{OfCore, SavedHeap};
 use crate::heapgraph::Held;
 use crate::heapwalk::census::{Amount, Census, Use};
 use crate::heapwalk::summary::Summary;
@@ -35,6 +35,8 @@ pub struct HeapReport<'a> {
     pub threads: usize,
     /// For how long it stood still, ns; None: it ran on.
     pub stood_ns: Option<u64>,
+    /// The core that it was seen in, if it was no live process.
+    pub core: Option<OfCore>,
     /// Whether it stood only to be copied.
     pub copied: bool,
     /// Whether what the walk has found may be of a heap that threads are just changing.
@@ -60,6 +62,7 @@ impl<'a> From<&'a SavedHeap> for HeapReport<'a> {
             program: &heap.program,
             threads: heap.threads,
             stood_ns: heap.stood_ns,
+            core: heap.core,
             copied: heap.copied,
             in_motion: heap.in_motion,
             walk: heap.heap.as_ref(),
@@ -117,10 +120,12 @@ pub fn text(report: &HeapReport<'_>, paint: Paint) -> String {
     let total = report.census.total();
     let _ = writeln!(
         out,
-        "{}, pid {}: {} resident{} in {}",
+        "{}, {}pid {}: {} {}{} in {}",
         report.program,
+        if report.core.is_some() { "a core of " } else { "" },
         report.pid,
         text::human_bytes(total.resident),
+        if report.core.is_some() { "in use" } else { "resident" },
         if total.swapped > 0 { format!(", {} in swap,", text::human_bytes(total.swapped)) } else { String::new() },
         text::plural(report.threads as u64, "thread"),
     );
@@ -150,6 +155,13 @@ fn sentence(report: &HeapReport<'_>) -> String {
     let trim = report.trim.map_or(0, Trim::bytes);
     let lost = lost(report);
     match verdict::of(census, report.trim, lost) {
+        // blocks of which only a part was ever written
+        Verdict::Leak if lost > of(Use::Live) => format!(
+            "Leak: {} is in blocks that no pointer leads to, at most {} ({}) of it resident.",
+            bytes(lost),
+            bytes(of(Use::Live)),
+            share(of(Use::Live))
+        ),
         Verdict::Leak => format!("Leak: {} ({}) is in blocks that no pointer leads to.", bytes(lost), share(lost)),
         Verdict::Retention => format!(
             "Retention: {} ({}) of the resident memory is freed, and the allocator keeps it. malloc_trim(0) would give {} of it back.",
@@ -400,13 +412,27 @@ fn findings(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Pa
     }
 }
 
+/// What a core does not tell.
+fn of_core(core: OfCore) -> String {
+    let mut told = format!(
+        "Read from a core file with {} of memory. Which pages were resident it does not say: those count that hold anything but zeros.",
+        text::human_bytes(core.stored)
+    );
+    if core.missing > 0 {
+        let missing = text::human_bytes(core.missing);
+        let _ = write!(told, " The file was cut: {missing} more should be in it, and what lay there is told wrongly.");
+    }
+    told
+}
+
 fn cost(out: &mut String, report: &HeapReport<'_>) {
-    let _ = match (report.stood_ns, report.walk) {
-        (Some(ns), _) => {
+    let _ = match (report.stood_ns, report.core) {
+        (_, Some(core)) => writeln!(out, "\n{}", text::wrap(&of_core(core), 0, WIDTH)),
+        (Some(ns), None) => {
             let way = if report.copied { ", to be copied; the copy was read" } else { "" };
             writeln!(out, "\nThe process stood still for {}{way}.", text::duration(ns))
         }
-        (None, _) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be told wrongly."),
+        (None, None) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be told wrongly."),
     };
     if report.walk.is_none() {
         let _ = writeln!(

@@ -30,8 +30,8 @@ pub struct LostReport<'a> {
     pub pid: i32,
     /// The program's name.
     pub program: &'a str,
-    /// For how long it stood still, ns.
-    pub stood_ns: u64,
+    /// For how long it stood still, ns; None: it was seen in a core.
+    pub stood_ns: Option<u64>,
     /// Whether it stood only to be copied.
     pub copied: bool,
     /// The blocks.
@@ -98,10 +98,13 @@ fn groups(scan: &Scan) -> (Vec<Group>, ClassAmounts) {
 pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     let mut out = String::new();
     let line = format!(
-        "{}, pid {}: its live blocks; it stood still for {}{}",
+        "{}, pid {}: its live blocks; {}{}",
         text::printable(report.program),
         report.pid,
-        text::duration(report.stood_ns),
+        match report.stood_ns {
+            Some(ns) => format!("it stood still for {}", text::duration(ns)),
+            None => "of a core file".to_owned(),
+        },
         if report.copied { ", to be copied" } else { "" }
     );
     let _ = writeln!(out, "{}", paint.bold(&line));

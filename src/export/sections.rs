@@ -8,6 +8,7 @@ use super::text::{
     telling_frames, wrap,
 };
 use super::view::{NamedFrame, StackTotals, UNKNOWN_STACK, View, end_text};
+use crate::profile::build::BEFORE_ATTACH;
 use crate::profile::saved::Writer;
 use crate::profile::value::Value;
 use crate::profile::{Amount, Exit, Finding, FindingKind, Image, Profile, PromotedAt, Resident, Totals};
@@ -89,7 +90,12 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
     }
     if meta.mode.is_attached() {
-        let _ = writeln!(out, "Live means: allocated since attach and not yet freed.");
+        let of_before = if profile.strings.iter().any(|text| text == BEFORE_ATTACH) {
+            "and not yet freed; blocks from before the attach are told by size, as [before attach]."
+        } else {
+            "since attach and not yet freed."
+        };
+        let _ = writeln!(out, "Live means: allocated {of_before}");
     }
     sampling_note(out, layout, profile);
 }

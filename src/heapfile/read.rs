@@ -1,6 +1,9 @@
 //! Reads a heap. What a file says is counted before memory is taken for it, and checked before it is believed.
 
-use super::{ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, REMEDIES, STATES, SavedHeap, USES, VERSION};
+use super::{
+    ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, OfCore, REMEDIES, STATES, SavedHeap, USES, VERSION,
+    WITH_CORES,
+};
 use crate::addr::Addr;
 use crate::heapgraph::Held;
 use crate::heapgraph::duplicates::{Duplicate, Duplicates};
@@ -52,15 +55,16 @@ pub fn read(mut input: impl BufRead, memory: u64) -> Result<SavedHeap> {
         return Err(if MAGIC.starts_with(&start) { HeapFileError::Torn } else { HeapFileError::Foreign });
     }
     let version = start.get(8..).and_then(|bytes| bytes.first_chunk::<4>().copied()).ok_or(HeapFileError::Torn)?;
-    match u32::from_le_bytes(version) {
-        VERSION => {}
+    let version = u32::from_le_bytes(version);
+    match version {
+        1..=VERSION => {}
         0 => return Err(HeapFileError::Damaged("it has version 0, which there never was")),
         newer => return Err(HeapFileError::Newer(newer)),
     }
     let mut decoder = zstd::stream::read::Decoder::with_buffer(input).map_err(HeapFileError::Io)?.single_frame();
     decoder.window_log_max(WINDOW_LOG).map_err(HeapFileError::Io)?;
     let input = io::BufReader::with_capacity(64 << 10, decoder);
-    let mut reader = Reader { input, memory, left: memory, told: 0 };
+    let mut reader = Reader { input, version, memory, left: memory, told: 0 };
     let heap = reader.heap()?;
     if reader.number()? != END {
         return Err(HeapFileError::Damaged("it does not end where it should"));
@@ -90,6 +94,8 @@ const fn unzigzag(number: u64) -> i64 {
 
 struct Reader<R> {
     input: R,
+    /// The file's.
+    version: u32,
     /// What may be taken of memory.
     memory: u64,
     /// What is left of it.
@@ -192,8 +198,11 @@ impl<R: BufRead> Reader<R> {
             taken_ns: self.number()?,
             another_user: self.flag()?,
         };
+        let of_core = self.version >= WITH_CORES && self.flag()?;
+        let core = if of_core { Some(OfCore { stored: self.bytes()?, missing: self.number()? }) } else { None };
         Ok(SavedHeap {
             identity,
+            core,
             program: self.text()?,
             threads: self.small()?,
             stood_ns: self.maybe()?,

@@ -77,6 +77,10 @@ impl<W: Write> Out<W> {
         self.maybe(identity.started)?;
         self.text(&identity.boot)?;
         self.numbers(&[identity.taken_ns, identity.another_user.into()])?;
+        self.number(heap.core.is_some().into())?;
+        if let Some(core) = heap.core {
+            self.numbers(&[core.stored, core.missing])?;
+        }
         self.text(&heap.program)?;
         self.number(heap.threads as u64)?;
         self.maybe(heap.stood_ns)?;

@@ -16,6 +16,9 @@ pub(super) struct PendingRealloc {
     state: OldBlock,
 }
 
+/// The thread of blocks that were there before tracing began: threads are numbered from 1 on.
+const NO_TASK: u32 = 0;
+
 /// How many addresses are remembered that were freed though no block was live there.
 const MAX_FREED_DEAD: usize = 1 << 16;
 
@@ -78,6 +81,26 @@ impl HeapModel {
         }
         totals.live_blocks += 1;
         totals.live_bytes = totals.live_bytes.wrapping_add(bytes);
+        self.note_peak();
+        self.add_timeline_point();
+    }
+
+    /// A block from before the stream began. It counts as one that came over a fork: live, and never allocated.
+    pub(super) fn take_existing(&mut self, addr: Addr, size: u64) {
+        let size = size.min(MAX_SIZE);
+        let key = SiteKey { stack: StackId::EXISTING, task: NO_TASK, function: FunctionId(0), size, interval: 0 };
+        let id = self.sites.intern_inherited(key, self.peak_epoch);
+        // older than all that are born
+        if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth: 0 }) {
+            self.release(addr, old, FreedBy::Lost);
+        }
+        if let Some(site) = self.sites.get_mut(id) {
+            site.keep_peak_figures(self.peak_epoch);
+            add(&mut site.live, size);
+        }
+        let totals = &mut self.totals;
+        totals.live_blocks += 1;
+        totals.live_bytes = totals.live_bytes.wrapping_add(size);
         self.note_peak();
         self.add_timeline_point();
     }
@@ -244,6 +267,10 @@ impl HeapModel {
             return;
         }
         let alloc_stack = self.sites.get(block.site).map(|site| site.stack());
+        if alloc_stack == Some(StackId::EXISTING) {
+            // what it asked for is not known
+            return;
+        }
         self.report(FindingKind::SizedDelete, addr, Some(block.size), by, alloc_stack, None);
         let key = ErrorKey { kind: FindingKind::SizedDelete, function: by.function, stack: by.stack, alloc_stack };
         if let Some(error) = self.errors.get_mut(&key) {

@@ -232,6 +232,13 @@ impl Sites {
         self.intern_slowly(key, place, epoch)
     }
 
+    /// The same for blocks that are live and were never allocated.
+    pub(super) fn intern_inherited(&mut self, key: SiteKey, epoch: u64) -> u32 {
+        let id = self.find(&key).unwrap_or_else(|| self.add(key, epoch));
+        self.inherited = self.inherited.max(id + 1);
+        id
+    }
+
     #[inline(never)]
     fn intern_slowly(&mut self, key: SiteKey, place: usize, epoch: u64) -> u32 {
         let id = self.find(&key).unwrap_or_else(|| self.add(key, epoch));

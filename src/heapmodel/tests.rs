@@ -65,6 +65,40 @@ fn a_dead_block_counts_where_it_was_allocated_and_where_it_was_freed() {
     assert_eq!((snapshot.totals.peak_bytes, snapshot.totals.peak_blocks), (150, 2));
 }
 
+/// Blocks from before are live, and never allocated; their frees and moves match, and what their size was asked to be nobody knows.
+#[test]
+fn blocks_from_before_are_live_until_they_are_freed() {
+    let existing = |block: u64, size: u64| EventKind::Existing { block: Addr(block), size };
+    let began = EventKind::Began {
+        image: ImageId(0),
+        preexisting: Preexisting::Unknown,
+        free_stacks: true,
+        sample_interval: 0,
+    };
+    let events = [began, existing(16, 24), existing(64, 1000), existing(2000, 24), existing(4000, 40)];
+    let model = run(HeapModel::new(Preexisting::None), &events);
+    let snapshot = model.snapshot();
+    let of_before = |snapshot: &Snapshot| {
+        let sites = snapshot.sites.iter().filter(|site| site.key.stack == StackId::EXISTING);
+        assert!(sites.clone().all(|site| site.inherited && site.allocated == amount(0, 0)));
+        sites.fold(amount(0, 0), |sum, site| amount(sum.objects + site.live.objects, sum.bytes + site.live.bytes))
+    };
+    assert_eq!(of_before(&snapshot), amount(4, 1088));
+    let Totals { allocations, live_blocks, live_bytes, peak_bytes, .. } = snapshot.totals;
+    assert_eq!((allocations, live_blocks, live_bytes, peak_bytes), (0, 4, 1088, 1088));
+    assert!(model.live_blocks().all(|block| block.inherited));
+    // freed with another size than the allocator's, moved, and an address that was given back unseen
+    let by = call(FREE, 1, 7);
+    let sized = EventKind::Freed { block: Addr(64), internal: false, given_size: Some(990), by };
+    let moved = EventKind::ReallocEnded { old: Addr(2000), new: Addr(3000), size: 100, by };
+    let model = run(model, &[alloc(512, 9, 1, 5), free(16, 1, 6), sized, moved, alloc(4000, 30, 1, 5)]);
+    let snapshot = model.snapshot();
+    assert_eq!(of_before(&snapshot), amount(0, 0));
+    assert_eq!((snapshot.totals.preexisting_frees, snapshot.totals.frees, snapshot.totals.allocations), (4, 0, 3));
+    assert_eq!((snapshot.totals.live_blocks, snapshot.totals.live_bytes), (3, 139));
+    assert!(snapshot.errors.is_empty() && !snapshot.frees_unseen, "{:?}", snapshot.errors);
+}
+
 /// An allocation that was not seen may have got the address of a block that was freed before: its free is no second one.
 #[test]
 fn frees_of_unseen_blocks_are_no_double_frees() {

@@ -14,8 +14,7 @@ use crate::heapwalk::census::Pages;
 use crate::heapwalk::{Allocator, Walk};
 use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, Pointers, RootKind, ScanOptions};
 use crate::maps::Mapping;
-use crate::memory::ReadMemory;
-use crate::tracer::memory::TargetMemory;
+use crate::memory::{ReadAgain, ReadMemory};
 use crate::tracer::root::TargetRoot;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,9 +38,9 @@ pub(super) struct Blocks {
     thread_names: BTreeMap<i32, String>,
 }
 
-/// Reads the blocks of a process and its roots from `memory`: its own, or that of a copy.
-pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut TargetMemory) -> Blocks {
-    let root = TargetRoot::of(seen.tid);
+/// Reads the blocks of a process and its roots from `memory`: its own, that of a copy, or that of a core.
+pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain) -> Blocks {
+    let root = seen.root();
     let mappings = &seen.mappings;
     let objects = seen.objects(walk);
     let blocks = live_blocks(walk);
@@ -62,7 +61,7 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut TargetMemory) -> Block
     let index = BlockIndex::new(blocks);
     // two readings of all blocks, side by side where that can be had
     let (mut contents, pointers) = std::thread::scope(|scope| {
-        let reading = memory.again().ok().map(|mut again| {
+        let reading = memory.again().map(|mut again| {
             let (index, naming) = (&index, &naming);
             scope.spawn(move || contents::read(index, naming, mappings, &mut again))
         });

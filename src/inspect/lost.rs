@@ -1,5 +1,6 @@
 //! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's walk; the classes are [`crate::leaks`]'s.
 
+use super::core::Core;
 use super::looks::{self, Look, Purpose};
 use super::modules::Objects;
 use super::seen::Seen;
@@ -12,6 +13,7 @@ use crate::symbols::{Search, Symbolizer};
 use crate::tracer::{Result, procfs};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What was found.
@@ -19,8 +21,8 @@ use std::time::Duration;
 pub struct Lost {
     /// The program's name.
     pub program: String,
-    /// How long the process stood still.
-    pub stood: Duration,
+    /// How long the process stood still; None: it was seen in a core.
+    pub stood: Option<Duration>,
     /// Whether it stood only to be copied, and the copy was read.
     pub copied: bool,
     /// The names of its threads, by id.
@@ -60,16 +62,31 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
     let program = procfs::program_name(pid, pid);
     let look = looks::look(pid, Purpose::Leaks, |seen, walk, memory| read(seen, walk, memory, options))?;
     let Look { seen, walk, read, copied, stood, in_motion } = look;
-    Ok(walk.zip(read).map(|(walk, (graph, objects))| Lost {
+    let lost = walk.zip(read).map(|(walk, read)| told(program, seen, &walk, read));
+    Ok(lost.map(|lost| Lost { stood: Some(stood), copied, in_motion, ..lost }))
+}
+
+/// Classifies the live blocks of a process that a core has kept. None if its allocator can't be walked.
+pub fn in_core(core: &Arc<Core>, options: &ScanOptions) -> Option<Lost> {
+    let seen = Seen::in_core(core);
+    let parts = core.file_parts();
+    let mut memory = core.memory(&parts);
+    let walk = seen.walk(&mut memory)?;
+    let read = read(&seen, &walk, &mut memory, options);
+    Some(told(core.file.program.clone(), seen, &walk, read))
+}
+
+fn told(program: String, seen: Seen, walk: &Walk, (graph, objects): (Graph, Objects)) -> Lost {
+    Lost {
         program,
-        stood,
-        copied,
+        stood: None,
+        copied: false,
         threads: seen.names,
         scan: graph.classify(),
         findings: walk.findings.len(),
-        in_motion,
+        in_motion: false,
         objects,
-    }))
+    }
 }
 
 fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory, options: &ScanOptions) -> (Graph, Objects) {

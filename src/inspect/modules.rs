@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// An object file that is loaded.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Object {
     /// Its number among those of the process.
     pub id: ModuleId,
@@ -26,7 +26,7 @@ pub struct Object {
     /// From its first to its last address.
     pub range: Range<Addr>,
     /// What is in it.
-    pub bytes: Bytes,
+    pub bytes: Arc<Bytes>,
     file: Arc<File>,
 }
 
@@ -44,7 +44,7 @@ impl Object {
 }
 
 /// The modules of a process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Objects {
     /// Those whose files were found.
     pub found: Vec<Object>,
@@ -97,12 +97,31 @@ pub fn means(pid: i32) -> Option<Means> {
 /// Opens the files of the modules in `mappings` through the live task `tid` of process `pid`. Of a file that is gone, the writable mappings stand for its data.
 pub fn open(pid: i32, tid: i32, mappings: &[Mapping]) -> Objects {
     let root = TargetRoot::of(tid);
+    objects(mappings, |mapped| {
+        let mut opened = None;
+        let mut accepts = |file: &File, same_inode: bool| {
+            // overlayfs shows other inodes in the maps: then the segments must fit at least
+            opened = Bytes::of_file(file).ok().filter(|bytes| (same_inode || !mapped.deleted) && fits(bytes, mapped));
+            opened.is_some()
+        };
+        let file = files::open_module(pid, tid, root.as_ref(), mapped, &mut accepts)?;
+        Some((file, opened?))
+    })
+}
+
+/// Whether a file's segments can be what is mapped.
+pub(super) fn fits(bytes: &[u8], mapped: &MappedModule) -> bool {
+    Elf::parse(bytes).is_ok_and(|elf| elf.load_bias(&mapped.segments).is_some())
+}
+
+/// The modules in `mappings`, of which `open` gives the files.
+pub(super) fn objects(mappings: &[Mapping], mut open: impl FnMut(&MappedModule) -> Option<(File, Bytes)>) -> Objects {
     let mut objects = Objects::default();
     for (id, mapped) in (0..).map(ModuleId).zip(maps::modules(mappings)) {
         if mapped.is_vdso() {
             continue;
         }
-        match object(pid, tid, root.as_ref(), id, &mapped) {
+        match open(&mapped).and_then(|(file, bytes)| object(id, &mapped, file, bytes)) {
             Some((object, data)) => {
                 objects.found.push(object);
                 objects.data.push(data);
@@ -117,28 +136,12 @@ pub fn open(pid: i32, tid: i32, mappings: &[Mapping]) -> Objects {
     objects
 }
 
-fn object(
-    pid: i32,
-    tid: i32,
-    root: Option<&TargetRoot>,
-    id: ModuleId,
-    mapped: &MappedModule,
-) -> Option<(Object, ModuleData)> {
-    let mut opened = None;
-    let mut accepts = |file: &File, same_inode: bool| {
-        // overlayfs shows other inodes in the maps: then the segments must fit at least, which load_bias asks for
-        opened = Bytes::of_file(file).ok().filter(|bytes| {
-            Elf::parse(bytes)
-                .is_ok_and(|elf| (same_inode || !mapped.deleted) && elf.load_bias(&mapped.segments).is_some())
-        });
-        opened.is_some()
-    };
-    let file = files::open_module(pid, tid, root, mapped, &mut accepts)?;
-    let bytes = opened?;
+fn object(id: ModuleId, mapped: &MappedModule, file: File, bytes: Bytes) -> Option<(Object, ModuleData)> {
     let elf = Elf::parse(&bytes).ok()?;
     let bias = elf.load_bias(&mapped.segments)?;
     let segments: Vec<_> = elf.segments().collect();
     let data = ModuleData { id, ranges: elf::writable(&segments, bias), tls_size: elf.tls_size(), glibc: None };
     let range = mapped.start()..mapped.end();
-    Some((Object { id, path: mapped.path.clone(), bias, range, bytes, file: Arc::new(file) }, data))
+    let (path, bytes, file) = (mapped.path.clone(), Arc::new(bytes), Arc::new(file));
+    Some((Object { id, path, bias, range, bytes, file }, data))
 }

@@ -1,5 +1,6 @@
 //! What is seen of a process besides its heap: mappings, threads, pages.
 
+use super::core::Core;
 use super::modules::{self, Objects};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -7,14 +8,15 @@ use crate::heapwalk::census::Pages;
 use crate::heapwalk::{self, Allocator, Sources, Walk};
 use crate::leaks::Roots;
 use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
-use crate::maps::{self, Kind, Mapping};
+use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
+use crate::tracer::root::TargetRoot;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, TracerError, procfs};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::sync::Arc;
 
 /// What was seen.
 pub(super) struct Seen {
@@ -29,6 +31,8 @@ pub(super) struct Seen {
     pub(super) pages: Pages,
     /// The resident memory as the kernel tells it, in bytes.
     pub(super) resident: Option<u64>,
+    /// What it was seen in, if it is no live process.
+    core: Option<Arc<Core>>,
 }
 
 impl Seen {
@@ -38,7 +42,29 @@ impl Seen {
         let mappings = procfs::mappings(tid)?;
         let states = threads.iter().map(|thread| state(pid, thread)).collect();
         let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
-        Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None })
+        Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None, core: None })
+    }
+
+    /// What a core shows.
+    pub(super) fn in_core(core: &Arc<Core>) -> Self {
+        let states = core.file.threads.iter();
+        let states =
+            states.map(|thread| ThreadState::stopped(thread.tid, thread.regs, thread.vectors.clone())).collect();
+        Self {
+            pid: core.file.pid,
+            tid: core.file.pid,
+            mappings: core.mappings().to_vec(),
+            states,
+            names: BTreeMap::new(),
+            pages: Pages { resident: core.pages(), swapped: Vec::new() },
+            resident: None,
+            core: Some(Arc::clone(core)),
+        }
+    }
+
+    /// The root folder of the process, if it is another one than ours.
+    pub(super) fn root(&self) -> Option<TargetRoot> {
+        if self.core.is_some() { None } else { TargetRoot::of(self.tid) }
     }
 
     /// Looks at the pages, too.
@@ -65,12 +91,15 @@ impl Seen {
 
     /// Walks the heap in `memory`: the process's, or a copy's.
     pub(super) fn walk(&self, memory: &mut dyn ReadMemory) -> Option<Walk> {
-        heapwalk::walk(&Sources { mappings: &self.mappings, data: &data_of(&self.mappings) }, memory)
+        heapwalk::walk(&Sources { mappings: &self.mappings, data: &heapwalk::data_of(&self.mappings) }, memory)
     }
 
     /// The object files.
     pub(super) fn objects(&self, walk: &Walk) -> Objects {
-        let mut objects = modules::open(self.pid, self.tid, &self.mappings);
+        let mut objects = match &self.core {
+            Some(core) => core.objects().clone(),
+            None => modules::open(self.pid, self.tid, &self.mappings),
+        };
         objects.mark_arena(walk.arenas.first().map(|arena| arena.at));
         objects
     }
@@ -124,13 +153,6 @@ fn state(pid: i32, thread: &StandingThread) -> ThreadState {
 fn live(pid: i32, threads: &[StandingThread]) -> Result<i32> {
     let live = threads.iter().find(|thread| thread.regs.is_some()).or(threads.first());
     Ok(live.ok_or(TracerError::Died { tid: pid })?.tid)
-}
-
-/// The writable parts of modules that come from their files, where an allocator keeps what it begins with.
-fn data_of(mappings: &[Mapping]) -> Vec<Range<Addr>> {
-    let modules = maps::modules(mappings);
-    let segments = modules.iter().flat_map(|module| &module.segments);
-    segments.filter(|segment| segment.perms.write && !segment.perms.shared).map(Mapping::range).collect()
 }
 
 fn resident_of(tid: i32) -> Option<u64> {

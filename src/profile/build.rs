@@ -27,6 +27,9 @@ use leaks::{Names, Place};
 use locations::Locations;
 pub use shims::shim_names;
 
+/// The frame of blocks that were there before tracing began (`attach --existing`), and their function.
+pub const BEFORE_ATTACH: &str = "[before attach]";
+
 /// The frame of a stack of which nothing is known.
 pub const UNKNOWN_STACK: &str = "[unknown stack]";
 /// The outermost frame of a stack that was cut off.
@@ -109,6 +112,11 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         .iter()
         .zip(walked.stacks())
         .map(|(&id, numbers)| {
+            if id == StackId::EXISTING {
+                let list = vec![locations.synthetic(BEFORE_ATTACH)];
+                let exported = tables.export(&mut locations, list, Quality::Complete);
+                return (id, Exported { operator: Some(BEFORE_ATTACH.to_owned()), ..exported });
+            }
             let list = numbers.iter().filter_map(place).collect();
             (id, tables.export(&mut locations, list, input.stacks.quality(id)))
         })

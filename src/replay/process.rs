@@ -80,7 +80,7 @@ impl Stacks {
 
     /// Our id; the empty stack for one that nothing has described.
     fn find(&self, id: StackId) -> StackId {
-        match id.0 < self.same_below {
+        match id.0 < self.same_below || id == StackId::EXISTING {
             true => id,
             false => self.others.get(&id.0).copied().unwrap_or(StackId::EMPTY),
         }

@@ -186,6 +186,9 @@ impl Session {
         let live = process.prepare()?;
         self.call_for_trap_action_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
+        if process.settings.existing {
+            process.tell_existing(&mut self.stops)?;
+        }
         process.begin_to_watch_trap_action();
         process.apply_probing();
         process.ask_for_stop_if_refused(live)

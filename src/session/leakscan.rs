@@ -175,7 +175,7 @@ impl Process {
 
     /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
     /// turn with all others.
-    fn stop_all_threads(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
+    pub(super) fn stop_all_threads(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
         let mut asked = BTreeSet::new();
         let began = Instant::now();
         loop {

@@ -54,6 +54,8 @@ pub struct Settings {
     pub pin: bool,
     /// The kernel kills the target if heaptrace dies: only for a launched program that will not be detached from.
     pub exit_kill: bool,
+    /// At an attach, whether to look for the blocks that are there already.
+    pub existing: bool,
     /// Place no probes until collecting is asked for.
     pub start_paused: bool,
     /// Who cleans up if heaptrace is killed.

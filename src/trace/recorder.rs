@@ -464,6 +464,10 @@ impl Stream {
             EventKind::Missed(Missed::OuterFrames { cut }) => record.flag(writer.word(Word::Cut), cut),
             EventKind::Mark(name) => record.text(writer.word(Word::Name), name.as_str()),
             EventKind::BlockIgnored(block) => record.wide(argument::POINTER, writer.word(Word::Addr), block.0),
+            EventKind::Existing { block, size } => {
+                record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
+                record.number(writer.word(Word::Size), size);
+            }
             EventKind::NotRecorded { task: thread } => task = Some(thread),
             EventKind::Counted { allocations, bytes } => {
                 record.number(writer.word(Word::Allocations), allocations);
@@ -490,6 +494,7 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         EventKind::Missed(Missed::OuterFrames { .. }) => Word::MissedOuterFrames,
         EventKind::Missed(Missed::UnwindRule) => Word::MissedUnwindRule,
         EventKind::UnknownFreesExpected => Word::UnknownFreesExpected,
+        EventKind::Existing { .. } => Word::Existing,
         EventKind::Unobserved => Word::Unobserved,
         EventKind::Paused(true) => Word::Paused,
         EventKind::Paused(false) => Word::Resumed,

@@ -49,6 +49,7 @@ words! {
     MissedOuterFrames = "missed.outer_frames",
     MissedUnwindRule = "missed.unwind_rule",
     UnknownFreesExpected = "unknown_frees_expected",
+    Existing = "existing",
     Unobserved = "unobserved",
     Paused = "paused",
     Resumed = "resumed",

@@ -53,9 +53,12 @@ pub fn open_module(
     found.or_else(|| held_open(tid, module).iter().find_map(|path| open(path)))
 }
 
-/// Opens a regular file. The folders may belong to somebody who puts a pipe there, or a device that does something when it is
+/// Opens a regular file for reading. The folders may belong to somebody who puts a pipe there, or a device that does something when it is
 /// opened.
-fn open_regular(path: &Path) -> io::Result<File> {
+///
+/// # Errors
+/// What the kernel said; it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }

@@ -9,7 +9,7 @@ use super::injection::{self, Call};
 use super::pagemap::PageMap;
 use super::{Result, TracerError};
 use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::memory::{ReadAgain, ReadMemory};
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -71,15 +71,6 @@ impl TargetMemory {
             pages: None,
             keeps_shared: false,
         }
-    }
-
-    /// The same memory for another thread to read.
-    ///
-    /// # Errors
-    /// There are too many descriptors.
-    pub fn again(&self) -> std::io::Result<Self> {
-        let another = Self::new(self.pid, self.reader, self.file.try_clone()?);
-        Ok(Self { keeps_shared: self.keeps_shared, ..another })
     }
 
     /// Leaves shared what this address space shares with those that it was forked from or that were forked from it: process_vm_readv pins pages, and the kernel first
@@ -269,6 +260,14 @@ impl TargetMemory {
         let bytes = rest.get(..buf.len())?;
         buf.copy_from_slice(bytes);
         Some(buf.len())
+    }
+}
+
+impl ReadAgain for TargetMemory {
+    fn again(&self) -> Option<Self> {
+        // there may be too many descriptors
+        let another = Self::new(self.pid, self.reader, self.file.try_clone().ok()?);
+        Some(Self { keeps_shared: self.keeps_shared, ..another })
     }
 }
 

@@ -210,7 +210,7 @@ impl StackTable {
         stacks: impl IntoIterator<Item = StackId>,
         moved: impl Fn(Frame) -> Frame,
     ) -> FxHashMap<StackId, StackId> {
-        let mut ids = FxHashMap::from_iter([(StackId::EMPTY, StackId::EMPTY)]);
+        let mut ids = FxHashMap::from_iter([StackId::EMPTY, StackId::EXISTING].map(|id| (id, id)));
         for stack in stacks {
             let mut missing = Vec::new();
             let mut at = stack;

@@ -24,6 +24,11 @@ impl Report {
         if ended.asked.jump {
             assert_on_jump_engine(&mut value, &ended.asked);
         }
+        Self::with_stacks(value)
+    }
+
+    /// A report in whose stacks frames stand, not indices.
+    pub fn with_stacks(mut value: Value) -> Self {
         let frames = value["frames"].as_array().expect("a table of frames").clone();
         for list in ["sites", "findings"] {
             fill_stacks(&mut value[list], &frames);

@@ -27,6 +27,7 @@ pub fn json(report: &HeapReport<'_>) -> String {
         "stood_ns": report.stood_ns,
         "in_motion": report.in_motion,
         "copied": report.copied,
+        "core": report.core.map(|core| json!({ "stored": core.stored, "missing": core.missing })),
         "resident": census.total().resident,
         "resident_of_kernel": report.resident,
         "swapped": census.total().swapped,

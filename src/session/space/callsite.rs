@@ -11,6 +11,9 @@ use crate::addr::{Addr, StackId};
 use crate::allocators::Family;
 use std::ops::Range;
 
+/// So many bytes of a stack are looked at for frames of an allocator's inner functions.
+const FRAMES_OF_ALLOCATOR: usize = 2048;
+
 /// What a call instruction calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Callee {
@@ -42,6 +45,21 @@ impl AddressSpace {
     fn is_foreign(&self, callee: Addr, return_addr: Addr) -> bool {
         let runtime = || self.modules.iter().flat_map(|module| &module.exception_runtime);
         self.module_at(callee) != self.module_at(return_addr) || runtime().any(|code| code.contains(&callee))
+    }
+
+    /// Whether a thread with this instruction and stack pointer may be inside of the allocator. A library's allocator calls nothing outside of it; of one in the program, which code is its own is
+    /// known in part: then an address in that on the stack tells it.
+    pub fn may_be_in_allocator(&self, pc: Addr, sp: Addr) -> bool {
+        if self.is_allocator_code(pc) {
+            return true;
+        }
+        if !self.module(pc).is_some_and(|module| module.is_program && !module.allocator_code.is_empty()) {
+            return false;
+        }
+        let mut frames = [0; FRAMES_OF_ALLOCATOR];
+        let read = self.memory.read_uncached(sp, &mut frames);
+        let words = frames.get(..read).unwrap_or_default().chunks_exact(8);
+        words.filter_map(|word| crate::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
     }
 
     fn is_allocator_code(&self, addr: Addr) -> bool {

@@ -218,6 +218,9 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
         Word::MissedOuterFrames => EventKind::Missed(Missed::OuterFrames { cut: arguments.is(Word::Cut)? }),
         Word::MissedUnwindRule => EventKind::Missed(Missed::UnwindRule),
         Word::UnknownFreesExpected => EventKind::UnknownFreesExpected,
+        Word::Existing => {
+            EventKind::Existing { block: arguments.block(Word::Addr)?, size: arguments.number(Word::Size)? }
+        }
         Word::Unobserved => EventKind::Unobserved,
         Word::Paused => EventKind::Paused(true),
         Word::Resumed => EventKind::Paused(false),

@@ -197,7 +197,7 @@ impl World {
             ])),
             34 => self.random.one_of(&[EventKind::UnknownFreesExpected, EventKind::Unobserved]),
             35 => EventKind::Paused(self.random.below(2) == 0),
-            36 => EventKind::BlockIgnored(block),
+            36 => self.random.one_of(&[EventKind::BlockIgnored(block), EventKind::Existing { block, size }]),
             37 => EventKind::NewBlocksIgnored { task: by.task, ignore: self.random.below(2) == 0 },
             38 => EventKind::NotRecorded { task: by.task },
             39 => {

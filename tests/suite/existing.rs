@@ -1,0 +1,114 @@
+//! `attach --existing`: blocks from before the attach are live, their frees match, and totals are whole.
+
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::report::Report;
+use crate::support::running::Running;
+use serde_json::Value;
+use std::process::Command;
+
+const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
+
+/// Blocks and bytes that the process has, as the allocator's structures say.
+fn live_in(pid: i32) -> (u64, u64) {
+    let output = Command::new(HEAPTRACE).args(["heap", "--json", &pid.to_string()]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sum = |key: &str| answer["reachable"][key].as_u64().unwrap() + answer["lost"][key].as_u64().unwrap();
+    (sum("blocks"), sum("bytes"))
+}
+
+fn start(threads: &str) -> (Running, i32) {
+    let mut running = Program::fixture("before_attach").args([threads]).start();
+    let pid = running.value("ready").parse().unwrap();
+    (running, pid)
+}
+
+/// What of the report's live blocks is from before the attach.
+fn from_before(report: &Report) -> (u64, u64) {
+    let sum = |pointer: &str| report.site_sum(&["[before attach]"], pointer);
+    (sum("/live/objects"), sum("/live/bytes"))
+}
+
+#[test]
+fn blocks_from_before_are_live_until_they_are_freed() {
+    for engine in ["trap", "jump"] {
+        let (mut running, pid) = start("0");
+        let (blocks, bytes) = live_in(pid);
+        let tracer = Program::new("/bin/true").stays_on_trap("this test names the engine");
+        let trace = tracer.folder().join("t.fxt");
+        let attached =
+            tracer.start_attached(&["--existing", "--engine", engine, "--trace", trace.to_str().unwrap()], pid);
+        procfs::wait_until_answered(pid);
+        running.send("go");
+        let gone = running.value("gone");
+        let (gone, gone_bytes) = gone.split_once(' ').unwrap();
+        let (gone, gone_bytes): (u64, u64) = (gone.parse().unwrap(), gone_bytes.parse().unwrap());
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        let report = &traced.report;
+        assert_eq!(from_before(report), (blocks - gone, bytes - gone_bytes), "{engine}");
+        assert_eq!(report.total("preexisting_frees"), gone, "{engine}");
+        // the moved ones and the new ones
+        let moved = 100;
+        assert_eq!(report.total("allocations"), moved + 200, "{engine}");
+        assert_eq!(report.total("bytes_allocated"), moved * 40_000 + 200 * 77, "{engine}");
+        assert_eq!(report.total("live_blocks"), blocks - gone + moved + 200, "{engine}");
+        assert_eq!(report.anomaly("lost"), 0, "{engine}");
+        assert_eq!(report.anomaly("unknown_frees"), 0, "{engine}");
+        let text = traced.ended.stderr.as_str();
+        assert!(
+            text.contains("[before attach]") && text.contains("blocks from before the attach are told by size"),
+            "{text}"
+        );
+        // the same out of the trace
+        let again = tracer.folder().join("again.json");
+        let output = Command::new(HEAPTRACE)
+            .args(["convert", trace.to_str().unwrap(), "-q", "-o"])
+            .arg(&again)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let replayed = Report::with_stacks(serde_json::from_slice(&std::fs::read(&again).unwrap()).unwrap());
+        assert_eq!(from_before(&replayed), (blocks - gone, bytes - gone_bytes), "{engine}");
+        assert_eq!(replayed.0["totals"], report.0["totals"], "{engine}");
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
+/// Threads that are inside of the allocator at that moment leave it first: no block is told that is none, and none is missing.
+#[test]
+fn busy_threads_leave_the_allocator_first() {
+    for round in 0..crate::suite::rounds(5) {
+        let (mut running, pid) = start("3");
+        let tracer = Program::new("/bin/true").stays_on_trap("they come and go too fast");
+        let attached = tracer.start_attached(&["--existing"], pid);
+        procfs::wait_until_answered(pid);
+        running.send("go");
+        let gone = running.value("gone");
+        let gone: u64 = gone.split_once(' ').unwrap().0.parse().unwrap();
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        let text = traced.ended.stderr.as_str();
+        assert!(!text.contains("--existing:"), "{round}: {text}");
+        let frees = traced.report.total("preexisting_frees");
+        // each thread may have had one block in its hands
+        assert!((gone..=gone + 3).contains(&frees), "{round}: {frees} of {gone}");
+        assert_eq!(traced.report.anomaly("lost"), 0, "{round}");
+        let (blocks, bytes) = from_before(&traced.report);
+        // what the program still has of its own, and what the C library keeps
+        let own = 1000 - gone;
+        assert!((own..own + 20).contains(&blocks), "{round}: {blocks} blocks, {bytes} bytes");
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
+#[test]
+fn what_can_t_be_had_is_said() {
+    let output =
+        Command::new(HEAPTRACE).args(["attach", "--existing", "--sample-interval", "512KiB", "1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--existing needs every block"));
+}
