@@ -85,7 +85,7 @@ impl Seen {
     ) -> Roots {
         let layout = match walk.allocator {
             Allocator::Glibc => HeapLayout::Glibc,
-            Allocator::Musl | Allocator::Mimalloc => HeapLayout::Other,
+            Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc => HeapLayout::Other,
         };
         let sources = RootSources {
             mappings: &self.mappings,
