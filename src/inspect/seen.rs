@@ -85,8 +85,10 @@ impl Seen {
     ) -> Roots {
         let layout = match walk.allocator {
             Allocator::Glibc => HeapLayout::Glibc,
-            Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc => HeapLayout::Other,
+            Allocator::Musl | Allocator::Mimalloc => HeapLayout::Other,
+            Allocator::Jemalloc => HeapLayout::Walked,
         };
+        let owned: Vec<Range<Addr>> = walk.regions.iter().map(|region| region.books.start..region.range.end).collect();
         let sources = RootSources {
             mappings: &self.mappings,
             modules: &objects.data,
@@ -95,6 +97,7 @@ impl Seen {
             registered: &[],
             blocks,
             layout,
+            owned: &owned,
             heap_is_known: true,
         };
         roots::find(&sources, memory)

@@ -4,7 +4,7 @@ use super::PAGE;
 use crate::addr::Addr;
 use crate::maps::Mapping;
 use crate::memory::{ReadMemory, word};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -14,6 +14,8 @@ const BLOCK: u64 = 2 << 20;
 const HEADER: usize = 256;
 /// A block is looked for so far below what lies in it.
 const FARTHEST: u64 = 1 << 12;
+/// A leaf of the tree lies so near to the beginning of its block.
+const NEAR: u64 = 32;
 /// So many blocks are looked at.
 const MOST_BLOCKS: usize = 1 << 20;
 
@@ -36,6 +38,22 @@ impl Blocks {
     fn add(&mut self, block: Range<Addr>) -> bool {
         let is_apart = self.0.range(..block.end).next_back().is_none_or(|(_, end)| *end <= block.start);
         is_apart && self.0.insert(block.start, block.end).is_none()
+    }
+}
+
+/// Where the blocks end that begin at a place or below, as far as it was looked at: few readings tell most of what a program's data leads to from what lies in a block.
+#[derive(Debug, Default)]
+pub(super) struct Heads(FxHashMap<u64, Option<Addr>>);
+
+impl Heads {
+    /// Whether an address lies in a block.
+    pub(super) fn holds(&mut self, at: u64, memory: &mut dyn ReadMemory) -> bool {
+        let place = at / BLOCK * BLOCK;
+        let end = self.0.entry(place).or_insert_with(|| {
+            let places = (0..NEAR).map_while(|number| place.checked_sub(number * BLOCK));
+            places.take_while(|place| *place > 0).find_map(|place| block_at(place, memory)).map(|(end, _)| end)
+        });
+        end.is_some_and(|end| at < end.0)
     }
 }
 

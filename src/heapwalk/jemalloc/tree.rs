@@ -1,6 +1,7 @@
 //! The radix tree (`rtree_t`) that leads from each page to its extent.
 
 use super::super::Sources;
+use super::base::Heads;
 use super::{CACHE_LINE, PAGE, page_of};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
@@ -22,7 +23,7 @@ const SAMPLE: usize = 32;
 /// What has so many entries that lead to no extent is none.
 const LEAST: usize = 4;
 /// So many leaves are tried in a module's data.
-const MOST_TRIED: usize = 1 << 15;
+const MOST_TRIED: usize = 1 << 14;
 /// So much of a node is read at once.
 const PIECE: u64 = 64 << 10;
 /// More entries are not read.
@@ -56,6 +57,7 @@ pub(super) struct Tree {
 /// Finds the tree, and reads it. None if there is none.
 pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Tree> {
     let mut last = Addr::NULL;
+    let mut heads = Heads::default();
     sources.data.iter().find_map(|data| {
         let data = data.start..end_of_data(data, sources.mappings);
         if data.end <= last || data.end.0 - data.start.0 < NODE {
@@ -65,7 +67,8 @@ pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option
         let mut root = None;
         let mut tried = 0;
         words_in(&data, memory, &mut |at, word, memory| {
-            if is_place(word, sources.mappings) {
+            let is_possible = ADDRESSES.contains(&word) && word.is_multiple_of(CACHE_LINE);
+            if is_possible && heads.holds(word, memory) && is_place(word, sources.mappings) {
                 root = root_by(at, word, &data, memory);
                 tried += 1;
             }
@@ -122,7 +125,7 @@ pub(super) fn words_in(
 
 /// Whether a leaf may be at an address.
 fn is_place(leaf: u64, mappings: &[Mapping]) -> bool {
-    if !ADDRESSES.contains(&leaf) || !leaf.is_multiple_of(CACHE_LINE) {
+    if !ADDRESSES.contains(&leaf) {
         return false;
     }
     let mut reached = Addr(leaf);
