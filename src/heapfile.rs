@@ -132,7 +132,7 @@ const USES: [Use; 13] = [
     Use::Shared,
     Use::Kernel,
 ];
-const ALLOCATORS: [Allocator; 3] = [Allocator::Glibc, Allocator::Musl, Allocator::Mimalloc];
+const ALLOCATORS: [Allocator; 4] = [Allocator::Glibc, Allocator::Musl, Allocator::Mimalloc, Allocator::Jemalloc];
 const STATES: [State; 6] = [State::Live, State::Tcache, State::Fast, State::Free, State::Top, State::Own];
 const CERTAINTIES: [Certainty; 3] = [Certainty::Exact, Certainty::Inferred, Certainty::Unknown];
 const REMEDIES: [Remedy; 4] = [Remedy::FewerArenas, Remedy::MapLarge, Remedy::TrimEarlier, Remedy::OtherAllocator];

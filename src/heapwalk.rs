@@ -4,6 +4,7 @@
 //! mappings, module data -> glibc    (arenas, chunks, lists of free chunks) -> Walk
 //!                       -> mallocng (tables, groups, slots: musl)          -> Walk
 //!                       -> mimalloc (segments, pages, lists)               -> Walk
+//!                       -> jemalloc (tree, extents, threads' caches)       -> Walk
 //! Walk + resident pages -> census (which byte of resident memory is what)
 //!                       -> trim   (what malloc_trim(0) would give back)
 //! ```
@@ -12,6 +13,7 @@
 
 pub mod census;
 pub mod glibc;
+pub mod jemalloc;
 pub mod mallocng;
 pub mod mimalloc;
 pub mod summary;
@@ -36,7 +38,10 @@ pub struct Sources<'a> {
 /// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called. Of two allocators it is the one that has handed out more.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let of_libc = glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory));
-    [of_libc, mimalloc::walk(sources, memory)].into_iter().flatten().max_by_key(Walk::live_bytes)
+    [of_libc, mimalloc::walk(sources, memory), jemalloc::walk(sources, memory)]
+        .into_iter()
+        .flatten()
+        .max_by_key(Walk::live_bytes)
 }
 
 /// The writable parts of modules that come from their files, where an allocator keeps what it begins with.
@@ -56,6 +61,8 @@ pub enum Allocator {
     Musl,
     /// mimalloc.
     Mimalloc,
+    /// jemalloc.
+    Jemalloc,
 }
 
 impl Allocator {
@@ -65,6 +72,7 @@ impl Allocator {
             Self::Glibc => "glibc",
             Self::Musl => "musl",
             Self::Mimalloc => "mimalloc",
+            Self::Jemalloc => "jemalloc",
         }
     }
 }
@@ -74,6 +82,11 @@ impl Allocator {
     pub const fn is_by_thread(self) -> bool {
         matches!(self, Self::Mimalloc)
     }
+
+    /// Whether what is in no block lies all over its arenas, not at their ends.
+    pub const fn has_tops_anywhere(self) -> bool {
+        matches!(self, Self::Mimalloc | Self::Jemalloc)
+    }
 }
 
 /// What a chunk is at the moment.
@@ -81,13 +94,13 @@ impl Allocator {
 pub enum State {
     /// Handed out to the program.
     Live,
-    /// Given back, and kept for a thread (glibc's tcache).
+    /// Given back, and kept for a thread (the tcaches of glibc and jemalloc).
     Tcache,
     /// Given back, and kept in a list of small chunks that are not merged (glibc's fast bins).
     Fast,
     /// Given back, and in a bin.
     Free,
-    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block in mimalloc's segments.
+    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block in mimalloc's segments and jemalloc's arenas.
     Top,
     /// The allocator's own: a thread's cache, a fence at the end of a region.
     Own,

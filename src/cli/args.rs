@@ -96,7 +96,7 @@ pub(super) struct AttachArguments {
     #[arg(long, help_heading = "Tracing")]
     pub(super) leaks_at_end: bool,
 
-    /// Look for the blocks that are there already, in the allocator's own structures (glibc, musl, mimalloc)
+    /// Look for the blocks that are there already, in the allocator's own structures (glibc, musl, mimalloc, jemalloc)
     ///
     /// They are told as `[before attach]`, by size: live totals are whole, and their frees are seen as such. The process stands still while they are looked for,
     /// about a second for a GiB of small blocks.

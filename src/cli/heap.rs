@@ -74,7 +74,7 @@ pub struct HeapOptions {
 
 /// Tell what the memory of a process is used for that was never traced
 ///
-/// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's) and the kernel's tables of pages: live blocks, what was freed and still takes memory, what
+/// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's, jemalloc's) and the kernel's tables of pages: live blocks, what was freed and still takes memory, what
 /// malloc_trim(0) would give back, the program's own mappings, stacks, files. Nothing need have been installed in the process. It stands still for a
 /// moment; the answer says how long.
 #[derive(Args, Debug)]

@@ -29,7 +29,7 @@ pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow
     let root = TargetRoot::of(pid);
     let Some(lost) = lost::lost(pid, &ScanOptions::default()).map_err(|error| refused(error, pid))? else {
         bail!(
-            "nobody traces process {pid}, and its allocator can't be walked (those of glibc, musl and mimalloc can): `heaptrace attach {pid}` finds what is lost from \
+            "nobody traces process {pid}, and its allocator can't be walked (those of glibc, musl, mimalloc and jemalloc can): `heaptrace attach {pid}` finds what is lost from \
              then on"
         );
     };
@@ -45,7 +45,7 @@ pub(super) fn tell_lost_in_core(target: &CoreTarget, options: &LeaksOptions) -> 
     let core = open_core(target)?;
     let Some(lost) = lost::in_core(&core, &ScanOptions::default()) else {
         bail!(
-            "{}: its allocator can't be walked (those of glibc, musl and mimalloc can), or what it has kept is not in the core",
+            "{}: its allocator can't be walked (those of glibc, musl, mimalloc and jemalloc can), or what it has kept is not in the core",
             target.core.display()
         );
     };

@@ -177,6 +177,9 @@ fn sentence(report: &HeapReport<'_>) -> String {
                 Some(Allocator::Mimalloc) => {
                     "mi_collect(true), if its threads call it, gives back what shares no page of mimalloc's with a live block."
                 }
+                Some(Allocator::Jemalloc) => {
+                    "mallctl(\"arena.4096.purge\") gives back what is in no slab with a live block, and not kept for threads."
+                }
                 _ => "It has no call that would give it back.",
             }
         ),
@@ -253,7 +256,7 @@ fn uses(out: &mut String, report: &HeapReport<'_>, paint: Paint) {
     for (of, name) in USES {
         let amount = report.census.of(of);
         if amount.resident > 0 || amount.swapped > 0 {
-            let is_anywhere = of == Use::Tops && report.walk.is_some_and(|walk| walk.allocator.is_by_thread());
+            let is_anywhere = of == Use::Tops && report.walk.is_some_and(|walk| walk.allocator.has_tops_anywhere());
             line(out, if is_anywhere { "freed or new, in no block" } else { name }, amount, total.resident);
         }
     }
@@ -319,7 +322,8 @@ fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: 
 
 fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Paint) {
     let is_by_thread = walk.allocator.is_by_thread();
-    let [first, end] = if is_by_thread { ["A thread's heap", "in no block"] } else { ["Arena", "thereof end"] };
+    let first = if is_by_thread { "A thread's heap" } else { "Arena" };
+    let end = if walk.allocator.has_tops_anywhere() { "in no block" } else { "thereof end" };
     let head =
         format!("  {first:<20} {:>8} {:>12} {:>12} {end:>12} {:>12}", "threads", "live", "freed", "address space");
     let _ = writeln!(out, "\n{}", paint.dim(&head));
@@ -437,7 +441,7 @@ fn cost(out: &mut String, report: &HeapReport<'_>) {
     if report.walk.is_none() {
         let _ = writeln!(
             out,
-            "Its allocator can't be walked (glibc's, musl's and mimalloc can): memory is told by pages alone, its heap among the program's own mappings."
+            "Its allocator can't be walked (glibc's, musl's, mimalloc's and jemalloc's can): memory is told by pages alone, its heap among the program's own mappings."
         );
     }
 }

@@ -115,7 +115,9 @@ impl Seen {
         let layout = match walk.allocator {
             Allocator::Glibc => HeapLayout::Glibc,
             Allocator::Musl | Allocator::Mimalloc => HeapLayout::Other,
+            Allocator::Jemalloc => HeapLayout::Walked,
         };
+        let owned: Vec<Range<Addr>> = walk.regions.iter().map(|region| region.books.start..region.range.end).collect();
         let sources = RootSources {
             mappings: &self.mappings,
             modules: &objects.data,
@@ -124,6 +126,7 @@ impl Seen {
             registered: &[],
             blocks,
             layout,
+            owned: &owned,
             heap_is_known: true,
         };
         roots::find(&sources, memory)

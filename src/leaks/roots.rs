@@ -3,8 +3,8 @@
 //!
 //! What belongs to the allocator is subtracted exactly, as the kernel merges neighbouring mappings: a large malloc and the
 //! program's own mmap may be one line of the maps. In glibc that is the brk heap, the arenas of threads by their
-//! `heap_info`, and single mmapped chunks by their headers (malloc/malloc.c, malloc/arena.c); of other allocators, the
-//! mappings that hold blocks.
+//! `heap_info`, and single mmapped chunks by their headers (malloc/malloc.c, malloc/arena.c); of other allocators, what a
+//! walk has found, or the mappings that hold blocks.
 
 mod glibc;
 mod pieces;
@@ -40,6 +40,8 @@ pub enum HeapLayout {
     Glibc,
     /// Any other: the mappings that hold its blocks are taken for its own.
     Other,
+    /// One of which is known what is its own ([`RootSources::owned`]).
+    Walked,
 }
 
 /// A module's writable data.
@@ -122,6 +124,8 @@ pub struct RootSources<'a> {
     pub blocks: &'a [LiveBlock],
     /// How the heap is laid out.
     pub layout: HeapLayout,
+    /// What is the allocator's own, if its heap was walked.
+    pub owned: &'a [Range<Addr>],
     /// Whether all blocks are known. In a process that was attached to, blocks from before are not: the allocator's memory
     /// then is a root, but for the blocks that are known.
     pub heap_is_known: bool,
@@ -145,6 +149,7 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
         _ if !sources.heap_is_known => Vec::new(),
         HeapLayout::Glibc => glibc::owned(sources, memory),
         HeapLayout::Other => blocks_mappings(sources.blocks, sources.mappings),
+        HeapLayout::Walked => sources.owned.to_vec(),
     };
     for range in &owned {
         pieces.subtract_unless_data(range);

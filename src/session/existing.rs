@@ -36,7 +36,7 @@ impl Process {
         let walk = heapwalk::walk(&Sources { mappings: &mappings, data: &data }, &mut self.space.original_memory());
         let Some(walk) = walk else {
             self.warnings.push(
-                "--existing: the allocator of the process can't be walked (those of glibc, musl and mimalloc can): blocks from before the attach are unknown".to_owned(),
+                "--existing: the allocator of the process can't be walked (those of glibc, musl, mimalloc and jemalloc can): blocks from before the attach are unknown".to_owned(),
             );
             return Ok(());
         };

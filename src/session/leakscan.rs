@@ -316,6 +316,7 @@ impl Process {
                 registered: &self.leaks.regions,
                 blocks: &allocators,
                 layout,
+                owned: &[],
                 heap_is_known: !self.observer.model().may_have_unknown_blocks(),
             };
             find(&sources, &mut self.space.original_memory())

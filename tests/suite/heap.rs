@@ -1,5 +1,7 @@
 //! `heaptrace heap`: the memory of a process that nobody has traced, held against the kernel's figures and glibc's own.
 
+mod jemalloc;
+
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;
 use crate::support::{fixtures, procfs};
@@ -124,13 +126,15 @@ struct Blocks {
     live: BTreeMap<u64, (u64, u64)>,
     /// Those that it has freed last.
     freed: Vec<u64>,
+    /// What its allocator counts, those that threads keep among it; None: it does not count.
+    allocated: Option<u64>,
 }
 
 /// Starts `blocks_of`, and returns its blocks.
 fn start_blocks(program: &Program) -> (Running, i32, Blocks) {
     let mut running = program.start();
     running.send("begin");
-    let mut blocks = Blocks { live: BTreeMap::new(), freed: Vec::new() };
+    let mut blocks = Blocks { live: BTreeMap::new(), freed: Vec::new(), allocated: None };
     let address = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
     loop {
         let line = running.line();
@@ -140,6 +144,7 @@ fn start_blocks(program: &Program) -> (Running, i32, Blocks) {
                 blocks.live.insert(address(at), (size.parse().unwrap(), usable.parse().unwrap()));
             }
             ["freed", at] => blocks.freed.push(address(at)),
+            ["allocated", bytes] => blocks.allocated = Some(bytes.parse().unwrap()),
             ["ready", pid] => return (running, pid.parse().unwrap(), blocks),
             _ => panic!("{line}"),
         }
@@ -167,6 +172,11 @@ fn assert_blocks(program: &Program, allocator: &str, further_on: bool) {
     for at in &blocks.freed {
         let before = found.range(..=at).next_back();
         assert!(before.is_none_or(|(begin, room)| begin + room <= *at), "{what}: {at:#x} is free, and in {before:x?}");
+    }
+    if let Some(allocated) = blocks.allocated {
+        let bytes = |state: &str| number(&answer, &format!("/chunks/{state}/bytes"));
+        assert_eq!(["live", "mapped", "tcache", "own"].map(bytes).iter().sum::<u64>(), allocated, "{what}: {answer}");
+        assert!(number(&answer, "/chunks/tcache/count") > 300, "{what}: {answer}");
     }
     let threads = number(&answer, "/threads");
     let more = found.len() - blocks.live.len();
@@ -577,15 +587,13 @@ fn what_cant_be_walked_is_told() {
     let gone = ask(i32::MAX, &[]);
     assert_eq!(gone.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no such process"), "{gone:?}");
-    for library in ["libjemalloc.so.2", "libtcmalloc.so.4"] {
-        let library = installed(&Path::new(LIBRARIES).join(library));
-        let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", &library);
-        let (victim, pid) = super::attach::start_victim(&program);
-        let answer = heap(pid, &[]);
-        assert!(answer["allocator"].is_null(), "{}: {answer}", library.display());
-        assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"), "{}", library.display());
-        let text = String::from_utf8(ask(pid, &[]).stdout).unwrap();
-        assert!(text.contains("can't be walked"), "{text}");
-        super::attach::assert_victim_well(victim, pid);
-    }
+    let library = installed(&Path::new(LIBRARIES).join("libtcmalloc.so.4"));
+    let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", &library);
+    let (victim, pid) = super::attach::start_victim(&program);
+    let answer = heap(pid, &[]);
+    assert!(answer["allocator"].is_null(), "{answer}");
+    assert_eq!(number(&answer, "/resident"), number(&answer, "/resident_of_kernel"));
+    let text = String::from_utf8(ask(pid, &[]).stdout).unwrap();
+    assert!(text.contains("can't be walked"), "{text}");
+    super::attach::assert_victim_well(victim, pid);
 }

@@ -83,7 +83,7 @@ fn blocks_have_the_classes_that_the_program_made_them_for() {
 /// The same with another allocator, which rounds sizes up in its own way.
 #[test]
 fn blocks_of_other_allocators_have_their_classes() {
-    for library in ["libmimalloc.so.2"] {
+    for library in ["libmimalloc.so.2", "libjemalloc.so.2"] {
         let library = installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library));
         let (running, told) = start(&Program::fixture("lost_blocks").env("LD_PRELOAD", &library));
         let answer = leaks(told.pid, &[]);
@@ -130,8 +130,8 @@ fn what_cant_be_told_is_refused() {
     assert_eq!(refused.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no earlier scan"), "{refused:?}");
     end(running, told.pid);
-    let jemalloc = installed(Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"));
-    let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", jemalloc);
+    let tcmalloc = installed(Path::new("/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4"));
+    let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", tcmalloc);
     let (victim, pid) = super::attach::start_victim(&program);
     let refused = ask(pid, &[]);
     assert_eq!(refused.status.code(), Some(125));

@@ -6,18 +6,19 @@ use crate::support::running::Running;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-struct Server {
-    running: Running,
+pub(super) struct Server {
+    pub(super) running: Running,
     socket: PathBuf,
 }
 
 impl Server {
     /// Starts a redis-server without persistence on a socket of its own, on glibc's or its own allocator as packaged.
-    fn start() -> Self {
+    pub(super) fn start(name: &str) -> Self {
         let exe = installed(Path::new("redis-server"));
         // a socket's path is limited to 107 bytes, which the build directory may exceed
-        let socket = std::env::temp_dir().join(format!("heaptrace-redis-{}.sock", std::process::id()));
+        let socket = std::env::temp_dir().join(format!("heaptrace-{name}-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let program = Program::new(&exe);
         let program = program.args([
@@ -35,6 +36,21 @@ impl Server {
         let running = program.start();
         procfs::wait_until("redis-server listens", || UnixStream::connect(&socket).is_ok());
         Self { running, socket }
+    }
+
+    /// What redis-cli answers.
+    pub(super) fn client(&self, command: &[&str]) -> String {
+        let client = installed(Path::new("redis-cli"));
+        let output = Command::new(client).arg("-s").arg(&self.socket).args(command).output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(super) fn end(self) {
+        let writer = UnixStream::connect(&self.socket).and_then(|mut stream| stream.write_all(b"SHUTDOWN NOSAVE\r\n"));
+        writer.unwrap();
+        self.running.wait();
+        let _ = std::fs::remove_file(&self.socket);
     }
 
     /// One command by the inline protocol; the first line of the answer.
@@ -75,7 +91,7 @@ impl Server {
 /// profile shows where it allocates.
 #[test]
 fn redis_under_load() {
-    let server = Server::start();
+    let server = Server::start("redis");
     let pid = server.running.pid();
     let tracer = Program::new("/bin/true");
     let (_client, load) = server.benchmark("20000");
@@ -99,9 +115,5 @@ fn redis_under_load() {
     assert_eq!(report.anomaly("unknown_frees"), 0);
     // Debian's redis-server is a link to redis-check-rdb
     assert_eq!(report.text("/program"), "redis-server");
-
-    let writer = UnixStream::connect(&server.socket).and_then(|mut stream| stream.write_all(b"SHUTDOWN NOSAVE\r\n"));
-    writer.unwrap();
-    server.running.wait();
-    let _ = std::fs::remove_file(&server.socket);
+    server.end();
 }

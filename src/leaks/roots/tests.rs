@@ -36,6 +36,7 @@ struct World {
     blocks: Vec<LiveBlock>,
     registered: Vec<Range<Addr>>,
     layout: HeapLayout,
+    owned: Vec<Range<Addr>>,
     memory: Words,
 }
 
@@ -44,7 +45,8 @@ impl World {
         let mappings = crate::maps::parse(maps.as_bytes()).unwrap();
         let (modules, threads, blocks) = (vec![module_data(&[])], Vec::new(), Vec::new());
         let (registered, layout) = (Vec::new(), HeapLayout::Glibc);
-        Self { mappings, modules, threads, blocks, registered, layout, memory: Words::default() }
+        let (owned, memory) = (Vec::new(), Words::default());
+        Self { mappings, modules, threads, blocks, registered, layout, owned, memory }
     }
 
     fn data(mut self, start: u64, end: u64) -> Self {
@@ -77,7 +79,7 @@ impl World {
     }
 
     fn roots(mut self) -> Roots {
-        let Self { mappings, modules, threads, blocks, registered, layout, memory } = &mut self;
+        let Self { mappings, modules, threads, blocks, registered, layout, owned, memory } = &mut self;
         find(
             &RootSources {
                 mappings,
@@ -87,6 +89,7 @@ impl World {
                 registered,
                 blocks,
                 layout: *layout,
+                owned,
                 heap_is_known: true,
             },
             memory,
@@ -307,6 +310,16 @@ fn the_mappings_of_another_allocator_are_those_that_hold_blocks() {
     world.layout = HeapLayout::Other;
     let expected = [(0x1000000, 0x1021000, RootKind::Anonymous), (0x7f0000200000, 0x7f0000300000, RootKind::Anonymous)];
     assert_eq!(world.ranges(), expected);
+}
+
+/// A walk knows better: the kernel may have made one mapping of the allocator's and of the program's own.
+#[test]
+fn what_a_walk_has_found_is_the_allocators() {
+    let maps = "7f0000000000-7f0000300000 rw-p 00000000 00:00 0 \n";
+    let mut world = World::new(maps).block(0x7f0000000010, 24);
+    world.layout = HeapLayout::Walked;
+    world.owned = vec![Addr(0x7f0000000000)..Addr(0x7f0000100000), Addr(0x7f0000200000)..Addr(0x7f0000300000)];
+    assert_eq!(world.ranges(), [(0x7f0000100000, 0x7f0000200000, RootKind::Anonymous)]);
 }
 
 /// Bins of glibc's main arena lead to free chunks; empty ones point to themselves.
