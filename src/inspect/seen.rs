@@ -16,6 +16,7 @@ use crate::tracer::root::TargetRoot;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, TracerError, procfs};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What was seen.
