@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod ahead;
+mod beside;
 mod companions;
 mod demangle;
 mod dwarf;
@@ -35,6 +36,7 @@ pub use perfmap::PerfMap;
 pub use similar::Similar;
 
 use ahead::Ahead;
+use beside::both;
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use table::FunctionTable;
@@ -226,12 +228,11 @@ fn resolve_by(
     let mini = packed.as_ref().and_then(|bytes| parse(&source.path, bytes, warn));
 
     let objects: Vec<Elf<'_>> = [own, image, debug, mini].into_iter().flatten().collect();
-    let functions = FunctionTable::new(&objects);
     let place_of_dwarf = debug_file.or(file).map(|(place, _)| place.as_path());
-    let Some((place, elf)) = place_of_dwarf.zip(debug.or(own)) else {
-        return resolve_all(addrs, &functions, None);
-    };
-    let Some(data) = load_dwarf(place, &elf, warn) else { return resolve_all(addrs, &functions, None) };
+    let with_dwarf = place_of_dwarf.zip(debug.or(own));
+    let load = || with_dwarf.and_then(|(place, elf)| Some((place, elf, load_dwarf(place, &elf, warn)?)));
+    let (functions, loaded) = both(|| FunctionTable::new(&objects), load);
+    let Some((place, elf, data)) = loaded else { return resolve_all(addrs, &functions, None) };
     let alt_bytes = search.alt_file(place, &elf, warn);
     let alt_elf = alt_bytes.as_ref().and_then(|bytes| {
         let parsed = Elf::parse_debug(bytes);

@@ -3,6 +3,7 @@
 //! What is found is the same as without it, and is told in the order of the questions. Where there is no thread to be had, the
 //! asker looks for himself.
 
+use super::beside::processors;
 use super::{ModuleSource, Search, packages, resolve_module};
 use crate::addr::{ModuleId, ObjAddr};
 use crate::profile::symbolize::Resolution;
@@ -46,8 +47,7 @@ pub(super) fn look(source: &ModuleSource, search: &Search, addrs: &[ObjAddr]) ->
 impl Ahead {
     /// Begins to look at these modules. One is not worth a thread.
     pub(super) fn begin(&mut self, search: &Search, questions: Vec<(ModuleId, Arc<ModuleSource>, Vec<ObjAddr>)>) {
-        let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let workers = processors.min(questions.len()).min(MOST);
+        let workers = processors().min(questions.len()).min(MOST);
         if workers < 2 {
             return;
         }

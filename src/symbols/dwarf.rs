@@ -1,5 +1,6 @@
 //! Functions, lines and inlined calls from DWARF.
 
+use super::beside::each;
 use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::{SectionBytes, Slice, is_wanted};
 use super::generics::{is_legacy_rust, with_arguments};
@@ -28,9 +29,16 @@ impl<'d> DwarfData<'d> {
     /// # Errors
     /// A section is damaged.
     pub fn load(elf: &Elf<'d>) -> Result<Self, ElfError> {
-        DwarfSections::load(|id| match is_wanted(id) {
-            true => Ok(elf.section_data(id.name())?.unwrap_or_default()),
-            false => Ok(Cow::Borrowed(&[][..])),
+        let mut wanted = Vec::new();
+        DwarfSections::load(|id| {
+            wanted.extend(is_wanted(id).then_some(id));
+            Ok::<_, ElfError>(())
+        })?;
+        let read = each(&wanted, |id| elf.section_data(id.name()));
+        let mut read: FxHashMap<_, _> = wanted.into_iter().zip(read).collect();
+        let none = Cow::Borrowed(&[][..]);
+        DwarfSections::load(|id| {
+            read.remove(&id).map_or(Ok(None), |data| data).map(|data| data.unwrap_or(none.clone()))
         })
         .map(Self)
     }
