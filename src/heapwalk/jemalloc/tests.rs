@@ -269,8 +269,8 @@ fn circles_come_to_an_end() {
     assert_eq!(blocks(&walk, State::Live).len(), 100);
     // blocks of the allocator's own that lead to each other
     let mut words = filled(Version::V53);
-    words.words(BASE, &[0x20_0000, BASE + 0x20_0000, 0, BASE + 0x1f_0000, 0x1_0000]);
-    words.words(BASE + 0x20_0000, &[0x20_0000, BASE, 0, BASE + 0x3f_0000, 0x1_0000]);
+    words.words(BASE, &[0x40_0000, THREAD, 0, BASE + 0x3f_0000, 0x1_0000]);
+    words.words(THREAD, &[0x20_0000, BASE, 0, THREAD + 0x1f_0000, 0x1_0000]);
     assert!(words.walk().is_some());
 }
 
