@@ -148,33 +148,53 @@ impl Layout {
     }
 
     /// Whether the bits of a slab's regions are as many as it says, and none lie behind the last region.
-    fn fits(self, extent: Addr, bits: u64, regions: u64, window: &mut Window<'_>) -> bool {
+    fn fits(self, told: &Told, regions: u64) -> bool {
         let mut free = 0;
         for number in 0..regions.div_ceil(64) {
-            let Some(word) = window.word(extent.add(self.regions + 8 * number)) else { return false };
+            let Some(word) = told.word(self.regions + 8 * number) else { return false };
             if regions - 64 * number < 64 && word >> (regions - 64 * number) != 0 {
                 return false;
             }
             free += u64::from(word.count_ones());
         }
-        free == self.free_in(bits)
+        free == self.free_in(told.bits)
     }
 }
 
-/// What all versions tell of an extent alike.
+/// An extent's structure, all read at one moment: the program may go on changing it.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     structure: Addr,
+    words: [u64; WORDS],
+    /// How many of the words could be read.
+    read: usize,
     bits: u64,
     address: Addr,
     size: u64,
 }
 
+/// The words of a structure, with those of the bits of most regions.
+const WORDS: usize = (112 + MOST_REGIONS / 8) as usize / 8;
+
+impl Told {
+    /// The word at this place of the structure.
+    fn word(&self, place: u64) -> Option<u64> {
+        self.words.get(..self.read)?.get(usize::try_from(place / 8).ok()?).copied()
+    }
+}
+
 fn told(structure: Addr, window: &mut Window<'_>) -> Option<Told> {
-    let mut word = |place| window.word(structure.add(place));
-    let (bits, address, size) = (word(BITS)?, Addr(word(ADDRESS)?), word(SIZE)? & !(PAGE - 1));
+    let mut words = [0; WORDS];
+    let mut read = 0;
+    for (to, place) in words.iter_mut().zip((0..).step_by(8)) {
+        let Some(word) = window.word(structure.add(place)) else { break };
+        *to = word;
+        read += 1;
+    }
+    let told = Told { structure, words, read, bits: 0, address: Addr::NULL, size: 0 };
+    let (bits, address, size) = (told.word(BITS)?, Addr(told.word(ADDRESS)?), told.word(SIZE)? & !(PAGE - 1));
     let is_possible = size > 0 && page_of(address).0.checked_add(size).is_some_and(|end| end < 1 << 47);
-    is_possible.then_some(Told { structure, bits, address, size })
+    is_possible.then_some(Told { bits, address, size, ..told })
 }
 
 /// How many regions of a class a slab has.
@@ -199,7 +219,7 @@ pub(super) fn read(entries: &[Entry], findings: &mut Vec<Finding>, memory: &mut 
             note(findings, entry.page, Fault::Entry);
             continue;
         };
-        let holds = holds(told, layout, &mut extents.bits, &mut window);
+        let holds = holds(&told, layout, &mut extents.bits);
         if holds == Holds::Unknown {
             note(findings, entry.page, Fault::Entry);
         }
@@ -222,7 +242,7 @@ pub(super) fn read(entries: &[Entry], findings: &mut Vec<Finding>, memory: &mut 
 }
 
 /// What an extent is used for.
-fn holds(told: Told, layout: Layout, bits: &mut Vec<u64>, window: &mut Window<'_>) -> Holds {
+fn holds(told: &Told, layout: Layout, bits: &mut Vec<u64>) -> Holds {
     let class = layout.class_in(told.bits);
     // one in no use may still say that it is a slab
     if class >= CLASSES || !layout.is_active(told.bits) {
@@ -238,13 +258,11 @@ fn holds(told: Told, layout: Layout, bits: &mut Vec<u64>, window: &mut Window<'_
         };
     }
     let regions = regions_of(class, told.size);
-    let Some(regions) = regions.filter(|regions| layout.fits(told.structure, told.bits, *regions, window)) else {
+    let Some(regions) = regions.filter(|regions| layout.fits(told, *regions)) else {
         return Holds::Unknown;
     };
     let first = bits.len();
-    let words =
-        (0..regions.div_ceil(64)).map_while(|number| window.word(told.structure.add(layout.regions + 8 * number)));
-    bits.extend(words);
+    bits.extend((0..regions.div_ceil(64)).map_while(|number| told.word(layout.regions + 8 * number)));
     Holds::Regions { class, bits: first }
 }
 
@@ -258,10 +276,10 @@ fn layout(entries: &[Entry], window: &mut Window<'_>) -> Option<Layout> {
         .filter_map(|entry| Some((told(entry.extent, window)?, u64::from(entry.class))))
         .filter(|(told, _)| told.bits & SLAB != 0)
         .collect();
-    let mut fits = |layout: Layout| {
+    let fits = |layout: Layout| {
         let fitting = sample.iter().filter(|(told, class)| {
             let regions = regions_of(*class, told.size).filter(|_| layout.class_in(told.bits) == *class);
-            regions.is_some_and(|regions| layout.fits(told.structure, told.bits, regions, window))
+            regions.is_some_and(|regions| layout.fits(told, regions))
         });
         fitting.count()
     };
