@@ -281,7 +281,7 @@ fn other_files_are_refused() {
     refused(&[whole, b"x"].concat(), "something stands behind its end");
     refused(b"{\"version\":1}", "no file that `heaptrace heap --save` has written");
     let mut newer = whole.to_vec();
-    newer[8] = 2;
+    newer[8] += 1;
     refused(&newer, "a newer heaptrace has written this file");
     let mut wrong = whole.to_vec();
     *wrong.last_mut().unwrap() ^= 1;
@@ -298,6 +298,43 @@ fn other_files_are_refused() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(125) && stderr.contains(told), "{words:?}: {stderr}");
     }
+}
+
+/// Files from before cores could be looked at have no word of that.
+#[test]
+fn files_of_the_first_version_are_read() {
+    let mut body = zstd::decode_all(&seed()[HEAD..]).unwrap();
+    let mut at = 0;
+    let mut number = || {
+        let mut number = 0;
+        for shift in (0..).step_by(7) {
+            let byte = body[at];
+            at += 1;
+            number |= usize::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        number
+    };
+    // the process, when it began and in which start of the machine; then when it was looked at, and by whom
+    number();
+    assert_eq!(number(), 1, "it has a start");
+    number();
+    let boot = number();
+    at += boot;
+    let mut number = || {
+        while body[at] >= 0x80 {
+            at += 1;
+        }
+        at += 1;
+    };
+    number();
+    number();
+    assert_eq!(body.remove(at), 0, "no core");
+    let mut first = packed(&body);
+    first[8] = 1;
+    assert_eq!(format!("{:?}", read(&first[..], MEMORY).unwrap()), format!("{:?}", read(seed(), MEMORY).unwrap()));
 }
 
 /// A file with this in its frame.
@@ -326,7 +363,7 @@ fn lengths_are_not_believed() {
     let long = [0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
     let zeros = vec![0; 64 << 20];
     // an id and no start, then a text; or all up to the census, then arenas
-    for start in [&[1, 0][..], &[1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]] {
+    for start in [&[1, 0][..], &[1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]] {
         let file = packed(&[start, &long, &zeros].concat());
         assert!(file.len() < 1 << 20);
         bounded(0, || {

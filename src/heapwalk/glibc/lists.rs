@@ -4,7 +4,7 @@ use super::super::window::Window;
 use super::super::{Fault, Finding, State, Walk};
 use super::arenas::{BINS_WORDS, FAST_BINS, Found};
 use crate::addr::Addr;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A `tcache_perthread_struct` by the size of its chunk: bytes of each of its counts, and how many lists it has.
 const CACHES: [(u64, u64, u64); 3] = [
@@ -32,9 +32,10 @@ pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
             walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && cache_of(chunk.size).is_some())
         })
         .collect();
+    let first = first_chunks(walk);
     let mut links = walk.chunks.len() + SPARE;
     for number in may_be_cache {
-        if let Some(members) = cache(walk, number, &mut links, window) {
+        if let Some(members) = cache(walk, number, first.contains(&number), &mut links, window) {
             set(walk, number, State::Own);
             members.into_iter().for_each(|member| set(walk, member, State::Tcache));
         }
@@ -56,6 +57,21 @@ pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
         }
         check_bins(walk, found.bins(arena), &mut links, window);
     }
+}
+
+/// The first chunk of each arena. The first one that a thread takes from its arena is its cache (`tcache_init`).
+fn first_chunks(walk: &Walk) -> HashSet<usize> {
+    let mut first = HashSet::new();
+    let mut has_main = false;
+    for region in walk.regions.iter().filter(|region| !region.chunks.is_empty()) {
+        let is_first = match region.arena {
+            Some(0) => !std::mem::replace(&mut has_main, true),
+            Some(arena) => walk.arenas.get(arena).is_some_and(|arena| region.books.contains(&arena.at)),
+            None => false,
+        };
+        first.extend(is_first.then_some(region.chunks.start));
+    }
+    first
 }
 
 /// The chunks of a fast bin whose first one is at `first`. Of a list that is damaged, what the kind of links tells that leads further.
@@ -87,17 +103,18 @@ fn set(walk: &mut Walk, number: usize, state: State) {
     }
 }
 
-/// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least.
-fn cache(walk: &Walk, number: usize, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
+/// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least, or it is where caches are.
+fn cache(walk: &Walk, number: usize, is_first: bool, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
     [true, false]
         .into_iter()
-        .find_map(|mixed| cache_linked(walk, number, Link { mixed, to_block: true }, links, window))
+        .find_map(|mixed| cache_linked(walk, number, is_first, Link { mixed, to_block: true }, links, window))
 }
 
 /// The same, with links of one kind.
 fn cache_linked(
     walk: &Walk,
     number: usize,
+    is_first: bool,
     link: Link,
     links: &mut usize,
     window: &mut Window<'_>,
@@ -107,11 +124,13 @@ fn cache_linked(
     let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
     let mut members = Vec::new();
     let mut counted = Counted::default();
+    let mut counts_told = HashSet::new();
     let mut keys: HashMap<u64, usize> = HashMap::new();
     for list in 0..lists {
         let first = window.lone_word(entries.add(8 * list))?;
         let at = counts.add(width * list);
         let count = window.lone_word(Addr(at.0 & !7))? >> (8 * (at.0 & 7)) & ((1 << (8 * width)) - 1);
+        counts_told.insert(count);
         let of_list = |size: u64| match list {
             0..LISTS_OF_ONE_SIZE => size == 32 + 16 * list,
             _ => size > LARGEST_OF_ONE_SIZE,
@@ -135,10 +154,11 @@ fn cache_linked(
     }
     let usual = keys.values().copied().max().unwrap_or(0);
     let odd = keys.values().sum::<usize>() - usual;
-    if odd > HALF_DONE.min(usual.saturating_sub(1)) || counted.is_chance() {
+    if odd > HALF_DONE.min(usual.saturating_sub(1)) || counted.is_chance() && !is_first {
         return None;
     }
-    (!members.is_empty()).then_some(members)
+    // one that holds nothing has the same count everywhere: nothing, or what it has room for
+    (!members.is_empty() || is_first && counts_told.len() == 1).then_some(members)
 }
 
 /// The counts of a cache's lists, held against what is linked.

@@ -166,9 +166,30 @@ fn a_cache_is_understood_while_its_thread_takes_from_it() {
     }
     // a block of the program's with a pointer to another one, whose first word is zero
     let mut memory = Pieces::new();
-    let starts = memory.chunks(&[(0x290, State::Live), (0x30, State::Live)]);
-    memory.put(starts[0] + 16 + 128 + 8, starts[1] + 16);
-    assert_eq!(states(&memory.walk())[..2], [(0x290, State::Live), (0x30, State::Live)]);
+    let starts = memory.chunks(&[0x40, 0x290, 0x30].map(|size| (size, State::Live)));
+    memory.put(starts[1] + 16 + 128 + 8, starts[2] + 16);
+    assert_eq!(states(&memory.walk())[..3], [0x40, 0x290, 0x30].map(|size| (size, State::Live)));
+}
+
+/// The first chunk of an arena is a cache also where it holds nothing yet, or is just about to.
+#[test]
+fn a_cache_that_holds_nothing_is_known_by_its_place() {
+    let first = |size: u64, words: &[(u64, u64)]| {
+        let mut memory = Pieces::new();
+        let starts = memory.chunks(&[size, 0x30, size].map(|size| (size, State::Live)));
+        words.iter().for_each(|(at, word)| memory.put(starts[0] + 16 + at, *word));
+        let walk = memory.walk();
+        assert_eq!(walk.chunks[2].state, State::Live, "it may be the program's");
+        walk.chunks[0].state
+    };
+    let room: Vec<(u64, u64)> = (0..76 / 4).map(|word| (8 * word, 0x0007_0007_0007_0007)).collect();
+    assert_eq!(first(0x290, &[]), State::Own);
+    assert_eq!(first(0x300, &room), State::Own);
+    // a list of one, which is not counted yet
+    assert_eq!(first(0x290, &[(128 + 8, HEAP + 0x290 + 16)]), State::Own);
+    // a thread without one has a block there
+    assert_eq!(first(0x2a0, &[(8, 7)]), State::Live);
+    assert_eq!(first(0x290, &[(8, 7), (16, 9)]), State::Live);
 }
 
 /// From 2.42 on: counts of what is left, and lists of larger chunks behind those of one size each. Its own chunk is larger where what was left would have made no chunk.
