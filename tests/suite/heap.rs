@@ -581,6 +581,25 @@ fn a_busy_process_is_looked_at_and_lives() {
     super::attach::assert_victim_well(victim, pid);
 }
 
+/// A thread that has just made a system call when it is stopped, and has its process copied then, does not make it once more.
+#[test]
+fn no_system_call_is_made_twice() {
+    let dir = crate::support::tempdir::TempDir::new();
+    let file = dir.path().join("numbers");
+    let mut running = Program::fixture("writes").args([file.to_str().unwrap()]).start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    for _ in 0..super::rounds(30) {
+        assert_eq!(heap(pid, &[])["copied"], true);
+    }
+    running.assert_alive();
+    running.signal(nix::sys::signal::Signal::SIGKILL);
+    running.wait();
+    let bytes = std::fs::read(&file).unwrap();
+    let numbers = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().unwrap()));
+    let wrong = numbers.enumerate().find(|(place, number)| *place as u64 != *number);
+    assert_eq!(wrong, None, "of {} numbers", bytes.len() / 8);
+}
+
 /// What can't be looked at is refused with its cause; another allocator is told as one.
 #[test]
 fn what_cant_be_walked_is_told() {

@@ -124,7 +124,11 @@ impl Back<'_> {
     fn give(&self, thread: &Stopped) -> Result<()> {
         thread.set_signal_mask(self.mask)?;
         thread.set_extended_state(self.state)?;
-        thread.set_registers(self.resume)
+        let mut resume = *self.resume;
+        // A thread that was stopped when it had just made a system call, or had just been made by one, still has its number. It stands before a call now, which the kernel would
+        // take for that one: it would be made twice.
+        resume.0.orig_rax = u64::MAX;
+        thread.set_registers(&resume)
     }
 }
 
