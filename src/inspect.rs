@@ -121,13 +121,22 @@ pub fn walk(pid: i32) -> Result<Option<Walk>> {
     Ok(seen.walk(&mut seen.memory()?))
 }
 
-/// Looks at a process that runs on.
+/// A process that runs on is looked at so many times at most.
+const MOST_RUNNING: u32 = 4;
+
+/// Looks at a process that runs on. While threads change it, a heap may not look like one: then it is looked at again.
 fn run_on(pid: i32) -> Result<Look<holdings::Blocks>> {
-    let seen = running(pid)?.with_pages()?;
-    let mut memory = seen.memory()?;
-    let walk = seen.walk(&mut memory);
-    let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory));
-    Ok(Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true })
+    let mut left = MOST_RUNNING;
+    loop {
+        left -= 1;
+        let seen = running(pid)?.with_pages()?;
+        let mut memory = seen.memory()?;
+        let walk = seen.walk(&mut memory);
+        if walk.is_some() || left == 0 {
+            let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory));
+            return Ok(Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true });
+        }
+    }
 }
 
 fn running(pid: i32) -> Result<Seen> {
