@@ -317,7 +317,21 @@ impl Calls {
                 EventKind::Missed(Missed::Return) => *ended += 1,
                 event => emit(event),
             };
-            frames.drop_all(task, &mut Dropping { dropped_sites: &mut self.dropped_sites, emit: hold_back });
+            frames.drop_all(Some(task), &mut Dropping { dropped_sites: &mut self.dropped_sites, emit: hold_back });
+        }
+    }
+
+    /// Calls went unseen for a while: those that had begun before may have returned, and others of their threads may return to the same places.
+    pub fn forget_all(&mut self, emit: &mut Emit<'_>) {
+        // a gap is told as such
+        let hold_back = &mut |event| match event {
+            EventKind::Missed(Missed::Return) => {}
+            event => emit(event),
+        };
+        let mut all: Vec<Frames> = std::mem::take(&mut self.tasks).into_values().collect();
+        all.sort_unstable_by_key(Frames::owner);
+        for frames in &mut all {
+            frames.drop_all(None, &mut Dropping { dropped_sites: &mut self.dropped_sites, emit: hold_back });
         }
     }
 

@@ -52,6 +52,19 @@ pub struct Call {
 
 impl EventKind {
     /// The call that the event is of, if it is of one.
+    pub const fn call(&self) -> Option<&Call> {
+        match self {
+            Self::Allocated { by, .. }
+            | Self::AllocatedUnseen { by, .. }
+            | Self::Freed { by, .. }
+            | Self::ReallocBegan { by, .. }
+            | Self::ReallocEnded { by, .. }
+            | Self::Failed { by, .. } => Some(by),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
     pub fn call_mut(&mut self) -> Option<&mut Call> {
         match self {
             Self::Allocated { by, .. }

@@ -9,6 +9,7 @@
 mod blocks;
 mod booking;
 mod estimate;
+mod gap;
 mod ignored;
 mod marks;
 mod newest;
@@ -23,6 +24,7 @@ use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
+use gap::Gap;
 use ignored::Ignored;
 pub use marks::Mark;
 use marks::Marks;
@@ -163,8 +165,7 @@ pub struct HeapModel {
     /// What was freed though no block was live there: an allocator that does not notice hands such an address out twice, or that
     /// of the block that it lies in.
     freed_dead: BTreeSet<Addr>,
-    /// Blocks born up to here may have been freed while nobody looked.
-    gap_births: u64,
+    gap: Gap,
     ignored: Ignored,
     marks: Marks,
 }
@@ -214,7 +215,7 @@ impl HeapModel {
             frees_unseen: false,
             unseen_frees: 0,
             freed_dead: BTreeSet::new(),
-            gap_births: 0,
+            gap: Gap::default(),
             ignored: Ignored::default(),
             marks: Marks::default(),
         }
@@ -276,6 +277,12 @@ impl HeapModel {
     /// Takes one event, in the order in which they were reported.
     pub fn apply(&mut self, event: &Event) {
         self.now_ns = event.time_ns.saturating_sub(self.began_ns);
+        if self.gap.was_there()
+            && let Some(by) = event.kind.call()
+            && self.gap.is_first_of(by.task.serial)
+        {
+            self.recent.forget();
+        }
         match event.kind {
             EventKind::Allocated { block, size, ref by } => self.allocate(block, size, by),
             EventKind::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
@@ -317,7 +324,8 @@ impl HeapModel {
             EventKind::UnknownFreesExpected => self.expect_unknown_frees(),
             EventKind::Unobserved => {
                 self.expect_unknown_frees();
-                self.gap_births = self.births;
+                self.gap.births = self.births;
+                self.gap.end();
             }
             EventKind::Paused(paused) => self.set_paused(paused),
             EventKind::BlockIgnored(inside) => self.ignore_block(inside),
@@ -386,12 +394,13 @@ impl HeapModel {
     /// one that was freed before.
     fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;
-        self.recent.clear();
+        self.recent.forget();
     }
 
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
         self.expect_unknown_frees();
+        self.gap.end();
     }
 
     /// All live blocks, in no order.

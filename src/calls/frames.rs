@@ -197,9 +197,15 @@ impl Frames {
         self.frames.iter().any(|frame| frame.site == site)
     }
 
-    pub(super) fn drop_all(&mut self, task: TaskId, dropping: &mut Dropping<'_, '_>) {
+    /// Whose the outermost call is, by its thread's serial number.
+    pub(super) fn owner(&self) -> Option<u32> {
+        self.frames.first().map(|frame| frame.task.serial)
+    }
+
+    /// Drops all calls, which were of thread `task`; None: of who has begun them.
+    pub(super) fn drop_all(&mut self, task: Option<TaskId>, dropping: &mut Dropping<'_, '_>) {
         for frame in self.frames.drain(..).rev() {
-            dropping.drop(&frame, task);
+            dropping.drop(&frame, task.unwrap_or(frame.task));
         }
     }
 }

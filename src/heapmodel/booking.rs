@@ -146,7 +146,7 @@ impl HeapModel {
         } else {
             // Another thread may have freed it just before the fork, or while nobody looked.
             let is_doubtful =
-                block.birth <= self.inherited_births.max(self.gap_births) && self.preexisting == Preexisting::Unknown;
+                block.birth <= self.inherited_births.max(self.gap.births) && self.preexisting == Preexisting::Unknown;
             let end = Addr(addr.0.saturating_add(block.size.max(1)));
             let is_explained = || self.freed_dead.range(addr..end).next().is_some();
             if !is_doubtful && (self.frees_unseen || !is_explained()) {

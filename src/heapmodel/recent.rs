@@ -34,6 +34,8 @@ pub(super) struct RecentFrees {
     lists: Vec<u32>,
     /// How many frees there were. Before there are more than it can count, all are forgotten.
     count: u32,
+    /// So many of them are forgotten.
+    forgotten: u32,
     /// A power of two.
     limit: u32,
 }
@@ -41,7 +43,13 @@ pub(super) struct RecentFrees {
 impl RecentFrees {
     /// For the latest `limit` frees, rounded up to a power of two.
     pub(super) fn new(limit: u32) -> Self {
-        Self { ring: Vec::new(), lists: Vec::new(), count: 0, limit: limit.clamp(1, 1 << 31).next_power_of_two() }
+        Self {
+            ring: Vec::new(),
+            lists: Vec::new(),
+            count: 0,
+            forgotten: 0,
+            limit: limit.clamp(1, 1 << 31).next_power_of_two(),
+        }
     }
 
     #[inline]
@@ -60,14 +68,14 @@ impl RecentFrees {
     }
 
     /// Forgets them all.
-    pub(super) fn clear(&mut self) {
-        *self = Self::new(self.limit);
+    pub(super) const fn forget(&mut self) {
+        self.forgotten = self.count;
     }
 
     /// The latest free of this address, if it is one of the latest frees.
     pub(super) fn get(&self, block: Addr) -> Option<Freed> {
         let mut number = *self.lists.get(list_of(block))?;
-        while number > 0 && self.count - number < self.limit {
+        while number > self.forgotten && self.count - number < self.limit {
             let entry = self.ring.get(self.place(number - 1))?;
             if entry.freed.block == block {
                 return Some(entry.freed);
@@ -114,7 +122,7 @@ mod tests {
         assert_eq!(recent.get(Addr(6)), Some(freed(6, 8)), "its old place in the ring was taken, not this one");
         recent.remember(freed(13, 7));
         assert_eq!(recent.get(Addr(6)), None);
-        recent.clear();
+        recent.forget();
         assert_eq!(recent.get(Addr(13)), None);
         recent.remember(freed(13, 9));
         assert_eq!(recent.get(Addr(13)), Some(freed(13, 9)));

@@ -154,6 +154,27 @@ fn a_gap_makes_older_blocks_doubtful() {
     assert!(run(model, &[alloc(16, 90, 1, 5)]).snapshot().frees_unseen, "what came after the gap was seen");
 }
 
+/// A thread may be within an unseen call when a gap ends: the block that it is handed may have the address of one that another thread freed since.
+#[test]
+fn a_call_that_began_in_a_gap_hands_out_what_was_freed_after_it() {
+    let by_other = |mut event: EventKind| {
+        if let Some(by) = event.call_mut() {
+            by.task.serial += 1;
+        }
+        event
+    };
+    let doubles = |model: &HeapModel| model.snapshot().anomalies.double_frees;
+    for gap in [EventKind::Unobserved, EventKind::Paused(false)] {
+        let mut model = HeapModel::default();
+        tell(&mut model, gap);
+        let model = run(model, &[alloc(16, 90, 1, 5), free(16, 1, 6), by_other(free(16, 1, 6))]);
+        assert_eq!((doubles(&model), model.totals().preexisting_frees), (0, 1));
+        // from now on both threads' calls were seen
+        let model = run(model, &[alloc(16, 90, 1, 5), free(16, 1, 6), by_other(free(16, 1, 6))]);
+        assert_eq!((doubles(&model), model.totals().preexisting_frees), (1, 1));
+    }
+}
+
 #[test]
 fn without_free_stacks_the_allocating_site_bears_the_free() {
     let began =

@@ -22,6 +22,8 @@ pub(super) enum EngineReport<'a> {
     Signal(TaskId),
     /// The thread has ended.
     End(TaskId),
+    /// Calls went unseen, of any thread: those in progress may have returned.
+    CallsUnseen,
     /// Anything else that the readers are to know.
     Event(EventKind),
 }

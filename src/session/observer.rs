@@ -313,6 +313,10 @@ impl Observer {
                 self.with_calls(|calls, tell| calls.task_ended(task, tell));
                 EngineReply::Nothing
             }
+            EngineReport::CallsUnseen => {
+                self.with_calls(Calls::forget_all);
+                EngineReply::Nothing
+            }
             EngineReport::Event(kind) => {
                 self.tell(kind);
                 EngineReply::Nothing

@@ -135,6 +135,13 @@ impl Tasks {
         self.by_tid.values_mut().for_each(|task| task.counted.forget(at));
     }
 
+    /// There were no breakpoints for a while: who was to repeat a hit has gone on without, unless it stands still.
+    pub fn forget_counted_in_gap(&mut self) {
+        for task in self.by_tid.values_mut().filter(|task| !task.listening) {
+            task.counted = CountedHits::default();
+        }
+    }
+
     /// Forgets a task.
     pub fn remove(&mut self, tid: i32) -> Option<Task> {
         self.by_tid.remove(&tid)

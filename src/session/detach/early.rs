@@ -3,6 +3,7 @@
 
 use crate::addr::Addr;
 use crate::event::EventKind;
+use crate::session::engine::EngineReport;
 use crate::session::jump::Cause;
 use crate::session::process::Process;
 use crate::session::stop::Action;
@@ -102,7 +103,10 @@ impl Process {
         stops.end_vfork(child);
         if self.space.is_aside_for(child) {
             self.settle();
+            self.observer.observe(EngineReport::CallsUnseen);
+            self.tasks.forget_counted_in_gap();
             self.space.memory.new_stop(tid);
+            self.release_dropped_sites();
             self.refresh_modules(tid);
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
             if self.space.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
