@@ -367,6 +367,20 @@ fn t22_a_dead_thread_abandons_its_calls() {
     assert_eq!(thread.missed_returns, 1, "it goes on");
 }
 
+/// Calls went unseen: a return to the place of one from before is another one's, and nothing was missed that is not told as a gap.
+#[test]
+fn what_was_in_progress_when_calls_went_unseen_is_forgotten() {
+    let mut thread = Thread::new();
+    thread.call("realloc", &[0x1000, 10]);
+    let events = &mut thread.events;
+    thread.calls.forget_all(&mut |event| events.push(event));
+    assert_eq!(thread.told(), ["began 0x1000", "abandoned 0x1000"]);
+    assert_eq!(thread.back(0x3000), ReturnMatch::Spurious);
+    thread.call("malloc", &[7]);
+    assert_eq!(thread.back(0x4000), ReturnMatch::Matched);
+    assert_eq!((thread.told(), thread.missed_returns), (vec!["malloc 0x4000 7".to_owned()], 0));
+}
+
 #[test]
 fn t22_another_call_at_the_same_depth_proves_the_old_one_dead() {
     let mut thread = Thread::new();
