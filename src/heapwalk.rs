@@ -113,13 +113,13 @@ impl State {
     }
 }
 
-/// One chunk.
+/// One chunk. There are as many as a process has blocks: it has 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Where its header begins.
     pub at: Addr,
-    /// With its header.
-    pub size: u64,
+    size_low: u32,
+    size_high: u8,
     /// What it is.
     pub state: State,
     /// How many bytes of it lie before what the program is given.
@@ -129,9 +129,21 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// A chunk with a size in bytes, its header included: of 1 TiB and more, as many as are told.
+    pub const fn new(at: Addr, size: u64, state: State, lead: u8, tail: i8) -> Self {
+        const MOST: u64 = (1 << 40) - 1;
+        let size = if size > MOST { MOST } else { size };
+        Self { at, size_low: size as u32, size_high: (size >> 32) as u8, state, lead, tail }
+    }
+
+    /// Its size in bytes, with its header.
+    pub const fn size(&self) -> u64 {
+        (self.size_high as u64) << 32 | self.size_low as u64
+    }
+
     /// A chunk of glibc's: two words before the block, of which the first belongs to the chunk before.
     pub const fn glibc(at: Addr, size: u64, state: State) -> Self {
-        Self { at, size, state, lead: 16, tail: -8 }
+        Self::new(at, size, state, 16, -8)
     }
 
     /// Where the memory begins that the program is given.
@@ -141,12 +153,12 @@ impl Chunk {
 
     /// How much of it the program may use.
     pub const fn usable(&self) -> u64 {
-        self.size.saturating_sub(self.lead as u64).saturating_add_signed(-(self.tail as i64))
+        self.size().saturating_sub(self.lead as u64).saturating_add_signed(-(self.tail as i64))
     }
 
     /// One past its last byte, less what it has of the next one.
     pub const fn end(&self) -> Addr {
-        self.at.add(self.size)
+        self.at.add(self.size())
     }
 
     /// Which bytes are this chunk's and no other's: all of it, or moved by what it shares with those beside it.

@@ -258,7 +258,7 @@ impl<R: BufRead> Reader<R> {
         let (at, size, state, lead) = (Addr(self.number()?), self.bytes()?, self.one_of(&STATES)?, self.small::<u8>()?);
         let tail = i8::try_from(unzigzag(self.number()?));
         let tail = tail.map_err(|_| HeapFileError::Damaged("a number is too large"))?;
-        Ok(Chunk { at, size, state, lead, tail })
+        Ok(Chunk::new(at, size, state, lead, tail))
     }
 
     fn fault(&mut self) -> Result<Fault> {

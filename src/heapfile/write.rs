@@ -123,9 +123,9 @@ impl<W: Write> Out<W> {
             self.number(finding.at.0)?;
             self.numbers(&fault(finding.what))?;
             self.number(finding.before.is_some().into())?;
-            if let Some(Chunk { at, size, state, lead, tail }) = finding.before {
-                let tail = zigzag(tail.into());
-                self.numbers(&[at.0, size, code(&STATES, &state), lead.into(), tail])?;
+            if let Some(chunk) = finding.before {
+                let Chunk { at, state, lead, tail, .. } = chunk;
+                self.numbers(&[at.0, chunk.size(), code(&STATES, &state), lead.into(), zigzag(tail.into())])?;
             }
         }
         self.number(summary.chunks.len() as u64)?;

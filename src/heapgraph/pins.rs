@@ -101,8 +101,8 @@ pub fn remedy(walk: &Walk, pages: &Pages, pinned: &Pinned) -> Option<(Remedy, u6
         regions.flat_map(|region| walk.of(region)).filter(|chunk| wanted(chunk)).map(resident).sum()
     };
     let other_arenas = of(false, |chunk| chunk.state.is_free());
-    let large = of(true, |chunk| chunk.state == State::Free && chunk.size >= THRESHOLD);
-    let end = of(true, |chunk| chunk.state == State::Top && chunk.size >= THRESHOLD);
+    let large = of(true, |chunk| chunk.state == State::Free && chunk.size() >= THRESHOLD);
+    let end = of(true, |chunk| chunk.state == State::Top && chunk.size() >= THRESHOLD);
     let candidates = [
         (other_arenas, Remedy::FewerArenas),
         (large, Remedy::MapLarge),

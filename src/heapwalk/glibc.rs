@@ -161,8 +161,8 @@ fn walk_region(
         {
             before.state = State::Free;
             let before = *before;
-            if window.word(at) != Some(before.size) {
-                walk.findings.push(Finding { at, what: Fault::End(before.size), before: Some(before) });
+            if window.word(at) != Some(before.size()) {
+                walk.findings.push(Finding { at, what: Fault::End(before.size()), before: Some(before) });
             }
         }
         let size = word & !FLAGS;

@@ -210,7 +210,7 @@ impl OfThreads {
 
 /// Adds what an extent holds.
 fn add(chunks: &mut Vec<Chunk>, extent: &Extent, extents: &Extents, of_threads: &OfThreads) {
-    let chunk = |at: Addr, size: u64, state: State| Chunk { at, size, state, lead: 0, tail: 0 };
+    let chunk = |at: Addr, size: u64, state: State| Chunk::new(at, size, state, 0, 0);
     if chunks.len() >= MOST_CHUNKS {
         return;
     }

@@ -69,7 +69,7 @@ impl Walk {
         for region in &self.regions {
             for chunk in self.of(region) {
                 let key = (chunk.state, chunk.state == State::Live && region.arena.is_none());
-                let one = ChunkSum { count: 1, bytes: chunk.size, usable: chunk.usable() };
+                let one = ChunkSum { count: 1, bytes: chunk.size(), usable: chunk.usable() };
                 chunks.entry(key).or_default().join(one);
             }
         }

@@ -37,7 +37,7 @@ pub fn estimate(walk: &Walk, brk: Option<Addr>, pages: &Pages) -> Trim {
         for merged in merged(walk, region) {
             match merged.state {
                 State::Top if region.arena == Some(0) && Some(merged.end()) == brk => {
-                    let kept = merged.size.saturating_sub(LEAST + 1) / PAGE * PAGE;
+                    let kept = merged.size().saturating_sub(LEAST + 1) / PAGE * PAGE;
                     let range = merged.end().sub(kept)..merged.end();
                     trim.end += pages.of(&range).resident;
                 }
@@ -61,17 +61,14 @@ fn merged<'a>(walk: &'a Walk, region: &'a Region) -> impl Iterator<Item = Chunk>
     let mut chunks = walk.of(region).iter().peekable();
     std::iter::from_fn(move || {
         let first = chunks.find(|chunk| is_merged(chunk))?;
-        let mut whole = Chunk { state: State::Free, ..*first };
-        if first.state == State::Top {
-            whole.state = State::Top;
-        }
-        while let Some(next) = chunks.next_if(|next| is_merged(next) && next.at == whole.end()) {
-            whole.size += next.size;
+        let (mut size, mut state) = (first.size(), if first.state == State::Top { State::Top } else { State::Free });
+        while let Some(next) = chunks.next_if(|next| is_merged(next) && next.at == first.at.add(size)) {
+            size += next.size();
             if next.state == State::Top {
-                whole.state = State::Top;
+                state = State::Top;
             }
         }
-        Some(whole)
+        Some(Chunk::new(first.at, size, state, first.lead, first.tail))
     })
 }
 

@@ -29,7 +29,7 @@ const SPARE: usize = 1 << 20;
 pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
     let may_be_cache: Vec<usize> = (0..walk.chunks.len())
         .filter(|&number| {
-            walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && cache_of(chunk.size).is_some())
+            walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && cache_of(chunk.size()).is_some())
         })
         .collect();
     let first = first_chunks(walk);
@@ -120,7 +120,7 @@ fn cache_linked(
     window: &mut Window<'_>,
 ) -> Option<Vec<usize>> {
     let chunk = walk.chunks.get(number)?;
-    let (width, lists) = cache_of(chunk.size)?;
+    let (width, lists) = cache_of(chunk.size())?;
     let (counts, entries) = (chunk.block(), chunk.block().add(width * lists));
     let mut members = Vec::new();
     let mut counted = Counted::default();
@@ -221,7 +221,7 @@ fn linked(
         let number = walk.starting_at(Addr(at)).ok_or_else(|| wrong(Fault::List))?;
         let chunk = walk.chunks.get(number).copied().filter(|chunk| {
             // those that look as if they were in use
-            chunk.state == State::Live && belongs(chunk.size)
+            chunk.state == State::Live && belongs(chunk.size())
         });
         let chunk = chunk.ok_or_else(|| wrong(Fault::List))?;
         *links = links.checked_sub(1).ok_or_else(|| wrong(Fault::Circle))?;

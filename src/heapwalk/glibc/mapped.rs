@@ -83,8 +83,8 @@ fn header_at(chunk: Addr, start: Addr, mapping: &Mapping, window: &mut Window<'_
         *size >= LEAST && end.is_some_and(|end| end <= mapping.end.0) && (before + size).is_multiple_of(PAGE)
     };
     if let Some(size) = Some(told).filter(whole) {
-        return Some(Chunk { at: chunk, size, state: State::Live, lead: HEADER, tail: 0 });
+        return Some(Chunk::new(chunk, size, State::Live, HEADER, 0));
     }
     let size = told.checked_add(NOT_COUNTED).filter(whole)?;
-    Some(Chunk { at: chunk, size, state: State::Live, lead: HEADER, tail: NOT_USED })
+    Some(Chunk::new(chunk, size, State::Live, HEADER, NOT_USED))
 }

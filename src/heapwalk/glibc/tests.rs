@@ -87,7 +87,7 @@ impl Pieces {
 }
 
 fn states(walk: &Walk) -> Vec<(u64, State)> {
-    walk.chunks.iter().map(|chunk| (chunk.size, chunk.state)).collect()
+    walk.chunks.iter().map(|chunk| (chunk.size(), chunk.state)).collect()
 }
 
 #[test]

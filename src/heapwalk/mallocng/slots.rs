@@ -59,7 +59,7 @@ pub(super) fn add(walk: &mut Walk, group: &Group, first: usize, window: &mut Win
 }
 
 const fn chunk(block: Addr, usable: u64, state: State) -> Chunk {
-    Chunk { at: block.sub(HEADER), size: HEADER + usable, state, lead: HEADER as u8, tail: 0 }
+    Chunk::new(block.sub(HEADER), HEADER + usable, state, HEADER as u8, 0)
 }
 
 /// What a slot that is not free holds (`get_meta` and `get_nominal_size`).

@@ -102,7 +102,7 @@ pub(super) fn add(
 }
 
 const fn chunk(at: Addr, size: u64, state: State) -> Chunk {
-    Chunk { at, size, state, lead: 0, tail: 0 }
+    Chunk::new(at, size, state, 0, 0)
 }
 
 /// For each block that was ever handed out whether it is free.
