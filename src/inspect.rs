@@ -17,6 +17,7 @@ use crate::maps::Kind;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, procfs};
 use looks::{Look, Purpose};
+pub use modules::means;
 use seen::Seen;
 use std::sync::Arc;
 use std::time::Duration;

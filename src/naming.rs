@@ -289,6 +289,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         thread_name: &name_of_tid,
         moment: scan.moment,
         stopped_ns: scan.stopped_ns,
+        copied: scan.copied,
         explain: wanted.explain,
         block: wanted.block,
     });

@@ -40,6 +40,7 @@ mod exec;
 mod existing;
 mod finish;
 mod heapcapture;
+mod heapcopy;
 mod hit;
 mod identity;
 mod interim;
@@ -347,6 +348,9 @@ impl Session {
     }
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
+        if self.processes.iter_mut().any(|process| process.note_end_of_copy(tid)) {
+            return;
+        }
         // The program that was started is our child, also when it was detached from.
         let Some(slot) = self.stops.owner_of(tid).or_else(|| self.processes.find(tid)) else { return };
         if let Some(process) = self.processes.get_mut(slot) {

@@ -11,6 +11,7 @@ use crate::event::MarkName;
 use crate::export::leaks::{LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
+use crate::inspect;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{ClassAmounts, LeakSite};
 use crate::session::{Answer, HeapCapture, Interim, Requests, Wish};
@@ -254,7 +255,7 @@ impl Answerer {
     fn respond(&self, request: &Request, asker: &Conversation) -> Result<Response, String> {
         let mut slow = matches!(request.command, Command::Leaks { .. }).then(|| self.slow(asker)).transpose()?;
         let wish = match &request.command {
-            Command::Leaks { .. } => Wish::Capture,
+            Command::Leaks { .. } => Wish::Capture(inspect::means(request.pid)),
             Command::Pause => Wish::Pause(true),
             Command::Resume => Wish::Pause(false),
             Command::Detach => Wish::Detach,
@@ -285,7 +286,7 @@ impl Answerer {
         last: Option<&mut Option<FxHashMap<u64, ClassAmounts>>>,
     ) -> Result<String, String> {
         let wanted = Wanted { block: question.block, ..wanted(&self.options) };
-        let mut profile = naming::build_profile(capture.classify(), wanted, &mut KnownNames::default());
+        let mut profile = naming::build_profile(capture.classify()?, wanted, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
             Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),
             None => FxHashMap::default(),

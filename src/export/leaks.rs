@@ -429,7 +429,8 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     let mut out = String::new();
     let subject = format!("{}, pid {}", printable(&profile.meta.process.program), profile.meta.process.pid);
     let what = if options.increased { "what has grown since the last scan" } else { "its live blocks" };
-    let line = format!("{subject}: {what}; it stood still for {}", duration(leaks.stopped_ns));
+    let copied = if leaks.copied { ", to be copied" } else { "" };
+    let line = format!("{subject}: {what}; it stood still for {}{copied}", duration(leaks.stopped_ns));
     let _ = writeln!(out, "{}", layout.paint.bold(&line));
     if let Some(addr) = options.block {
         asked_block(&mut out, layout, &view, leaks, addr);

@@ -156,6 +156,7 @@ fn leaks() -> Leaks {
     Leaks {
         moment: ScanMoment::Exit,
         stopped_ns: 1_500_000,
+        copied: false,
         scanned_bytes: 12_345_678,
         unreadable_bytes: 0,
         sites: vec![

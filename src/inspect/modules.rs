@@ -5,7 +5,7 @@ use crate::elf::{self, Elf};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MappedModule, Mapping};
 use crate::symbols::{Bytes, ModuleSource};
-use crate::tracer::copy::{Means, SYSTEM_CALL};
+use crate::tracer::copy::{self, Means, SYSTEM_CALL};
 use crate::tracer::remote::function::RESTORER;
 use crate::tracer::root::TargetRoot;
 use crate::tracer::{files, procfs};
@@ -82,8 +82,11 @@ impl Object {
     }
 }
 
-/// With what a copy of process `pid` can be made: looked up before it stands still.
+/// With what a copy of process `pid` can be made: looked up before it stands still. None: there can be none, or it would lack something.
 pub fn means(pid: i32) -> Option<Means> {
+    if !copy::is_copied_whole(pid) {
+        return None;
+    }
     let mappings = procfs::mappings(pid).ok()?;
     open(pid, pid, &mappings).found.iter().find_map(|object| {
         Some(Means {

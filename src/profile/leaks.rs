@@ -188,6 +188,8 @@ pub struct Leaks {
     pub moment: ScanMoment,
     /// For how long the process stood still for it, ns.
     pub stopped_ns: u64,
+    /// Whether it stood only to be copied, and the copy was read.
+    pub copied: bool,
     /// How many bytes of roots and blocks were looked through.
     pub scanned_bytes: u64,
     /// How many bytes of roots and blocks could not be read: blocks that only pointers there lead to look lost.
@@ -357,6 +359,7 @@ mod tests {
             Leaks {
                 moment: ScanMoment::Request,
                 stopped_ns: 0,
+                copied: false,
                 scanned_bytes: 0,
                 unreadable_bytes: 0,
                 sites: reachable.iter().map(site).collect(),

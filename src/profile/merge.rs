@@ -224,12 +224,14 @@ impl Merger {
         let merged = self.merged.leaks.get_or_insert_with(|| Leaks {
             moment: leaks.moment,
             stopped_ns: 0,
+            copied: leaks.copied,
             scanned_bytes: 0,
             unreadable_bytes: 0,
             sites: Vec::new(),
             asked: None,
         });
         merged.stopped_ns += leaks.stopped_ns;
+        merged.copied &= leaks.copied;
         merged.scanned_bytes += leaks.scanned_bytes;
         merged.unreadable_bytes += leaks.unreadable_bytes;
         for mut site in leaks.sites {

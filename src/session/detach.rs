@@ -44,7 +44,9 @@ impl Session {
     /// Restores the target's code and detaches from all its tasks. Afterwards the tracer thread must end. May be called again if
     /// it was broken off.
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
-        for process in self.processes.iter_mut() {
+        let Self { processes, stops, .. } = self;
+        for process in processes.iter_mut() {
+            process.end_copies_before_detach(stops);
             process.unpin();
             process.note_peak_resident(process.pid);
             process.restore_code();
@@ -114,6 +116,7 @@ impl Session {
         let Self { processes, stops, .. } = self;
         let Some(process) = processes.get_mut(slot).filter(|process| !process.teardown.detaching) else { return };
         process.scan_before_detach(stops);
+        process.end_copies_before_detach(stops);
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
         process.unpin();

@@ -26,6 +26,8 @@ pub struct ScanRecord {
     pub moment: ScanMoment,
     /// For how long the process stood still, ns.
     pub stopped_ns: u64,
+    /// Whether it stood only to be copied, and the copy was read.
+    pub copied: bool,
     /// The threads' names, by id.
     pub thread_names: HashMap<i32, String>,
     /// Suppressions that the program has in itself.

@@ -4,26 +4,27 @@
 //! (exit_group of its own, a deadly signal) is read when the last of its threads reports its end; the registers of those that had
 //! reported before were kept, and their stacks are still mapped. A program that lives on is read on request, or when it says so itself.
 
-use super::heapcapture::{HeapCapture, HeapRead};
+use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
+use super::heapcopy::{Captured, Forming};
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::process::Process;
 use super::space::Annotation;
 use super::stops::Stops;
 use super::tasks::Role;
-use crate::addr::{Addr, FunctionId};
+use crate::addr::Addr;
 use crate::arch::Regs;
 use crate::event::EventKind;
-use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
-use crate::leaks::roots::{RootSources, ThreadState, find};
-use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
+use crate::leaks::ScanOptions;
+use crate::leaks::roots::ThreadState;
 use crate::maps::Mapping;
 use crate::profile::leaks::ScanMoment;
+use crate::tracer::copy::Means;
 use crate::tracer::jump::region;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError, control};
-use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for that have been told to stop.
@@ -133,8 +134,13 @@ impl Process {
         }
     }
 
-    /// Lets the program stand still for a moment and reads its heap.
-    pub(super) fn capture(&mut self, stops: &mut Stops) -> std::result::Result<HeapCapture, String> {
+    /// Lets the program stand still for a moment, `present` among its threads if that stands still already: with `means` to be copied, if that can be, else to read its heap.
+    pub(super) fn capture(
+        &mut self,
+        present: Option<&Stopped>,
+        means: Option<Means>,
+        stops: &mut Stops,
+    ) -> std::result::Result<Captured, String> {
         if self.settings.sample_interval > 0 {
             return Err(
                 "only a sample of its blocks is recorded (--sample-interval): which of them are lost can't be told"
@@ -142,17 +148,35 @@ impl Process {
             );
         }
         let began = Instant::now();
-        let threads = self.stop_all_threads(None, stops).map_err(|error| error.to_string())?;
+        let in_words = |error: TracerError| error.to_string();
+        let mut threads = self.stop_all_threads(present.map(Stopped::tid), stops).map_err(in_words)?;
+        if let Some(present) = present {
+            let raw = present.registers().map_err(in_words)?;
+            threads.push(self.stopped_thread(present, &raw));
+        }
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
             return Err("no thread of the program could be stopped".to_owned());
         };
-        let read = self.read_heap(live, &threads);
-        let interim = self.interim(false);
+        let sources = self.heap_sources(live, threads)?;
+        let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, stops));
+        let reading = match copy {
+            Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.note_stop(began) }),
+            Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
+            Ok(None) => Reading::Done(self.read_heap(sources)),
+            Err(error) => return Ok(Captured::Overtaken(error)),
+        };
+        let interim = self.interim(matches!(reading, Reading::Copied(..)));
         // The stops wait to be served: the session's loop does that next.
+        let stopped_ns = self.note_stop(began);
+        Ok(Captured::Heap(HeapCapture { interim, reading, stopped_ns }))
+    }
+
+    /// The process has stood still since `began`. For how long, in ns.
+    fn note_stop(&mut self, began: Instant) -> u64 {
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
-        Ok(HeapCapture { interim, read: read?, stopped_ns })
+        stopped_ns
     }
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.
@@ -160,15 +184,14 @@ impl Process {
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
             return;
         }
-        match self.capture(stops) {
-            Ok(capture) => {
-                if let LeakScan::Done(mut record) = capture.classify().leaks {
-                    record.snapshot = self.observer.model().snapshot();
-                    record.at_seq = self.observer.stream_end().next_seq;
-                    self.observer.profile_ends();
-                    self.leaks.done = Some(record);
-                }
+        match self.capture(None, None, stops).and_then(classified) {
+            Ok(Some(LeakScan::Done(mut record))) => {
+                record.snapshot = self.observer.model().snapshot();
+                record.at_seq = self.observer.stream_end().next_seq;
+                self.observer.profile_ends();
+                self.leaks.done = Some(record);
             }
+            Ok(_) => {}
             Err(cause) => self.leaks.failure = Some(cause),
         }
     }
@@ -262,7 +285,8 @@ impl Process {
         began: Instant,
     ) -> std::result::Result<ScanRecord, String> {
         let own_suppressions = self.space.own_suppressions();
-        let read = self.read_heap(live, threads)?;
+        let sources = self.heap_sources(live, threads.to_vec())?;
+        let read = self.read_heap(sources);
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let snapshot = self.observer.model().snapshot();
         let HeapRead { graph, sites, thread_names } = read;
@@ -275,16 +299,16 @@ impl Process {
             at_seq,
             moment,
             stopped_ns,
+            copied: false,
             thread_names,
             own_suppressions,
         })
     }
 
-    /// Reads the live blocks and the roots of a program that stands still.
-    fn read_heap(&mut self, live: i32, threads: &[ThreadState]) -> std::result::Result<HeapRead, String> {
-        let options = self.settings.leak_scan.clone().unwrap_or_default();
-        let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
+    /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its threads that stand still.
+    fn heap_sources(&mut self, live: i32, threads: Vec<ThreadState>) -> std::result::Result<HeapSources, String> {
         self.settle();
+        let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
         self.space.refresh_maps(live).map_err(failed)?;
         if self.space.mappings().is_empty() {
             return Err("the program's memory was gone already".to_owned());
@@ -293,49 +317,42 @@ impl Process {
         thread_names.extend(
             threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
         );
-        let mut blocks: Vec<LiveBlock> = self.observer.model().live_blocks().collect();
-        blocks.sort_unstable_by_key(|block| block.addr);
-        let sites = self.sites_of(&blocks);
-        let is_declared = |function: FunctionId| self.settings.table.is_declared(function);
-        let of_allocator = |block: &&LiveBlock| sites.get(&block.site).is_none_or(|key| !is_declared(key.function));
-        let allocators: Vec<LiveBlock> = blocks.iter().filter(of_allocator).copied().collect();
-        let options = ScanOptions { files: self.space.mapped_files(), ..options };
-
         self.space.memory.new_stop(live);
-        let modules = self.space.module_data();
-        let layout = self.space.heap_layout(&self.settings.table);
-        let mut roots = {
-            // what the jump engine has recorded of blocks keeps none of them
-            let is_the_program_s = |mapping: &&Mapping| !region::is_shared_region(mapping);
-            let mappings: Vec<_> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();
-            let sources = RootSources {
-                mappings: &mappings,
-                modules: &modules,
-                threads,
-                pid: self.pid,
-                registered: &self.leaks.regions,
-                blocks: &allocators,
-                layout,
-                owned: &[],
-                heap_is_known: !self.observer.model().may_have_unknown_blocks(),
-            };
-            find(&sources, &mut self.space.original_memory())
-        };
-        let ignored = self.observer.model().ignored_blocks().into_iter();
-        roots.words.extend(ignored.map(|block| RootWord { value: block.0, kind: RootKind::Ignored }));
-        let graph = Graph::read(blocks, &roots, &mut self.space.original_memory(), &options);
-        Ok(HeapRead { graph, sites, thread_names })
+        let options = self.settings.leak_scan.clone().unwrap_or_default();
+        // what the jump engine has recorded of blocks keeps none of them
+        let is_the_program_s = |mapping: &&Mapping| !region::is_shared_region(mapping);
+        Ok(HeapSources {
+            pid: self.pid,
+            mappings: self.space.mappings().iter().filter(is_the_program_s).cloned().collect(),
+            modules: self.space.module_data(),
+            threads,
+            thread_names,
+            registered: self.leaks.regions.clone(),
+            layout: self.space.heap_layout(&self.settings.table),
+            heap_is_known: !self.observer.model().may_have_unknown_blocks(),
+            ignored: self.observer.model().ignored_blocks().into_iter().collect(),
+            table: Arc::clone(&self.settings.table),
+            options: ScanOptions { files: self.space.mapped_files(), ..options },
+        })
     }
 
-    fn sites_of(&self, blocks: &[LiveBlock]) -> FxHashMap<SiteId, SiteKey> {
-        let mut sites = FxHashMap::default();
-        for block in blocks {
-            if let std::collections::hash_map::Entry::Vacant(slot) = sites.entry(block.site)
-                && let Some(stats) = self.observer.model().site(block.site)
-            {
-                slot.insert(stats.key);
-            }
-        }
-        sites
+    /// Reads the heap of a program that stands still.
+    fn read_heap(&mut self, sources: HeapSources) -> HeapRead {
+        let model = self.observer.model();
+        let site = |id| model.site(id).map(|stats| stats.key);
+        let blocks = model.live_blocks().collect();
+        // those who serve faults may stand still, too
+        self.space.memory.wait_for_no_faults(procfs::serves_faults(self.pid));
+        let read = sources.read(blocks, site, &mut self.space.original_memory());
+        self.space.memory.wait_for_no_faults(false);
+        read
+    }
+}
+
+/// The scan of a heap that was read while its program stood still.
+fn classified(captured: Captured) -> std::result::Result<Option<LeakScan>, String> {
+    match captured {
+        Captured::Heap(capture) => capture.classify().map(|recording| Some(recording.leaks)),
+        Captured::Later { .. } | Captured::Overtaken(_) => Ok(None),
     }
 }

@@ -18,6 +18,9 @@ impl Session {
         while let Some(request) = self.common.settings.requests.take() {
             self.answer(request);
         }
+        for process in self.processes.iter_mut() {
+            process.try_again_for_copies();
+        }
         if let Some(pause) = self.common.control.take_pause() {
             for process in self.processes.iter_mut() {
                 process.set_paused(pause);
@@ -83,7 +86,14 @@ impl Session {
                     self.common.control.request_detach();
                     Ok(Answer::Detaching)
                 }
-                Wish::Capture => process.capture(&mut self.stops).map(|capture| Answer::Captured(Box::new(capture))),
+                Wish::Capture(means) => {
+                    process.begin_capture(means, request.reply, &mut self.stops);
+                    return;
+                }
+                Wish::EndCopy(copy) => {
+                    process.end_copy(copy);
+                    Ok(Answer::CopyEnds)
+                }
                 Wish::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
                 Wish::View { at: Some(mark), .. } => {
                     process.interim_at(&mark).map(|interim| Answer::Viewed(Box::new(interim)))

@@ -2,6 +2,7 @@
 
 use super::common::Common;
 use super::engine::EngineReport;
+use super::heapcopy::Copies;
 use super::identity::{Identity, Owner};
 use super::jump::{Drained, Fallbacks, JumpState};
 use super::leakrecord::LeakWatch;
@@ -13,7 +14,7 @@ use super::space::AddressSpace;
 use super::stop::{Action, Stop};
 use super::stopcost::StopCost;
 use super::stops::Stops;
-use super::tasks::Tasks;
+use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use crate::event::EventKind;
 use crate::profile::{Children, Cost};
@@ -44,6 +45,8 @@ pub struct Process {
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
     pub(super) leaks: LeakWatch,
+    /// Copies of it that are read, or wanted.
+    pub(super) copies: Copies,
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: Cost,
@@ -101,6 +104,7 @@ impl Process {
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
             leaks: LeakWatch::default(),
+            copies: Copies::default(),
             children: Children::default(),
             observer,
             cost: Cost::default(),
@@ -178,6 +182,9 @@ impl Process {
                 if std::mem::take(&mut self.place_at_stop) {
                     self.space.place_refused()?;
                 }
+                if self.copies.await_a_thread() {
+                    self.see_to_copies(stopped, stops)?;
+                }
                 Ok(Action::Resume(0))
             }
             WaitStatus::Event(event) => self.on_event(tid, event, stopped, stops),
@@ -213,6 +220,9 @@ impl Process {
                 self.settle();
                 let noted = self.on_thread_ending(tid, stopped, stops);
                 self.on_exit(tid);
+                if self.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
+                    self.end_copies();
+                }
                 noted?;
                 Ok(Action::Resume(0))
             }

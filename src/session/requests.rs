@@ -4,6 +4,7 @@ use super::heapcapture::HeapCapture;
 use super::interim::Interim;
 use crate::event::MarkName;
 use crate::tracer::control::Control;
+use crate::tracer::copy::Means;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -34,8 +35,10 @@ pub enum Wish {
     Detach,
     /// To record nothing for a while (true), or to go on (false).
     Pause(bool),
-    /// To read the heap.
-    Capture,
+    /// To read the heap; or, with the means for that, a copy of it, if there can be one.
+    Capture(Option<Means>),
+    /// To end this copy, which has been read.
+    EndCopy(i32),
     /// To give a view of what was found out so far; with the single blocks, if so.
     View {
         /// Whether single blocks are wanted.
@@ -66,6 +69,8 @@ pub enum Answer {
     Viewed(Box<Interim>),
     /// The mark is set.
     Marked,
+    /// The copy is about to end, or was not there.
+    CopyEnds,
 }
 
 /// The queue. The tracer thread looks at it between two stops, which must cost nothing while it is empty.
@@ -82,9 +87,8 @@ impl Requests {
         self.lock().push_back(Request { pid, wish, reply });
         self.waiting.store(true, Ordering::Release);
         loop {
-            if self.waiting.load(Ordering::Acquire) {
-                control.wake();
-            }
+            // Also when it was taken: it may need a thread that can't do what is wanted yet.
+            control.wake();
             match answer.recv_timeout(REPEAT) {
                 Ok(reply) => return Some(reply),
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -97,8 +101,13 @@ impl Requests {
 
     /// Tells the tracer thread to do something, whatever it answers. It is to be woken as long as [`Self::is_waiting`].
     pub fn order(&self, control: &Control, wish: Wish) {
+        self.order_about(ANY, control, wish);
+    }
+
+    /// The same about a process.
+    pub(super) fn order_about(&self, pid: i32, control: &Control, wish: Wish) {
         let (reply, _) = mpsc::channel();
-        self.lock().push_back(Request { pid: ANY, wish, reply });
+        self.lock().push_back(Request { pid, wish, reply });
         self.waiting.store(true, Ordering::Release);
         control.wake();
     }

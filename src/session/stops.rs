@@ -151,6 +151,17 @@ impl Stops {
         }
     }
 
+    /// While a task that waits to be served did something for us, this was reported of it.
+    pub(super) fn overtake(&mut self, tid: i32, status: WaitStatus) {
+        if matches!(status, WaitStatus::Exited(_) | WaitStatus::Signaled(_)) {
+            self.waiting.retain(|(waiting, ..)| *waiting != tid);
+            self.note_end(tid);
+            self.ended.push_back((tid, status));
+        } else if let Some((_, waiting, _)) = self.waiting.iter_mut().find(|(waiting, ..)| *waiting == tid) {
+            *waiting = status;
+        }
+    }
+
     /// Sees to it that a new process makes its first stop, and is held there. False: it has died.
     pub(super) fn hold(&mut self, tid: i32) -> Result<bool> {
         if self.held.iter().any(|(held, _)| *held == tid) {

@@ -81,6 +81,12 @@ impl TargetMemory {
         self
     }
 
+    /// Reads through the descriptor from now on, or no longer. Memory whose faults another process serves (userfaultfd(2)), and which nobody has touched, can't be read so, where process_vm_readv
+    /// would wait for that process.
+    pub const fn wait_for_no_faults(&mut self, so: bool) {
+        self.keeps_shared = so;
+    }
+
     /// The descriptor of `/proc/TID/mem`, which leads to this memory in any process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

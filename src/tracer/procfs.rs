@@ -454,6 +454,13 @@ pub fn has_seccomp(tid: i32) -> bool {
     status_number(tid, "Seccomp") != Some(0)
 }
 
+/// Whether a process has a descriptor by which faults in its memory are served (userfaultfd(2)).
+pub fn serves_faults(pid: i32) -> bool {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let mut files = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    files.any(|file| file.as_os_str() == "anon_inode:[userfaultfd]")
+}
+
 /// Whether the task has a shadow stack (user_shstk): return addresses on its stack can't be exchanged.
 pub fn has_shadow_stack(tid: i32) -> bool {
     status_field_if_alive(tid, "x86_Thread_features").ok().flatten().is_some_and(|features| features.contains("shstk"))

@@ -316,10 +316,9 @@ impl Stopped {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(OPTIONS), "set the options of")
     }
 
-    /// The kernel kills the task if the calling thread ends while still attached.
+    /// The kernel kills the task, which never runs, if the calling thread ends while still attached. It does not stop at its end.
     pub(super) fn die_with_us(&self) -> Result<()> {
-        let options = OPTIONS | libc::PTRACE_O_EXITKILL;
-        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(options), "set the options of")
+        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(libc::PTRACE_O_EXITKILL), "set the options of")
     }
 
     /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which

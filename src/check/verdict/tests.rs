@@ -11,6 +11,7 @@ fn clean() -> Profile {
     profile.leaks = Some(Leaks {
         moment: ScanMoment::Exit,
         stopped_ns: 0,
+        copied: false,
         scanned_bytes: 4096,
         unreadable_bytes: 0,
         sites: Vec::new(),

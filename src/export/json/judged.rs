@@ -21,6 +21,7 @@ pub(super) struct ReportLeaks {
     suppressed: Blocks,
     moment: ScanMoment,
     stopped_ns: u64,
+    copied: bool,
     scanned_bytes: u64,
 }
 
@@ -101,6 +102,7 @@ pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks> {
         suppressed: blocks(leaks.suppressed()),
         moment: leaks.moment,
         stopped_ns: leaks.stopped_ns,
+        copied: leaks.copied,
         scanned_bytes: leaks.scanned_bytes,
     })
 }

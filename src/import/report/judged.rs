@@ -134,6 +134,7 @@ pub(super) fn leaks(
     Ok(Leaks {
         moment: report.moment,
         stopped_ns: report.stopped_ns,
+        copied: report.copied,
         scanned_bytes: report.scanned_bytes,
         unreadable_bytes: 0,
         sites,

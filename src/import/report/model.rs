@@ -181,6 +181,8 @@ pub(super) struct Site {
 pub(super) struct ReportLeaks {
     pub(super) moment: ScanMoment,
     pub(super) stopped_ns: u64,
+    #[serde(default)]
+    pub(super) copied: bool,
     pub(super) scanned_bytes: u64,
 }
 

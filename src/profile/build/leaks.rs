@@ -25,6 +25,7 @@ pub struct LeakInput<'a> {
     pub thread_name: &'a dyn Fn(i32) -> Option<String>,
     pub moment: ScanMoment,
     pub stopped_ns: u64,
+    pub copied: bool,
     /// Paths are wanted for all sites with this text in a function's name.
     pub explain: Option<&'a str>,
     /// The block of which a path is wanted: any address in it.
@@ -113,6 +114,7 @@ pub(super) fn name(
     Leaks {
         moment: input.moment,
         stopped_ns: input.stopped_ns,
+        copied: input.copied,
         scanned_bytes: input.scan.scanned_bytes(),
         unreadable_bytes: input.scan.unreadable_bytes(),
         sites,

@@ -21,8 +21,11 @@ const NAME_AT: u64 = 64;
 
 /// Whether a mapping of a process is a shared region, of this heaptrace or of one that has left.
 pub fn is_shared_region(mapping: &Mapping) -> bool {
-    mapping.path.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:heaptrace"))
+    mapping.path.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().starts_with(NAME_IN_MAPS.as_bytes()))
 }
+
+/// With this its name begins in the maps.
+pub const NAME_IN_MAPS: &str = "/memfd:heaptrace";
 
 /// The two mappings in a process.
 #[derive(Debug)]

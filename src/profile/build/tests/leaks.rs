@@ -53,6 +53,7 @@ fn blocks_of_one_stack_are_one_site_and_paths_begin_at_named_roots() {
         thread_name: &thread_name,
         moment: ScanMoment::Exit,
         stopped_ns: 5,
+        copied: false,
         explain: None,
         block: None,
     };

@@ -1,0 +1,369 @@
+//! The copies of a process under trace: it stands still only to be copied, and whoever asks reads the copy while it runs on.
+//!
+//! The tracer thread makes a copy by a thread that has stopped because it was told to, in code of the program's own; where all have stopped for something else, what they have stopped for is
+//! served first. It kills the copy when that has been read, or when the process ends, executes another program or is let go; then a thread of the process takes its status.
+
+use super::heapcapture::HeapCapture;
+use super::process::Process;
+use super::requests::{Answer, Reply, Requests, Wish};
+use super::stops::Stops;
+use crate::addr::Addr;
+use crate::maps::Mapping;
+use crate::memory::ReadMemory;
+use crate::patches::{Patches, PcLocation};
+use crate::tracer::control::Control;
+use crate::tracer::copy::{self, Forked, Means};
+use crate::tracer::memory::TargetMemory;
+use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::status::WaitStatus;
+use crate::tracer::{Result, TracerError, procfs};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// So often a process is stopped for one that can make a copy, or take the status of one.
+const MOST_TRIES: u32 = 1000;
+
+/// A thread that stood in code of ours runs on for so long at most before it is stopped again, each time for another while. It must not be long: threads that record calls faster than they
+/// are drained wait in our code most of the time, but not just after they were drained, as at each try.
+const LONGEST_PAUSE: u32 = 61;
+
+const ENDED_EARLY: &str = "the process has ended, become another program or been let go while a copy of its memory was read: ask again if it still runs";
+
+/// What a process has of copies.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// Who waits for a heap until a thread can make a copy.
+    wanted: Vec<Wanted>,
+    /// Those that live, each with the mark by which its reader is told that it does no longer.
+    alive: Vec<(Forked, Arc<AtomicBool>)>,
+    /// Those whose end was waited for, and whose status the process has still to take.
+    dead: Vec<Forked>,
+    /// How often threads may still be stopped for that.
+    tries: u32,
+    /// How many threads have stopped that could do nothing of all this.
+    in_vain: u32,
+    /// Whether the last one that has stopped is of these.
+    is_to_be_tried_again: bool,
+}
+
+impl Copies {
+    /// Whether there is something to be done that only a thread can do that has stopped because it was told to.
+    pub(super) const fn await_a_thread(&self) -> bool {
+        !self.wanted.is_empty() || !self.dead.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Wanted {
+    means: Option<Means>,
+    reply: Sender<Reply>,
+    tries: u32,
+    /// For how long the process has stood still for it so far, ns.
+    stopped_ns: u64,
+}
+
+/// What came of a try to read the heap.
+pub(super) enum Captured {
+    Heap(HeapCapture),
+    /// No thread can make a copy now, but one will after what it has stopped for.
+    Later {
+        /// For how long the process has stood still for nothing, ns.
+        stopped_ns: u64,
+    },
+    /// What was reported of the thread that stands still while it was to make a copy.
+    Overtaken(TracerError),
+}
+
+/// A copy that is to be read, on whatever thread: the memory of the program without our patches.
+#[derive(Debug)]
+pub(super) struct CopyLease {
+    pub(super) memory: CopiedMemory,
+    requests: Arc<Requests>,
+    control: Arc<Control>,
+    of: i32,
+    copy: i32,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// See [`CopyLease`].
+#[derive(Debug)]
+pub(super) struct CopiedMemory {
+    memory: TargetMemory,
+    patches: Patches,
+}
+
+impl ReadMemory for CopiedMemory {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        let n = self.memory.read(addr, buf);
+        if let Some(read) = buf.get_mut(..n) {
+            self.patches.mask(addr, read);
+        }
+        n
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        self.memory.touched(range)
+    }
+}
+
+impl CopyLease {
+    /// It has been read. Not for the tracer thread, which ends it meanwhile.
+    ///
+    /// # Errors
+    /// It was ended before, in words: what was read is not whole.
+    pub(super) fn end(self) -> std::result::Result<(), String> {
+        let whole = !self.has_ended.load(Ordering::Acquire);
+        let _ = self.requests.ask(&self.control, self.of, Wish::EndCopy(self.copy));
+        if whole { Ok(()) } else { Err(ENDED_EARLY.to_owned()) }
+    }
+}
+
+impl Drop for CopyLease {
+    fn drop(&mut self) {
+        // Whoever wanted it may have gone: then this is the tracer thread.
+        if !self.has_ended.load(Ordering::Acquire) {
+            self.requests.order_about(self.of, &self.control, Wish::EndCopy(self.copy));
+        }
+    }
+}
+
+impl Process {
+    /// Somebody wants the heap, and is told of it as soon as a thread stands where it can make a copy, if there can be one.
+    pub(super) fn begin_capture(&mut self, means: Option<Means>, reply: Sender<Reply>, stops: &mut Stops) {
+        self.copies.wanted.push(Wanted { means, reply, tries: MOST_TRIES, stopped_ns: 0 });
+        // no thread stands still that could be overtaken
+        let _ = self.go_on_with_captures(None, stops);
+    }
+
+    /// The same for all who wait, while thread `present` stands still.
+    fn go_on_with_captures(&mut self, present: Option<&Stopped>, stops: &mut Stops) -> Result<()> {
+        let mut overtaken = Ok(());
+        for wanted in std::mem::take(&mut self.copies.wanted) {
+            let means = wanted.means.filter(|_| wanted.tries > 0);
+            let reply = match self.capture(present, means, stops) {
+                _ if overtaken.is_err() => {
+                    self.copies.wanted.push(wanted);
+                    continue;
+                }
+                Ok(Captured::Later { stopped_ns }) => {
+                    let stopped_ns = wanted.stopped_ns + stopped_ns;
+                    self.copies.wanted.push(Wanted { tries: wanted.tries.saturating_sub(1), stopped_ns, ..wanted });
+                    continue;
+                }
+                Ok(Captured::Overtaken(error)) => {
+                    self.copies.wanted.push(wanted);
+                    self.copies.is_to_be_tried_again = true;
+                    overtaken = Err(error);
+                    continue;
+                }
+                Ok(Captured::Heap(mut capture)) => {
+                    capture.stopped_ns += wanted.stopped_ns;
+                    Ok(Answer::Captured(Box::new(capture)))
+                }
+                Err(cause) => Err(cause),
+            };
+            // The one who asked may have gone.
+            let _ = wanted.reply.send(reply);
+        }
+        overtaken
+    }
+
+    /// Has one of the threads that stand still make a copy. None: there can be none. `mappings`: the program's.
+    ///
+    /// # Errors
+    /// What was reported of `present` instead.
+    pub(super) fn copy(
+        &mut self,
+        present: Option<&Stopped>,
+        means: Means,
+        mappings: &[Mapping],
+        stops: &mut Stops,
+    ) -> Result<Option<Forming>> {
+        // what is shared changes under a copy, and may hold pointers
+        let is_shared = |mapping: &Mapping| mapping.perms.shared && mapping.perms.write;
+        if mappings.iter().any(is_shared) || !copy::may_be_made(self.pid, self.tasks.tids()) {
+            return Ok(None);
+        }
+        let waiting = stops.waiting.iter().filter(|(tid, ..)| self.is_own_thread(*tid));
+        let told_to: Vec<&Stopped> = present
+            .into_iter()
+            .chain(waiting.clone().filter(|(_, status, _)| *status == WaitStatus::EventStop).map(|(.., thread)| thread))
+            .collect();
+        let maker = told_to.iter().find_map(|thread| Some((*thread, self.can_call(thread, mappings)?)));
+        let Some((thread, resume)) = maker else {
+            let busy = |status: &WaitStatus| matches!(status, WaitStatus::Signal(_) | WaitStatus::Event(_));
+            let busy: Vec<i32> = waiting.filter(|(_, status, _)| busy(status)).map(|(tid, ..)| *tid).collect();
+            let comes = !busy.is_empty() || !told_to.is_empty();
+            self.copies.is_to_be_tried_again = !told_to.is_empty();
+            for tid in busy {
+                // it stops once more when it has been served
+                self.interrupt(tid)?;
+            }
+            return Ok(comes.then_some(Forming::Later));
+        };
+        let tid = thread.tid();
+        let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.memory);
+        let made = match made {
+            Err(error @ TracerError::Overtaken { .. }) if present.is_some_and(|present| present.tid() == tid) => {
+                return Err(error);
+            }
+            Err(TracerError::Overtaken { tid, status }) => {
+                stops.overtake(tid, status);
+                None
+            }
+            Err(error) => {
+                tracing::debug!("no copy is made: {error}");
+                None
+            }
+            Ok(made) => made,
+        };
+        let Some(forked) = made else { return Ok(None) };
+        let memory = forked.memory().ok().filter(|_| forked.is_whole());
+        let lease = memory.map(|memory| self.lease(forked, memory));
+        if lease.is_none() {
+            self.copies.alive.push((forked, Arc::default()));
+            self.end_copy(forked.pid());
+        }
+        Ok(lease.map(|lease| Forming::Copy(Box::new(lease))))
+    }
+
+    fn lease(&mut self, forked: Forked, memory: TargetMemory) -> CopyLease {
+        let has_ended = Arc::<AtomicBool>::default();
+        self.copies.alive.push((forked, Arc::clone(&has_ended)));
+        CopyLease {
+            memory: CopiedMemory { memory, patches: self.space.code.patches().clone() },
+            requests: Arc::clone(&self.settings.requests),
+            control: Arc::clone(&self.control),
+            of: self.pid,
+            copy: forked.pid(),
+            has_ended,
+        }
+    }
+
+    /// The registers with which a thread goes on that stands where it can make a call for us: in the program's code, not in ours.
+    fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
+        let raw = thread.registers().ok()?;
+        let resume = raw.repeating_system_call().unwrap_or(raw);
+        let is_the_program_s = self.space.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        (is_the_program_s && copy::can_make(thread, &resume, mappings)).then_some(resume)
+    }
+
+    /// Kills all copies: they hold what the process is about to give up, its open files above all.
+    pub(super) fn end_copies(&mut self) {
+        for (copy, has_ended) in &self.copies.alive {
+            has_ended.store(true, Ordering::Release);
+            copy.kill();
+        }
+    }
+
+    /// Kills the copy `pid`.
+    pub(super) fn end_copy(&mut self, pid: i32) {
+        if let Some((copy, has_ended)) = self.copies.alive.iter().find(|(copy, _)| copy.pid() == pid) {
+            has_ended.store(true, Ordering::Release);
+            copy.kill();
+        }
+    }
+
+    /// Task `tid`, of which nobody knows, has ended. True if it was a copy: a thread is made to stop, to take its status.
+    pub(super) fn note_end_of_copy(&mut self, tid: i32) -> bool {
+        let Some(at) = self.copies.alive.iter().position(|(copy, _)| copy.pid() == tid) else { return false };
+        let (copy, has_ended) = self.copies.alive.swap_remove(at);
+        has_ended.store(true, Ordering::Release);
+        self.copies.dead.push(copy);
+        self.copies.tries = MOST_TRIES;
+        self.ask_a_thread();
+        true
+    }
+
+    /// Tells a thread to stop, one that runs if there is one.
+    fn ask_a_thread(&mut self) {
+        let threads = self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
+        let threads = threads.map(|tid| (tid, procfs::state(self.pid, tid)));
+        let taker = threads.min_by_key(|(_, state)| match state {
+            Some(b'R') => 0,
+            Some(b'S') => 1,
+            _ => 2,
+        });
+        if let Some((tid, _)) = taker {
+            let _ = self.interrupt(tid);
+        }
+    }
+
+    /// A thread has stopped because it was told to: it does what there is to do about copies.
+    ///
+    /// # Errors
+    /// What was reported of it instead.
+    pub(super) fn see_to_copies(&mut self, thread: &Stopped, stops: &mut Stops) -> Result<()> {
+        if !self.copies.dead.is_empty() {
+            self.take_statuses(thread)?;
+            if !self.copies.dead.is_empty() && self.copies.tries > 0 {
+                self.copies.tries -= 1;
+                self.copies.is_to_be_tried_again = true;
+            }
+        }
+        if self.copies.wanted.is_empty() { Ok(()) } else { self.go_on_with_captures(Some(thread), stops) }
+    }
+
+    /// Between two stops: what a thread could not do for copies another one is asked to do, or the same a moment later.
+    pub(super) fn try_again_for_copies(&mut self) {
+        if std::mem::take(&mut self.copies.is_to_be_tried_again) {
+            self.copies.in_vain = self.copies.in_vain.wrapping_add(1);
+            let pause = self.copies.in_vain.wrapping_mul(17) % LONGEST_PAUSE;
+            std::thread::sleep(Duration::from_micros(u64::from(pause)));
+            self.ask_a_thread();
+        }
+    }
+
+    fn take_statuses(&mut self, thread: &Stopped) -> Result<()> {
+        let mappings = procfs::mappings(thread.tid())?;
+        if self.can_call(thread, &mappings).is_none() {
+            return Ok(());
+        }
+        while let Some(copy) = self.copies.dead.last() {
+            copy.status_taken_by(thread)?;
+            self.copies.dead.pop();
+        }
+        Ok(())
+    }
+
+    /// The process is about to be let go: no copy of it is left, nor a zombie.
+    pub(super) fn end_copies_before_detach(&mut self, stops: &mut Stops) {
+        self.copies.wanted.clear();
+        for (copy, has_ended) in std::mem::take(&mut self.copies.alive) {
+            has_ended.store(true, Ordering::Release);
+            copy.end();
+            self.copies.dead.push(copy);
+        }
+        if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
+            return;
+        }
+        if let Err(error) = self.stop_all_threads(None, stops) {
+            tracing::debug!("{error}");
+        }
+        let mut overtaken = Vec::new();
+        for (tid, status, _) in &stops.waiting {
+            if *status == WaitStatus::EventStop
+                && self.is_own_thread(*tid)
+                && let Err(error) = self.take_statuses(&Stopped::regained(*tid))
+            {
+                tracing::debug!("a zombie is left: {error}");
+                if let TracerError::Overtaken { tid, status } = error {
+                    overtaken.push((tid, status));
+                }
+            }
+        }
+        for (tid, status) in overtaken {
+            stops.overtake(tid, status);
+        }
+    }
+}
+
+/// Whether a copy is there.
+pub(super) enum Forming {
+    Copy(Box<CopyLease>),
+    /// See [`Captured::Later`].
+    Later,
+}
