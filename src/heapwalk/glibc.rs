@@ -172,7 +172,9 @@ fn walk_region(
             at = at.add(size);
             break;
         }
-        match size_in(word, at, range.end) {
+        // the top is the last one
+        let end = if at < top && top < range.end { top } else { range.end };
+        match size_in(word, at, end) {
             Some(size) => {
                 walk.chunks.push(Chunk::glibc(at, size, State::Live));
                 at = at.add(size);

@@ -59,6 +59,7 @@ impl Process {
                 "--existing: {inside} threads did not leave the allocator for a moment: of each of them one block from before the attach may be told wrongly"
             ));
         }
+        self.leaks.existing_is_known = walk.findings.is_empty() && inside == 0;
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);

@@ -88,7 +88,7 @@ impl HeapSources {
 #[derive(Debug)]
 pub(super) enum Reading {
     /// All was read.
-    Done(HeapRead),
+    Done(Box<HeapRead>),
     /// A copy is to be read.
     Copied(Box<HeapSources>, Box<CopyLease>),
 }
@@ -110,7 +110,7 @@ impl HeapCapture {
         let Self { interim, reading, stopped_ns } = self;
         let copied = matches!(reading, Reading::Copied(..));
         let read = match reading {
-            Reading::Done(read) => read,
+            Reading::Done(read) => *read,
             Reading::Copied(sources, mut lease) => {
                 let heap = interim.heap();
                 let site = |id| heap.site(id).map(|stats| stats.key);

@@ -67,7 +67,7 @@ struct Wanted {
 
 /// What came of a try to read the heap.
 pub(super) enum Captured {
-    Heap(HeapCapture),
+    Heap(Box<HeapCapture>),
     /// No thread can make a copy now, but one will after what it has stopped for.
     Later {
         /// For how long the process has stood still for nothing, ns.
@@ -161,7 +161,7 @@ impl Process {
                 }
                 Ok(Captured::Heap(mut capture)) => {
                     capture.stopped_ns += wanted.stopped_ns;
-                    Ok(Answer::Captured(Box::new(capture)))
+                    Ok(Answer::Captured(capture))
                 }
                 Err(cause) => Err(cause),
             };

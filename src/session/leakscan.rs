@@ -162,13 +162,13 @@ impl Process {
         let reading = match copy {
             Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.note_stop(began) }),
             Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
-            Ok(None) => Reading::Done(self.read_heap(sources)),
+            Ok(None) => Reading::Done(Box::new(self.read_heap(sources))),
             Err(error) => return Ok(Captured::Overtaken(error)),
         };
         let interim = self.interim(matches!(reading, Reading::Copied(..)));
         // The stops wait to be served: the session's loop does that next.
         let stopped_ns = self.note_stop(began);
-        Ok(Captured::Heap(HeapCapture { interim, reading, stopped_ns }))
+        Ok(Captured::Heap(Box::new(HeapCapture { interim, reading, stopped_ns })))
     }
 
     /// The process has stood still since `began`. For how long, in ns.
@@ -329,7 +329,7 @@ impl Process {
             thread_names,
             registered: self.leaks.regions.clone(),
             layout: self.space.heap_layout(&self.settings.table),
-            heap_is_known: !self.observer.model().may_have_unknown_blocks(),
+            heap_is_known: self.leaks.existing_is_known || !self.observer.model().may_have_unknown_blocks(),
             ignored: self.observer.model().ignored_blocks().into_iter().collect(),
             table: Arc::clone(&self.settings.table),
             options: ScanOptions { files: self.space.mapped_files(), ..options },

@@ -112,3 +112,26 @@ fn what_can_t_be_had_is_said() {
         Command::new(HEAPTRACE).args(["attach", "--existing", "--sample-interval", "512KiB", "1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("--existing needs every block"));
 }
+
+/// What the allocator keeps of freed blocks leads to none: lost are those that only such memory leads to.
+#[test]
+fn what_only_freed_memory_leads_to_is_lost() {
+    for engine in ["trap", "jump"] {
+        let mut running = Program::fixture("leaks/left_in_freed").start();
+        let pid: i32 = running.value("ready").parse().unwrap();
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&["--existing", "--engine", engine], pid);
+        procfs::wait_until_answered(pid);
+        running.send("go");
+        let lost: u64 = running.value("lost").parse().unwrap();
+        let output = Command::new(HEAPTRACE).args(["leaks", "--json", &pid.to_string()]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["leaks"]["definite"]["blocks"], lost, "{engine}: {}", answer["leaks"]);
+        procfs::order(pid, "detach");
+        attached.wait().success();
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}

@@ -539,6 +539,22 @@ fn an_overrun_is_found_where_it_is() {
     end(running, pid);
 }
 
+/// A chunk that would reach beyond its arena's top is none, with its address and the block before it.
+#[test]
+fn a_chunk_that_reaches_beyond_the_top_is_found() {
+    let mut running = Program::fixture("broken_heap").args(["beyond"]).start();
+    let told = running.value("beyond");
+    let (chunk, before) = told.split_once(' ').unwrap();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let answer = heap(pid, &[]);
+    let findings = answer["findings"].as_array().unwrap();
+    let is_told = |finding: &&Value| finding["address"] == chunk && finding["block_before"] == before;
+    assert!(findings.iter().any(|finding| is_told(&finding)), "{told}: {findings:?}");
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// A process that stands still for a moment goes on as it was: sleeps end when they would have, and a stopped one stays stopped.
 #[test]
 fn t05_a_look_wakes_no_sleepers() {
