@@ -4,7 +4,7 @@
 //! 8 bytes   8a 'h' 'e' 'a' 'p' 0d 0a 1a
 //! 4 bytes   the version, little endian
 //! a frame of zstd (RFC 8878) with a checksum of what is in it, and nothing behind
-//!   identity, whether it is of a core (since version 2), the report's figures, the census, malloc_trim's, the heap in sums, blocks and holders, the byte 0x48
+//!   identity, whether it is of a core (since version 2), the report's figures, the census, malloc_trim's, the heap in sums, types (of version 3 with names of members), blocks and holders, the byte 0x48
 //! ```
 //!
 //! Within the frame all numbers are LEB128, texts are their length and UTF-8, what may be missing begins with 0 or 1, lists with their length. Blocks come in the order of
@@ -28,9 +28,11 @@ pub use write::write;
 /// How such files begin.
 const MAGIC: [u8; 8] = *b"\x8aheap\r\n\x1a";
 /// What is understood. It grows when older readers would misunderstand.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// From this version on a file says whether it is of a core.
 const WITH_CORES: u32 = 2;
+/// From this version on a file has the names of members in which pointers lie.
+const WITH_MEMBERS: u32 = 3;
 /// The last byte in the frame.
 const END: u64 = 0x48;
 

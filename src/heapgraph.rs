@@ -4,7 +4,8 @@
 //! live blocks, roots  -> leaks::Graph (which block points to which)  while the process stands still
 //!                     -> contents     (what can be told of a block by what it holds)
 //! Graph + names       -> holders      (roots by name; reachable and lost; retained bytes by dominators)
-//! contents + Graph    -> types
+//! declarations + Graph -> declared    (types of variables, carried along pointers; names of members)
+//! contents + declared -> types
 //! chunks + pages      -> pins         (which live blocks keep free pages)
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! their own.
 
 pub mod contents;
+pub mod declared;
 pub mod dominators;
 pub mod duplicates;
 pub mod holders;

@@ -1,6 +1,7 @@
 //! The memory of a process that nobody has traced, looked at once from outside: alive, or in a core file.
 
 pub mod core;
+mod declarations;
 mod holdings;
 mod looks;
 pub mod lost;
@@ -14,14 +15,20 @@ use crate::heapgraph::Held;
 use crate::heapwalk::census::{self, Census};
 use crate::heapwalk::{Allocator, Walk, trim};
 use crate::maps::Kind;
+use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, procfs};
+use declarations::Declarations;
 use looks::{Look, Purpose};
 pub use modules::means;
 use seen::Seen;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use trimming::NotTrimmed;
+
+/// Debug information was left unread.
+const CUT: &str = "there is more debug information than is read: some types are missing";
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -46,6 +53,8 @@ pub struct Inspection {
     pub trim: Option<trim::Trim>,
     /// What became of the call of `malloc_trim(0)`, if one was wanted.
     pub trimmed: Option<std::result::Result<u64, NotTrimmed>>,
+    /// What is missing, in sentences.
+    pub warnings: Vec<String>,
     /// The resident memory as the kernel tells it (`Rss` of /proc/PID/smaps_rollup), in bytes.
     pub resident: Option<u64>,
 }
@@ -61,43 +70,49 @@ pub enum Meanwhile {
     Trim,
 }
 
-/// Looks at process `pid`.
+/// Looks at process `pid`; `with_types`: debug information is read for the types of its variables.
 ///
 /// # Errors
 /// It can't be traced, or its memory can't be read.
-pub fn inspect(pid: i32, meanwhile: Meanwhile) -> Result<Inspection> {
+pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspection> {
     procfs::require_own()?;
+    let declared = if with_types { Declarations::of_process(pid) } else { None };
+    let declared = declared.as_ref();
+    let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| holdings::read(seen, walk, memory, declared);
     let program = procfs::program_name(pid, pid);
     let (look, trimmed) = match meanwhile {
-        Meanwhile::RunOn => (run_on(pid)?, None),
-        Meanwhile::StandStill => (looks::look(pid, Purpose::Census, holdings::read)?, None),
-        Meanwhile::Trim => looks::look_once(pid, Purpose::Census, None, &holdings::read, |seen, walk, still| {
+        Meanwhile::RunOn => (run_on(pid, read)?, None),
+        Meanwhile::StandStill => (looks::look(pid, Purpose::Census, read)?, None),
+        Meanwhile::Trim => looks::look_once(pid, Purpose::Census, None, &read, |seen, walk, still| {
             trimming::trim(seen, walk, still).map(Some)
         })?,
     };
     let stood = (meanwhile != Meanwhile::RunOn).then_some(look.stood);
-    Ok(Inspection { trimmed, stood, ..told(program, look) })
+    Ok(Inspection { trimmed, stood, ..told(program, look, declared) })
 }
 
 /// Looks at what a core has kept of a process.
-pub fn in_core(core: &Arc<Core>) -> Inspection {
+pub fn in_core(core: &Arc<Core>, with_types: bool) -> Inspection {
+    let declared = with_types.then(|| Declarations::read(core.objects(), Path::new("/")));
+    let declared = declared.as_ref();
     let seen = Seen::in_core(core);
     let parts = core.file_parts();
     let mut memory = core.memory(&parts);
     let walk = seen.walk(&mut memory);
-    let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory));
+    let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory, declared));
     let look = Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: false };
-    told(core.file.program.clone(), look)
+    told(core.file.program.clone(), look, declared)
 }
 
 /// What was seen, with its names. It needs no more of the process.
-fn told(program: String, look: Look<holdings::Blocks>) -> Inspection {
+fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declarations>) -> Inspection {
     let Look { seen, walk, read, copied, in_motion, .. } = look;
     let census = census::take(walk.as_ref(), &seen.mappings, &seen.stack_pointers(), &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
-    let held = walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages));
+    let held = walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
+    let warnings = declared.filter(|declared| declared.is_cut).map(|_| CUT.to_owned());
     Inspection {
         program,
         held,
@@ -109,6 +124,7 @@ fn told(program: String, look: Look<holdings::Blocks>) -> Inspection {
         census,
         trim,
         trimmed: None,
+        warnings: warnings.into_iter().collect(),
         resident: seen.resident,
     }
 }
@@ -126,7 +142,7 @@ pub fn walk(pid: i32) -> Result<Option<Walk>> {
 const MOST_RUNNING: u32 = 4;
 
 /// Looks at a process that runs on. While threads change it, a heap may not look like one: then it is looked at again.
-fn run_on(pid: i32) -> Result<Look<holdings::Blocks>> {
+fn run_on<T>(pid: i32, read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T) -> Result<Look<T>> {
     let mut left = MOST_RUNNING;
     loop {
         left -= 1;
@@ -134,7 +150,7 @@ fn run_on(pid: i32) -> Result<Look<holdings::Blocks>> {
         let mut memory = seen.memory()?;
         let walk = seen.walk(&mut memory);
         if walk.is_some() || left == 0 {
-            let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory));
+            let read = walk.as_ref().map(|walk| read(&seen, walk, &mut memory));
             return Ok(Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true });
         }
     }

@@ -57,6 +57,7 @@ mod glob;
 mod heapfile;
 mod heapgraph;
 mod heapmodel;
+mod heaptypes;
 mod heapwalk;
 mod import;
 mod inspect;

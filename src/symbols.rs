@@ -16,6 +16,7 @@ use std::sync::Arc;
 mod ahead;
 mod beside;
 mod companions;
+pub mod declared;
 mod demangle;
 mod dwarf;
 mod dwarfsections;

@@ -48,6 +48,7 @@ mod suite {
     mod counts;
     mod death;
     mod debuginfod;
+    mod declared;
     mod detach;
     mod emulator;
     mod existing;

@@ -66,6 +66,8 @@ pub struct HeapOptions {
     pub of: Option<String>,
     /// Whether to leave out what equal texts begin with.
     pub no_text: bool,
+    /// Whether debug information is read.
+    pub types: bool,
     /// Files to write besides, by their names' endings.
     pub outputs: Vec<(PathBuf, HeapFormat)>,
     /// Whether to colour the answer.
@@ -141,6 +143,13 @@ pub(super) struct HeapArguments {
     #[arg(long)]
     no_text: bool,
 
+    /// Read types and names of members from the debug information of the program and its libraries
+    ///
+    /// They are carried along pointers, from variables and from blocks whose types are known. Debug information is read before the process stands still; what it says is followed while it stands, or
+    /// of the copy. New, and so not done unless asked for.
+    #[arg(long)]
+    types: bool,
+
     /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .pb.gz (`go tool pprof`), .md, .json, .txt, .heap (as --save)
     ///
     /// May be given several times.
@@ -183,6 +192,7 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         json: arguments.json,
         of: arguments.of,
         no_text: arguments.no_text,
+        types: arguments.types,
         outputs,
         color: arguments.color,
     })

@@ -29,9 +29,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
     let mut heap = match &options.target {
         HeapTarget::Process(target) => look(target, options)?,
-        HeapTarget::Core(target) => look_in_core(target)?,
+        HeapTarget::Core(target) => look_in_core(target, options)?,
         HeapTarget::File(path) if is_core(path) => {
-            look_in_core(&CoreTarget { core: path.clone(), program: None, sysroot: None })?
+            look_in_core(&CoreTarget { core: path.clone(), program: None, sysroot: None }, options)?
         }
         HeapTarget::File(path) => load(path, 1)?,
     };
@@ -81,7 +81,7 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
         taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
         another_user: procfs::users(pid).iter().any(|&user| user != procfs::effective_user()),
     };
-    let mut seen = inspect::inspect(pid, meanwhile).map_err(|error| refused(error, pid))?;
+    let mut seen = inspect::inspect(pid, meanwhile, options.types).map_err(|error| refused(error, pid))?;
     let trimmed =
         seen.trimmed.take().transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
     Ok(SavedHeap { identity, ..saved(seen, trimmed) })
@@ -89,6 +89,9 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
 
 /// What was seen, of nobody known.
 fn saved(seen: Inspection, trimmed: Option<u64>) -> SavedHeap {
+    for warning in &seen.warnings {
+        tell(warning);
+    }
     SavedHeap {
         identity: Identity::default(),
         core: None,
@@ -107,9 +110,9 @@ fn saved(seen: Inspection, trimmed: Option<u64>) -> SavedHeap {
 }
 
 /// Looks at a core.
-fn look_in_core(target: &CoreTarget) -> anyhow::Result<SavedHeap> {
+fn look_in_core(target: &CoreTarget, options: &HeapOptions) -> anyhow::Result<SavedHeap> {
     let core = open_core(target)?;
-    let seen = inspect::in_core(&core);
+    let seen = inspect::in_core(&core, options.types);
     let modified = std::fs::metadata(&target.core).and_then(|metadata| metadata.modified()).ok();
     let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     let identity =

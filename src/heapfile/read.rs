@@ -2,10 +2,11 @@
 
 use super::{
     ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, OfCore, REMEDIES, STATES, SavedHeap, USES, VERSION,
-    WITH_CORES,
+    WITH_CORES, WITH_MEMBERS,
 };
 use crate::addr::Addr;
 use crate::heapgraph::Held;
+use crate::heapgraph::declared::Layout;
 use crate::heapgraph::duplicates::{Duplicate, Duplicates};
 use crate::heapgraph::holders::Holdings;
 use crate::heapgraph::pins::Pinned;
@@ -281,6 +282,8 @@ impl<R: BufRead> Reader<R> {
     fn held(&mut self) -> Result<Held> {
         let all =
             self.list(PER_ROW, |reader| Ok(Type { name: reader.text()?, certainty: reader.one_of(&CERTAINTIES)? }))?;
+        let (layouts, layout_of) =
+            if self.version >= WITH_MEMBERS { self.layouts(all.len())? } else { (Vec::new(), Vec::new()) };
         let (blocks, of_block) = self.blocks(all.len())?;
         let graph = self.graph(blocks)?;
         let count = graph.blocks().len() as u32;
@@ -294,7 +297,9 @@ impl<R: BufRead> Reader<R> {
                 self.charge(PER_POINTER)?;
                 let block = last.checked_add(self.small()?).filter(|block| *block < count);
                 last = block.ok_or(HeapFileError::Damaged("a holder has a block that is not there"))?;
-                root_edges.push((holder, last));
+                let is_named = self.version >= WITH_MEMBERS && self.flag()?;
+                let member = if is_named { Some(self.text()?.into_boxed_str()) } else { None };
+                root_edges.push((holder, last, member));
             }
         }
         if u32::try_from(names.len() as u64 + u64::from(count) + 2).is_err() {
@@ -314,12 +319,31 @@ impl<R: BufRead> Reader<R> {
         let remedy = if self.flag()? { Some((self.one_of(&REMEDIES)?, self.number()?)) } else { None };
         Ok(Held {
             holdings,
-            types: Types { all, of_block },
+            types: Types { all, of_block, layouts, layout_of },
             duplicates: Duplicates { wasted, wasted_text, most },
             samples,
             pinned: Pinned { bytes, by_block },
             remedy,
         })
+    }
+
+    /// How pointers lie in blocks, and of each type the number of its layout.
+    fn layouts(&mut self, types: usize) -> Result<(Vec<Layout>, Vec<u32>)> {
+        let layouts = self.list(PER_ROW, |reader| {
+            let (name, stride, phase) = (reader.text()?, reader.number()?, reader.number()?);
+            let mut places = reader.list(PER_ROW, |reader| Ok((reader.number()?, reader.text()?)))?;
+            places.sort_unstable();
+            Ok(Layout { name, stride, phase, places })
+        })?;
+        let mut layout_of = Vec::new();
+        for _ in 0..types {
+            let number: u32 = self.small()?;
+            if number as usize > layouts.len() {
+                return Err(HeapFileError::Damaged("a type lies in memory as none does"));
+            }
+            layout_of.push(number.wrapping_sub(1));
+        }
+        Ok((layouts, layout_of))
     }
 
     /// The blocks, and the number of the type of each.

@@ -1,7 +1,9 @@
 //! Writes a heap.
 
-use super::{ALLOCATORS, CERTAINTIES, END, MAGIC, REMEDIES, STATES, SavedHeap, USES, VERSION};
+use super::{ALLOCATORS, CERTAINTIES, END, MAGIC, REMEDIES, STATES, SavedHeap, USES, VERSION, WITH_CORES};
 use crate::heapgraph::Held;
+use crate::heapgraph::declared::Layouts;
+use crate::heapgraph::types::Types;
 use crate::heapwalk::census::{Amount, Use};
 use crate::heapwalk::summary::Summary;
 use crate::heapwalk::{Chunk, Fault};
@@ -17,10 +19,13 @@ const LEVEL: i32 = 3;
 /// Those of `out`.
 pub fn write(heap: &SavedHeap, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&MAGIC)?;
-    out.write_all(&VERSION.to_le_bytes())?;
+    // older readers understand what has no names of members
+    let with_members = heap.held.as_ref().is_some_and(|held| !held.types.layouts.is_empty());
+    let version = if with_members { VERSION } else { WITH_CORES };
+    out.write_all(&version.to_le_bytes())?;
     let mut encoder = zstd::Encoder::new(out, LEVEL)?;
     encoder.include_checksum(true)?;
-    let mut out = Out { out: io::BufWriter::with_capacity(64 << 10, encoder) };
+    let mut out = Out { out: io::BufWriter::with_capacity(64 << 10, encoder), with_members };
     out.heap(heap)?;
     out.number(END)?;
     let encoder = out.out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -40,6 +45,8 @@ const fn zigzag(distance: i64) -> u64 {
 
 struct Out<W> {
     out: W,
+    /// Whether the version is one with names of members.
+    with_members: bool,
 }
 
 impl<W: Write> Out<W> {
@@ -136,6 +143,21 @@ impl<W: Write> Out<W> {
         summary.sizes.iter().try_for_each(|row| self.numbers(&[row.usable, row.live, row.freed]))
     }
 
+    /// The layouts of types, and of each type the number of its own, counted from 1; 0: it has none.
+    fn layouts(&mut self, types: &Types) -> io::Result<()> {
+        self.number(types.layouts.len() as u64)?;
+        for layout in &types.layouts {
+            self.text(&layout.name)?;
+            self.numbers(&[layout.stride, layout.phase, layout.places.len() as u64])?;
+            for (offset, path) in &layout.places {
+                self.number(*offset)?;
+                self.text(path)?;
+            }
+        }
+        let numbers = types.layout_of.iter().chain(std::iter::repeat(&Layouts::NONE)).take(types.all.len());
+        numbers.map(|number| u64::from(number.wrapping_add(1))).try_for_each(|number| self.number(number))
+    }
+
     fn held(&mut self, held: &Held) -> io::Result<()> {
         let graph = &held.holdings.graph;
         let blocks = graph.blocks();
@@ -143,6 +165,9 @@ impl<W: Write> Out<W> {
         for of in &held.types.all {
             self.text(&of.name)?;
             self.number(code(&CERTAINTIES, &of.certainty))?;
+        }
+        if self.with_members {
+            self.layouts(&held.types)?;
         }
         self.number(blocks.len() as u64)?;
         let mut last = 0;
@@ -165,6 +190,11 @@ impl<W: Write> Out<W> {
             let mut last = 0;
             for block in held.holdings.held_by(number) {
                 self.number(u64::from(block - last))?;
+                if self.with_members {
+                    let member = held.holdings.member(number, block);
+                    self.number(member.is_some().into())?;
+                    member.map_or(Ok(()), |member| self.text(member))?;
+                }
                 last = block;
             }
         }

@@ -9,6 +9,9 @@ use rustc_hash::FxHashMap;
 /// So many holders are told by their names; what comes behind is told by one of them.
 const MOST_HOLDERS: usize = 1 << 20;
 
+/// So many pointers of holders are told by the members that they lie in.
+const MOST_NAMED: usize = 1 << 20;
+
 /// The name of the holder of what comes behind.
 const OTHERS: &str = "other roots";
 
@@ -24,6 +27,28 @@ pub struct Holder {
     pub retained: Sum,
 }
 
+/// A pointer of a holder: its number, the block, and the variable's member that it lies in.
+pub type RootEdge = (u32, u32, Option<Box<str>>);
+
+/// What roots are called.
+pub trait RootNames {
+    /// Who holds what a root leads to, by what it is and where its pointer lies.
+    fn holder(&mut self, kind: RootKind, addr: Option<Addr>) -> String;
+
+    /// The member of a variable in which a pointer lies, with the variable's name: `g_server.keys._M_impl._M_start`.
+    fn member(&mut self, addr: Addr) -> Option<String>;
+}
+
+impl<F: FnMut(RootKind, Option<Addr>) -> String> RootNames for F {
+    fn holder(&mut self, kind: RootKind, addr: Option<Addr>) -> String {
+        self(kind, addr)
+    }
+
+    fn member(&mut self, _: Addr) -> Option<String> {
+        None
+    }
+}
+
 /// All that was found. Nodes are numbered: blocks as in the graph, then holders, then the lost blocks' node, then the root of all.
 #[derive(Clone, Debug)]
 pub struct Holdings {
@@ -33,6 +58,8 @@ pub struct Holdings {
     pub holders: Vec<Holder>,
     /// Which holder points to which block, by holder: holder, block.
     root_edges: Vec<(u32, u32)>,
+    /// Of each of these the name of the variable's member that the first pointer lies in.
+    root_names: Vec<Option<Box<str>>>,
     /// Blocks that no other lost block leads to, and one of each circle of such.
     lost_heads: Vec<u32>,
     dominators: Dominators,
@@ -89,11 +116,13 @@ impl Successors for Nodes<'_> {
 }
 
 impl Holdings {
-    /// Finds them. What stacks and registers point to is held by them only where nothing else leads to it: such pointers come and go, and words of ended calls stay. `name`: what to call a root, by what it is and where its pointer lies.
-    pub fn find(graph: Graph, name: &mut dyn FnMut(RootKind, Option<Addr>) -> String) -> Self {
+    /// Finds them. What stacks and registers point to is held by them only where nothing else leads to it: such pointers come and go, and words of ended calls stay. `names`: what to call a root, by what it is and where its pointer lies.
+    pub fn find(graph: Graph, names: &mut dyn RootNames) -> Self {
+        let named = names;
         let mut names: Vec<String> = Vec::new();
         let mut known: FxHashMap<String, u32> = FxHashMap::default();
         let mut root_edges = Vec::new();
+        let mut are_named = 0;
         let mut lasting = vec![false; graph.blocks().len()];
         for (.., block) in graph.root_pointers().filter(|(kind, ..)| !is_passing(*kind)) {
             flood(&graph, block, &mut lasting);
@@ -102,7 +131,7 @@ impl Holdings {
             if is_passing(kind) && lasting.get(block as usize) == Some(&true) {
                 continue;
             }
-            let mut called = name(kind, addr);
+            let mut called = named.holder(kind, addr);
             if names.len() >= MOST_HOLDERS && !known.contains_key(&called) {
                 OTHERS.clone_into(&mut called);
             }
@@ -110,22 +139,27 @@ impl Holdings {
                 names.push(called.clone());
                 names.len() as u32 - 1
             });
-            root_edges.push((holder, block));
+            let member = addr.filter(|_| are_named < MOST_NAMED).and_then(|addr| named.member(addr));
+            are_named += usize::from(member.is_some());
+            root_edges.push((holder, block, member.map(String::into_boxed_str)));
         }
         drop(known);
         Self::beyond(graph, names, root_edges, lasting)
     }
 
-    /// The same of holders that are known: their names, and which of them point to which blocks.
-    pub fn of(graph: Graph, names: Vec<String>, root_edges: Vec<(u32, u32)>) -> Self {
+    /// The same of holders that are known: their names, and which of them point to which blocks, with the names of members.
+    pub fn of(graph: Graph, names: Vec<String>, root_edges: Vec<RootEdge>) -> Self {
         let reached = vec![false; graph.blocks().len()];
         Self::beyond(graph, names, root_edges, reached)
     }
 
     /// The same where it is known of some blocks that roots lead to them.
-    fn beyond(graph: Graph, names: Vec<String>, mut root_edges: Vec<(u32, u32)>, lasting: Vec<bool>) -> Self {
-        root_edges.sort_unstable();
-        root_edges.dedup();
+    fn beyond(graph: Graph, names: Vec<String>, mut root_edges: Vec<RootEdge>, lasting: Vec<bool>) -> Self {
+        // the first of several pointers gives the name
+        root_edges.sort_by_key(|(holder, block, _)| (*holder, *block));
+        root_edges.dedup_by_key(|(holder, block, _)| (*holder, *block));
+        let (root_edges, root_names): (Vec<_>, Vec<_>) =
+            root_edges.into_iter().map(|(holder, block, name)| ((holder, block), name)).unzip();
         let lost_heads = lost_heads(&graph, &root_edges, lasting);
         let starts: Vec<u32> =
             (0..=names.len() as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
@@ -138,7 +172,7 @@ impl Holdings {
         };
         let root = nodes.lost() + 1;
         let dominators = dominators::find(&nodes, root);
-        Self::sum_up(graph, names, root_edges, lost_heads, dominators)
+        Self { root_names, ..Self::sum_up(graph, names, root_edges, lost_heads, dominators) }
     }
 
     fn sum_up(
@@ -175,7 +209,8 @@ impl Holdings {
         let holders = holders.map(|(number, name)| Holder { name, retained: sum(first_holder + number) }).collect();
         let (all, lost) = (sum(root), sum(lost));
         let reachable = Sum { blocks: all.blocks - lost.blocks, bytes: all.bytes.saturating_sub(lost.bytes) };
-        Self { holders, root_edges, lost_heads, retained, reachable, lost, shared, graph, dominators }
+        let root_names = Vec::new();
+        Self { holders, root_edges, root_names, lost_heads, retained, reachable, lost, shared, graph, dominators }
     }
 
     /// How many nodes there are.
@@ -246,6 +281,12 @@ impl Holdings {
         let holder = holder as u32;
         let first = self.root_edges.partition_point(|edge| edge.0 < holder);
         self.root_edges.iter().skip(first).take_while(move |edge| edge.0 == holder).map(|edge| edge.1)
+    }
+
+    /// The member of a holder's variable in which its pointer to a block lies, with the variable's name.
+    pub fn member(&self, holder: usize, block: u32) -> Option<&str> {
+        let at = self.root_edges.binary_search(&(u32::try_from(holder).ok()?, block)).ok()?;
+        self.root_names.get(at)?.as_deref()
     }
 
     /// Lost blocks that no other lost one leads to, and one of each circle of such.

@@ -2,6 +2,7 @@
 
 use super::Sum;
 use super::contents::Look;
+use super::declared::{Layout, Layouts};
 use crate::leaks::Graph;
 use rustc_hash::FxHashMap;
 
@@ -10,7 +11,7 @@ use rustc_hash::FxHashMap;
 pub enum Certainty {
     /// The program's own tables say so.
     Exact,
-    /// It looks so.
+    /// It looks so, or a pointer that is declared so leads to it.
     Inferred,
     /// Nothing tells.
     Unknown,
@@ -53,6 +54,10 @@ pub struct Types {
     pub all: Vec<Type>,
     /// Of each block the number of its type.
     pub of_block: Vec<u32>,
+    /// How pointers lie in blocks of types that are declared.
+    pub layouts: Vec<Layout>,
+    /// Of each type the number of its layout, or [`Layouts::NONE`].
+    pub layout_of: Vec<u32>,
 }
 
 /// What a table of functions is called, if that is known.
@@ -72,54 +77,76 @@ const TREE: (&str, Certainty) = ("node of a std::map or std::set", Certainty::In
 const LIST: (&str, Certainty) = ("node of a std::list", Certainty::Inferred);
 
 impl Types {
-    /// Finds them. What looks like nothing is told by its pointers, where they are those of a container's nodes.
-    pub fn find(graph: &Graph, looks: &[Look], names: &mut dyn TableNames) -> Self {
-        let mut types = Self { all: Vec::new(), of_block: Vec::with_capacity(graph.blocks().len()) };
-        let mut known: FxHashMap<Type, u32> = FxHashMap::default();
-        let mut of_look: FxHashMap<(bool, u32), u32> = FxHashMap::default();
+    /// Finds them: by their own tables, then as they are declared, then by how they look. What looks like nothing is told by its pointers, where they are those of a container's nodes.
+    pub fn find(graph: &Graph, looks: &[Look], layouts: Layouts, names: &mut dyn TableNames) -> Self {
+        let mut types = Self { of_block: Vec::with_capacity(graph.blocks().len()), ..Self::default() };
+        let mut known: FxHashMap<(Type, u32), u32> = FxHashMap::default();
+        let mut of_look: FxHashMap<(bool, u32, u32), u32> = FxHashMap::default();
+        let mut of_layout: FxHashMap<u32, u32> = FxHashMap::default();
         let mut fixed: FxHashMap<&str, u32> = FxHashMap::default();
         for (number, look) in looks.iter().enumerate() {
             let block = number as u32;
-            let mut plain = |types: &mut Self, (name, certainty): (&'static str, Certainty)| {
-                *fixed
-                    .entry(name)
-                    .or_insert_with(|| types.intern(&mut known, Type { name: name.to_owned(), certainty }))
+            let declared = layouts.of(number);
+            let layout = declared.map_or(Layouts::NONE, |(layout, _)| layout);
+            let mut plain = |types: &mut Self,
+                             known: &mut FxHashMap<(Type, u32), u32>,
+                             (name, certainty): (&'static str, Certainty)| {
+                let one = || Type { name: name.to_owned(), certainty };
+                *fixed.entry(name).or_insert_with(|| types.intern(known, one(), Layouts::NONE))
+            };
+            let mut as_declared = |types: &mut Self, known: &mut FxHashMap<(Type, u32), u32>| {
+                let (layout, told) = declared?;
+                let one = || Type { name: told.name.clone(), certainty: Certainty::Inferred };
+                Some(*of_layout.entry(layout).or_insert_with(|| types.intern(known, one(), layout)))
             };
             let of = match *look {
-                Look::Text => plain(&mut types, TEXT),
-                Look::Vector => plain(&mut types, VECTOR),
-                Look::Zeros => plain(&mut types, ZEROS),
-                Look::Colour if is_tree_node(graph, block) => plain(&mut types, TREE),
-                Look::Unknown if is_list_node(graph, block) => plain(&mut types, LIST),
-                Look::Unknown | Look::Colour => plain(&mut types, UNKNOWN),
                 Look::Table(table) | Look::Dyn(table) => {
                     let is_class = matches!(look, Look::Table(_));
-                    let told = of_look.get(&(is_class, table)).copied();
+                    let told = of_look.get(&(is_class, table, layout)).copied();
                     told.unwrap_or_else(|| {
                         let name = if is_class { names.class(table) } else { names.dropped(table) };
-                        let of = match name {
-                            Some(name) => types.intern(&mut known, Type { name, certainty: Certainty::Exact }),
-                            None => {
+                        let exact = name.map(|name| Type { name, certainty: Certainty::Exact });
+                        let of = match exact {
+                            Some(exact) => types.intern(&mut known, exact, layout),
+                            None => as_declared(&mut types, &mut known).unwrap_or_else(|| {
                                 let (name, certainty) = UNKNOWN;
-                                types.intern(&mut known, Type { name: name.to_owned(), certainty })
-                            }
+                                types.intern(&mut known, Type { name: name.to_owned(), certainty }, Layouts::NONE)
+                            }),
                         };
-                        of_look.insert((is_class, table), of);
+                        of_look.insert((is_class, table, layout), of);
                         of
                     })
                 }
+                _ if declared.is_some() => {
+                    as_declared(&mut types, &mut known).unwrap_or_else(|| plain(&mut types, &mut known, UNKNOWN))
+                }
+                Look::Text => plain(&mut types, &mut known, TEXT),
+                Look::Vector => plain(&mut types, &mut known, VECTOR),
+                Look::Zeros => plain(&mut types, &mut known, ZEROS),
+                Look::Colour if is_tree_node(graph, block) => plain(&mut types, &mut known, TREE),
+                Look::Unknown if is_list_node(graph, block) => plain(&mut types, &mut known, LIST),
+                Look::Unknown | Look::Colour => plain(&mut types, &mut known, UNKNOWN),
             };
             types.of_block.push(of);
         }
+        types.layouts = layouts.all;
         types
     }
 
-    fn intern(&mut self, known: &mut FxHashMap<Type, u32>, one: Type) -> u32 {
-        let all = &mut self.all;
-        *known.entry(one).or_insert_with_key(|one| {
+    fn intern(&mut self, known: &mut FxHashMap<(Type, u32), u32>, one: Type, layout: u32) -> u32 {
+        let (all, layout_of) = (&mut self.all, &mut self.layout_of);
+        *known.entry((one, layout)).or_insert_with_key(|(one, layout)| {
             all.push(one.clone());
+            layout_of.push(*layout);
             all.len() as u32 - 1
         })
+    }
+
+    /// The name of the member of a block that lies so many bytes behind its start.
+    pub fn field(&self, block: usize, at: u64) -> Option<String> {
+        let of = *self.of_block.get(block)?;
+        let layout = *self.layout_of.get(of as usize)?;
+        self.layouts.get(layout as usize)?.field(at)
     }
 
     /// The type of a block.
@@ -129,14 +156,17 @@ impl Types {
 
     /// The types with their blocks, those with most bytes first.
     pub fn sums(&self, graph: &Graph) -> Vec<(&Type, Sum)> {
-        let mut sums = vec![Sum::default(); self.all.len()];
+        let mut by_number = vec![Sum::default(); self.all.len()];
         for (block, of) in graph.blocks().iter().zip(&self.of_block) {
-            if let Some(sum) = sums.get_mut(*of as usize) {
+            if let Some(sum) = by_number.get_mut(*of as usize) {
                 sum.add(block.size);
             }
         }
-        let mut sums: Vec<(&Type, Sum)> = self.all.iter().zip(sums).collect();
-        sums.sort_by_key(|(of, sum)| (std::cmp::Reverse(sum.bytes), &of.name));
+        // of one name are those that lie differently in memory
+        let mut sums: FxHashMap<&Type, Sum> = FxHashMap::default();
+        self.all.iter().zip(by_number).for_each(|(of, sum)| sums.entry(of).or_default().join(sum));
+        let mut sums: Vec<(&Type, Sum)> = sums.into_iter().collect();
+        sums.sort_by_key(|(of, sum)| (std::cmp::Reverse(sum.bytes), &of.name, of.certainty));
         sums
     }
 }

@@ -1,15 +1,19 @@
 //! Reads who holds what while a process stands still, and names it afterwards.
 
+use super::declarations::Declarations;
 use super::modules::Objects;
-use super::names::Names;
+use super::names::{Names, class_name};
 use super::seen::Seen;
 use crate::addr::Addr;
-use crate::heapgraph::contents::{self, Contents};
+use crate::heapgraph::contents::{self, Contents, Look, Table};
+use crate::heapgraph::declared::{Declared, Layouts};
 use crate::heapgraph::duplicates::{self, Duplicates};
 use crate::heapgraph::holders::Holdings;
 use crate::heapgraph::pins::{self, Pinned};
 use crate::heapgraph::types::Types;
 use crate::heapgraph::{Held, live_blocks};
+use crate::heaptypes::spread::Spread;
+use crate::heaptypes::{TypeId, name_hash};
 use crate::heapwalk::census::Pages;
 use crate::heapwalk::{Allocator, Walk};
 use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, Pointers, RootKind, ScanOptions};
@@ -36,10 +40,12 @@ pub(super) struct Blocks {
     objects: Objects,
     root: Option<TargetRoot>,
     thread_names: BTreeMap<i32, String>,
+    spread: Option<Spread>,
 }
 
 /// Reads the blocks of a process and its roots from `memory`: its own, that of a copy, or that of a core.
-pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain) -> Blocks {
+/// `declared`: what the modules say of their variables.
+pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declared: Option<&Declarations>) -> Blocks {
     let root = seen.root();
     let mappings = &seen.mappings;
     let objects = seen.objects(walk);
@@ -71,11 +77,33 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain) -> Blo
     });
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
+    let spread = declared.map(|declared| {
+        let exact = exact_types(&contents, &declared.all);
+        declared.of(&objects).spread(&graph, &exact, memory)
+    });
+    if let Some(spread) = &spread {
+        graph.keep(|block, at| spread.used.get(&block).is_none_or(|used| at < *used));
+    }
     let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);
     contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
-    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone() }
+    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone(), spread }
+}
+
+/// The declared types of blocks whose own tables tell what they are.
+fn exact_types(contents: &Contents, declared: &Declared) -> Vec<(u32, TypeId)> {
+    let of_table = |table: &Table| match &table.class {
+        Some(class) => declared.by_name.get(&name_hash(&[&class_name(class)?])).copied(),
+        None => declared.tables.get(&table.at).copied(),
+    };
+    let of_tables: Vec<Option<TypeId>> = contents.tables.iter().map(of_table).collect();
+    let looks = (0..).zip(&contents.looks);
+    let exact = looks.filter_map(|(block, look)| match look {
+        Look::Table(table) | Look::Dyn(table) => Some((block, (*of_tables.get(*table as usize)?)?)),
+        _ => None,
+    });
+    exact.collect()
 }
 
 /// The beginning of a block's text.
@@ -91,13 +119,25 @@ fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<Stri
 
 impl Blocks {
     /// Finds who holds what, by name. Needs nothing of the process.
-    pub(super) fn name(self, walk: &Walk, mappings: &[Mapping], pages: &Pages) -> Held {
-        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names } = self;
+    pub(super) fn name(
+        self,
+        walk: &Walk,
+        mappings: &[Mapping],
+        pages: &Pages,
+        declared: Option<&Declarations>,
+    ) -> Held {
+        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread } = self;
         let looks = std::mem::take(&mut contents.looks);
-        let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents);
-        let types = Types::find(&graph, &looks, &mut names);
+        let declared = declared.map(|declared| declared.of(&objects));
+        let layouts = match (&declared, &spread) {
+            (Some(declared), Some(spread)) => declared.layouts(&graph, spread),
+            _ => Layouts::default(),
+        };
+        drop(spread);
+        let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents, declared.as_deref());
+        let types = Types::find(&graph, &looks, layouts, &mut names);
         drop(looks);
-        let holdings = Holdings::find(graph, &mut |kind, addr| names.of_root(kind, addr));
+        let holdings = Holdings::find(graph, &mut names);
         // only there blocks of all sizes lie side by side
         let pinned = match walk.allocator {
             Allocator::Glibc => pins::find(walk, pages),

@@ -3,6 +3,8 @@
 use super::modules::Objects;
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::heapgraph::contents::Contents;
+use crate::heapgraph::declared::Declared;
+use crate::heapgraph::holders::RootNames;
 use crate::heapgraph::types::TableNames;
 use crate::leaks::RootKind;
 use crate::maps::Mapping;
@@ -36,6 +38,7 @@ pub(super) struct Names<'a> {
     contents: &'a Contents,
     /// By the address of the function: what it drops. None: not looked up yet.
     dropped: Option<BTreeMap<Addr, String>>,
+    declared: Option<&'a Declared>,
     /// The variable that was named last: many pointers lie in one.
     last: Option<(Range<Addr>, String)>,
 }
@@ -47,6 +50,7 @@ impl<'a> Names<'a> {
         thread_names: &'a BTreeMap<i32, String>,
         mappings: &'a [Mapping],
         contents: &'a Contents,
+        declared: Option<&'a Declared>,
     ) -> Self {
         let root = root.map_or_else(|| PathBuf::from("/"), TargetRoot::path);
         let mut symbolizer = Symbolizer::new(Search::new(&[], None, None, root));
@@ -58,7 +62,7 @@ impl<'a> Names<'a> {
         }
         places.sort_by_key(|place: &Place| place.range.start);
         let numbers = places.iter().enumerate().map(|(number, place)| (place.id.0, number)).collect();
-        Self { symbolizer, places, numbers, thread_names, mappings, contents, dropped: None, last: None }
+        Self { symbolizer, places, numbers, thread_names, mappings, contents, dropped: None, declared, last: None }
     }
 
     fn place(&self, addr: Addr) -> Option<&Place> {
@@ -73,7 +77,7 @@ impl<'a> Names<'a> {
     }
 
     /// What a root is called.
-    pub(super) fn of_root(&mut self, kind: RootKind, addr: Option<Addr>) -> String {
+    fn of_root(&mut self, kind: RootKind, addr: Option<Addr>) -> String {
         let thread = |tid: i32| match self.thread_names.get(&tid).filter(|name| !name.is_empty()) {
             Some(name) => format!("thread {tid} ({name})"),
             None => format!("thread {tid}"),
@@ -155,13 +159,28 @@ fn type_of_drop(name: &str) -> Option<&str> {
     rest.strip_prefix('<')?.strip_suffix('>')
 }
 
+/// A class by the mangled name in its type information.
+pub(super) fn class_name(class: &[u8]) -> Option<String> {
+    let mangled = format!("_ZTS{}", String::from_utf8_lossy(class));
+    let name = function_name(&mangled).name;
+    Some(name.strip_prefix("typeinfo name for ")?.to_owned())
+}
+
+impl RootNames for Names<'_> {
+    fn holder(&mut self, kind: RootKind, addr: Option<Addr>) -> String {
+        self.of_root(kind, addr)
+    }
+
+    fn member(&mut self, addr: Addr) -> Option<String> {
+        self.declared?.path(addr)
+    }
+}
+
 impl TableNames for Names<'_> {
     fn class(&mut self, table: u32) -> Option<String> {
         let table = self.contents.tables.get(table as usize)?;
         if let Some(class) = &table.class {
-            let mangled = format!("_ZTS{}", String::from_utf8_lossy(class));
-            let name = function_name(&mangled).name;
-            return Some(name.strip_prefix("typeinfo name for ")?.to_owned());
+            return class_name(class);
         }
         let (module, object) = self.object(table.at)?;
         let (name, _) = self.symbolizer.variable(module, object)?;

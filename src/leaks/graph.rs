@@ -131,6 +131,12 @@ impl Edges {
         }
     }
 
+    /// How far behind its block's start, which is at `first`, an edge's pointer lies, in bytes.
+    fn place(&self, first: u64, edge: Edge) -> Option<u64> {
+        let word = self.word(edge);
+        (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first))
+    }
+
     /// The edges into the insides of blocks: target, and what is known.
     fn interiors(&mut self) -> impl Iterator<Item = (u32, &mut Interior)> {
         let inside = self.all.iter().filter(|edge| edge.place & INSIDE != 0);
@@ -236,6 +242,23 @@ impl Graph {
         Self { index, roots: roots.clone(), from_roots, edges, scanned_bytes, unreadable_bytes }
     }
 
+    /// Takes out the pointers of blocks that are not to be `kept`: by block, and how far behind its start they lie, in bytes.
+    pub fn keep(&mut self, kept: impl Fn(u32, u64) -> bool) {
+        let mut edges = std::mem::take(&mut self.edges);
+        let mut all = Vec::with_capacity(edges.all.len());
+        let mut ends = Vec::with_capacity(edges.ends.len());
+        for block in 0..edges.ends.len() as u32 {
+            let of_block = edges.of(block).iter();
+            all.extend(of_block.filter(|edge| {
+                let first = self.index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
+                edges.place(first, **edge).is_none_or(|at| kept(block, at))
+            }));
+            ends.push(all.len() as u32);
+        }
+        (edges.all, edges.ends) = (all, ends);
+        self.edges = edges;
+    }
+
     /// All blocks, in the order of addresses. A block's number is its place in this order.
     pub fn blocks(&self) -> &[LiveBlock] {
         self.index.blocks()
@@ -263,9 +286,7 @@ impl Graph {
 
     fn pointer(&self, block: u32, edge: Edge) -> Pointer {
         let first = self.index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
-        let word = self.edges.word(edge);
-        let at =
-            (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first));
+        let at = self.edges.place(first, edge);
         Pointer { target: edge.target, at, into: self.edges.interior(edge).map_or(0, |interior| interior.offset) }
     }
 
@@ -285,13 +306,18 @@ impl Graph {
 
     /// The pointers of roots: what the root is, where its pointer lies (None: not in memory), and the block that it points to.
     pub fn root_pointers(&self) -> impl Iterator<Item = (RootKind, Option<Addr>, u32)> {
+        self.root_targets().map(|(kind, addr, block, _)| (kind, addr, block))
+    }
+
+    /// The same, and how far behind the block's start each points, in bytes.
+    pub fn root_targets(&self) -> impl Iterator<Item = (RootKind, Option<Addr>, u32, u64)> {
         let mut ranges = self.roots.ranges.iter().peekable();
         self.from_roots.iter().filter_map(move |edge| match edge.place {
-            RootPlace::Word(word) => Some((self.roots.words.get(word as usize)?.kind, None, edge.target)),
+            RootPlace::Word(word) => Some((self.roots.words.get(word as usize)?.kind, None, edge.target, edge.offset)),
             RootPlace::Memory(addr) => {
                 // they come in the order of the ranges
                 while ranges.next_if(|range| !(range.start..range.end).contains(&addr)).is_some() {}
-                Some((ranges.peek()?.kind, Some(addr), edge.target))
+                Some((ranges.peek()?.kind, Some(addr), edge.target, edge.offset))
             }
         })
     }

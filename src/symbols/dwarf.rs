@@ -42,6 +42,11 @@ impl<'d> DwarfData<'d> {
         })
         .map(Self)
     }
+
+    /// What reads them.
+    pub(super) fn borrow(&self) -> gimli::Dwarf<Slice<'_>> {
+        self.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))
+    }
 }
 
 /// Looks up addresses in one file's DWARF.
@@ -77,9 +82,9 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
         supplement: Option<&'a DwarfData<'_>>,
         split: SplitLoader<'a, 'f>,
     ) -> Result<Self, gimli::Error> {
-        let mut dwarf = data.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian));
+        let mut dwarf = data.borrow();
         if let Some(supplement) = supplement {
-            dwarf.set_sup(supplement.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian)));
+            dwarf.set_sup(supplement.borrow());
         }
         Ok(Self { context: Context::from_dwarf(dwarf)?, split, names: FxHashMap::default() })
     }

@@ -45,7 +45,7 @@ pub(super) fn with_arguments(path: &str, params: &[String], own_name: &str) -> O
 }
 
 /// What stands between the outermost angle brackets at a name's end, by commas.
-fn arguments_of(name: &str) -> Option<Vec<&str>> {
+pub(super) fn arguments_of(name: &str) -> Option<Vec<&str>> {
     let inside = name.strip_suffix('>')?;
     let inside = inside.get(inside.find('<')? + 1..)?;
     let mut arguments = Vec::new();

@@ -133,7 +133,8 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         warnings
     }
 
-    fn load(&mut self, load: &SplitDwarfLoad<Slice<'a>>) -> Option<Arc<Dwarf<Slice<'a>>>> {
+    /// What a unit asks for.
+    pub(super) fn load(&mut self, load: &SplitDwarfLoad<Slice<'a>>) -> Option<Arc<Dwarf<Slice<'a>>>> {
         if let Some(found) = self.packaged(load) {
             return Some(Arc::new(found));
         }

@@ -281,7 +281,7 @@ fn other_files_are_refused() {
     refused(&[whole, b"x"].concat(), "something stands behind its end");
     refused(b"{\"version\":1}", "no file that `heaptrace heap --save` has written");
     let mut newer = whole.to_vec();
-    newer[8] += 1;
+    newer[8] = 4;
     refused(&newer, "a newer heaptrace has written this file");
     let mut wrong = whole.to_vec();
     *wrong.last_mut().unwrap() ^= 1;

@@ -234,7 +234,7 @@ pub fn tree(held: &Held, node: usize, paint: Paint) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "\n{}", paint.bold("What would be free without it"));
     let tree = tree::of(&held.holdings, node, LEVELS, BELOW);
-    branch(&mut out, held, &tree, 0);
+    branch(&mut out, held, &tree, None, 0);
     if let Some(by) = (node < held.holdings.graph.blocks().len()).then(|| held.holdings.retainer(node)) {
         let by = by.map_or_else(|| "several holders".to_owned(), |by| node_name(held, by));
         let _ = writeln!(out, "  It would be free without {by}.");
@@ -242,12 +242,30 @@ pub fn tree(held: &Held, node: usize, paint: Paint) -> String {
     out
 }
 
-fn branch(out: &mut String, held: &Held, of: &Branch, depth: usize) {
+/// The member of `parent` in which a pointer to a node lies, if one does and has a name.
+fn member(held: &Held, parent: usize, node: usize) -> Option<String> {
+    let holdings = &held.holdings;
+    let blocks = holdings.graph.blocks().len();
+    let block = u32::try_from(node).ok()?;
+    match parent.checked_sub(blocks) {
+        Some(holder) => holdings.member(holder, block).map(str::to_owned),
+        None => {
+            let mut pointers = holdings.graph.pointers(u32::try_from(parent).ok()?);
+            let pointer = pointers.find(|pointer| pointer.target == block)?;
+            held.types.field(parent, pointer.at?)
+        }
+    }
+}
+
+fn branch(out: &mut String, held: &Held, of: &Branch, parent: Option<usize>, depth: usize) {
     let indent = depth * 2;
-    let _ =
-        writeln!(out, "  {:>12} {:indent$} {}", text::human_bytes(of.retained), "", short(&node_name(held, of.node)));
+    let mut name = node_name(held, of.node);
+    if let Some(member) = parent.and_then(|parent| member(held, parent, of.node)) {
+        name = format!("{member}: {name}");
+    }
+    let _ = writeln!(out, "  {:>12} {:indent$} {}", text::human_bytes(of.retained), "", short(&name));
     // no deeper than LEVELS
-    of.below.iter().for_each(|below| branch(out, held, below, depth + 1));
+    of.below.iter().for_each(|below| branch(out, held, below, Some(of.node), depth + 1));
     let (others, bytes) = of.others;
     if others > 0 {
         let _ = writeln!(out, "  {:>12} {:indent$}   {} others", text::human_bytes(bytes), "", text::grouped(others));

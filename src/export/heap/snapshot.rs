@@ -297,7 +297,11 @@ impl Writer<'_> {
         for holder in 0..holdings.holders.len() {
             for (nth, block) in holdings.held_by(holder).enumerate() {
                 let to = first_block + u64::from(self.folded.place(block));
-                write_edge(out, (ELEMENT, nth as u32 + 1, to), &mut first)?;
+                let edge = match holdings.member(holder, block) {
+                    Some(member) => (PROPERTY, self.strings.number(member), to),
+                    None => (ELEMENT, nth as u32 + 1, to),
+                };
+                write_edge(out, edge, &mut first)?;
             }
         }
         for (nth, block) in holdings.lost_heads().iter().enumerate() {
@@ -310,9 +314,12 @@ impl Writer<'_> {
             }
             for pointer in holdings.graph.pointers(block) {
                 let to = first_block + u64::from(self.folded.place(pointer.target));
-                let edge = match pointer.at {
-                    Some(at) if at < NAMED_PLACES => (PROPERTY, self.strings.number(&format!("+{at:#x}")), to),
-                    at => (ELEMENT, at.map_or(0, |at| u32::try_from(at / 8).unwrap_or(u32::MAX)), to),
+                let member = pointer.at.filter(|at| *at < NAMED_PLACES);
+                let member = member.and_then(|at| held.types.field(block as usize, at));
+                let edge = match (pointer.at, member) {
+                    (_, Some(member)) => (PROPERTY, self.strings.number(&member), to),
+                    (Some(at), None) if at < NAMED_PLACES => (PROPERTY, self.strings.number(&format!("+{at:#x}")), to),
+                    (at, None) => (ELEMENT, at.map_or(0, |at| u32::try_from(at / 8).unwrap_or(u32::MAX)), to),
                 };
                 write_edge(out, edge, &mut first)?;
             }
@@ -342,6 +349,7 @@ mod tests {
     use super::*;
     use crate::addr::Addr;
     use crate::heapgraph::contents::Look;
+    use crate::heapgraph::declared::Layouts;
     use crate::heapgraph::holders::Holdings;
     use crate::heapgraph::types::{TableNames, Types};
     use crate::heapgraph::{duplicates, pins};
@@ -380,8 +388,8 @@ mod tests {
         let roots = Roots { ranges: Vec::new(), words: vec![word] };
         let mut memory = MemoryImage { start: Addr(BASE), bytes };
         let graph = Graph::read(live.collect(), &roots, &mut memory, &ScanOptions::default());
-        let types = Types::find(&graph, &[Look::Unknown; BLOCKS as usize], &mut Nobody);
-        let holdings = Holdings::find(graph, &mut |_, _| "root".to_owned());
+        let types = Types::find(&graph, &[Look::Unknown; BLOCKS as usize], Layouts::default(), &mut Nobody);
+        let holdings = Holdings::find(graph, &mut |_, _: Option<Addr>| "root".to_owned());
         Held {
             holdings,
             types,

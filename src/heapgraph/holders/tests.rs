@@ -23,7 +23,7 @@ fn holdings(blocks: &[&[u64]], roots: &[u64]) -> Holdings {
     let roots = Roots { ranges: vec![range], words: Vec::new() };
     let mut memory = MemoryImage { start: Addr(BASE), bytes };
     let graph = Graph::read(live, &roots, &mut memory, &options);
-    Holdings::find(graph, &mut |_, addr| format!("root {}", (addr.unwrap().0 - block(all)) / 8))
+    Holdings::find(graph, &mut |_, addr: Option<Addr>| format!("root {}", (addr.unwrap().0 - block(all)) / 8))
 }
 
 fn block(n: u64) -> u64 {

@@ -1,0 +1,192 @@
+//! What debug information says of blocks: the types of variables, carried along pointers, and the names of the members that pointers lie in.
+
+use crate::addr::Addr;
+use crate::heaptypes::spread::{self, Blocks, Edge, Lead, Spread, Typed, offset_in};
+use crate::heaptypes::{Places, TypeId, TypeTable, in_element};
+use crate::leaks::{Graph, RootKind};
+use crate::memory::ReadMemory;
+use rustc_hash::FxHashMap;
+
+/// So many members of one type are named; an array in a structure may have any number.
+const MOST_PLACES: usize = 4096;
+
+/// A variable in the process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variable {
+    /// Where it begins.
+    pub start: Addr,
+    /// How large it is, in bytes.
+    pub size: u64,
+    /// Its name, with namespaces.
+    pub name: String,
+    /// Its type.
+    pub of: TypeId,
+    /// The number of the module that it is in.
+    pub module: u32,
+}
+
+/// What the modules of a process declare.
+#[derive(Clone, Debug, Default)]
+pub struct Declared {
+    /// All types.
+    pub table: TypeTable,
+    /// Classes by their names' [`crate::heaptypes::name_hash`].
+    pub by_name: FxHashMap<u64, TypeId>,
+    /// In the order of addresses.
+    variables: Vec<Variable>,
+    /// Tables of Rust `dyn` pointers: the types of values.
+    pub tables: FxHashMap<Addr, TypeId>,
+}
+
+/// How pointers lie in blocks of one type.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// The type's name.
+    pub name: String,
+    /// Of several in one block: the size of each, in bytes; 0: there is one.
+    pub stride: u64,
+    /// How far behind the block's start the first whole one begins, in bytes.
+    pub phase: u64,
+    /// Members with pointers, by how far behind the start of each they lie.
+    pub places: Vec<(u64, String)>,
+}
+
+impl Layout {
+    /// The name of the member so many bytes behind the block's start: `next`, `[3].next`.
+    pub fn field(&self, at: u64) -> Option<String> {
+        let within = at.checked_sub(self.phase)?;
+        let path = |offset: u64| {
+            let found = self.places.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+            self.places.get(found).map(|(_, path)| path.as_str())
+        };
+        match within.checked_div(self.stride) {
+            None => path(within).filter(|path| !path.is_empty()).map(str::to_owned),
+            Some(number) => path(within % self.stride).map(|path| in_element(number, path)),
+        }
+    }
+}
+
+/// The layouts of all blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Layouts {
+    /// All of them.
+    pub all: Vec<Layout>,
+    /// Of each block the number of its own; [`Layouts::NONE`]: it has none.
+    pub of_block: Vec<u32>,
+}
+
+impl Layouts {
+    /// No layout.
+    pub const NONE: u32 = u32::MAX;
+
+    /// A block's.
+    pub fn of(&self, block: usize) -> Option<(u32, &Layout)> {
+        let number = *self.of_block.get(block)?;
+        Some((number, self.all.get(number as usize)?))
+    }
+}
+
+impl Blocks for Graph {
+    fn count(&self) -> usize {
+        self.blocks().len()
+    }
+
+    fn range(&self, block: u32) -> (Addr, u64) {
+        self.blocks().get(block as usize).map_or((Addr::NULL, 0), |block| (block.addr, block.size))
+    }
+
+    fn edges(&self, block: u32) -> impl Iterator<Item = Edge> {
+        let pointers = self.pointers(block);
+        pointers.filter_map(|pointer| Some(Edge { at: pointer.at?, target: pointer.target, into: pointer.into }))
+    }
+}
+
+impl Declared {
+    /// Adds variables.
+    pub fn add_variables(&mut self, more: Vec<Variable>) {
+        self.variables.extend(more);
+        // of several at one place the largest: a structure with its first member, units that share one
+        self.variables.sort_by_key(|variable| (variable.start, std::cmp::Reverse(variable.size)));
+        self.variables.dedup_by_key(|variable| variable.start);
+    }
+
+    /// Forgets the variables of modules that are not `there`.
+    pub fn keep_modules(&mut self, there: impl Fn(u32) -> bool) {
+        self.variables.retain(|variable| there(variable.module));
+    }
+
+    /// The variable at an address, and how far behind its start.
+    fn variable(&self, addr: Addr) -> Option<(&Variable, u64)> {
+        let behind = self.variables.partition_point(|variable| variable.start <= addr);
+        let variable = self.variables.get(behind.checked_sub(1)?)?;
+        let offset = addr.0 - variable.start.0;
+        (offset < variable.size).then_some((variable, offset))
+    }
+
+    /// The way to a pointer that lies at an address outside of the blocks: `g_server.keys._M_impl._M_start`.
+    pub fn path(&self, addr: Addr) -> Option<String> {
+        let (variable, offset) = self.variable(addr)?;
+        let path = self.table.place(variable.of, offset).map_or_else(String::new, |place| place.path);
+        let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
+        Some(format!("{}{dot}{path}", variable.name))
+    }
+
+    /// Finds the types of blocks. `exact` are those whose own tables tell.
+    pub fn spread(&self, graph: &Graph, exact: &[(u32, TypeId)], memory: &mut dyn ReadMemory) -> Spread {
+        let mut places = Places::default();
+        let mut leads = Vec::new();
+        for (kind, addr, target, into) in graph.root_targets() {
+            let is_variable = matches!(kind, RootKind::Data { .. } | RootKind::Tls { .. });
+            let Some((addr, (variable, offset))) =
+                addr.filter(|_| is_variable).and_then(|addr| Some((addr, self.variable(addr)?)))
+            else {
+                continue;
+            };
+            let Some(place) = places.get(&self.table, variable.of, offset) else { continue };
+            let Some(of) = place.leads else { continue };
+            let finish = place.finish.map(|(ahead, finish)| (Addr(addr.0.wrapping_add_signed(ahead)), finish));
+            leads.push(Lead { target, into, of, is_end: place.is_end, finish });
+        }
+        spread::spread(&self.table, graph, exact, &leads, memory)
+    }
+
+    /// The layouts of blocks, with the members in which pointers lie.
+    pub fn layouts(&self, graph: &Graph, spread: &Spread) -> Layouts {
+        let mut layouts = Layouts { all: Vec::new(), of_block: vec![Layouts::NONE; graph.blocks().len()] };
+        let mut known: FxHashMap<Typed, u32> = FxHashMap::default();
+        let mut places: Vec<FxHashMap<u64, String>> = Vec::new();
+        let mut looked_up = Places::default();
+        for ((number, typed), slot) in (0..).zip(&spread.of_block).zip(&mut layouts.of_block) {
+            let Some(typed) = *typed else { continue };
+            let layout = *known.entry(typed).or_insert_with(|| {
+                let name = self.table.name(typed.of);
+                let several = if typed.many { "[]" } else { "" };
+                let stride = if typed.many { self.table.size(typed.of) } else { 0 };
+                layouts.all.push(Layout {
+                    name: format!("{name}{several}"),
+                    stride,
+                    phase: typed.phase,
+                    places: Vec::new(),
+                });
+                places.push(FxHashMap::default());
+                places.len() as u32 - 1
+            });
+            *slot = layout;
+            let Some(places) = places.get_mut(layout as usize) else { continue };
+            for edge in graph.edges(number) {
+                let Some((_, offset)) = offset_in(&self.table, typed, edge.at) else { continue };
+                if places.len() < MOST_PLACES
+                    && !places.contains_key(&offset)
+                    && let Some(place) = looked_up.get(&self.table, typed.of, offset)
+                {
+                    places.insert(offset, place.path.clone());
+                }
+            }
+        }
+        for (layout, places) in layouts.all.iter_mut().zip(places) {
+            layout.places = places.into_iter().collect();
+            layout.places.sort_unstable();
+        }
+        layouts
+    }
+}
