@@ -247,14 +247,21 @@ impl TypeTable {
             }
             match &mut best {
                 None => best = Some(place),
-                Some(best) => match (best.leads, place.leads) {
-                    (None, Some(_)) => *best = place,
-                    (None, None) if !best.may_point && place.may_point => *best = place,
-                    (Some(one), Some(other)) if one != other => {
-                        *best = Place { path: std::mem::take(&mut best.path), may_point: true, ..Place::default() };
+                Some(best) => {
+                    // of several that lie there nobody says whose the vector's length is
+                    let differ = best.may_point && place.may_point && best.finish != place.finish;
+                    match (best.leads, place.leads) {
+                        (None, Some(_)) => *best = place,
+                        (None, None) if !best.may_point && place.may_point => *best = place,
+                        (Some(one), Some(other)) if one != other => {
+                            *best = Place { path: std::mem::take(&mut best.path), may_point: true, ..Place::default() };
+                        }
+                        _ => {}
                     }
-                    _ => {}
-                },
+                    if differ {
+                        best.finish = None;
+                    }
+                }
             }
         }
         best

@@ -140,12 +140,14 @@ impl<B: Blocks> Spreading<'_, B> {
     }
 
     fn follow(&mut self, lead: &Lead) {
-        self.note_used(lead);
-        if self.of(lead.target).is_some() {
-            return;
-        }
-        if let Some(typed) = self.fit(lead) {
+        if self.of(lead.target).is_none()
+            && let Some(typed) = self.fit(lead)
+        {
             self.note(lead.target, typed);
+        }
+        // not what a vector that is gone has left
+        if self.of(lead.target).is_some_and(|typed| typed.many && typed.of == lead.of && typed.phase == 0) {
+            self.note_used(lead);
         }
     }
 

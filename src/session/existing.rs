@@ -59,7 +59,8 @@ impl Process {
                 "--existing: {inside} threads did not leave the allocator for a moment: of each of them one block from before the attach may be told wrongly"
             ));
         }
-        self.leaks.existing_is_known = walk.findings.is_empty() && inside == 0;
+        // an aligned block of mimalloc is known by where its place begins
+        self.leaks.existing_is_known = walk.findings.is_empty() && inside == 0 && walk.allocator != Allocator::Mimalloc;
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);

@@ -142,12 +142,12 @@ impl Process {
     fn go_on_with_captures(&mut self, present: Option<&Stopped>, stops: &mut Stops) -> Result<()> {
         let mut overtaken = Ok(());
         for wanted in std::mem::take(&mut self.copies.wanted) {
+            if overtaken.is_err() {
+                self.copies.wanted.push(wanted);
+                continue;
+            }
             let means = wanted.means.filter(|_| wanted.tries > 0);
             let reply = match self.capture(present, means, stops) {
-                _ if overtaken.is_err() => {
-                    self.copies.wanted.push(wanted);
-                    continue;
-                }
                 Ok(Captured::Later { stopped_ns }) => {
                     let stopped_ns = wanted.stopped_ns + stopped_ns;
                     self.copies.wanted.push(Wanted { tries: wanted.tries.saturating_sub(1), stopped_ns, ..wanted });
@@ -323,7 +323,9 @@ impl Process {
             return Ok(());
         }
         while let Some(copy) = self.copies.dead.last() {
-            copy.status_taken_by(thread)?;
+            if !copy.status_taken_by(thread)? {
+                tracing::debug!("a zombie is left: process {}", copy.pid());
+            }
             self.copies.dead.pop();
         }
         Ok(())

@@ -15,6 +15,8 @@ impl Process {
         if !self.observer.set_paused(pause) {
             return false;
         }
+        // blocks that come meanwhile are not known
+        self.leaks.existing_is_known = false;
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
         self.apply_probing();
         true

@@ -122,6 +122,11 @@ impl Forked {
         let is_over = !matches!(called, Err(TracerError::Unresponsive { .. }));
         let called = if is_kept && is_over { called.and(memory.write_data(scratch, &before)) } else { called };
         let Some(child) = child else { return called.map(|()| None) };
+        if let Err(error @ TracerError::Overtaken { .. }) = called {
+            // what was reported of the thread instead is for who serves it
+            ptrace::kill_child(child);
+            return Err(error);
+        }
         // From here on there is something to be taken away: no error goes past it.
         let mut copy = Self { pid: child, known_as: procfs::known_to(pid, child), of: pid, means, is_whole: false };
         let checked = called.and_then(|()| copy.check(mappings));
@@ -176,22 +181,22 @@ impl Forked {
         ptrace::kill_child(self.pid);
     }
 
-    /// Has a stopped thread of the process take the status of this copy, which is dead and whose end was waited for: no zombie is left then. The thread stands as before.
+    /// Has a stopped thread of the process take the status of this copy, which is dead and whose end was waited for: no zombie is left then. The thread stands as before. False
+    /// where it can't: the process has executed another program since.
     ///
     /// # Errors
     /// Any failure of a request.
-    pub fn status_taken_by(&self, stopped: &Stopped) -> Result<()> {
+    pub fn status_taken_by(&self, stopped: &Stopped) -> Result<bool> {
         let tid = stopped.tid();
         let raw = stopped.registers()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
         let mappings = procfs::mappings(tid)?;
         if !function::has_room(&resume, &mappings) {
-            return Err(TracerError::Unresponsive { tid });
+            return Ok(false);
         }
         let mut memory = TargetMemory::open(self.of, tid)?;
         if !self.means.are_there(&memory) {
-            // it has executed another program
-            return Err(TracerError::Unresponsive { tid });
+            return Ok(false);
         }
         memory.stands_still(Some(tid));
         let options = (libc::__WALL | libc::WNOHANG) as u64;
@@ -200,7 +205,7 @@ impl Forked {
             rax: libc::SYS_wait4.cast_unsigned(),
             arguments: [self.known_as as u64, 0, options, 0, 0, 0],
         };
-        function::call(stopped, &resume, &call, self.means.restorer, &mut memory, &mut None)
+        function::call(stopped, &resume, &call, self.means.restorer, &mut memory, &mut None).map(|()| true)
     }
 }
 
@@ -311,6 +316,8 @@ fn thread_takes_status(copy: &Forked, tid: i32) -> Result<()> {
         match status {
             WaitStatus::EventStop => {
                 let taken = copy.status_taken_by(&stopped);
+                // another thread may have the room
+                let taken = taken.and_then(|taken| if taken { Ok(()) } else { Err(TracerError::Unresponsive { tid }) });
                 if taken.is_err() {
                     stopped.restart_interrupted_call()?;
                 }

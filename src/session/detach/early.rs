@@ -84,6 +84,7 @@ impl Process {
         self.space.set_aside_for(child)?;
         if self.has_several_threads() {
             self.tell(EventKind::Unobserved);
+            self.leaks.existing_is_known = false;
             self.space.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
@@ -114,6 +115,7 @@ impl Process {
             }
             self.space.take_up_after(child)?;
             self.tell(EventKind::Unobserved);
+            self.leaks.existing_is_known = false;
         }
         Ok(())
     }
