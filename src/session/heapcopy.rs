@@ -6,6 +6,7 @@
 use super::heapcapture::HeapCapture;
 use super::process::Process;
 use super::requests::{Answer, Reply, Requests, Wish};
+use super::space::OriginalMemory;
 use super::stops::Stops;
 use crate::addr::Addr;
 use crate::maps::Mapping;
@@ -95,17 +96,19 @@ pub(super) struct CopiedMemory {
     patches: Patches,
 }
 
+impl CopiedMemory {
+    fn original(&mut self) -> OriginalMemory<'_> {
+        OriginalMemory { memory: &mut self.memory, patches: &self.patches }
+    }
+}
+
 impl ReadMemory for CopiedMemory {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
-        let n = self.memory.read(addr, buf);
-        if let Some(read) = buf.get_mut(..n) {
-            self.patches.mask(addr, read);
-        }
-        n
+        self.original().read(addr, buf)
     }
 
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
-        self.memory.touched(range)
+        self.original().touched(range)
     }
 }
 
