@@ -16,6 +16,11 @@ pub trait ReadMemory {
         (self.read(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
     }
 
+    /// The little-endian 64-bit word at `addr`, where single words cost no more than many: in memory that is our own. None elsewhere.
+    fn near_word(&mut self, _addr: Addr) -> Option<u64> {
+        None
+    }
+
     /// The parts of a large range, ascending, that may hold something that was written there: pages that were never touched
     /// hold nothing, and to read them would only give the target memory. All of it where that is not known.
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {

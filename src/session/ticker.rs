@@ -17,6 +17,8 @@ const PATIENCE: u32 = 10;
 const FAST: Duration = Duration::from_micros(350);
 /// For so long at most the tracer looks for stops from one drain to the next then.
 const LOOK: Duration = Duration::from_micros(100);
+/// For so long afterwards it does the same: calls and new stacks come in bursts.
+const LINGER: Duration = Duration::from_millis(3);
 
 /// When the rings are drained next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,12 +59,14 @@ pub(super) struct Ticker {
     /// Ticks in a row without a record.
     idle: u32,
     pace: Pace,
+    /// Until when the rings are expected to fill fast again.
+    fast_until: Option<Instant>,
     woken: bool,
 }
 
 impl Default for Ticker {
     fn default() -> Self {
-        Self { alarm: None, last: None, idle: 0, pace: Pace::Tick(BUSY), woken: false }
+        Self { alarm: None, last: None, idle: 0, pace: Pace::Tick(BUSY), fast_until: None, woken: false }
     }
 }
 
@@ -77,6 +81,18 @@ impl Ticker {
         match self.pace {
             Pace::Tick(_) => None,
             Pace::At(moment) => Some(moment),
+        }
+    }
+
+    /// How the rings are waited for that were drained at `began`: not slept for as long as records have come fast of late.
+    fn pace_after(&mut self, until_half: Duration, began: Instant) -> Pace {
+        match Pace::of(until_half, began) {
+            at @ Pace::At(_) => {
+                self.fast_until = Some(began + LINGER);
+                at
+            }
+            Pace::Tick(_) if self.fast_until.is_some_and(|moment| began < moment) => Pace::At(began + LOOK),
+            tick => tick,
         }
     }
 
@@ -128,7 +144,7 @@ impl Session {
                 process.govern();
             }
             self.ticker.idle = if records == 0 { self.ticker.idle.saturating_add(1) } else { 0 };
-            self.ticker.pace = Pace::of(until_half, began);
+            self.ticker.pace = self.ticker.pace_after(until_half, began);
             self.ticker.last = Some(began);
         }
         let period = if self.ticker.idle > PATIENCE { IDLE } else { self.ticker.pace.period() };
@@ -149,5 +165,16 @@ mod tests {
         for (until_half, expected) in paces.into_iter().chain(fast) {
             assert_eq!(Pace::of(us(until_half), now), expected, "half full after {until_half} us");
         }
+    }
+
+    #[test]
+    fn after_a_burst_the_rings_are_looked_at_for_a_while() {
+        let us = Duration::from_micros;
+        let (mut ticker, began) = (Ticker::default(), Instant::now());
+        assert_eq!(ticker.pace_after(us(1000), began), Pace::Tick(BUSY), "there was none yet");
+        assert_eq!(ticker.pace_after(us(60), began), Pace::At(began + us(30)));
+        let later = began + LINGER - us(1);
+        assert_eq!(ticker.pace_after(us(5000), later), Pace::At(later + LOOK));
+        assert_eq!(ticker.pace_after(us(5000), began + LINGER), Pace::Tick(BUSY));
     }
 }

@@ -49,7 +49,9 @@ impl<'a, M: ReadMemory + ?Sized> StackWindow<'a, M> {
     pub fn new(buffer: &'a mut StackBuffer, memory: &'a mut M, sp: u64) -> Self {
         let first = buffer.first_read;
         let mut window = Self { memory, buffer, start: sp, len: 0, ended: false, sp, used: 0 };
-        window.append(first);
+        if window.memory.near_word(Addr(sp)).is_none() {
+            window.append(first);
+        }
         window
     }
 
@@ -74,8 +76,16 @@ impl<'a, M: ReadMemory + ?Sized> StackWindow<'a, M> {
         Some(u64::from_le_bytes(*bytes))
     }
 
-    #[cold]
+    #[inline]
     fn fetch(&mut self, addr: u64) -> Option<u64> {
+        match self.memory.near_word(Addr(addr)) {
+            Some(word) => Some(word),
+            None => self.fetch_many(addr),
+        }
+    }
+
+    #[cold]
+    fn fetch_many(&mut self, addr: u64) -> Option<u64> {
         let end = self.start.wrapping_add(self.len as u64);
         let beyond = addr.wrapping_add(8).wrapping_sub(end);
         let room = MAX_WINDOW - self.len;
@@ -174,6 +184,32 @@ mod tests {
             assert_eq!(window.word(addr), None, "{addr:#x}");
         }
         assert_eq!(window.word(0x18000), Some(0x18000));
+    }
+
+    /// As [`Echo`], and words of the first range are near.
+    struct Near(Echo);
+
+    impl ReadMemory for Near {
+        fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+            self.0.read(addr, buf)
+        }
+
+        fn near_word(&mut self, addr: Addr) -> Option<u64> {
+            let [near, _] = &self.0.ranges;
+            (near.contains(&addr.0) && addr.0.is_multiple_of(8)).then_some(addr.0)
+        }
+    }
+
+    #[test]
+    fn near_words_are_read_where_they_lie() {
+        let mut memory = Near(echo());
+        let mut buffer = StackBuffer::default();
+        let mut window = StackWindow::new(&mut buffer, &mut memory, 0x18000);
+        for addr in [0x18000, 0x1fff8, 0x10000, 0x7f_1000, 0x18010] {
+            assert_eq!(window.word(addr), Some(addr), "{addr:#x}");
+        }
+        drop(window);
+        assert_eq!(memory.0.reads, 1, "the far word's");
     }
 
     #[test]

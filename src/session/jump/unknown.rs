@@ -242,6 +242,13 @@ impl<'a> CopiedStack<'a> {
         (len <= COPY_SIZE - COPY_STACK).then_some((regs, stack))
     }
 
+    /// A whole word of the copy, where it lies on the boundary of one.
+    fn word(&self, addr: Addr) -> Option<u64> {
+        let offset = addr.0.wrapping_sub(self.start.0);
+        let is_whole = offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.len);
+        is_whole.then(|| self.shared.word(self.at + offset))
+    }
+
     fn read(&self, addr: Addr, buf: &mut [u8]) -> usize {
         let offset = addr.0.wrapping_sub(self.start.0);
         let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -262,6 +269,10 @@ impl ReadMemory for CopiedMemory<'_> {
         let n = self.copied.read(addr, buf);
         let is_code = || self.maps.find(addr).is_some_and(|mapping| mapping.perms.execute);
         if n == 0 && is_code() { self.target.read(addr, buf) } else { n }
+    }
+
+    fn near_word(&mut self, addr: Addr) -> Option<u64> {
+        self.copied.word(addr)
     }
 
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
