@@ -47,6 +47,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
     let parameters = parameters::find(&found.data, heap.as_ref(), memory);
     let mut walk = Walk::default();
     let mut window = Window::new(memory);
+    let mut may_be_caches = Vec::new();
     for number in 0..found.arenas.len() {
         let Some(arena) = found.arenas.get(number) else { continue };
         walk.arenas.push(Arena {
@@ -61,13 +62,13 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
             arenas::heaps(&found, arena, &mut window)
         };
         for (books, range) in regions {
-            walk_region(&mut walk, Some(number), books, range, arena.top, &mut window);
+            walk_region(&mut walk, Some(number), books, range, arena.top, &mut may_be_caches, &mut window);
         }
     }
     mapped::find(&mut walk, sources.mappings, parameters.as_ref(), &mut window);
     walk.mapped_bytes = parameters.map(|parameters| parameters.mapped_bytes);
     walk.regions.sort_unstable_by_key(|region| region.range.start);
-    lists::note(&mut walk, &found, &mut window);
+    lists::note(&mut walk, &found, &may_be_caches, &mut window);
     Some(walk)
 }
 
@@ -143,6 +144,7 @@ fn walk_region(
     books: Range<Addr>,
     range: Range<Addr>,
     top: Addr,
+    may_be_caches: &mut Vec<usize>,
     window: &mut Window<'_>,
 ) {
     let first = walk.chunks.len();
@@ -176,7 +178,11 @@ fn walk_region(
         let end = if at < top && top < range.end { top } else { range.end };
         match size_in(word, at, end) {
             Some(size) => {
-                walk.chunks.push(Chunk::glibc(at, size, State::Live));
+                let chunk = Chunk::glibc(at, size, State::Live);
+                if lists::may_be_cache(chunk, window) {
+                    may_be_caches.push(walk.chunks.len());
+                }
+                walk.chunks.push(chunk);
                 at = at.add(size);
             }
             // A fence: the end of a heap, or of a part of the brk area behind which somebody else has taken some.

@@ -1,7 +1,7 @@
 //! glibc's lists of free chunks. Those of thread caches and fast bins tell of chunks that look as if they were in use; those of bins are checked.
 
 use super::super::window::Window;
-use super::super::{Fault, Finding, State, Walk};
+use super::super::{Chunk, Fault, Finding, State, Walk};
 use super::arenas::{BINS_WORDS, FAST_BINS, Found};
 use crate::addr::Addr;
 use std::collections::{HashMap, HashSet};
@@ -26,16 +26,14 @@ const HALF_DONE: usize = 1;
 const SPARE: usize = 1 << 20;
 
 /// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
-pub(super) fn note(walk: &mut Walk, found: &Found, window: &mut Window<'_>) {
-    let may_be_cache: Vec<usize> = (0..walk.chunks.len())
-        .filter(|&number| {
-            walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live && cache_of(chunk.size()).is_some())
-        })
-        .collect();
+/// `may_be_caches`: the numbers of chunks of which [`may_be_cache`] said so.
+pub(super) fn note(walk: &mut Walk, found: &Found, may_be_caches: &[usize], window: &mut Window<'_>) {
     let first = first_chunks(walk);
     let mut links = walk.chunks.len() + SPARE;
-    for number in may_be_cache {
-        if let Some(members) = cache(walk, number, first.contains(&number), &mut links, window) {
+    for &number in may_be_caches {
+        let is_live = walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live);
+        if is_live
+            && let Some(members) = cache(walk, number, first.contains(&number), &mut links, window) {
             set(walk, number, State::Own);
             members.into_iter().for_each(|member| set(walk, member, State::Tcache));
         }
@@ -95,6 +93,13 @@ fn fast_bin(
 /// What a cache whose chunk has this size has: bytes of each count, and lists. It may be larger by what is too little for a chunk.
 fn cache_of(size: u64) -> Option<(u64, u64)> {
     CACHES.into_iter().find(|(least, ..)| (*least..*least + 32).contains(&size)).map(|(_, width, lists)| (width, lists))
+}
+
+/// Whether a chunk has the size of a thread's cache, and each of its lists is empty or begins where a block can. Of many chunks of such a size few are looked at closely.
+pub(super) fn may_be_cache(chunk: Chunk, window: &mut Window<'_>) -> bool {
+    let Some((width, lists)) = cache_of(chunk.size()) else { return false };
+    let entries = chunk.block().add(width * lists);
+    (0..lists).all(|list| window.word(entries.add(8 * list)).is_some_and(|first| first.is_multiple_of(16)))
 }
 
 fn set(walk: &mut Walk, number: usize, state: State) {
