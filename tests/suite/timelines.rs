@@ -49,7 +49,9 @@ fn read(path: &Path) -> Timeline {
     assert_eq!(head["edge_count"], edges.len() / 3);
     assert_eq!(head["trace_function_count"], functions.len() / 6);
     assert_eq!(nodes.chunks(NODE_FIELDS).map(|node| node[4]).sum::<u64>() as usize * 3, edges.len());
-    assert!(edges.chunks(3).all(|edge| (edge[2] as usize) < nodes.len() && edge[2] as usize % NODE_FIELDS == 0));
+    assert!(
+        edges.chunks(3).all(|edge| (edge[2] as usize) < nodes.len() && (edge[2] as usize).is_multiple_of(NODE_FIELDS))
+    );
     let mut calls = Vec::new();
     let mut waiting = vec![&file["trace_tree"]];
     while let Some(list) = waiting.pop() {
@@ -143,11 +145,11 @@ fn a_timeline_is_of_one_process_and_of_a_trace() {
     assert_eq!(files.len(), 3, "{files:?}");
     files.iter().for_each(|file| drop(read(file)));
     let one = program.outside("all.heaptimeline");
-    let ended = program.start_heaptrace(&["convert", "-q", text(&trace), "-o", text(&one)]).wait();
+    let ended = program.start_heaptrace(["convert", "-q", text(&trace), "-o", text(&one)]).wait();
     assert_eq!(ended.code(), 125);
     assert!(ended.stderr.contains("put %p in the file's name") && !one.exists(), "{}", ended.stderr);
     for command in ["run", "check"] {
-        let ended = program.start_heaptrace(&[command, "-o", text(&one), "true"]).wait();
+        let ended = program.start_heaptrace([command, "-o", text(&one), "true"]).wait();
         assert_eq!(ended.code(), 125);
         assert!(ended.stderr.contains("use `heaptrace convert`"), "{}", ended.stderr);
     }
