@@ -3,12 +3,14 @@
 //! One file per format, each pure over [`io::Write`]; [`output`] owns the files. All formats look at the profile
 //! through the same [`view`]: stacks begin at the allocator's caller, and sampled figures are scaled up.
 
+mod devtools;
 pub mod diff;
 pub mod escape;
 mod folded;
 pub mod github;
 mod gzip;
 pub mod heap;
+mod heaptimeline;
 mod heaptrack;
 mod json;
 mod junit;
@@ -77,11 +79,13 @@ pub enum Format {
     Heaptrack,
     /// OpenTelemetry's profiles, which are alpha.
     Otlp,
+    /// The live blocks and their allocations over time, for Chrome's developer tools.
+    HeapTimeline,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
@@ -95,6 +99,7 @@ impl Format {
         Self::Perfetto,
         Self::Heaptrack,
         Self::Otlp,
+        Self::HeapTimeline,
     ];
 
     /// The name that `--format` takes: the end of the file name, without the leading dot.
@@ -113,6 +118,7 @@ impl Format {
             Self::Perfetto => "pftrace",
             Self::Heaptrack => "heaptrack.zst",
             Self::Otlp => "otlp.pb",
+            Self::HeapTimeline => "heaptimeline",
         }
     }
 
@@ -121,9 +127,18 @@ impl Format {
         matches!(self, Self::PprofGz | Self::Pprof)
     }
 
-    /// Whether the format holds a verdict and little else, so that only `check` can write it.
-    pub const fn needs_verdict(self) -> bool {
-        matches!(self, Self::Markdown | Self::JUnit | Self::Sarif)
+    /// Whether a profile that comes from `source` has what the format holds.
+    ///
+    /// # Errors
+    /// It has not.
+    pub const fn can_hold(self, source: Source) -> Result<(), FormatError> {
+        match (self, source) {
+            (Self::Markdown | Self::JUnit | Self::Sarif, Source::Run | Source::Trace) => {
+                Err(FormatError::CheckOnly { format: self })
+            }
+            (Self::HeapTimeline, Source::Run | Source::Check) => Err(FormatError::TraceOnly { format: self }),
+            _ => Ok(()),
+        }
     }
 
     /// The format of a file by the longest known end of its name.
@@ -157,6 +172,17 @@ impl Format {
             .max_by_key(|(suffix, _)| suffix.len())
             .map(|x| x.1)
     }
+}
+
+/// Where a profile comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// From a run, or a saved one: it has sums.
+    Run,
+    /// From a check: it has a verdict, too.
+    Check,
+    /// From a trace: it has single blocks, too.
+    Trace,
 }
 
 impl fmt::Display for Format {
@@ -196,6 +222,20 @@ pub enum FormatError {
     UnknownName {
         /// What was asked for.
         name: String,
+    },
+    /// A format that only `check` can fill.
+    #[error("the format .{format} holds the verdict of a check: use `heaptrace check`")]
+    CheckOnly {
+        /// The format.
+        format: Format,
+    },
+    /// A format that is made of single blocks.
+    #[error(
+        "the format .{format} is made of a trace: write one with --trace FILE.fxt.zst, then use `heaptrace convert`"
+    )]
+    TraceOnly {
+        /// The format.
+        format: Format,
     },
     /// Planned, but not there.
     #[error("the format .{suffix} does not exist yet; there are {}", available())]
@@ -268,7 +308,7 @@ impl Default for ExportOptions {
 /// Writes `profile` to `out` as `format`.
 ///
 /// # Errors
-/// Only those of `out`: every profile can be written in every format.
+/// Those of `out`; if the format holds what the profile lacks ([`Format::can_hold`]).
 pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &mut dyn io::Write) -> io::Result<()> {
     let view = view::View::new(profile);
     match format {
@@ -285,5 +325,6 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Perfetto => pftrace::write(&view, out),
         Format::Heaptrack => heaptrack::write(&view, out),
         Format::Otlp => otlp::write(&view, options, out),
+        Format::HeapTimeline => heaptimeline::write(&view, out),
     }
 }

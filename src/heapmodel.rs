@@ -408,6 +408,16 @@ impl HeapModel {
         self.blocks.iter().map(|(addr, block)| live_block(addr, &block, self.inherited_births))
     }
 
+    /// How many blocks were allocated in the life of the process and its ancestors.
+    pub fn births(&self) -> u64 {
+        self.births
+    }
+
+    /// All live blocks with the numbers of their births, in no order: 0 for those that were there before tracing began.
+    pub fn live_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
+        self.blocks.iter().map(|(addr, block)| (block.birth, live_block(addr, &block, self.inherited_births)))
+    }
+
     /// The figures of a site; None for an id of another model.
     pub fn site(&self, id: SiteId) -> Option<SiteStats> {
         self.sites.stats_of(id.0, self.peak_epoch)

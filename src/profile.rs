@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
 
+pub mod births;
 pub(crate) mod build;
 pub mod course;
 pub mod diff;

@@ -3,11 +3,13 @@
 //!
 //! Kept are live blocks, sites and stacks, of processes that have ended what they left, packed; never the events.
 
+mod births;
 mod process;
 mod span;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod window;
 
 use crate::addr::{FunctionId, ImageId};
 use crate::allocators::AllocatorTable;
@@ -61,6 +63,8 @@ pub struct Wanted {
     pub thread: Option<ThreadChoice>,
     /// Whether each of several processes gets a profile of its own.
     pub profile_each: bool,
+    /// Whether the live blocks are wanted one by one.
+    pub blocks: bool,
 }
 
 /// How the reading of a trace has ended.
@@ -139,6 +143,7 @@ impl Replay {
         self.first_ns.get_or_insert(event.time_ns);
         self.latest_ns = self.latest_ns.max(event.time_ns);
         let mut ends = false;
+        let with_blocks = self.wanted.blocks;
         match event.kind {
             EventKind::Mark(name) => {
                 if self.marks.len() < NAMED && !self.marks.contains(&name) {
@@ -155,7 +160,7 @@ impl Replay {
                     parent.reach(event.time_ns, self.span);
                     parent.fork(koid)
                 });
-                let mut copy = copy.unwrap_or_else(|| Replayed::new(koid));
+                let mut copy = copy.unwrap_or_else(|| Replayed::new(koid, with_blocks));
                 if let Some(described) = self.processes.remove(&koid) {
                     copy.describe_as(described);
                 }
@@ -163,7 +168,7 @@ impl Replay {
             }
             _ => {}
         }
-        let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid));
+        let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, with_blocks));
         if self.wanted.thread.is_some() {
             self.threads.note(&event.kind);
         }
@@ -185,9 +190,9 @@ impl Replay {
     }
 
     fn process(&mut self, described: Process) {
-        let koid = described.koid;
+        let (koid, with_blocks) = (described.koid, self.wanted.blocks);
         self.images.insert(ImageId(described.image), koid);
-        self.processes.entry(koid).or_insert_with(|| Replayed::new(koid)).describe(described);
+        self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, with_blocks)).describe(described);
     }
 
     fn module(&mut self, module: Module) {

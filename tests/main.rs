@@ -98,6 +98,7 @@ mod suite {
     mod stacks;
     mod summaries;
     mod threads;
+    mod timelines;
     mod traces;
     mod unwinding;
     mod vm_sharers;

@@ -56,12 +56,13 @@ pub(super) struct ConvertArguments {
 
     /// File to write; repeatable
     ///
-    /// The end of the name says the format, as for `heaptrace run`. %p stands for the process id, %n for the program's name. `-` is
+    /// The end of the name says the format, as for `heaptrace run`; .heaptimeline has the live blocks one by one, with the times of their
+    /// allocations, for Chrome's developer tools (Memory, Load). %p stands for the process id, %n for the program's name. `-` is
     /// standard output, and needs --format. Without -o: heaptrace.%n.%p.pb.gz.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, json.gz, txt
+    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, json.gz, txt, heaptimeline
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     format: Option<Format>,
 

@@ -8,6 +8,7 @@ use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, Wait};
 use crate::event::Generation;
+use crate::export::Source;
 use crate::leaks::ScanOptions;
 use crate::progress::Progress;
 use crate::session::{SessionError, Target, Traced};
@@ -23,7 +24,7 @@ use std::sync::{Arc, mpsc};
 /// If an output can't be written, or the process can't be found or traced: then it has not been touched.
 pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?.without_verdict()?;
+    let destinations = Destinations::prepare(profile)?.filled_from(Source::Run)?;
     if profile.pin {
         bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
     }

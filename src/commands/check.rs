@@ -8,6 +8,7 @@ use super::{owners, run, tell};
 use crate::check::suppressions;
 use crate::cli::{CheckOptions, EXIT_OWN_FAILURE};
 use crate::event::Generation;
+use crate::export::Source;
 use crate::export::output::write_file;
 use crate::leaks::ScanOptions;
 use crate::session::LeakScan;
@@ -36,7 +37,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     if profile.duration.is_some() {
         bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");
     }
-    let destinations = Destinations::prepare(profile)?;
+    let destinations = Destinations::prepare(profile)?.filled_from(Source::Check)?;
     let mut rules = Rules::read(options, std::env::var_os("LSAN_OPTIONS"))?;
     if let Some(path) = &options.gen_suppressions {
         prepare_file(path)?;

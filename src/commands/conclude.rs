@@ -9,12 +9,12 @@ use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
 use crate::check::CheckRules;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
-use crate::export::ExportOptions;
 use crate::export::escape::printable;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
+use crate::export::{ExportOptions, Format, Source};
 use crate::naming::{self, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
 use crate::session::{ModuleRecord, Recording, Settings, Traced};
@@ -116,12 +116,17 @@ impl Destinations {
         Ok(Self { outputs: self.outputs.one_for_each_process()?, ..self })
     }
 
-    /// Refuses files that only `check` can fill.
+    /// Refuses files that hold what profiles from there lack.
     ///
     /// # Errors
     /// There is one.
-    pub fn without_verdict(self) -> anyhow::Result<Self> {
-        Ok(Self { outputs: self.outputs.without_verdict()?, ..self })
+    pub fn filled_from(self, source: Source) -> anyhow::Result<Self> {
+        Ok(Self { outputs: self.outputs.filled_from(source)?, ..self })
+    }
+
+    /// Whether some output has this format.
+    pub fn have(&self, format: Format) -> bool {
+        self.outputs.formats().any(|other| other == format)
     }
 }
 

@@ -4,7 +4,7 @@ use super::conclude::{Concluded, Destinations, conclude_trace};
 use super::tell;
 use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, whole_trace};
 use crate::event::EventKind;
-use crate::export::{ExportOptions, Format, write};
+use crate::export::{ExportOptions, Format, Source, write};
 use crate::profile::Profile;
 use crate::replay::{Ending, Outcome, Replay, Wanted};
 use crate::trace::reader::{Item, Reader};
@@ -52,10 +52,8 @@ const LEAST_MEMORY: u64 = 48 << 20;
 /// # Errors
 /// If the trace can't be read, has nothing of what was asked for, or an output can't be written.
 pub fn execute(options: &ConvertOptions) -> anyhow::Result<u8> {
-    let destinations = Destinations::prepare(&options.profile)?.without_verdict()?;
-    if options.stdout.is_some_and(Format::needs_verdict) {
-        bail!("this format holds the verdict of a check: use `heaptrace check`");
-    }
+    let destinations = Destinations::prepare(&options.profile)?.filled_from(Source::Trace)?;
+    options.stdout.map_or(Ok(()), |format| format.can_hold(Source::Trace))?;
     let concluded = replay(options, &destinations)?;
     if let Some(format) = options.stdout {
         print(format, &concluded.profile, options).context("could not write to standard output")?;
@@ -93,8 +91,12 @@ pub fn begins_as_trace(mut file: impl Read) -> io::Result<bool> {
 }
 
 fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<Concluded> {
-    let wanted =
-        Wanted { part: options.part, thread: options.thread.clone(), profile_each: destinations.take_processes() };
+    let wanted = Wanted {
+        part: options.part,
+        thread: options.thread.clone(),
+        profile_each: destinations.take_processes(),
+        blocks: destinations.have(Format::HeapTimeline) || options.stdout == Some(Format::HeapTimeline),
+    };
     let Outcome { traced, names } =
         read(options, &wanted).with_context(|| format!("can't convert {}", options.trace.display()))?;
     Ok(conclude_trace(traced, names.unwrap_or_default(), &options.profile, destinations))

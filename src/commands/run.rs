@@ -6,6 +6,7 @@ use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::elf::Elf;
+use crate::export::Source;
 use crate::profile::Exit;
 use crate::progress::Progress;
 use crate::session::{BreakOff, SessionError, Settings, Target, Traced, exit_of};
@@ -25,7 +26,7 @@ use std::time::Duration;
 /// If an output can't be written or the program can't be executed: then nothing has been started.
 pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
-    let destinations = Destinations::prepare(profile)?.without_verdict()?;
+    let destinations = Destinations::prepare(profile)?.filled_from(Source::Run)?;
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
     let Some(traced) = trace(options, settings, None, &destinations)? else { return Ok(EXIT_OWN_FAILURE) };

@@ -4,7 +4,7 @@ use super::direct::Waiter;
 use super::{convert, owners, tell};
 use crate::cli::{SavedFiles, Verbosity};
 use crate::export::output::{Outputs, Scope};
-use crate::export::{ExportOptions, Format, write};
+use crate::export::{ExportOptions, Format, Source, write};
 use crate::import::{self, Limits};
 use crate::profile::Profile;
 use crate::tracer::limits;
@@ -83,11 +83,9 @@ impl Destinations {
     pub fn prepare(files: &SavedFiles) -> anyhow::Result<Self> {
         let (stdout, files_only): (Vec<PathBuf>, Vec<PathBuf>) =
             files.outputs.iter().cloned().partition(|path| path.as_os_str() == "-");
-        let outputs = Outputs::prepare(&files_only, files.format, owners())?.without_verdict()?;
+        let outputs = Outputs::prepare(&files_only, files.format, owners())?.filled_from(Source::Run)?;
         let stdout = files.format.filter(|_| !stdout.is_empty());
-        if let Some(format) = stdout.filter(|format| format.needs_verdict()) {
-            anyhow::bail!("the format .{format} holds the verdict of a check: use `heaptrace check`");
-        }
+        stdout.map_or(Ok(()), |format| format.can_hold(Source::Run))?;
         Ok(Self { outputs, stdout })
     }
 

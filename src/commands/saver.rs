@@ -6,8 +6,8 @@ use super::notes::Notes;
 use super::{owners, tell};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
-use crate::export::ExportOptions;
 use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
+use crate::export::{ExportOptions, Source};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
 use crate::progress::Progress;
@@ -101,7 +101,7 @@ impl Saver {
         notes: Option<&Arc<Notes>>,
     ) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
-            .without_verdict()?
+            .filled_from(Source::Run)?
             .one_for_each_snapshot(options.follow)?;
         // One that is written, and one that waits.
         let (orders, to_do) = mpsc::sync_channel::<String>(1);

@@ -7,8 +7,8 @@ use super::direct::Waiter;
 use super::{owners, tell};
 use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
 use crate::ctl::{self, Command, Look, Response, SnapshotHead, SnapshotQuestion};
-use crate::export::Format;
 use crate::export::output::{Outputs, Subject};
+use crate::export::{Format, Source};
 use crate::tracer::{control, socket};
 use anyhow::{Context, anyhow, bail};
 use std::io::{self, BufReader, Read, Write};
@@ -30,10 +30,8 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
         (1, None) => bail!("`-o -` says no format: choose one with --format"),
         (_, _) => bail!("`-o -` was given twice"),
     };
-    if stdout_format.is_some_and(Format::needs_verdict) {
-        bail!("this format holds the verdict of a check: use `heaptrace check`");
-    }
-    let outputs = Outputs::prepare(&paths, options.format, owners())?.without_verdict()?;
+    stdout_format.map_or(Ok(()), |format| format.can_hold(Source::Run))?;
+    let outputs = Outputs::prepare(&paths, options.format, owners())?.filled_from(Source::Run)?;
     let pid = find(&options.target)?;
     if options.contents.is_none() {
         return ask(pid, options, outputs, stdout_format, None);

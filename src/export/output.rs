@@ -17,7 +17,7 @@ pub use direct::{DirectOutputs, Pause};
 pub use growing::GrowingFile;
 pub use place::Owners;
 
-use super::{ExportOptions, Format, FormatError, write};
+use super::{ExportOptions, Format, FormatError, Source, write};
 use crate::profile::Profile;
 use direct::Direct;
 use name::Pattern;
@@ -65,12 +65,6 @@ pub enum OutputError {
         path: PathBuf,
         /// The percent sign with what follows.
         found: String,
-    },
-    /// A format that only `check` can fill.
-    #[error("the format .{format} holds the verdict of a check: use `heaptrace check`")]
-    CheckOnly {
-        /// The format.
-        format: Format,
     },
     /// The path names a directory.
     #[error("{}: this is a directory; name a file in it", path.display())]
@@ -261,15 +255,13 @@ impl Outputs {
         Ok(Self { outputs, owners })
     }
 
-    /// Refuses the formats that hold a verdict, for commands that make none.
+    /// Refuses the formats that hold what profiles from there lack.
     ///
     /// # Errors
     /// The first output of such a format.
-    pub fn without_verdict(self) -> Result<Self, OutputError> {
-        match self.outputs.iter().find(|output| output.format.needs_verdict()) {
-            Some(output) => Err(OutputError::CheckOnly { format: output.format }),
-            None => Ok(self),
-        }
+    pub fn filled_from(self, source: Source) -> Result<Self, OutputError> {
+        self.outputs.iter().try_for_each(|output| output.format.can_hold(source))?;
+        Ok(self)
     }
 
     /// Refuses names that are the same for different processes.

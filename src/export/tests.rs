@@ -9,9 +9,11 @@ mod many;
 mod numbers;
 mod report;
 mod summary;
+mod timeline;
 
 use super::*;
 use crate::addr::{Addr, ModuleId};
+use crate::profile::births::{Births, Born, Moment};
 use crate::profile::course::Course;
 use crate::profile::leaks::{
     BaselineStatus, Budget, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
@@ -105,7 +107,7 @@ pub(crate) fn sample_profile() -> Profile {
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
         processes: Vec::new(),
         saved: None,
-        course: Course::default(),
+        course: Course::of_births(Some(births())),
     }
 }
 
@@ -186,6 +188,7 @@ pub(crate) fn empty_profile() -> Profile {
     profile.histograms = Histograms::default();
     profile.samples.clear();
     profile.stacks.clear();
+    profile.course = Course::of_births(Some(Births { blocks: Vec::new(), moments: Vec::new(), existing: 0 }));
     profile.findings.clear();
     profile.warnings.clear();
     profile
@@ -340,6 +343,24 @@ fn stacks() -> Vec<Stack> {
         stack(&[6, 1], Quality::Complete),
         stack(&[7, 1], Quality::Guessed),
     ]
+}
+
+/// The blocks that the samples have live: one of them stands for two.
+fn births() -> Births<usize> {
+    let block = |birth, bytes, blocks, stack| Born { birth, bytes, blocks, task: 1, stack };
+    let moment = |t_ns, births| Moment { t_ns, births };
+    Births {
+        blocks: vec![
+            block(2, 1024, 1, 0),
+            block(5, 262_144, 1, 1),
+            block(7, 32, 1, 3),
+            block(90, 1024, 1, 0),
+            block(91, 2048, 2, 0),
+            block(116, 0, 1, 5),
+        ],
+        moments: vec![moment(1_000_000, 0), moment(5_000_000, 7), moment(2_300_000_000, 116)],
+        existing: 0,
+    }
 }
 
 fn samples() -> Vec<Sample> {

@@ -1,5 +1,6 @@
 //! What a heap was on the way to the end, for formats that show time.
 
+use super::births::Births;
 use crate::figures::Amount;
 use std::collections::BTreeMap;
 
@@ -16,6 +17,8 @@ pub struct Course<S> {
     pub heaps: Vec<HeapAt<S>>,
     /// Time in nanoseconds since recording began, and bytes resident then.
     pub resident: Vec<(u64, u64)>,
+    /// The blocks that are live at the end, if they are wanted one by one.
+    pub births: Option<Births<S>>,
     /// The least time between two points of the resident memory, in nanoseconds.
     apart_ns: u64,
     /// Of so many heaps one is kept.
@@ -37,11 +40,16 @@ pub struct HeapAt<S> {
 
 impl<S> Default for Course<S> {
     fn default() -> Self {
-        Self { heaps: Vec::new(), resident: Vec::new(), apart_ns: 0, stride: 1, skipped: 0 }
+        Self { heaps: Vec::new(), resident: Vec::new(), births: None, apart_ns: 0, stride: 1, skipped: 0 }
     }
 }
 
 impl<S> Course<S> {
+    /// Only the blocks at the end, if these are wanted.
+    pub fn of_births(births: Option<Births<S>>) -> Self {
+        Self { births, ..Self::default() }
+    }
+
     /// Adds a heap, later than those before; where there are many, not each.
     pub fn add_heap(&mut self, heap: HeapAt<S>) {
         self.skipped += 1;
@@ -81,7 +89,8 @@ impl<S> Course<S> {
     pub fn named<T: Ord>(self, name: impl Fn(&S) -> Option<T>) -> Course<T> {
         let heaps = self.heaps.into_iter().map(|heap| heap.named(&name));
         let (apart_ns, stride, skipped) = (self.apart_ns, self.stride, self.skipped);
-        Course { heaps: heaps.collect(), resident: self.resident, apart_ns, stride, skipped }
+        let births = self.births.map(|births| births.named(&name));
+        Course { heaps: heaps.collect(), resident: self.resident, births, apart_ns, stride, skipped }
     }
 }
 

@@ -1,12 +1,15 @@
 //! One process of a trace, as far as it was read.
 
+use super::births::Moments;
 use super::number_of;
 use super::span::Span;
+use super::window::Window;
 use crate::addr::{Addr, FunctionId, ImageId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
 use crate::event::{Event, EventKind, Preexisting};
 use crate::figures::{Amount, Totals};
-use crate::heapmodel::{HeapModel, SiteKey, SiteStats, Snapshot};
+use crate::heapmodel::{HeapModel, SiteStats, Snapshot};
+use crate::profile::births::{Births, MOST_BLOCKS};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
@@ -34,7 +37,9 @@ pub(super) struct Replayed {
     koid: u64,
     model: HeapModel,
     /// The heap at the moment from which on events no longer count for the profile.
-    of_profile: Option<Snapshot>,
+    of_profile: Option<Box<(Snapshot, Option<Births<StackId>>)>>,
+    /// How many blocks had been allocated by when, if the live ones are wanted one by one.
+    moments: Option<Box<Moments>>,
     /// What is counted since the window began.
     window: Option<Window>,
     /// Whether the part that is wanted has ended before its latest event.
@@ -87,73 +92,15 @@ impl Stacks {
     }
 }
 
-/// What happens in a window of time. What was allocated since it began has a model of its own; what was freed since, whenever it
-/// was allocated, is the difference that the model of all makes.
-#[derive(Clone, Debug)]
-struct Window {
-    since: HeapModel,
-    totals_before: Totals,
-    deallocated_before: FxHashMap<SiteKey, Amount>,
-}
-
-impl Window {
-    fn begin(model: &HeapModel) -> Self {
-        let sites = model.snapshot().sites;
-        let deallocated = sites.iter().filter(|site| site.deallocated != Amount::default());
-        let mut deallocated_before: FxHashMap<SiteKey, Amount> = FxHashMap::default();
-        for site in deallocated {
-            let sum = deallocated_before.entry(site.key).or_default();
-            *sum = sum.plus(site.deallocated);
-        }
-        Self { since: HeapModel::new(Preexisting::Unknown), totals_before: model.totals(), deallocated_before }
-    }
-
-    /// The window's part of what `whole` has come to.
-    fn snapshot(mut self, whole: &HeapModel) -> Snapshot {
-        let mut snapshot = self.since.snapshot();
-        for site in &mut snapshot.sites {
-            site.deallocated = Amount::default();
-        }
-        for site in whole.snapshot().sites {
-            let before = self.deallocated_before.remove(&site.key).unwrap_or_default();
-            let deallocated = Amount {
-                objects: site.deallocated.objects.saturating_sub(before.objects),
-                bytes: site.deallocated.bytes.saturating_sub(before.bytes),
-            };
-            if deallocated == Amount::default() {
-                continue;
-            }
-            let none = Amount::default();
-            snapshot.sites.push(SiteStats {
-                inherited: false,
-                allocated: none,
-                freed: none,
-                deallocated,
-                live: none,
-                at_peak: none,
-                temporary: 0,
-                ..site
-            });
-        }
-        let (all, before) = (whole.totals(), self.totals_before);
-        snapshot.totals = Totals {
-            frees: all.frees.saturating_sub(before.frees),
-            bytes_freed: all.bytes_freed.saturating_sub(before.bytes_freed),
-            reallocations: all.reallocations.saturating_sub(before.reallocations),
-            preexisting_frees: all.preexisting_frees.saturating_sub(before.preexisting_frees),
-            ..snapshot.totals
-        };
-        snapshot
-    }
-}
-
 impl Replayed {
-    pub(super) fn new(koid: u64) -> Self {
+    /// The process with this koid; `with_blocks`: its live blocks are wanted one by one.
+    pub(super) fn new(koid: u64, with_blocks: bool) -> Self {
         Self {
             koid,
             // What came before the first event that is there, nobody knows.
             model: HeapModel::new(Preexisting::Unknown),
             of_profile: None,
+            moments: with_blocks.then(|| Box::new(Moments::new())),
             window: None,
             is_past: false,
             began_ns: None,
@@ -177,6 +124,7 @@ impl Replayed {
             koid: child,
             model: self.model.clone(),
             of_profile: None,
+            moments: self.moments.clone(),
             window: self.window.clone(),
             is_past: self.is_past,
             began_ns: None,
@@ -213,13 +161,27 @@ impl Replayed {
             if self.paused {
                 window.since.apply(&Event { seq: 0, time_ns, kind: EventKind::Paused(true) });
             }
+            if let Some(moments) = &mut self.moments {
+                moments.begin(time_ns, window.births_before);
+            }
             self.window = Some(window);
         }
     }
 
+    /// The blocks that are live now, one by one, if these are wanted.
+    fn births(&self) -> Option<Births<StackId>> {
+        let (model, earlier) = match &self.window {
+            Some(window) => (&window.since, window.births_before),
+            None => (&self.model, 0),
+        };
+        self.moments.as_ref().map(|moments| moments.of(model, earlier, MOST_BLOCKS))
+    }
+
     /// What follows no longer counts for the profile.
     pub(super) fn profile_ends(&mut self) {
-        self.of_profile.get_or_insert_with(|| self.model.snapshot());
+        if self.of_profile.is_none() {
+            self.of_profile = Some(Box::new((self.model.snapshot(), self.births())));
+        }
     }
 
     /// The part that is wanted has ended with the latest event.
@@ -261,8 +223,14 @@ impl Replayed {
         }
         let event = &event;
         self.model.apply(event);
+        if let Some(moments) = &mut self.moments {
+            moments.note(&event.kind, event.time_ns, self.model.births());
+        }
         if let Some(window) = &mut self.window {
             window.since.apply(event);
+            if matches!(event.kind, EventKind::Exec { .. }) {
+                window.births_before = 0;
+            }
             if matches!(event.kind, EventKind::Exec { .. } | EventKind::Forked { .. }) {
                 (window.totals_before, window.deallocated_before) = (Totals::default(), FxHashMap::default());
             }
@@ -326,14 +294,17 @@ impl Replayed {
         // Whether its end lies in the part that is wanted.
         let has_ended = span.end().is_none_or(|end| ended_ns.is_some_and(|ended| ended <= end)) && !self.is_past;
         let seen = self.model.anomalies();
+        let births = if self.of_profile.is_none() { self.births() } else { None };
         let Self { model, of_profile, window, mut stacks, described, modules, .. } = self;
         let is_later = |end: &End| end.profile_seq.is_some_and(|seq| seq < end.next_seq);
         let scan_overwritten = span == Span::Whole && of_profile.is_none() && end.as_ref().is_some_and(is_later);
-        let mut snapshot = match (of_profile, window, span) {
-            (Some(snapshot), ..) => snapshot,
-            (None, Some(window), _) => window.snapshot(&model),
-            (None, None, Span::Window(..)) => Snapshot::default(),
-            (None, None, _) => model.snapshot(),
+        let (mut snapshot, births) = match (of_profile, window, span) {
+            (Some(of_profile), ..) => *of_profile,
+            (None, Some(window), _) => (window.snapshot(&model), births),
+            (None, None, Span::Window(..)) => {
+                (Snapshot::default(), births.map(|births| Births { blocks: Vec::new(), ..births }))
+            }
+            (None, None, _) => (model.snapshot(), births),
         };
         snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
         let anomalies = Anomalies {
@@ -424,7 +395,7 @@ impl Replayed {
             blind_spots: end.blind_spots,
             unknown_functions: end.unknown_functions,
             missing_mark: None,
-            course: Course::default(),
+            course: Course::of_births(births),
             timed_out: end.timed_out,
             broken_off: end.broken_off.map(BreakOff::as_told),
             interrupted: false,

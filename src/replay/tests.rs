@@ -278,3 +278,34 @@ fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
     assert!(recording.warnings.iter().any(|text| text.starts_with(&warning)), "{:?}", recording.warnings);
     assert!(recording.snapshot.errors.is_empty());
 }
+
+/// The live blocks one by one are those of the sums; a block has the same birth in each part of a trace that it lives in.
+#[test]
+fn births_are_those_of_the_whole_trace() {
+    let memory = Memory::default();
+    let recorder = recorder(&memory);
+    let mut told = two_threads(&recorder);
+    told.reader.profile_ends();
+    told.alloc(5 * SECOND, 1, 0x6000, 3200);
+    recorder.flush();
+    let of = |part, thread| {
+        let wanted = Wanted { part, thread, blocks: true, ..Wanted::default() };
+        let recording = replayed(&memory, 0, &wanted).unwrap().traced.first;
+        let births = recording.course.births.unwrap();
+        let live = recording.snapshot.totals.live_bytes;
+        assert_eq!(births.blocks.iter().map(|born| born.bytes).sum::<u64>(), live);
+        let blocks: Vec<(u64, u64)> = births.blocks.iter().map(|born| (born.birth, born.bytes)).collect();
+        let moments: Vec<(u64, u64)> = births.moments.iter().map(|moment| (moment.t_ns, moment.births)).collect();
+        assert!(births.blocks.iter().all(|born| recording.stacks.frames(born.stack).len() == 2));
+        (blocks, moments)
+    };
+    const MS: u64 = 1_000_000;
+    let moments = [(0, 0), (SECOND + MS, 2), (2 * SECOND + MS, 4), (4 * SECOND, 5)];
+    assert_eq!(of(Part::Whole, None), (vec![(1, 100), (3, 400), (5, 1600)], moments.to_vec()));
+    let at = |seconds| Moment::Time(seconds * SECOND);
+    assert_eq!(of(Part::At(at(2)), None).0, [(1, 100), (2, 200), (3, 400), (4, 800)]);
+    let window = of(Part::Window(at(2), None), None);
+    assert_eq!(window.0, [(3, 400), (5, 1600), (6, 3200)]);
+    assert_eq!(window.1, [(2 * SECOND, 2), (2 * SECOND + MS, 4), (4 * SECOND + MS, 5), (5 * SECOND, 6)]);
+    assert_eq!(of(Part::Whole, Some(ThreadChoice::Id(102))).0, [(3, 400)]);
+}

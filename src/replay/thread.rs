@@ -59,6 +59,9 @@ impl Seen {
         }
         snapshot.sites.retain(|site| is_chosen(site.key.task));
         snapshot.errors.retain(|error| is_chosen(error.task));
+        if let Some(births) = &mut recording.course.births {
+            births.blocks.retain(|born| is_chosen(born.task));
+        }
         *has_acted |= !snapshot.sites.is_empty();
         snapshot.totals = totals(&snapshot.sites);
         // They are of all threads together.

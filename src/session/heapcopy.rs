@@ -42,6 +42,8 @@ pub(super) struct Copies {
     alive: Vec<(Forked, Arc<AtomicBool>)>,
     /// Those whose end was waited for, and whose status the process has still to take.
     dead: Vec<Forked>,
+    /// Those whose status could not be taken, as the process had executed another program, with the times of their starts: numbers are given again.
+    left: Vec<(Forked, Option<u64>)>,
     /// How often threads may still be stopped for that.
     tries: u32,
     /// How many threads have stopped that could do nothing of all this.
@@ -208,11 +210,18 @@ impl Process {
             return Ok(comes.then_some(Forming::Later));
         };
         let tid = thread.tid();
+        let is_present = present.is_some_and(|present| present.tid() == tid);
+        if let Err(error) = self.take_left_statuses(thread, means) {
+            match error {
+                TracerError::Overtaken { .. } if is_present => return Err(error),
+                TracerError::Overtaken { tid, status } => stops.overtake(tid, status),
+                _ => tracing::debug!("no copy is made: {error}"),
+            }
+            return Ok(None);
+        }
         let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.memory);
         let made = match made {
-            Err(error @ TracerError::Overtaken { .. }) if present.is_some_and(|present| present.tid() == tid) => {
-                return Err(error);
-            }
+            Err(error @ TracerError::Overtaken { .. }) if is_present => return Err(error),
             Err(TracerError::Overtaken { tid, status }) => {
                 stops.overtake(tid, status);
                 None
@@ -328,8 +337,25 @@ impl Process {
         while let Some(copy) = self.copies.dead.last() {
             if !copy.status_taken_by(thread)? {
                 tracing::debug!("a zombie is left: process {}", copy.pid());
+                self.copies.left.push((*copy, procfs::start_time(copy.pid())));
             }
             self.copies.dead.pop();
+        }
+        Ok(())
+    }
+
+    /// A thread that can make a copy takes the statuses of those that the process had made before it executed the present program.
+    ///
+    /// # Errors
+    /// What was reported of it instead.
+    fn take_left_statuses(&mut self, thread: &Stopped, means: Means) -> Result<()> {
+        while let Some((copy, started)) = self.copies.left.pop() {
+            // the program may have taken it itself, and have another child of that number
+            let is_it = started.is_some() && procfs::start_time(copy.pid()) == started;
+            if is_it && !copy.after_exec(means).status_taken_by(thread)? {
+                self.copies.left.push((copy, started));
+                break;
+            }
         }
         Ok(())
     }

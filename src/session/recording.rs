@@ -107,6 +107,7 @@ impl Recording {
             [Some(&mut error.stack), error.alloc_stack.as_mut(), error.free_stack.as_mut()].into_iter().flatten()
         });
         let of_scan = scanned.into_iter().flat_map(|sites| sites.values_mut()).map(|key| &mut key.stack);
-        sites.iter_mut().map(|site| &mut site.key.stack).chain(of_errors).chain(of_scan)
+        let of_blocks = self.course.births.iter_mut().flat_map(|births| &mut births.blocks).map(|born| &mut born.stack);
+        sites.iter_mut().map(|site| &mut site.key.stack).chain(of_errors).chain(of_scan).chain(of_blocks)
     }
 }

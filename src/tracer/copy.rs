@@ -168,6 +168,11 @@ impl Forked {
         Ok(TargetMemory::open(self.pid, self.pid)?.keeping_shared())
     }
 
+    /// The same, whose status a process takes that has executed another program since, by what that one's C library has.
+    pub const fn after_exec(self, means: Means) -> Self {
+        Self { means, ..self }
+    }
+
     /// Kills it. Its maker is told of its end by a wait.
     pub fn kill(&self) {
         // What has ended already, as the system was short of memory, is still its maker's to wait for.

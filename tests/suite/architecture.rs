@@ -92,7 +92,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("naming", &["addr", "check", "paths", "profile", "session", "symbols", "trace", "tracer"]),
     (
         "replay",
-        &["addr", "allocators", "event", "figures", "heapmodel", "profile", "session", "symbols", "trace", "unwinder"],
+        &[
+            "addr",
+            "allocators",
+            "event",
+            "figures",
+            "heapmodel",
+            "profile",
+            "sampling",
+            "session",
+            "symbols",
+            "trace",
+            "unwinder",
+        ],
     ),
     (
         "profiler",

@@ -1,6 +1,7 @@
 //! `heaptrace heap`: the memory of a process that nobody has traced, held against the kernel's figures and glibc's own.
 
 mod copies;
+mod copies_ends;
 mod jemalloc;
 
 use crate::support::program::{Program, installed};

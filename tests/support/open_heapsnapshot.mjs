@@ -1,13 +1,15 @@
-// Opens a .heapsnapshot in Chromium's own developer tools, without a window, and prints what its table of constructors shows: name, number, each row a line.
+// Opens a .heapsnapshot or .heaptimeline in Chromium's own developer tools, without a window, and prints what its table of constructors shows: name, number, each row a line.
+// Of a .heaptimeline also the table of allocations behind a line `allocations`, behind `stack` that of the last object, behind `samples` the bytes allocated in each.
 // node --experimental-websocket open_heapsnapshot.mjs CHROMIUM FILE
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 
 const [chromium, file] = process.argv.slice(2);
 const profile = mkdtempSync(join(tmpdir(), 'devtools-'));
 const browser = spawn(chromium, ['--headless', '--no-sandbox', '--disable-gpu', '--window-size=1400,900', '--remote-debugging-port=0', `--user-data-dir=${profile}`, 'about:blank'], { stdio: ['ignore', 'ignore', 'pipe'] });
+process.on('exit', () => browser.kill('SIGKILL'));
 const address = await new Promise((resolve, reject) => {
   let said = '';
   browser.stderr.on('data', data => {
@@ -60,8 +62,18 @@ await until('the panel', `(async () => {
   window.panel = profiler.HeapProfilerPanel.HeapProfilerPanel.instance();
   return true;
 })()`);
+const isTimeline = file.endsWith('.heaptimeline');
+if (isTimeline) {
+  await evaluate(`(async () => {
+    const profiler = await import('devtools://devtools/bundled/panels/profiler/profiler.js');
+    profiler.HeapProfilerPanel.HeapProfilerPanel.instance();
+    const common = await import('devtools://devtools/bundled/core/common/common.js');
+    common.Settings.Settings.instance().createSetting('record-allocation-stacks', false).set(true);
+    return true;
+  })()`);
+}
 const text = JSON.stringify(readFileSync(file, 'utf8'));
-await evaluate(`(async () => { await panel.loadFromFile(new File([${text}], 'x.heapsnapshot')); return true; })()`);
+await evaluate(`(async () => { await panel.loadFromFile(new File([${text}], ${JSON.stringify(basename(file))})); return true; })()`);
 const all = `(() => {
   let rows = [];
   const walk = node => {
@@ -85,6 +97,28 @@ const click = `(() => {
   return ${all};
 })()`;
 console.log(await until('rows', click));
+if (isTimeline) {
+  const select = `(() => {
+    const find = node => { if (node.nodeName === 'SELECT' && [...node.options].some(option => option.text === 'Allocation')) return node; for (const child of [...(node.shadowRoot ? [node.shadowRoot] : []), ...node.childNodes]) { const found = find(child); if (found) return found; } return null; };
+    const select = find(document.body);
+    if (!select) return false;
+    select.selectedIndex = [...select.options].findIndex(option => option.text === 'Allocation');
+    select.dispatchEvent(new Event('change', { bubbles: true }));
+    return true;
+  })()`;
+  await until('the perspective', select);
+  console.log('allocations');
+  console.log(await until('allocations', all.replace('/%/', '/^[0-9]+\\t[0-9]+\\t/')));
+  const told = await evaluate(`(async () => {
+    const header = panel.visibleView.profile ?? panel.visibleView.profileHeader;
+    const snapshot = await header.loadPromise;
+    const samples = await snapshot.getSamples();
+    const stack = await snapshot.allocationStack((snapshot.nodeCount ?? snapshot.staticData.nodeCount) * 7 - 7);
+    return 'stack\\n' + stack.map(frame => frame.functionName + '\\t' + frame.scriptName + ':' + frame.line).join('\\n')
+      + '\\nsamples\\n' + samples.timestamps.map((time, at) => time + '\\t' + samples.sizes[at]).join('\\n');
+  })()`);
+  console.log(told);
+}
 socket.close();
 browser.removeAllListeners('exit');
 browser.kill('SIGKILL');

@@ -1,8 +1,11 @@
-//! `.heapsnapshot`, which the Memory panel of Chrome's developer tools opens (V8's format: src/profiler/heap-snapshot-generator.cc, `HeapSnapshotJSONSerializer`).
+//! `.heapsnapshot`, which the Memory panel of Chrome's developer tools opens.
 //!
 //! The tools keep all numbers in 32 bits: a block's id is made of the lower 35 bits of its address, so that it is the same in every snapshot of a process. Holders are below the roots, lost
 //! blocks below a node of their own.
 
+use crate::export::devtools::{
+    ELEMENT, NATIVE, Node, OBJECT, PROPERTY, ROOTS, STRING, SYNTHETIC, Strings, begin, write_edge, write_node,
+};
 use crate::heapgraph::Held;
 use crate::heapgraph::holders::LOST;
 use crate::heapgraph::types::Certainty;
@@ -14,19 +17,6 @@ use std::io::{self, Write};
 const MOST_NODES: usize = 8_000_000;
 /// So many different names of places in blocks; places further on are told by their number.
 const NAMED_PLACES: u64 = 4096;
-
-/// Types of nodes, in the format's order.
-const NODE_TYPES: &str = r#"["hidden","array","string","object","code","closure","regexp","number","native","synthetic","concatenated string","sliced string","symbol","bigint","object shape"]"#;
-const STRING: u32 = 2;
-const OBJECT: u32 = 3;
-const NATIVE: u32 = 8;
-const SYNTHETIC: u32 = 9;
-/// Types of edges.
-const EDGE_TYPES: &str = r#"["context","element","property","internal","hidden","shortcut","weak"]"#;
-const ELEMENT: u32 = 1;
-const PROPERTY: u32 = 2;
-/// Numbers that make up a node.
-const NODE_FIELDS: u64 = 7;
 
 /// Nodes before those of holders: the root of all, and what holders hang on.
 const BEFORE: usize = 2;
@@ -140,25 +130,6 @@ fn fold(held: &Held, most: usize) -> Folded {
     folded
 }
 
-/// The table of strings.
-#[derive(Default)]
-struct Strings {
-    all: Vec<String>,
-    known: FxHashMap<String, u32>,
-}
-
-impl Strings {
-    fn number(&mut self, text: &str) -> u32 {
-        if let Some(known) = self.known.get(text) {
-            return *known;
-        }
-        let number = self.all.len() as u32;
-        self.all.push(text.to_owned());
-        self.known.insert(text.to_owned(), number);
-        number
-    }
-}
-
 struct Writer<'a> {
     held: &'a Held,
     folded: Folded,
@@ -166,32 +137,17 @@ struct Writer<'a> {
     ids: FxHashSet<u32>,
 }
 
-/// One node of the format.
-struct Node {
-    kind: u32,
-    name: u32,
-    id: u32,
-    size: u64,
-    edges: u64,
-}
-
 impl Writer<'_> {
     fn write(mut self, out: &mut dyn Write) -> io::Result<()> {
         let holders = self.held.holdings.holders.len();
         let nodes = BEFORE + holders + 1 + self.folded.nodes;
         let edges = self.count_edges();
-        write!(
-            out,
-            r#"{{"snapshot":{{"meta":{{"node_fields":["type","name","id","self_size","edge_count","trace_node_id","detachedness"],"node_types":[{NODE_TYPES},"string","number","number","number","number","number"],"edge_fields":["type","name_or_index","to_node"],"edge_types":[{EDGE_TYPES},"string_or_number","node"],"trace_function_info_fields":["function_id","name","script_name","script_id","line","column"],"trace_node_fields":["id","function_info_index","count","size","children"],"sample_fields":["timestamp_us","last_assigned_id"],"location_fields":["object_index","script_id","line","column"]}},"node_count":{nodes},"edge_count":{edges},"trace_function_count":0}},"nodes":["#
-        )?;
+        begin(out, nodes as u64, edges, 0)?;
         self.write_nodes(out)?;
         out.write_all(b"],\n\"edges\":[")?;
         self.write_edges(out)?;
-        out.write_all(
-            b"],\n\"trace_function_infos\":[],\"trace_tree\":[],\"samples\":[],\"locations\":[],\n\"strings\":",
-        )?;
-        serde_json::to_writer(&mut *out, &self.strings.all)?;
-        out.write_all(b"}\n")
+        out.write_all(b"],\n\"trace_function_infos\":[],\"trace_tree\":[],\"samples\":[],\"locations\":[],\n")?;
+        self.strings.end(out)
     }
 
     fn blocks(&self) -> u32 {
@@ -231,22 +187,22 @@ impl Writer<'_> {
         let held = self.held;
         let holdings = &held.holdings;
         let mut first = true;
-        let heads = [("", 2u64), ("(GC roots)", holdings.holders.len() as u64)];
+        let heads = [("", 2u64), (ROOTS, holdings.holders.len() as u64)];
         for (number, (name, edges)) in heads.into_iter().enumerate() {
             let name = self.strings.number(name);
             self.ids.insert(number as u32 * 2 + 1);
-            let node = Node { kind: SYNTHETIC, name, id: number as u32 * 2 + 1, size: 0, edges };
+            let node = Node { kind: SYNTHETIC, name, id: number as u32 * 2 + 1, size: 0, edges, trace: 0 };
             write_node(out, &node, &mut first)?;
         }
         for (number, holder) in holdings.holders.iter().enumerate() {
             let id = self.named_id(&holder.name);
             let name = self.strings.number(&holder.name);
             let edges = holdings.held_by(number).count() as u64;
-            write_node(out, &Node { kind: SYNTHETIC, name, id, size: 0, edges }, &mut first)?;
+            write_node(out, &Node { kind: SYNTHETIC, name, id, size: 0, edges, trace: 0 }, &mut first)?;
         }
         let (id, name) = (self.named_id(LOST), self.strings.number(LOST));
         let edges = holdings.lost_heads().len() as u64;
-        write_node(out, &Node { kind: SYNTHETIC, name, id, size: 0, edges }, &mut first)?;
+        write_node(out, &Node { kind: SYNTHETIC, name, id, size: 0, edges, trace: 0 }, &mut first)?;
         for (number, block) in holdings.graph.blocks().iter().enumerate() {
             let number = number as u32;
             if self.folded.stands_for(number) != number {
@@ -256,7 +212,8 @@ impl Writer<'_> {
             // glibc's blocks begin at multiples of 16
             let id = self.id((block.addr.0 >> 4) as u32, true);
             let more = self.folded.sums.get(&number).map_or(0, |sum| sum.1);
-            let node = Node { kind, name, id, size: block.size.saturating_add(more), edges: self.count_of(number) };
+            let (size, edges) = (block.size.saturating_add(more), self.count_of(number));
+            let node = Node { kind, name, id, size, edges, trace: 0 };
             write_node(out, &node, &mut first)?;
         }
         Ok(())
@@ -326,22 +283,6 @@ impl Writer<'_> {
         }
         Ok(())
     }
-}
-
-fn comma(out: &mut dyn Write, first: &mut bool) -> io::Result<()> {
-    if std::mem::replace(first, false) { Ok(()) } else { out.write_all(b",\n") }
-}
-
-fn write_node(out: &mut dyn Write, node: &Node, first: &mut bool) -> io::Result<()> {
-    comma(out, first)?;
-    let size = node.size.min(u64::from(u32::MAX));
-    write!(out, "{},{},{},{size},{},0,0", node.kind, node.name, node.id, node.edges)
-}
-
-/// An edge: its type, its name or number, and the node that it leads to.
-fn write_edge(out: &mut dyn Write, (kind, name, to): (u32, u32, u64), first: &mut bool) -> io::Result<()> {
-    comma(out, first)?;
-    write!(out, "{kind},{name},{}", to * NODE_FIELDS)
 }
 
 #[cfg(test)]

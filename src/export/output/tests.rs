@@ -192,10 +192,15 @@ fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
     let dir = Dir::new("verdict");
     let prepared = |name: &str| prepare(&[dir.path("a.json"), dir.path(name)]).expect("good");
     for name in ["a.junit.xml", "a.sarif", "a.md"] {
-        let error = prepared(name).without_verdict().expect_err(name).to_string();
+        let error = prepared(name).filled_from(Source::Trace).expect_err(name).to_string();
         assert!(error.contains("use `heaptrace check`"), "{error}");
     }
-    prepared("a.txt").without_verdict().expect("good");
+    prepared("a.txt").filled_from(Source::Trace).expect("good");
+    prepared("a.heaptimeline").filled_from(Source::Trace).expect("good");
+    for source in [Source::Run, Source::Check] {
+        let error = prepared("a.heaptimeline").filled_from(source).expect_err("of a run").to_string();
+        assert!(error.contains("use `heaptrace convert`"), "{error}");
+    }
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
     let refused = refusal(&[PathBuf::from("/dev/null")]);
     assert_eq!(
         refused,
-        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json json.gz txt md junit.xml sarif pftrace heaptrack.zst otlp.pb"
+        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg json json.gz txt md junit.xml sarif pftrace heaptrack.zst otlp.pb heaptimeline"
     );
     assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), own()).is_ok());
 }

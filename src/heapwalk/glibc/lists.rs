@@ -32,8 +32,7 @@ pub(super) fn note(walk: &mut Walk, found: &Found, may_be_caches: &[usize], wind
     let mut links = walk.chunks.len() + SPARE;
     for &number in may_be_caches {
         let is_live = walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live);
-        if is_live
-            && let Some(members) = cache(walk, number, first.contains(&number), &mut links, window) {
+        if is_live && let Some(members) = cache(walk, number, first.contains(&number), &mut links, window) {
             set(walk, number, State::Own);
             members.into_iter().for_each(|member| set(walk, member, State::Tcache));
         }

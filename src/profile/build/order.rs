@@ -40,6 +40,9 @@ pub fn normalize(profile: &mut Profile) {
     for (stack, _, _) in profile.course.heaps.iter_mut().flat_map(|heap| &mut heap.stacks) {
         *stack = stacks.of(*stack);
     }
+    for born in profile.course.births.iter_mut().flat_map(|births| &mut births.blocks) {
+        born.stack = stacks.of(born.stack);
+    }
     for Finding { stack, alloc_stack, free_stack, .. } in &mut profile.findings {
         for index in [Some(stack), alloc_stack.as_mut(), free_stack.as_mut()].into_iter().flatten() {
             *index = stacks.of(*index);
