@@ -9,6 +9,8 @@ use rustc_hash::FxHashMap;
 
 /// So many members of one type are named; an array in a structure may have any number.
 const MOST_PLACES: usize = 4096;
+/// The names of all of them take so many bytes.
+const MOST_TEXT: usize = 128 << 20;
 
 /// A variable in the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,8 +36,17 @@ pub struct Declared {
     pub by_name: FxHashMap<u64, TypeId>,
     /// In the order of addresses.
     variables: Vec<Variable>,
-    /// Tables of Rust `dyn` pointers: the types of values.
-    pub tables: FxHashMap<Addr, TypeId>,
+    /// Tables of Rust `dyn` pointers: the types of values, and the numbers of the modules that they are in.
+    pub tables: FxHashMap<Addr, (TypeId, u32)>,
+}
+
+/// Those of what modules declare that are still where they were.
+#[derive(Clone, Debug)]
+pub struct Present<'a> {
+    /// What all declare.
+    pub all: &'a Declared,
+    /// Of each module whether it is there.
+    there: Vec<bool>,
 }
 
 /// How pointers lie in blocks of one type.
@@ -110,23 +121,36 @@ impl Declared {
         self.variables.dedup_by_key(|variable| variable.start);
     }
 
-    /// Forgets the variables of modules that are not `there`.
-    pub fn keep_modules(&mut self, there: impl Fn(u32) -> bool) {
-        self.variables.retain(|variable| there(variable.module));
+    /// Those of modules that are `there`, by their numbers.
+    pub const fn of_modules(&self, there: Vec<bool>) -> Present<'_> {
+        Present { all: self, there }
+    }
+}
+
+impl Present<'_> {
+    fn is_there(&self, module: u32) -> bool {
+        self.there.get(module as usize).copied().unwrap_or(false)
+    }
+
+    /// The type of the values of a Rust table of functions.
+    pub fn of_table(&self, at: Addr) -> Option<TypeId> {
+        let (of, module) = self.all.tables.get(&at)?;
+        self.is_there(*module).then_some(*of)
     }
 
     /// The variable at an address, and how far behind its start.
     fn variable(&self, addr: Addr) -> Option<(&Variable, u64)> {
-        let behind = self.variables.partition_point(|variable| variable.start <= addr);
-        let variable = self.variables.get(behind.checked_sub(1)?)?;
+        let variables = &self.all.variables;
+        let behind = variables.partition_point(|variable| variable.start <= addr);
+        let variable = variables.get(behind.checked_sub(1)?)?;
         let offset = addr.0 - variable.start.0;
-        (offset < variable.size).then_some((variable, offset))
+        (offset < variable.size && self.is_there(variable.module)).then_some((variable, offset))
     }
 
     /// The way to a pointer that lies at an address outside of the blocks: `g_server.keys._M_impl._M_start`.
     pub fn path(&self, addr: Addr) -> Option<String> {
         let (variable, offset) = self.variable(addr)?;
-        let path = self.table.place(variable.of, offset).map_or_else(String::new, |place| place.path);
+        let path = self.all.table.place(variable.of, offset).map_or_else(String::new, |place| place.path);
         let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
         Some(format!("{}{dot}{path}", variable.name))
     }
@@ -142,12 +166,12 @@ impl Declared {
             else {
                 continue;
             };
-            let Some(place) = places.get(&self.table, variable.of, offset) else { continue };
+            let Some(place) = places.get(&self.all.table, variable.of, offset) else { continue };
             let Some(of) = place.leads else { continue };
             let finish = place.finish.map(|(ahead, finish)| (Addr(addr.0.wrapping_add_signed(ahead)), finish));
             leads.push(Lead { target, into, of, is_end: place.is_end, finish });
         }
-        spread::spread(&self.table, graph, exact, &leads, memory)
+        spread::spread(&self.all.table, graph, exact, &leads, memory)
     }
 
     /// The layouts of blocks, with the members in which pointers lie.
@@ -156,12 +180,13 @@ impl Declared {
         let mut known: FxHashMap<Typed, u32> = FxHashMap::default();
         let mut places: Vec<FxHashMap<u64, String>> = Vec::new();
         let mut looked_up = Places::default();
+        let mut text = 0usize;
         for ((number, typed), slot) in (0..).zip(&spread.of_block).zip(&mut layouts.of_block) {
             let Some(typed) = *typed else { continue };
             let layout = *known.entry(typed).or_insert_with(|| {
-                let name = self.table.name(typed.of);
+                let name = self.all.table.name(typed.of);
                 let several = if typed.many { "[]" } else { "" };
-                let stride = if typed.many { self.table.size(typed.of) } else { 0 };
+                let stride = if typed.many { self.all.table.size(typed.of) } else { 0 };
                 layouts.all.push(Layout {
                     name: format!("{name}{several}"),
                     stride,
@@ -174,11 +199,13 @@ impl Declared {
             *slot = layout;
             let Some(places) = places.get_mut(layout as usize) else { continue };
             for edge in graph.edges(number) {
-                let Some((_, offset)) = offset_in(&self.table, typed, edge.at) else { continue };
+                let Some((_, offset)) = offset_in(&self.all.table, typed, edge.at) else { continue };
                 if places.len() < MOST_PLACES
+                    && text < MOST_TEXT
                     && !places.contains_key(&offset)
-                    && let Some(place) = looked_up.get(&self.table, typed.of, offset)
+                    && let Some(place) = looked_up.get(&self.all.table, typed.of, offset)
                 {
+                    text += place.path.len();
                     places.insert(offset, place.path.clone());
                 }
             }

@@ -2,13 +2,19 @@
 
 use super::modules::{self, Objects};
 use crate::addr::LoadBias;
-use crate::heapgraph::declared::{Declared, Variable};
+use crate::heapgraph::declared::{Declared, Present, Variable};
 use crate::symbols::Search;
 use crate::symbols::declared::{Budget, DeclaredTypes, VariablePlace};
 use crate::tracer::procfs;
 use crate::tracer::root::TargetRoot;
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+
+/// Debug information was left unread.
+const CUT: &str = "there is more debug information than is read: some types are missing";
+/// None was found.
+const NONE: &str = "no types were read: no debug information was found of the program, nor of its libraries";
+/// Split DWARF was not found.
+const WITHOUT: &str = "files (split DWARF) are missing: so are the types that they have. Keep them where they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp";
 
 /// The declarations of all modules.
 #[derive(Debug, Default)]
@@ -16,8 +22,8 @@ pub(super) struct Declarations {
     pub(super) all: Declared,
     /// Which module each of their variables' modules is.
     modules: Vec<(PathBuf, LoadBias)>,
-    /// Whether debug information was left unread: there is too much of it.
-    pub(super) is_cut: bool,
+    /// What is missing, in sentences.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Declarations {
@@ -39,6 +45,10 @@ impl Declarations {
         for object in &objects.found {
             let found = types.read(&object.source(), &search, &mut budget);
             let module = declared.modules.len() as u32;
+            if found.missing > 0 {
+                let (path, missing) = (object.path.display(), found.missing);
+                declared.warnings.push(format!("{path}: {missing} .dwo {WITHOUT}"));
+            }
             declared.modules.push((object.path.clone(), object.bias));
             for variable in found.variables {
                 let VariablePlace::Static(at) = variable.place else { continue };
@@ -52,9 +62,14 @@ impl Declarations {
                 });
             }
             let tables = found.tables.into_iter();
-            declared.all.tables.extend(tables.map(|(at, of)| (object.bias.to_process(at), of)));
+            declared.all.tables.extend(tables.map(|(at, of)| (object.bias.to_process(at), (of, module))));
         }
-        declared.is_cut = budget.is_over();
+        if budget.is_cut() {
+            declared.warnings.push(CUT.to_owned());
+        }
+        if types.table.is_empty() {
+            declared.warnings.push(NONE.to_owned());
+        }
         declared.all.table = types.table;
         declared.all.by_name = types.by_name;
         declared.all.add_variables(variables);
@@ -62,15 +77,11 @@ impl Declarations {
     }
 
     /// Those of modules that are still where they were.
-    pub(super) fn of(&self, objects: &Objects) -> Cow<'_, Declared> {
-        let is_there = |(path, bias): &(PathBuf, LoadBias)| {
-            objects.found.iter().any(|object| object.path == *path && object.bias == *bias)
-        };
-        if self.modules.iter().all(is_there) {
-            return Cow::Borrowed(&self.all);
-        }
-        let mut left = self.all.clone();
-        left.keep_modules(|module| self.modules.get(module as usize).is_some_and(is_there));
-        Cow::Owned(left)
+    pub(super) fn of(&self, objects: &Objects) -> Present<'_> {
+        let there = self
+            .modules
+            .iter()
+            .map(|(path, bias)| objects.found.iter().any(|object| object.path == *path && object.bias == *bias));
+        self.all.of_modules(there.collect())
     }
 }
