@@ -129,6 +129,11 @@ impl TypeTable {
         self.all.is_empty()
     }
 
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// A type.
     pub fn get(&self, of: TypeId) -> Option<&TypeInfo> {
         self.all.get(of.0 as usize)

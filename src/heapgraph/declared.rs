@@ -6,6 +6,7 @@ use crate::heaptypes::{Places, TypeId, TypeTable, in_element};
 use crate::leaks::{Graph, RootKind};
 use crate::memory::ReadMemory;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// So many members of one type are named; an array in a structure may have any number.
 const MOST_PLACES: usize = 4096;
@@ -36,6 +37,8 @@ pub struct Declared {
     pub by_name: FxHashMap<u64, TypeId>,
     /// In the order of addresses.
     variables: Vec<Variable>,
+    /// Thread-local ones of the program, whose starts count from that of a thread's block; in their order.
+    thread_locals: Vec<Variable>,
     /// Tables of Rust `dyn` pointers: the types of values, and the numbers of the modules that they are in.
     pub tables: FxHashMap<Addr, (TypeId, u32)>,
 }
@@ -47,6 +50,8 @@ pub struct Present<'a> {
     pub all: &'a Declared,
     /// Of each module whether it is there.
     there: Vec<bool>,
+    /// Where the threads have the program's thread-local variables, in the order of addresses.
+    blocks: Vec<Range<Addr>>,
 }
 
 /// How pointers lie in blocks of one type.
@@ -116,15 +121,34 @@ impl Declared {
     /// Adds variables.
     pub fn add_variables(&mut self, more: Vec<Variable>) {
         self.variables.extend(more);
-        // of several at one place the largest: a structure with its first member, units that share one
-        self.variables.sort_by_key(|variable| (variable.start, std::cmp::Reverse(variable.size)));
-        self.variables.dedup_by_key(|variable| variable.start);
+        sort(&mut self.variables);
     }
 
-    /// Those of modules that are `there`, by their numbers.
-    pub const fn of_modules(&self, there: Vec<bool>) -> Present<'_> {
-        Present { all: self, there }
+    /// Adds thread-local variables of the program, whose starts count from that of a thread's block.
+    pub fn add_thread_locals(&mut self, more: Vec<Variable>) {
+        self.thread_locals.extend(more);
+        sort(&mut self.thread_locals);
     }
+
+    /// Those of modules that are `there`, by their numbers; `blocks`: where threads have the program's thread-local variables.
+    pub fn of_modules(&self, there: Vec<bool>, mut blocks: Vec<Range<Addr>>) -> Present<'_> {
+        blocks.sort_unstable_by_key(|block| block.start);
+        Present { all: self, there, blocks }
+    }
+}
+
+/// Of several at one place the largest is kept: a structure with its first member, units that share one.
+fn sort(variables: &mut Vec<Variable>) {
+    variables.sort_by_key(|variable| (variable.start, std::cmp::Reverse(variable.size)));
+    variables.dedup_by_key(|variable| variable.start);
+}
+
+/// The variable at an address, and how far behind its start.
+fn find(variables: &[Variable], addr: Addr) -> Option<(&Variable, u64)> {
+    let behind = variables.partition_point(|variable| variable.start <= addr);
+    let variable = variables.get(behind.checked_sub(1)?)?;
+    let offset = addr.0 - variable.start.0;
+    (offset < variable.size).then_some((variable, offset))
 }
 
 impl Present<'_> {
@@ -140,11 +164,13 @@ impl Present<'_> {
 
     /// The variable at an address, and how far behind its start.
     fn variable(&self, addr: Addr) -> Option<(&Variable, u64)> {
-        let variables = &self.all.variables;
-        let behind = variables.partition_point(|variable| variable.start <= addr);
-        let variable = variables.get(behind.checked_sub(1)?)?;
-        let offset = addr.0 - variable.start.0;
-        (offset < variable.size && self.is_there(variable.module)).then_some((variable, offset))
+        let behind = self.blocks.partition_point(|block| block.start <= addr);
+        let block = behind.checked_sub(1).and_then(|last| self.blocks.get(last)).filter(|block| block.contains(&addr));
+        let (variable, offset) = match block {
+            Some(block) => find(&self.all.thread_locals, Addr(addr.0 - block.start.0)),
+            None => find(&self.all.variables, addr),
+        }?;
+        self.is_there(variable.module).then_some((variable, offset))
     }
 
     /// The way to a pointer that lies at an address outside of the blocks: `g_server.keys._M_impl._M_start`.

@@ -1,12 +1,14 @@
 //! What the modules of a process declare, read before it stands still.
 
-use super::modules::{self, Objects};
-use crate::addr::LoadBias;
+use super::modules::{self, Object, Objects};
+use crate::addr::{Addr, LoadBias};
+use crate::elf::Tls;
 use crate::heapgraph::declared::{Declared, Present, Variable};
 use crate::symbols::Search;
 use crate::symbols::declared::{Budget, DeclaredTypes, VariablePlace};
 use crate::tracer::procfs;
 use crate::tracer::root::TargetRoot;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Debug information was left unread.
@@ -41,7 +43,7 @@ impl Declarations {
         let mut budget = Budget::default();
         let mut types = DeclaredTypes::default();
         let mut declared = Self::default();
-        let mut variables = Vec::new();
+        let (mut variables, mut thread_locals) = (Vec::new(), Vec::new());
         for object in &objects.found {
             let found = types.read(&object.source(), &search, &mut budget);
             let module = declared.modules.len() as u32;
@@ -51,15 +53,17 @@ impl Declarations {
             }
             declared.modules.push((object.path.clone(), object.bias));
             for variable in found.variables {
-                let VariablePlace::Static(at) = variable.place else { continue };
-                let (name, of) = (variable.name, variable.of);
-                variables.push(Variable {
-                    start: object.bias.to_process(at),
-                    size: types.table.size(of),
-                    name,
-                    of,
-                    module,
-                });
+                let (name, of, size) = (variable.name, variable.of, types.table.size(variable.of));
+                match variable.place {
+                    VariablePlace::Static(at) => {
+                        variables.push(Variable { start: object.bias.to_process(at), size, name, of, module });
+                    }
+                    VariablePlace::ThreadLocal(at) if object.program_tls().is_some() => {
+                        thread_locals.push(Variable { start: Addr(at), size, name, of, module });
+                    }
+                    // where libraries have theirs is known to the dynamic linker only
+                    VariablePlace::ThreadLocal(_) => {}
+                }
             }
             let tables = found.tables.into_iter();
             declared.all.tables.extend(tables.map(|(at, of)| (object.bias.to_process(at), (of, module))));
@@ -73,15 +77,30 @@ impl Declarations {
         declared.all.table = types.table;
         declared.all.by_name = types.by_name;
         declared.all.add_variables(variables);
+        declared.all.add_thread_locals(thread_locals);
         declared
     }
 
-    /// Those of modules that are still where they were.
-    pub(super) fn of(&self, objects: &Objects) -> Present<'_> {
+    /// Those of modules that are still where they were; `threads`: where the control blocks of threads are.
+    pub(super) fn of(&self, objects: &Objects, threads: &[Addr]) -> Present<'_> {
         let there = self
             .modules
             .iter()
             .map(|(path, bias)| objects.found.iter().any(|object| object.path == *path && object.bias == *bias));
-        self.all.of_modules(there.collect())
+        let mut programs = objects.found.iter().filter_map(Object::program_tls);
+        let blocks = match (programs.next(), programs.next()) {
+            (Some(tls), None) => threads.iter().filter_map(|tcb| block_of(&tls, *tcb)).collect(),
+            _ => Vec::new(),
+        };
+        self.all.of_modules(there.collect(), blocks)
     }
+}
+
+/// Where the thread with this control block has the program's thread-local variables: right before it (x86-64 psABI, TLS variant II), as it is linked.
+fn block_of(tls: &Tls, tcb: Addr) -> Option<Range<Addr>> {
+    let size = tls.image.end.checked_sub(tls.image.start)?;
+    // as linkers make it; else the block begins elsewhere
+    let is_aligned = tls.image.start.checked_rem(tls.align)? == 0;
+    let start = tcb.0.checked_sub(size.checked_next_multiple_of(tls.align)?).filter(|_| is_aligned)?;
+    Some(Addr(start)..Addr(start + size))
 }

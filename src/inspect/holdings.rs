@@ -41,6 +41,8 @@ pub(super) struct Blocks {
     root: Option<TargetRoot>,
     thread_names: BTreeMap<i32, String>,
     spread: Option<Spread>,
+    /// Where the control blocks of threads are.
+    threads: Vec<Addr>,
 }
 
 /// Reads the blocks of a process and its roots from `memory`: its own, that of a copy, or that of a core.
@@ -77,8 +79,9 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     });
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
+    let threads = seen.control_blocks(memory);
     let spread = declared.map(|declared| {
-        let declared = declared.of(&objects);
+        let declared = declared.of(&objects, &threads);
         let exact = exact_types(&contents, &declared);
         declared.spread(&graph, &exact, memory)
     });
@@ -89,7 +92,7 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
-    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone(), spread }
+    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone(), spread, threads }
 }
 
 /// The declared types of blocks whose own tables tell what they are.
@@ -127,9 +130,9 @@ impl Blocks {
         pages: &Pages,
         declared: Option<&Declarations>,
     ) -> Held {
-        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread } = self;
+        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread, threads } = self;
         let looks = std::mem::take(&mut contents.looks);
-        let declared = declared.map(|declared| declared.of(&objects));
+        let declared = declared.map(|declared| declared.of(&objects, &threads));
         let layouts = match (&declared, &spread) {
             (Some(declared), Some(spread)) => declared.layouts(&graph, spread),
             _ => Layouts::default(),

@@ -9,15 +9,14 @@ mod resolve;
 mod walk;
 
 use super::dwarf::DwarfData;
-use super::dwarfsections::Slice;
 use super::files::Bytes;
 use super::split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use super::{ModuleSource, Search, load_dwarf, module_file, parse, unhex};
 use crate::addr::ObjAddr;
 use crate::elf::Elf;
 use crate::heaptypes::{TypeId, TypeTable};
-use gimli::Dwarf;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// So long debug information is read, for all modules together.
@@ -166,6 +165,16 @@ impl Budget {
     }
 }
 
+/// What belongs to a module's DWARF besides its own sections.
+#[derive(Debug, Default)]
+struct Parts<'a, 'f> {
+    /// What it shares with other modules.
+    alt: Option<&'a DwarfData<'a>>,
+    split: Option<SplitLoader<'a, 'f>>,
+    /// Where the first values of its thread-local variables are, and room for those without.
+    tls: Range<u64>,
+}
+
 /// Types of all modules, with what finds them.
 #[derive(Debug, Default)]
 pub struct DeclaredTypes {
@@ -198,23 +207,14 @@ impl DeclaredTypes {
         let split_files = SplitFiles::default();
         let split_sections = SplitSections::default();
         let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);
-        self.read_dwarf(&data, alt.as_ref(), Some(split.with_types()), budget)
+        let tls = own.unwrap_or(elf).tls().map(|tls| tls.image).unwrap_or_default();
+        self.read_dwarf(&data, Parts { alt: alt.as_ref(), split: Some(split.with_types()), tls }, budget)
     }
 
-    fn read_dwarf<'a>(
-        &mut self,
-        data: &'a DwarfData<'_>,
-        alt: Option<&'a DwarfData<'_>>,
-        split: Option<SplitLoader<'a, '_>>,
-        budget: &mut Budget,
-    ) -> Declarations {
-        let mut dwarf: Dwarf<Slice<'a>> = data.borrow();
-        if let Some(alt) = alt {
-            dwarf.set_sup(alt.borrow());
-        }
+    fn read_dwarf<'a>(&mut self, data: &'a DwarfData<'_>, parts: Parts<'a, '_>, budget: &mut Budget) -> Declarations {
         budget.refill();
         budget.begin();
-        let files = files::Files::open(dwarf, alt.map(DwarfData::borrow), split, budget);
+        let files = files::Files::open(data.borrow(), parts, budget);
         budget.begin();
         let index = walk::index(&files, budget);
         budget.begin();
@@ -222,3 +222,6 @@ impl DeclaredTypes {
         Declarations { missing: files.missing, ..found }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,6 +150,14 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         warnings
     }
 
+    /// The units of types of packages, each for itself, as many as `most`.
+    pub(super) fn type_units(&mut self, parent: &Arc<Dwarf<Slice<'a>>>, most: usize) -> Vec<Arc<Dwarf<Slice<'a>>>> {
+        let rows = self.packages.iter().flatten().flat_map(|package| {
+            (1..=package.tu_index.unit_count()).map_while(move |row| package.tu_sections(row, parent).ok())
+        });
+        rows.take(most).map(Arc::new).collect()
+    }
+
     /// What a unit asks for.
     pub(super) fn load(&mut self, load: &SplitDwarfLoad<Slice<'a>>) -> Option<Arc<Dwarf<Slice<'a>>>> {
         if let Some(found) = self.packaged(load) {

@@ -1,6 +1,7 @@
 //! The files that hold a module's DWARF, and their units: headers, bases of tables, abbreviations. Lines are not read.
 
-use super::{Budget, Of};
+use super::{Budget, Of, Parts};
+use crate::symbols::dwarf::DwarfData;
 use crate::symbols::dwarfsections::Slice;
 use crate::symbols::split::SplitLoader;
 use addr2line::SplitDwarfLoad;
@@ -9,6 +10,7 @@ use gimli::{
     DebugRngListsBase, DebugStrOffsetsBase, Dwarf, LittleEndian, Section, Unit, UnitHeader, UnitOffset, UnitType,
 };
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Split files that are opened.
@@ -39,6 +41,8 @@ pub(super) struct Files<'a> {
     pub(super) all: Vec<Source<'a>>,
     /// Split files that were not found.
     pub(super) missing: usize,
+    /// Where the first values of thread-local variables are.
+    pub(super) tls: Range<u64>,
     /// Units of types by their signature.
     signatures: FxHashMap<u64, Die>,
 }
@@ -48,13 +52,15 @@ const SUPPLEMENT: u32 = 1;
 
 impl<'a> Files<'a> {
     pub(super) fn open(
-        dwarf: Dwarf<Slice<'a>>,
-        supplement: Option<Dwarf<Slice<'a>>>,
-        split: Option<SplitLoader<'a, '_>>,
+        mut dwarf: Dwarf<Slice<'a>>,
+        Parts { alt, split, tls }: Parts<'a, '_>,
         budget: &mut Budget,
     ) -> Self {
-        let (dwarf, supplement) = (Arc::new(dwarf), Arc::new(supplement.unwrap_or_default()));
-        let mut files = Self { all: Vec::new(), missing: 0, signatures: FxHashMap::default() };
+        if let Some(alt) = alt {
+            dwarf.set_sup(alt.borrow());
+        }
+        let (dwarf, supplement) = (Arc::new(dwarf), Arc::new(alt.map(DwarfData::borrow).unwrap_or_default()));
+        let mut files = Self { all: Vec::new(), missing: 0, tls, signatures: FxHashMap::default() };
         files.add_info(&dwarf, None, budget);
         files.add_info(&supplement, None, budget);
         files.add_types(&dwarf, 0, None, budget);
@@ -108,6 +114,14 @@ impl<'a> Files<'a> {
             let info = self.all.len() as u32;
             self.add_info(&dwarf, Some(skeleton), budget);
             self.add_types(&dwarf, info, Some(skeleton), budget);
+        }
+        for dwarf in split.type_units(parent, MOST_SPLIT) {
+            if !budget.has_time() {
+                break;
+            }
+            let info = self.all.len() as u32;
+            self.add_info(&dwarf, None, budget);
+            self.add_types(&dwarf, info, None, budget);
         }
         if let Some(own) = self.all.first_mut() {
             own.units = skeletons;

@@ -226,15 +226,18 @@ impl<'a> Resolver<'_, 'a> {
 
     fn make_definition(&mut self, die: Die, entry: &Entry<'a>, alias: Option<String>) -> TypeId {
         let definition = self.index.definition(die).copied();
-        let is_complete = entry.attr_value(gimli::DW_AT_declaration).is_none();
+        let is_whole =
+            |entry: &Entry<'a>| !entry.has_attr(gimli::DW_AT_declaration) && !entry.has_attr(gimli::DW_AT_signature);
+        let is_complete = is_whole(entry);
         if !is_complete {
+            // in a unit of its own, or of another one
             let by_signature = self.reference(die, entry, gimli::DW_AT_signature);
             let complete = by_signature.or_else(|| self.index.by_name.get(&definition?.hash).copied());
             if let Some(complete) = complete.filter(|complete| *complete != die) {
                 return match self.known.get(&complete) {
                     Some(known) => *known,
                     None => match self.entry(complete) {
-                        Some(entry) if entry.attr_value(gimli::DW_AT_declaration).is_none() => {
+                        Some(entry) if is_whole(&entry) => {
                             let made = self.make_definition(complete, &entry, None);
                             self.known.insert(complete, made);
                             made

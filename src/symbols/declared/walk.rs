@@ -9,6 +9,7 @@ use crate::symbols::demangle::LONGEST_NAME;
 use crate::symbols::dwarfsections::Slice;
 use gimli::{AttributeValue, DwTag, EntriesRaw, Operation, Reader, Unit};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// Scopes within scopes.
 const DEEPEST: usize = 64;
@@ -72,7 +73,7 @@ pub(super) fn index(files: &Files<'_>, budget: &mut Budget) -> Index {
                 break;
             }
             // what is damaged ends here, and the next unit is looked at
-            let _ = walk.unit(source, file, *start, unit, budget);
+            let _ = walk.unit(files, (file, *start, unit), budget);
         }
     }
     walk.index
@@ -100,12 +101,11 @@ struct Read<'a> {
 impl Walk {
     fn unit<'a>(
         &mut self,
-        source: &Source<'a>,
-        file: u32,
-        start: usize,
-        unit: &Unit<Slice<'a>>,
+        files: &Files<'a>,
+        (file, start, unit): (u32, usize, &Unit<Slice<'a>>),
         budget: &mut Budget,
     ) -> gimli::Result<()> {
+        let Some(source) = files.all.get(file as usize) else { return Ok(()) };
         let mut entries = unit.entries_raw(None)?;
         let mut scopes: Vec<(isize, u32)> = Vec::new();
         while !entries.is_empty() && !self.is_full {
@@ -129,7 +129,17 @@ impl Walk {
             let scope = scopes.last().map_or(0, |(_, scope)| *scope);
             let die = Die { file, offset: start.saturating_add(offset.0) };
             if is_variable {
-                self.variable(source, unit, die, scope, &read, budget);
+                match read.location {
+                    Some(location) => {
+                        let place = place(source, unit, &files.tls, location);
+                        self.variable(die, scope, place, budget);
+                    }
+                    // defined elsewhere, where its scope is not told again
+                    None if scope != 0 && read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES => {
+                        self.index.declared_in.insert(die, scope);
+                    }
+                    None => {}
+                }
                 continue;
             }
             let name = read.name.and_then(|name| source.dwarf.attr_string(unit, name).ok());
@@ -194,23 +204,8 @@ impl Walk {
         }
     }
 
-    fn variable<'a>(
-        &mut self,
-        source: &Source<'a>,
-        unit: &Unit<Slice<'a>>,
-        die: Die,
-        scope: u32,
-        read: &Read<'a>,
-        budget: &mut Budget,
-    ) {
-        let Some(location) = read.location else {
-            // defined elsewhere, where its scope is not told again
-            if scope != 0 && read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES {
-                self.index.declared_in.insert(die, scope);
-            }
-            return;
-        };
-        let Some(place) = place(source, unit, location) else { return };
+    fn variable(&mut self, die: Die, scope: u32, place: Option<VariablePlace>, budget: &mut Budget) {
+        let Some(place) = place else { return };
         if self.index.variables.len() >= MOST_VARIABLES {
             self.fill(budget);
             return;
@@ -255,24 +250,31 @@ fn is_set<R: Reader>(attribute: &gimli::Attribute<R>) -> bool {
     }
 }
 
-/// Where a variable lies that stays where it is.
-fn place(source: &Source<'_>, unit: &Unit<Slice<'_>>, location: AttributeValue<Slice<'_>>) -> Option<VariablePlace> {
+/// Where a variable lies that stays where it is; `tls`: where the first values of thread-local ones are.
+fn place(
+    source: &Source<'_>,
+    unit: &Unit<Slice<'_>>,
+    tls: &Range<u64>,
+    location: AttributeValue<Slice<'_>>,
+) -> Option<VariablePlace> {
     let mut operations = location.exprloc_value()?.operations(unit.encoding());
     let first = operations.next().ok()??;
-    let second = operations.next().ok()?;
-    let value = match first {
-        Operation::Address { address } => address,
-        Operation::AddressIndex { index } => source.dwarf.address(unit, index).ok()?,
-        // offsets of thread-local data
-        Operation::UnsignedConstant { value } => value,
-        Operation::SignedConstant { value } => u64::try_from(value).ok()?,
-        Operation::ConstantIndex { index } => source.dwarf.address(unit, index).ok()?,
+    let (value, is_address) = match first {
+        Operation::Address { address } => (address, true),
+        Operation::AddressIndex { index } => (source.dwarf.address(unit, index).ok()?, true),
+        Operation::UnsignedConstant { value } => (value, false),
+        Operation::SignedConstant { value } => (u64::try_from(value).ok()?, false),
+        Operation::ConstantIndex { index } => (source.dwarf.address(unit, index).ok()?, false),
         _ => return None,
     };
-    let is_address = matches!(first, Operation::Address { .. } | Operation::AddressIndex { .. });
-    match second {
+    match operations.next().ok()? {
         None if is_address && value != 0 => Some(VariablePlace::Static(ObjAddr(value))),
-        Some(Operation::TLS) => Some(VariablePlace::ThreadLocal(value)),
+        // in split DWARF GCC's offset is the address of the first value; where it could be either, it is not told
+        Some(Operation::TLS) => match (tls.contains(&value), value < tls.end.saturating_sub(tls.start)) {
+            (true, false) => Some(VariablePlace::ThreadLocal(value - tls.start)),
+            (false, true) => Some(VariablePlace::ThreadLocal(value)),
+            _ => None,
+        },
         _ => None,
     }
 }
