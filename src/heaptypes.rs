@@ -124,12 +124,8 @@ impl TypeTable {
         TypeId(self.all.len() as u32 - 1)
     }
 
-    /// Whether it has none.
-    pub const fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     /// How many there are.
+    #[cfg(test)]
     pub const fn len(&self) -> usize {
         self.all.len()
     }

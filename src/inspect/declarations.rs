@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// Debug information was left unread.
 const CUT: &str = "there is more debug information than is read: some types are missing";
-/// None was found.
-const NONE: &str = "no types were read: no debug information was found of the program, nor of its libraries";
+/// The program has none.
+const NONE: &str = "has no debug information: its types are not known";
+/// Nor is it known which file it is.
+const NO_PROGRAM: &str = "the program's file was not found: its types are not known";
 /// Split DWARF was not found.
 const WITHOUT: &str = "files (split DWARF) are missing: so are the types that they have. Keep them where they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp";
 
@@ -47,6 +49,9 @@ impl Declarations {
         for object in &objects.found {
             let found = types.read(&object.source(), &search, &mut budget);
             let module = declared.modules.len() as u32;
+            if !found.is_known && object.is_program() {
+                declared.warnings.push(format!("{} {NONE}", object.path.display()));
+            }
             if found.missing > 0 {
                 let (path, missing) = (object.path.display(), found.missing);
                 declared.warnings.push(format!("{path}: {missing} .dwo {WITHOUT}"));
@@ -68,11 +73,11 @@ impl Declarations {
             let tables = found.tables.into_iter();
             declared.all.tables.extend(tables.map(|(at, of)| (object.bias.to_process(at), (of, module))));
         }
+        if variables.is_empty() && !objects.found.iter().any(Object::is_program) {
+            declared.warnings.push(NO_PROGRAM.to_owned());
+        }
         if budget.is_cut() {
             declared.warnings.push(CUT.to_owned());
-        }
-        if types.table.is_empty() {
-            declared.warnings.push(NONE.to_owned());
         }
         declared.all.table = types.table;
         declared.all.by_name = types.by_name;

@@ -74,6 +74,11 @@ impl Object {
         })
     }
 
+    /// Whether it is the program, and no library.
+    pub fn is_program(&self) -> bool {
+        Elf::parse(&self.bytes).is_ok_and(|elf| elf.is_program())
+    }
+
     /// The thread-local variables of the program itself; None: it is a library, or has none.
     pub fn program_tls(&self) -> Option<Tls> {
         Elf::parse(&self.bytes).ok().filter(Elf::is_program)?.tls()

@@ -82,6 +82,8 @@ pub struct Declarations {
     pub tables: Vec<(ObjAddr, TypeId)>,
     /// So many files of split DWARF were not found.
     pub missing: usize,
+    /// Whether there is debug information of it.
+    pub is_known: bool,
 }
 
 /// What may still be read. Where one limit is reached something is left out, and all else is read on.
@@ -219,7 +221,7 @@ impl DeclaredTypes {
         let index = walk::index(&files, budget);
         budget.begin();
         let found = resolve::resolve(self, &files, &index, budget);
-        Declarations { missing: files.missing, ..found }
+        Declarations { missing: files.missing, is_known: !files.is_empty(), ..found }
     }
 }
 
