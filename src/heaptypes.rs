@@ -169,7 +169,9 @@ impl TypeTable {
                 }
                 Shape::Array(element, count) => {
                     let count = count.map_or_else(String::new, |count| count.to_string());
-                    behind.insert_str(0, &format!("[{count}]"));
+                    // behind those of the arrays that it is within
+                    let within = behind.find([' ', '*']).unwrap_or(behind.len());
+                    behind.insert_str(within, &format!("[{count}]"));
                     at = *element;
                 }
                 Shape::Opaque => return format!("void{behind}"),
@@ -253,7 +255,7 @@ impl TypeTable {
         let last = fields.last().map_or(0, |field| field.offset);
         for field in fields {
             *steps = steps.checked_sub(1)?;
-            let Some(offset) = way.offset.checked_sub(field.offset) else { continue };
+            let Some(offset) = way.offset.checked_sub(field.offset) else { break };
             if offset >= self.size(field.of) {
                 *steps = steps.checked_sub(if field.offset == last { LOOKED_INTO } else { 0 })?;
                 if field.offset != last || !self.is_open(field.of) {
@@ -414,3 +416,6 @@ pub fn in_element(number: u64, path: &str) -> String {
     told.push_str(path);
     told
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,8 +44,7 @@ impl<'d> Elf<'d> {
 
     /// Whether it is a program, and no library: of a fixed address, or one that says so (DF_1_PIE).
     pub fn is_program(&self) -> bool {
-        let says_so =
-            || self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & u64::from(elf::DF_1_PIE.0) != 0);
+        let says_so = || self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 != 0);
         self.header.e_type(LE) == elf::ET_EXEC || says_so()
     }
 

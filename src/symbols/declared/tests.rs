@@ -279,7 +279,8 @@ fn scopes_that_take_too_much_room_end_the_module_only() {
         let inner = add(unit, outer, gimli::DW_TAG_namespace, &long);
         for number in 0..1500 {
             let scope = add(unit, inner, gimli::DW_TAG_namespace, &format!("s{number}"));
-            add(unit, scope, gimli::DW_TAG_namespace, "");
+            // it is for what is in them that scopes are named
+            add(unit, scope, gimli::DW_TAG_enumeration_type, "within");
         }
         let int = sized(unit, gimli::DW_TAG_base_type, "int", 4);
         variable(unit, "behind", int, 0x1000);

@@ -89,6 +89,21 @@ struct Walk {
     is_full: bool,
 }
 
+/// What entries are in.
+struct Scope<'a> {
+    depth: isize,
+    name: Option<AttributeValue<Slice<'a>>>,
+    is_namespace: bool,
+    /// Once it was asked for.
+    number: Option<u32>,
+}
+
+/// A name that is not too long.
+fn name<'a>(source: &Source<'a>, unit: &Unit<Slice<'a>>, value: Option<AttributeValue<Slice<'a>>>) -> Option<&'a [u8]> {
+    let name = source.dwarf.attr_string(unit, value?).ok()?.slice();
+    (name.len() <= LONGEST_NAME).then_some(name)
+}
+
 /// What is read of an entry.
 #[derive(Default)]
 struct Read<'a> {
@@ -107,7 +122,7 @@ impl Walk {
     ) -> gimli::Result<()> {
         let Some(source) = files.all.get(file as usize) else { return Ok(()) };
         let mut entries = unit.entries_raw(None)?;
-        let mut scopes: Vec<(isize, u32)> = Vec::new();
+        let mut scopes: Vec<Scope<'a>> = Vec::new();
         while !entries.is_empty() && !self.is_full {
             let depth = entries.next_depth();
             let offset = entries.next_offset();
@@ -116,7 +131,7 @@ impl Walk {
                 break;
             }
             let Some(abbreviation) = abbreviation else { continue };
-            while scopes.pop_if(|(outer, _)| *outer >= depth).is_some() {}
+            while scopes.pop_if(|scope| scope.depth >= depth).is_some() {}
             let tag = abbreviation.tag();
             let is_type = is_definition(tag);
             let is_scope = is_type || matches!(tag, gimli::DW_TAG_namespace | gimli::DW_TAG_subprogram);
@@ -126,41 +141,63 @@ impl Walk {
                 continue;
             }
             let read = read(&mut entries, abbreviation.attributes())?;
-            let scope = scopes.last().map_or(0, |(_, scope)| *scope);
             let die = Die { file, offset: start.saturating_add(offset.0) };
             if is_variable {
                 match read.location {
                     Some(location) => {
-                        let place = place(source, unit, &files.tls, location);
-                        self.variable(die, scope, place, budget);
+                        if let Some(place) = place(source, unit, &files.tls, location) {
+                            let scope = self.number(&mut scopes, source, unit, budget);
+                            self.variable(VariableEntry { die, scope, place }, budget);
+                        }
                     }
                     // defined elsewhere, where its scope is not told again
-                    None if scope != 0 && read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES => {
-                        self.index.declared_in.insert(die, scope);
+                    None if read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES => {
+                        let scope = self.number(&mut scopes, source, unit, budget);
+                        if scope != 0 {
+                            self.index.declared_in.insert(die, scope);
+                        }
                     }
                     None => {}
                 }
                 continue;
             }
-            let name = read.name.and_then(|name| source.dwarf.attr_string(unit, name).ok());
-            let name = name.map(|name| name.slice()).filter(|name| name.len() <= LONGEST_NAME);
-            let read_bytes = self.index.scope(scope).len() + name.map_or(0, <[u8]>::len);
-            if !budget.tick(read_bytes / BYTES) {
-                break;
-            }
-            if is_type && let Some(name) = name {
+            if is_type && let Some(name) = name(source, unit, read.name) {
+                let scope = self.number(&mut scopes, source, unit, budget);
+                let read_bytes = self.index.scope(scope).len() + name.len();
+                if !budget.tick(read_bytes / BYTES) {
+                    break;
+                }
                 self.definition(die, scope, name, &read, budget);
             }
             if abbreviation.has_children() && scopes.len() < DEEPEST {
-                let inner = match name {
-                    Some(name) => self.scope(scope, name, budget),
-                    None if tag == gimli::DW_TAG_namespace => self.scope(scope, b"(anonymous namespace)", budget),
-                    None => scope,
-                };
-                scopes.push((depth, inner));
+                let is_namespace = tag == gimli::DW_TAG_namespace;
+                scopes.push(Scope { depth, name: read.name, is_namespace, number: None });
             }
         }
         Ok(())
+    }
+
+    /// The number of the scope that an entry is in. Most of them hold functions only, and get none.
+    fn number<'a>(
+        &mut self,
+        scopes: &mut [Scope<'a>],
+        source: &Source<'a>,
+        unit: &Unit<Slice<'a>>,
+        budget: &mut Budget,
+    ) -> u32 {
+        let mut outer = 0;
+        for scope in scopes {
+            outer = match scope.number {
+                Some(number) => number,
+                None => match name(source, unit, scope.name) {
+                    Some(name) => self.scope(outer, name, budget),
+                    None if scope.is_namespace => self.scope(outer, b"(anonymous namespace)", budget),
+                    None => outer,
+                },
+            };
+            scope.number = Some(outer);
+        }
+        outer
     }
 
     fn scope(&mut self, outer: u32, name: &[u8], budget: &mut Budget) -> u32 {
@@ -204,13 +241,12 @@ impl Walk {
         }
     }
 
-    fn variable(&mut self, die: Die, scope: u32, place: Option<VariablePlace>, budget: &mut Budget) {
-        let Some(place) = place else { return };
+    fn variable(&mut self, found: VariableEntry, budget: &mut Budget) {
         if self.index.variables.len() >= MOST_VARIABLES {
             self.fill(budget);
             return;
         }
-        self.index.variables.push(VariableEntry { die, scope, place });
+        self.index.variables.push(found);
     }
 }
 
