@@ -11,6 +11,7 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionTable};
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -92,6 +93,15 @@ impl Segment {
     pub fn contains(&self, addr: ObjAddr) -> bool {
         (self.addr..self.end()).contains(&addr)
     }
+}
+
+/// Thread-local variables (PT_TLS).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tls {
+    /// Where their first values are, as addresses in the object; those of zeros are in memory only.
+    pub image: Range<u64>,
+    /// To so many bytes each thread's block of them is aligned.
+    pub align: u64,
 }
 
 /// Unused bytes between the end of a segment and the end of its last page.
@@ -196,6 +206,14 @@ impl<'d> Elf<'d> {
         })
     }
 
+    /// Its thread-local variables, if it has some (PT_TLS).
+    pub fn tls(&self) -> Option<Tls> {
+        let header = self.program_header(elf::PT_TLS)?;
+        let start = header.p_vaddr(LE);
+        let image = start..start.checked_add(header.p_memsz(LE))?;
+        Some(Tls { image, align: header.p_align(LE).max(1) })
+    }
+
     /// The size of its thread-local variables in bytes, with what aligns them (PT_TLS).
     pub fn tls_size(&self) -> u64 {
         let header = self.program_header(elf::PT_TLS);
@@ -268,7 +286,7 @@ impl<'d> Elf<'d> {
 }
 
 /// Where the writable ones of an object's segments are in a process.
-pub fn writable(segments: &[Segment], bias: LoadBias) -> Vec<std::ops::Range<Addr>> {
+pub fn writable(segments: &[Segment], bias: LoadBias) -> Vec<Range<Addr>> {
     let writable = segments.iter().filter(|segment| segment.write && segment.mem_size > 0);
     writable.map(|segment| bias.to_process(segment.addr)..bias.to_process(segment.end())).collect()
 }

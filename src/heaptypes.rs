@@ -13,9 +13,13 @@ use std::hash::{Hash, Hasher};
 
 /// A structure within a structure, and so on: no deeper.
 const DEEPEST: usize = 48;
-/// So many members are looked at for one place: overlapping ones may lead to each other.
-const MOST_STEPS: usize = 4096;
-/// A name of a pointer to a pointer, and so on: no longer.
+/// So many members are passed in the search for one place: overlapping ones may lead to each other.
+const MOST_STEPS: usize = 1 << 18;
+/// A member that is looked into counts as so many that are passed.
+const LOOKED_INTO: usize = 64;
+/// So long a path may be, in bytes; the rest of a longer one is not told.
+const LONGEST_PATH: usize = 1 << 10;
+/// A pointer to a pointer, or an array of arrays, and so on: no longer.
 const LONGEST_CHAIN: usize = 16;
 
 /// The number of a type in its table.
@@ -45,9 +49,9 @@ pub enum Shape {
     Scalar,
     /// A pointer or a reference.
     Pointer(TypeId),
-    /// A structure; members may overlap where only one of them is there at a time (variants).
+    /// A structure, its members in the order of their offsets; they may overlap where only one of them is there at a time (variants).
     Struct(Vec<Field>),
-    /// What it holds is one of these, and nobody says which.
+    /// What it holds is one of these, in the order of their offsets, and nobody says which.
     Union(Vec<Field>),
     /// So many of a type; None: as many as there is room for.
     Array(TypeId, Option<u64>),
@@ -120,6 +124,12 @@ impl TypeTable {
         TypeId(self.all.len() as u32 - 1)
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub const fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// A type.
     pub fn get(&self, of: TypeId) -> Option<&TypeInfo> {
         self.all.get(of.0 as usize)
@@ -132,12 +142,17 @@ impl TypeTable {
 
     /// Its size in bytes, 0 if that is not known.
     pub fn size(&self, of: TypeId) -> u64 {
-        self.get(of).map_or(0, |one| match one.shape {
-            Shape::Array(element, Some(count)) if one.size == 0 => {
-                self.get(element).map_or(0, |element| element.size).saturating_mul(count)
+        let (mut at, mut times) = (of, 1u64);
+        for _ in 0..LONGEST_CHAIN {
+            match self.get(at) {
+                Some(TypeInfo { size: 0, shape: Shape::Array(element, Some(count)), .. }) => {
+                    times = times.saturating_mul(*count);
+                    at = *element;
+                }
+                one => return one.map_or(0, |one| one.size.saturating_mul(times)),
             }
-            _ => one.size,
-        })
+        }
+        0
     }
 
     /// Its name: `node`, `node *`, `long[4]`.
@@ -154,7 +169,9 @@ impl TypeTable {
                 }
                 Shape::Array(element, count) => {
                     let count = count.map_or_else(String::new, |count| count.to_string());
-                    behind.insert_str(0, &format!("[{count}]"));
+                    // behind those of the arrays that it is within
+                    let within = behind.find([' ', '*']).unwrap_or(behind.len());
+                    behind.insert_str(within, &format!("[{count}]"));
                     at = *element;
                 }
                 Shape::Opaque => return format!("void{behind}"),
@@ -179,7 +196,7 @@ impl TypeTable {
         for _ in 0..DEEPEST {
             match self.get(at).map(|one| &one.shape) {
                 Some(Shape::Array(_, None | Some(0))) => return true,
-                Some(Shape::Struct(fields)) => match fields.iter().max_by_key(|field| field.offset) {
+                Some(Shape::Struct(fields)) => match fields.last() {
                     Some(last) => at = last.of,
                     None => return false,
                 },
@@ -196,7 +213,7 @@ impl TypeTable {
     }
 
     fn place_in(&self, way: &Way, steps: &mut usize) -> Option<Place> {
-        *steps = steps.checked_sub(1)?;
+        *steps = steps.checked_sub(LOOKED_INTO)?;
         if way.depth >= DEEPEST {
             return None;
         }
@@ -220,6 +237,7 @@ impl TypeTable {
                 let mut place = self.place_in(&inner, steps)?;
                 let dot = if place.path.is_empty() || place.path.starts_with('[') { "" } else { "." };
                 place.path = format!("[{number}]{dot}{}", place.path);
+                shorten(&mut place.path);
                 Some(place)
             }
             Shape::Struct(fields) => self.place_among(fields, &way, steps),
@@ -233,17 +251,23 @@ impl TypeTable {
     /// Among members: of several that lie there the one that has a pointer, if they do not lead to different types.
     fn place_among(&self, fields: &[Field], way: &Way, steps: &mut usize) -> Option<Place> {
         let mut best: Option<Place> = None;
+        // behind the last member there may be more of it
+        let last = fields.last().map_or(0, |field| field.offset);
         for field in fields {
-            let Some(offset) = way.offset.checked_sub(field.offset) else { continue };
-            let is_open = self.is_open(field.of);
-            if !is_open && offset >= self.size(field.of) {
-                continue;
+            *steps = steps.checked_sub(1)?;
+            let Some(offset) = way.offset.checked_sub(field.offset) else { break };
+            if offset >= self.size(field.of) {
+                *steps = steps.checked_sub(if field.offset == last { LOOKED_INTO } else { 0 })?;
+                if field.offset != last || !self.is_open(field.of) {
+                    continue;
+                }
             }
             let inner = Way { of: field.of, offset, depth: way.depth + 1, ..*way };
             let Some(mut place) = self.place_in(&inner, steps) else { continue };
             if !field.name.is_empty() {
                 let dot = if place.path.is_empty() || place.path.starts_with('[') { "" } else { "." };
                 place.path = format!("{}{dot}{}", field.name, place.path);
+                shorten(&mut place.path);
             }
             match &mut best {
                 None => best = Some(place),
@@ -290,6 +314,15 @@ impl TypeTable {
             is_start.then_some((ahead, finish))
         });
         Place { path: String::new(), leads, is_end, may_point: true, finish }
+    }
+}
+
+/// Ends a path that is too long.
+fn shorten(path: &mut String) {
+    if path.len() > LONGEST_PATH {
+        let starts = path.char_indices().map(|(start, _)| start);
+        path.truncate(starts.take_while(|start| *start < LONGEST_PATH).last().unwrap_or(0));
+        path.push('…');
     }
 }
 
@@ -346,18 +379,29 @@ struct Way {
 #[derive(Debug, Default)]
 pub struct Places {
     known: FxHashMap<(TypeId, u64), Option<Place>>,
+    /// What their paths take, in bytes.
+    text: usize,
 }
 
 impl Places {
     /// So many are kept.
     const MOST: usize = 1 << 18;
+    /// So many bytes of paths.
+    const MOST_TEXT: usize = 32 << 20;
 
     /// What [`TypeTable::place`] says.
     pub fn get<'a>(&'a mut self, table: &TypeTable, of: TypeId, offset: u64) -> Option<&'a Place> {
-        if self.known.len() >= Self::MOST {
-            self.known.clear();
+        let Self { known, text } = self;
+        if known.len() >= Self::MOST || *text >= Self::MOST_TEXT {
+            known.clear();
+            *text = 0;
         }
-        self.known.entry((of, offset)).or_insert_with(|| table.place(of, offset)).as_ref()
+        let look_up = || {
+            let place = table.place(of, offset);
+            *text += place.as_ref().map_or(0, |place| place.path.len());
+            place
+        };
+        known.entry((of, offset)).or_insert_with(look_up).as_ref()
     }
 }
 
@@ -372,3 +416,6 @@ pub fn in_element(number: u64, path: &str) -> String {
     told.push_str(path);
     told
 }
+
+#[cfg(test)]
+mod tests;

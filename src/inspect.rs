@@ -27,9 +27,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use trimming::NotTrimmed;
 
-/// Debug information was left unread.
-const CUT: &str = "there is more debug information than is read: some types are missing";
-
 /// What was seen.
 #[derive(Clone, Debug)]
 pub struct Inspection {
@@ -112,7 +109,7 @@ fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declara
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
     let held = walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
-    let warnings = declared.filter(|declared| declared.is_cut).map(|_| CUT.to_owned());
+    let warnings = declared.map(|declared| declared.warnings.clone()).unwrap_or_default();
     Inspection {
         program,
         held,
@@ -124,7 +121,7 @@ fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declara
         census,
         trim,
         trimmed: None,
-        warnings: warnings.into_iter().collect(),
+        warnings,
         resident: seen.resident,
     }
 }

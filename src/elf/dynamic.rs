@@ -5,7 +5,7 @@ use super::{Elf, Header, Image, slice};
 use crate::addr::ObjAddr;
 use object::LittleEndian as LE;
 use object::elf;
-use object::read::elf::{Dyn, GnuHashTable, HashTable};
+use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
@@ -40,6 +40,12 @@ impl<'d> Elf<'d> {
         let count = bytes.len() / size_of::<elf::Dyn64<LE>>();
         let entries = object::pod::slice_from_bytes::<elf::Dyn64<LE>>(bytes, count).map_or(&[][..], |(e, _)| e);
         entries.iter().map(|e| (e.d_tag(LE), e.val(LE))).take_while(|(tag, _)| *tag != elf::DT_NULL)
+    }
+
+    /// Whether it is a program, and no library: of a fixed address, or one that says so (DF_1_PIE).
+    pub fn is_program(&self) -> bool {
+        let says_so = || self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 != 0);
+        self.header.e_type(LE) == elf::ET_EXEC || says_so()
     }
 
     fn dynamic_value(&self, wanted: elf::DynamicTag) -> Option<u64> {

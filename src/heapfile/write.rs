@@ -20,7 +20,8 @@ const LEVEL: i32 = 3;
 pub fn write(heap: &SavedHeap, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&MAGIC)?;
     // older readers understand what has no names of members
-    let with_members = heap.held.as_ref().is_some_and(|held| !held.types.layouts.is_empty());
+    let with_members =
+        heap.held.as_ref().is_some_and(|held| !held.types.layouts.is_empty() || held.holdings.has_members());
     let version = if with_members { VERSION } else { WITH_CORES };
     out.write_all(&version.to_le_bytes())?;
     let mut encoder = zstd::Encoder::new(out, LEVEL)?;

@@ -6,9 +6,12 @@ use crate::heaptypes::{Places, TypeId, TypeTable, in_element};
 use crate::leaks::{Graph, RootKind};
 use crate::memory::ReadMemory;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// So many members of one type are named; an array in a structure may have any number.
 const MOST_PLACES: usize = 4096;
+/// The names of all of them take so many bytes.
+const MOST_TEXT: usize = 128 << 20;
 
 /// A variable in the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,8 +37,21 @@ pub struct Declared {
     pub by_name: FxHashMap<u64, TypeId>,
     /// In the order of addresses.
     variables: Vec<Variable>,
-    /// Tables of Rust `dyn` pointers: the types of values.
-    pub tables: FxHashMap<Addr, TypeId>,
+    /// Thread-local ones of the program, whose starts count from that of a thread's block; in their order.
+    thread_locals: Vec<Variable>,
+    /// Tables of Rust `dyn` pointers: the types of values, and the numbers of the modules that they are in.
+    pub tables: FxHashMap<Addr, (TypeId, u32)>,
+}
+
+/// Those of what modules declare that are still where they were.
+#[derive(Clone, Debug)]
+pub struct Present<'a> {
+    /// What all declare.
+    pub all: &'a Declared,
+    /// Of each module whether it is there.
+    there: Vec<bool>,
+    /// Where the threads have the program's thread-local variables, in the order of addresses.
+    blocks: Vec<Range<Addr>>,
 }
 
 /// How pointers lie in blocks of one type.
@@ -105,28 +121,62 @@ impl Declared {
     /// Adds variables.
     pub fn add_variables(&mut self, more: Vec<Variable>) {
         self.variables.extend(more);
-        // of several at one place the largest: a structure with its first member, units that share one
-        self.variables.sort_by_key(|variable| (variable.start, std::cmp::Reverse(variable.size)));
-        self.variables.dedup_by_key(|variable| variable.start);
+        sort(&mut self.variables);
     }
 
-    /// Forgets the variables of modules that are not `there`.
-    pub fn keep_modules(&mut self, there: impl Fn(u32) -> bool) {
-        self.variables.retain(|variable| there(variable.module));
+    /// Adds thread-local variables of the program, whose starts count from that of a thread's block.
+    pub fn add_thread_locals(&mut self, more: Vec<Variable>) {
+        self.thread_locals.extend(more);
+        sort(&mut self.thread_locals);
+    }
+
+    /// Those of modules that are `there`, by their numbers; `blocks`: where threads have the program's thread-local variables.
+    pub fn of_modules(&self, there: Vec<bool>, mut blocks: Vec<Range<Addr>>) -> Present<'_> {
+        blocks.sort_unstable_by_key(|block| block.start);
+        Present { all: self, there, blocks }
+    }
+}
+
+/// Of several at one place the largest is kept: a structure with its first member, units that share one.
+fn sort(variables: &mut Vec<Variable>) {
+    variables.sort_by_key(|variable| (variable.start, std::cmp::Reverse(variable.size)));
+    variables.dedup_by_key(|variable| variable.start);
+}
+
+/// The variable at an address, and how far behind its start.
+fn find(variables: &[Variable], addr: Addr) -> Option<(&Variable, u64)> {
+    let behind = variables.partition_point(|variable| variable.start <= addr);
+    let variable = variables.get(behind.checked_sub(1)?)?;
+    let offset = addr.0 - variable.start.0;
+    (offset < variable.size).then_some((variable, offset))
+}
+
+impl Present<'_> {
+    fn is_there(&self, module: u32) -> bool {
+        self.there.get(module as usize).copied().unwrap_or(false)
+    }
+
+    /// The type of the values of a Rust table of functions.
+    pub fn of_table(&self, at: Addr) -> Option<TypeId> {
+        let (of, module) = self.all.tables.get(&at)?;
+        self.is_there(*module).then_some(*of)
     }
 
     /// The variable at an address, and how far behind its start.
     fn variable(&self, addr: Addr) -> Option<(&Variable, u64)> {
-        let behind = self.variables.partition_point(|variable| variable.start <= addr);
-        let variable = self.variables.get(behind.checked_sub(1)?)?;
-        let offset = addr.0 - variable.start.0;
-        (offset < variable.size).then_some((variable, offset))
+        let behind = self.blocks.partition_point(|block| block.start <= addr);
+        let block = behind.checked_sub(1).and_then(|last| self.blocks.get(last)).filter(|block| block.contains(&addr));
+        let (variable, offset) = match block {
+            Some(block) => find(&self.all.thread_locals, Addr(addr.0 - block.start.0)),
+            None => find(&self.all.variables, addr),
+        }?;
+        self.is_there(variable.module).then_some((variable, offset))
     }
 
     /// The way to a pointer that lies at an address outside of the blocks: `g_server.keys._M_impl._M_start`.
     pub fn path(&self, addr: Addr) -> Option<String> {
         let (variable, offset) = self.variable(addr)?;
-        let path = self.table.place(variable.of, offset).map_or_else(String::new, |place| place.path);
+        let path = self.all.table.place(variable.of, offset).map_or_else(String::new, |place| place.path);
         let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
         Some(format!("{}{dot}{path}", variable.name))
     }
@@ -142,12 +192,12 @@ impl Declared {
             else {
                 continue;
             };
-            let Some(place) = places.get(&self.table, variable.of, offset) else { continue };
+            let Some(place) = places.get(&self.all.table, variable.of, offset) else { continue };
             let Some(of) = place.leads else { continue };
             let finish = place.finish.map(|(ahead, finish)| (Addr(addr.0.wrapping_add_signed(ahead)), finish));
             leads.push(Lead { target, into, of, is_end: place.is_end, finish });
         }
-        spread::spread(&self.table, graph, exact, &leads, memory)
+        spread::spread(&self.all.table, graph, exact, &leads, memory)
     }
 
     /// The layouts of blocks, with the members in which pointers lie.
@@ -156,12 +206,13 @@ impl Declared {
         let mut known: FxHashMap<Typed, u32> = FxHashMap::default();
         let mut places: Vec<FxHashMap<u64, String>> = Vec::new();
         let mut looked_up = Places::default();
+        let mut text = 0usize;
         for ((number, typed), slot) in (0..).zip(&spread.of_block).zip(&mut layouts.of_block) {
             let Some(typed) = *typed else { continue };
             let layout = *known.entry(typed).or_insert_with(|| {
-                let name = self.table.name(typed.of);
+                let name = self.all.table.name(typed.of);
                 let several = if typed.many { "[]" } else { "" };
-                let stride = if typed.many { self.table.size(typed.of) } else { 0 };
+                let stride = if typed.many { self.all.table.size(typed.of) } else { 0 };
                 layouts.all.push(Layout {
                     name: format!("{name}{several}"),
                     stride,
@@ -174,11 +225,13 @@ impl Declared {
             *slot = layout;
             let Some(places) = places.get_mut(layout as usize) else { continue };
             for edge in graph.edges(number) {
-                let Some((_, offset)) = offset_in(&self.table, typed, edge.at) else { continue };
+                let Some((_, offset)) = offset_in(&self.all.table, typed, edge.at) else { continue };
                 if places.len() < MOST_PLACES
+                    && text < MOST_TEXT
                     && !places.contains_key(&offset)
-                    && let Some(place) = looked_up.get(&self.table, typed.of, offset)
+                    && let Some(place) = looked_up.get(&self.all.table, typed.of, offset)
                 {
+                    text += place.path.len();
                     places.insert(offset, place.path.clone());
                 }
             }

@@ -289,6 +289,11 @@ impl Holdings {
         self.root_names.get(at)?.as_deref()
     }
 
+    /// Whether the member of any pointer of a holder is known.
+    pub fn has_members(&self) -> bool {
+        self.root_names.iter().any(Option::is_some)
+    }
+
     /// Lost blocks that no other lost one leads to, and one of each circle of such.
     pub fn lost_heads(&self) -> &[u32] {
         &self.lost_heads

@@ -99,7 +99,8 @@ impl Core {
             };
             // what the program could write to was kept
             let execute = match of_file {
-                Some(segments) => segments.iter().find(covers).is_some_and(|segment| segment.execute),
+                // where one ends and the next begins in the same page, a mapping of that page begins with the next
+                Some(segments) => segments.iter().rfind(covers).is_some_and(|segment| segment.execute),
                 None => written.contains(path),
             };
             mapping.perms = Perms { read: true, write: false, execute, shared: false };

@@ -6,7 +6,7 @@ use super::names::{Names, class_name};
 use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapgraph::contents::{self, Contents, Look, Table};
-use crate::heapgraph::declared::{Declared, Layouts};
+use crate::heapgraph::declared::{Layouts, Present};
 use crate::heapgraph::duplicates::{self, Duplicates};
 use crate::heapgraph::holders::Holdings;
 use crate::heapgraph::pins::{self, Pinned};
@@ -41,6 +41,8 @@ pub(super) struct Blocks {
     root: Option<TargetRoot>,
     thread_names: BTreeMap<i32, String>,
     spread: Option<Spread>,
+    /// Where the control blocks of threads are.
+    threads: Vec<Addr>,
 }
 
 /// Reads the blocks of a process and its roots from `memory`: its own, that of a copy, or that of a core.
@@ -77,9 +79,11 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     });
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
+    let threads = seen.control_blocks(memory);
     let spread = declared.map(|declared| {
-        let exact = exact_types(&contents, &declared.all);
-        declared.of(&objects).spread(&graph, &exact, memory)
+        let declared = declared.of(&objects, &threads);
+        let exact = exact_types(&contents, &declared);
+        declared.spread(&graph, &exact, memory)
     });
     if let Some(spread) = &spread {
         graph.keep(|block, at| spread.used.get(&block).is_none_or(|used| at < *used));
@@ -88,14 +92,14 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
-    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone(), spread }
+    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone(), spread, threads }
 }
 
 /// The declared types of blocks whose own tables tell what they are.
-fn exact_types(contents: &Contents, declared: &Declared) -> Vec<(u32, TypeId)> {
+fn exact_types(contents: &Contents, declared: &Present<'_>) -> Vec<(u32, TypeId)> {
     let of_table = |table: &Table| match &table.class {
-        Some(class) => declared.by_name.get(&name_hash(&[&class_name(class)?])).copied(),
-        None => declared.tables.get(&table.at).copied(),
+        Some(class) => declared.all.by_name.get(&name_hash(&[&class_name(class)?])).copied(),
+        None => declared.of_table(table.at),
     };
     let of_tables: Vec<Option<TypeId>> = contents.tables.iter().map(of_table).collect();
     let looks = (0..).zip(&contents.looks);
@@ -126,15 +130,15 @@ impl Blocks {
         pages: &Pages,
         declared: Option<&Declarations>,
     ) -> Held {
-        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread } = self;
+        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread, threads } = self;
         let looks = std::mem::take(&mut contents.looks);
-        let declared = declared.map(|declared| declared.of(&objects));
+        let declared = declared.map(|declared| declared.of(&objects, &threads));
         let layouts = match (&declared, &spread) {
             (Some(declared), Some(spread)) => declared.layouts(&graph, spread),
             _ => Layouts::default(),
         };
         drop(spread);
-        let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents, declared.as_deref());
+        let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents, declared.as_ref());
         let types = Types::find(&graph, &looks, layouts, &mut names);
         drop(looks);
         let holdings = Holdings::find(graph, &mut names);

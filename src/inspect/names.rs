@@ -3,7 +3,7 @@
 use super::modules::Objects;
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::heapgraph::contents::Contents;
-use crate::heapgraph::declared::Declared;
+use crate::heapgraph::declared::Present;
 use crate::heapgraph::holders::RootNames;
 use crate::heapgraph::types::TableNames;
 use crate::leaks::RootKind;
@@ -38,7 +38,7 @@ pub(super) struct Names<'a> {
     contents: &'a Contents,
     /// By the address of the function: what it drops. None: not looked up yet.
     dropped: Option<BTreeMap<Addr, String>>,
-    declared: Option<&'a Declared>,
+    declared: Option<&'a Present<'a>>,
     /// The variable that was named last: many pointers lie in one.
     last: Option<(Range<Addr>, String)>,
 }
@@ -50,7 +50,7 @@ impl<'a> Names<'a> {
         thread_names: &'a BTreeMap<i32, String>,
         mappings: &'a [Mapping],
         contents: &'a Contents,
-        declared: Option<&'a Declared>,
+        declared: Option<&'a Present<'a>>,
     ) -> Self {
         let root = root.map_or_else(|| PathBuf::from("/"), TargetRoot::path);
         let mut symbolizer = Symbolizer::new(Search::new(&[], None, None, root));

@@ -4,31 +4,54 @@
 //! read until time or room is over, and that is told.
 
 mod containers;
+mod files;
 mod resolve;
 mod walk;
 
 use super::dwarf::DwarfData;
-use super::dwarfsections::Slice;
 use super::files::Bytes;
 use super::split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use super::{ModuleSource, Search, load_dwarf, module_file, parse, unhex};
 use crate::addr::ObjAddr;
 use crate::elf::Elf;
 use crate::heaptypes::{TypeId, TypeTable};
-use gimli::Dwarf;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// So long debug information is read, for all modules together.
 const LONGEST: Duration = Duration::from_secs(30);
+/// Opening a module's files, going through its entries and making its types takes one part in so many of what is left, each. So the next ones have their share.
+const SHARE: u32 = 3;
+/// The clock is looked at after so many steps: entries and attributes.
+const BETWEEN: usize = 4096;
 /// So many entries that define types are remembered of one module.
 const MOST_DEFINITIONS: usize = 2 << 20;
-/// So many types are read, of all modules together.
-const MOST_TYPES: usize = 400_000;
-/// So many members they have.
-const MOST_FIELDS: usize = 3_000_000;
 /// So many variables.
 const MOST_VARIABLES: usize = 1 << 20;
+/// Of all modules together.
+const MOST: [(Of, usize); 5] = [
+    (Of::Types, 400_000),
+    (Of::Fields, 3_000_000),
+    (Of::Variables, MOST_VARIABLES),
+    (Of::Text, 256 << 20),
+    (Of::Abbreviations, MOST_ABBREVIATIONS),
+];
+/// Of each module, as they are forgotten with it.
+const MOST_ABBREVIATIONS: usize = 32 << 20;
+
+/// What there is a limit of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    Types,
+    /// Members of structures.
+    Fields,
+    Variables,
+    /// Names that are kept, in bytes.
+    Text,
+    /// Tables of abbreviations, in bytes of the file.
+    Abbreviations,
+}
 
 /// Where a variable lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,17 +80,26 @@ pub struct Declarations {
     pub variables: Vec<DeclaredVariable>,
     /// Tables of functions of Rust `dyn` pointers: where, and the type of the value.
     pub tables: Vec<(ObjAddr, TypeId)>,
+    /// So many files of split DWARF were not found.
+    pub missing: usize,
+    /// Whether there is debug information of it.
+    pub is_known: bool,
 }
 
-/// What may still be read.
+/// What may still be read. Where one limit is reached something is left out, and all else is read on.
 #[derive(Debug)]
 pub struct Budget {
+    /// All has to be read by then.
     until: Instant,
-    types: usize,
-    fields: usize,
-    variables: usize,
+    /// What is being read has to be by then.
+    stage: Instant,
+    /// Whether that is over.
+    is_late: bool,
+    /// Since the clock was looked at.
+    steps: usize,
+    left: [(Of, usize); 5],
     /// Whether something was left out.
-    is_over: bool,
+    is_cut: bool,
 }
 
 impl Default for Budget {
@@ -79,33 +111,70 @@ impl Default for Budget {
 impl Budget {
     /// One that is over after so long.
     pub fn lasting(time: Duration) -> Self {
-        Self {
-            until: Instant::now() + time,
-            types: MOST_TYPES,
-            fields: MOST_FIELDS,
-            variables: MOST_VARIABLES,
-            is_over: false,
-        }
+        let until = Instant::now() + time;
+        Self { until, stage: until, is_late: false, steps: 0, left: MOST, is_cut: false }
     }
 
     /// Whether something had to be left out.
-    pub const fn is_over(&self) -> bool {
-        self.is_over
+    pub const fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
-    fn has_time(&mut self) -> bool {
-        let has = Instant::now() < self.until;
-        self.is_over |= !has;
-        has
+    const fn cut(&mut self) {
+        self.is_cut = true;
     }
 
-    fn take(of: &mut usize, is_over: &mut bool, number: usize) -> bool {
-        match of.checked_sub(number) {
-            Some(left) => *of = left,
-            None => *is_over = true,
+    /// Forgets what was taken that goes with a module.
+    fn refill(&mut self) {
+        for (of, left) in &mut self.left {
+            if *of == Of::Abbreviations {
+                *left = MOST_ABBREVIATIONS;
+            }
         }
-        !*is_over
     }
+
+    /// Begins to read something, which takes a part of the time that is left.
+    fn begin(&mut self) {
+        let now = Instant::now();
+        self.stage = now + self.until.saturating_duration_since(now) / SHARE;
+        self.is_late = false;
+        self.has_time();
+    }
+
+    /// Looks at the clock. Whether time is left for what is being read.
+    fn has_time(&mut self) -> bool {
+        self.steps = 0;
+        self.is_late = self.is_late || Instant::now() >= self.stage;
+        self.is_cut |= self.is_late;
+        !self.is_late
+    }
+
+    /// Counts what is done. Whether time is left for more.
+    fn tick(&mut self, steps: usize) -> bool {
+        self.steps = self.steps.saturating_add(steps);
+        if self.steps >= BETWEEN { self.has_time() } else { !self.is_late }
+    }
+
+    /// Whether there is so much left, which is taken then.
+    fn take(&mut self, what: Of, number: usize) -> bool {
+        let left = self.left.iter_mut().find(|(of, _)| *of == what);
+        let taken = left.and_then(|(_, left)| {
+            *left = left.checked_sub(number)?;
+            Some(())
+        });
+        self.is_cut |= taken.is_none();
+        taken.is_some()
+    }
+}
+
+/// What belongs to a module's DWARF besides its own sections.
+#[derive(Debug, Default)]
+struct Parts<'a, 'f> {
+    /// What it shares with other modules.
+    alt: Option<&'a DwarfData<'a>>,
+    split: Option<SplitLoader<'a, 'f>>,
+    /// Where the first values of its thread-local variables are, and room for those without.
+    tls: Range<u64>,
 }
 
 /// Types of all modules, with what finds them.
@@ -140,22 +209,21 @@ impl DeclaredTypes {
         let split_files = SplitFiles::default();
         let split_sections = SplitSections::default();
         let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);
-        self.read_dwarf(&data, alt.as_ref(), Some(split), budget)
+        let tls = own.unwrap_or(elf).tls().map(|tls| tls.image).unwrap_or_default();
+        self.read_dwarf(&data, Parts { alt: alt.as_ref(), split: Some(split.with_types()), tls }, budget)
     }
 
-    fn read_dwarf<'a>(
-        &mut self,
-        data: &'a DwarfData<'_>,
-        alt: Option<&'a DwarfData<'_>>,
-        split: Option<SplitLoader<'a, '_>>,
-        budget: &mut Budget,
-    ) -> Declarations {
-        let mut dwarf: Dwarf<Slice<'a>> = data.borrow();
-        if let Some(alt) = alt {
-            dwarf.set_sup(alt.borrow());
-        }
-        let files = walk::Files::open(dwarf, alt.map(DwarfData::borrow), split, budget);
+    fn read_dwarf<'a>(&mut self, data: &'a DwarfData<'_>, parts: Parts<'a, '_>, budget: &mut Budget) -> Declarations {
+        budget.refill();
+        budget.begin();
+        let files = files::Files::open(data.borrow(), parts, budget);
+        budget.begin();
         let index = walk::index(&files, budget);
-        resolve::resolve(self, &files, &index, budget)
+        budget.begin();
+        let found = resolve::resolve(self, &files, &index, budget);
+        Declarations { missing: files.missing, is_known: !files.is_empty(), ..found }
     }
 }
+
+#[cfg(test)]
+mod tests;

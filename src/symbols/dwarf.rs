@@ -43,6 +43,14 @@ impl<'d> DwarfData<'d> {
         .map(Self)
     }
 
+    /// Those of tests.
+    #[cfg(test)]
+    pub(super) fn of_sections(mut section: impl FnMut(gimli::SectionId) -> Vec<u8>) -> Self {
+        let loaded = DwarfSections::load(|id| Ok::<_, std::convert::Infallible>(Cow::Owned(section(id))));
+        let Ok(sections) = loaded;
+        Self(sections)
+    }
+
     /// What reads them.
     pub(super) fn borrow(&self) -> gimli::Dwarf<Slice<'_>> {
         self.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))

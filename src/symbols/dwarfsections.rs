@@ -9,7 +9,7 @@ pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 /// A section of a file, uncompressed.
 pub(super) type SectionBytes<'d> = Cow<'d, [u8]>;
 
-/// Whether names and lines need the section. Variables and macros are of no use here, and large.
+/// Whether names, lines or types need the section. Places of local variables and macros are of no use here, and large.
 pub(super) fn is_wanted(id: SectionId) -> bool {
     !matches!(
         id,
@@ -18,6 +18,5 @@ pub(super) fn is_wanted(id: SectionId) -> bool {
             | SectionId::DebugMacinfo
             | SectionId::DebugMacro
             | SectionId::DebugNames
-            | SectionId::DebugTypes
     )
 }

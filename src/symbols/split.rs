@@ -83,6 +83,8 @@ pub(super) struct SplitLoader<'a, 'f> {
     missing: usize,
     first_missing: Option<PathBuf>,
     warnings: Vec<String>,
+    /// Whether units of types are wanted, too.
+    with_types: bool,
 }
 
 impl std::fmt::Debug for SplitLoader<'_, '_> {
@@ -101,7 +103,22 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         files: &'f SplitFiles,
         sections: &'a SplitSections<'f>,
     ) -> Self {
-        Self { search, owner, files, sections, packages: None, missing: 0, first_missing: None, warnings: Vec::new() }
+        Self {
+            search,
+            owner,
+            files,
+            sections,
+            packages: None,
+            missing: 0,
+            first_missing: None,
+            warnings: Vec::new(),
+            with_types: false,
+        }
+    }
+
+    /// Gives units of types, too, which stand before the unit that is asked for.
+    pub(super) fn with_types(self) -> Self {
+        Self { with_types: true, ..self }
     }
 
     /// Goes through with a look-up, and loads what it asks for.
@@ -131,6 +148,14 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
             ));
         }
         warnings
+    }
+
+    /// The units of types of packages, each for itself, as many as `most`.
+    pub(super) fn type_units(&mut self, parent: &Arc<Dwarf<Slice<'a>>>, most: usize) -> Vec<Arc<Dwarf<Slice<'a>>>> {
+        let rows = self.packages.iter().flatten().flat_map(|package| {
+            (1..=package.tu_index.unit_count()).map_while(move |row| package.tu_sections(row, parent).ok())
+        });
+        rows.take(most).map(Arc::new).collect()
     }
 
     /// What a unit asks for.
@@ -214,7 +239,7 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
                 continue;
             }
             // Who looks into it takes the first unit, but units of types may stand before it.
-            if let Some(offset) = header.debug_info_offset() {
+            if let Some(offset) = header.debug_info_offset().filter(|_| !self.with_types) {
                 let from_it = dwarf.debug_info.reader().slice().get(offset.0..).unwrap_or_default();
                 dwarf.debug_info = gimli::DebugInfo::new(from_it, LittleEndian);
             }
@@ -242,7 +267,7 @@ enum SplitError {
 fn section<'f>(elf: &Elf<'f>, id: SectionId) -> Result<SectionBytes<'f>, SplitError> {
     let Some(name) = id.dwo_name() else { return Ok(Cow::Borrowed(&[])) };
     // Each unit of types stands in a section of its own.
-    if id == SectionId::DebugInfo {
+    if matches!(id, SectionId::DebugInfo | SectionId::DebugTypes) {
         Ok(elf.joined_section_data(name)?)
     } else {
         Ok(elf.section_data(name)?.unwrap_or_default())

@@ -2,7 +2,7 @@
 
 use crate::support::fixtures;
 use crate::support::procfs;
-use crate::support::program::Program;
+use crate::support::program::{Program, installed};
 use crate::support::running::Running;
 use crate::support::tempdir::TempDir;
 use serde_json::Value;
@@ -21,6 +21,8 @@ struct Ledger {
     blocks: Vec<(u64, String)>,
     edges: Vec<(u64, u64, String)>,
     roots: Vec<(u64, String)>,
+    /// What threads have for themselves: addresses, types, members.
+    own: Vec<(u64, String, String)>,
     lost: Vec<u64>,
 }
 
@@ -43,6 +45,10 @@ fn start(exe: &Path) -> (Running, i32, Ledger) {
             "root" => {
                 let (at, member) = rest.split_once(' ').unwrap();
                 ledger.roots.push((address(at), member.to_owned()));
+            }
+            "own" => {
+                let fields: Vec<&str> = rest.split(' ').collect();
+                ledger.own.push((address(fields[0]), fields[1].to_owned(), fields[2].to_owned()));
             }
             "lost" => ledger.lost.push(address(rest)),
             "ready" => return (running, rest.parse().unwrap(), ledger),
@@ -102,7 +108,7 @@ fn plain(name: &str) -> String {
 
 impl Snapshot {
     /// Holds it against the fixture's ledger.
-    fn agrees(&self, ledger: &Ledger) {
+    fn agrees(&self, ledger: &Ledger, knows_threads: bool) {
         let name = |addr: u64| self.nodes.get(&id(addr)).unwrap_or_else(|| panic!("no block at {addr:#x}"));
         for (addr, of) in &ledger.blocks {
             let told = name(*addr);
@@ -119,6 +125,21 @@ impl Snapshot {
         for (to, member) in &ledger.roots {
             let all: Vec<_> = self.edges.iter().filter(|((_, target), _)| *target == id(*to)).collect();
             assert!(all.iter().any(|(_, names)| names.contains(member)), "{to:#x}: {member}, told as {all:?}");
+        }
+        for (addr, of, member) in &ledger.own {
+            let all: BTreeSet<_> = self
+                .edges
+                .iter()
+                .filter(|((_, target), _)| *target == id(*addr))
+                .flat_map(|(_, names)| names)
+                .collect();
+            if knows_threads {
+                assert_eq!(name(*addr), of, "{addr:#x}");
+                assert!(all.contains(member), "{addr:#x}: {member}, told as {all:?}");
+            } else {
+                // where a thread's are is known of one that stands still
+                assert!(name(*addr).starts_with("block of "), "{}", name(*addr));
+            }
         }
         let lost = self.nodes.iter().find(|(_, name)| *name == "(lost blocks)").unwrap().0;
         for addr in &ledger.lost {
@@ -153,12 +174,18 @@ fn agrees(exe: &Path) -> (Running, i32, Value) {
     let saved = dir.path().join("saved.heap");
     let pid_text = pid.to_string();
     let (answer, snapshot) = look(&[&pid_text, "--save", saved.to_str().unwrap()], &dir);
-    snapshot.agrees(&ledger);
+    snapshot.agrees(&ledger, true);
     let (again, snapshot) = look(&[saved.to_str().unwrap()], &dir);
     assert_eq!(again["types"], answer["types"]);
-    snapshot.agrees(&ledger);
+    snapshot.agrees(&ledger, true);
     let (_, snapshot) = look(&[&pid_text, "--no-stop"], &dir);
-    snapshot.agrees(&ledger);
+    snapshot.agrees(&ledger, false);
+    let gcore = installed(Path::new("/usr/bin/gcore"));
+    let kept = Command::new(gcore).arg("-o").arg(dir.path().join("core")).arg(&pid_text).output().unwrap();
+    assert!(kept.status.success());
+    let core = dir.path().join(format!("core.{pid}"));
+    let (_, snapshot) = look(&["--core", core.to_str().unwrap(), exe.to_str().unwrap()], &dir);
+    snapshot.agrees(&ledger, true);
     (running, pid, answer)
 }
 
@@ -190,5 +217,52 @@ fn containers_of_rust_are_told() {
     let (running, pid, answer) = agrees(&fixtures::program("declared_rust"));
     assert_eq!(certainty(&answer, "declared_rust::Square"), "exact");
     assert_eq!(answer["lost"]["blocks"], 1);
+    end(running, pid);
+}
+
+fn warnings(arguments: &[&str]) -> String {
+    let output = Command::new(HEAPTRACE).arg("heap").args(arguments).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A variable's members are kept in a file, even where no block has a type of its own; what a file has cannot be asked for again.
+#[test]
+fn members_are_kept_where_no_block_has_a_type() {
+    let (running, pid, _) = start(&fixtures::program("declared_untyped"));
+    let dir = TempDir::new();
+    let saved = dir.path().join("saved.heap");
+    let (pid_text, saved) = (pid.to_string(), saved.to_str().unwrap());
+    let told = ask(&[&pid_text, "--types", "--save", saved, "--of", "g_holder", "--color", "never"]);
+    assert!(told.contains("g_holder.any: zeros at"), "{told}");
+    assert_eq!(ask(&[saved, "--of", "g_holder", "--color", "never"]), told);
+    let refused = Command::new(HEAPTRACE).args(["heap", saved, "--types"]).output().unwrap();
+    assert!(!refused.status.success());
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("this file has the types that it was saved with"), "{text}");
+    end(running, pid);
+}
+
+/// Where there is no debug information, or not all of it, that is told.
+#[test]
+fn what_is_missing_of_types_is_told() {
+    let (running, pid, _) = start(&fixtures::program_with("declared_untyped", &["-s"]));
+    let told = warnings(&[&pid.to_string(), "--types"]);
+    assert!(told.contains("has no debug information: its types are not known"), "{told}");
+    end(running, pid);
+    let dir = TempDir::new();
+    let program = dir.path().join("split");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-g", "-gsplit-dwarf", "-o"]).arg(&program).arg(fixtures::source("declared_untyped"));
+    assert!(compiler.current_dir(dir.path()).status().unwrap().success());
+    let (running, pid, _) = start(&program);
+    let pid_text = pid.to_string();
+    assert_eq!(warnings(&[&pid_text, "--types"]), "");
+    let files = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path());
+    let split: Vec<_> = files.filter(|path| path.extension().is_some_and(|name| name == "dwo")).collect();
+    assert_eq!(split.len(), 1);
+    std::fs::remove_file(&split[0]).unwrap();
+    let told = warnings(&[&pid_text, "--types"]);
+    assert!(told.contains("split: 1 .dwo files (split DWARF) are missing"), "{told}");
     end(running, pid);
 }

@@ -1,8 +1,9 @@
 //! Makes types of the entries that variables lead to, and of all that these lead to.
 
 use super::containers;
-use super::walk::{Definition, Die, Files, Index, is_definition};
-use super::{Budget, Declarations, DeclaredTypes, DeclaredVariable, VariablePlace};
+use super::files::{Die, Files};
+use super::walk::{Definition, Index, VariableEntry, is_definition};
+use super::{Budget, Declarations, DeclaredTypes, DeclaredVariable, Of, VariablePlace};
 use crate::heaptypes::{Field, Shape, TypeId, TypeInfo, name_hash, usual_name};
 use crate::symbols::demangle::LONGEST_NAME;
 use crate::symbols::dwarfsections::Slice;
@@ -14,6 +15,8 @@ use std::collections::VecDeque;
 const LONGEST_CHAIN: usize = 64;
 /// Members of one structure.
 const MOST_MEMBERS: usize = 1 << 16;
+/// Types that one is made for.
+const MOST_PARAMS: usize = 256;
 /// A pointer's size where it is not told: in x86-64.
 const POINTER: u64 = 8;
 /// What compilers of Rust call the table of functions of a value behind a `dyn` pointer, and its type.
@@ -41,13 +44,16 @@ pub(super) fn resolve(
     };
     let mut found = Declarations::default();
     for variable in &index.variables {
-        if !Budget::take(&mut resolver.budget.variables, &mut resolver.budget.is_over, 1) {
+        if !resolver.budget.tick(1) || !resolver.budget.take(Of::Variables, 1) {
             break;
         }
         resolver.variable(variable, &mut found);
         resolver.complete();
     }
     for die in &index.polymorphic {
+        if !resolver.budget.tick(1) {
+            break;
+        }
         resolver.of(*die);
         resolver.complete();
     }
@@ -76,9 +82,11 @@ pub(super) struct Resolver<'r, 'a> {
 }
 
 impl<'a> Resolver<'_, 'a> {
-    fn entry(&self, die: Die) -> Option<Entry<'a>> {
+    /// Reads an entry. None: it can't be read, or time is over.
+    fn entry(&mut self, die: Die) -> Option<Entry<'a>> {
         let (_, unit, offset) = self.files.unit(die)?;
-        unit.entry(offset).ok()
+        let entry = unit.entry(offset).ok()?;
+        self.budget.tick(1 + entry.attrs().len()).then_some(entry)
     }
 
     fn start(&self, die: Die) -> usize {
@@ -89,25 +97,32 @@ impl<'a> Resolver<'_, 'a> {
         self.files.target(die.file, self.start(die), entry.attr_value(name)?)
     }
 
-    fn text(&self, die: Die, value: AttributeValue<Slice<'a>>) -> Option<String> {
+    /// Reads a text. None: it can't be read, or there is no room for it.
+    fn text(&mut self, die: Die, value: AttributeValue<Slice<'a>>) -> Option<String> {
         let (source, unit, _) = self.files.unit(die)?;
         let text = source.dwarf.attr_string(unit, value).ok().filter(|text| text.len() <= LONGEST_NAME)?;
-        Some(text.to_string_lossy().into_owned())
+        self.budget.take(Of::Text, text.len()).then(|| text.to_string_lossy().into_owned())
     }
 
-    fn name(&self, die: Die, entry: &Entry<'a>) -> Option<String> {
+    /// A name with its scopes. None: there is no room for it.
+    fn scoped(&mut self, scope: u32, name: &str) -> Option<String> {
+        let scope = self.index.scope(scope);
+        self.budget.take(Of::Text, scope.len()).then(|| format!("{scope}{name}"))
+    }
+
+    fn name(&mut self, die: Die, entry: &Entry<'a>) -> Option<String> {
         self.text(die, entry.attr_value(gimli::DW_AT_name)?).map(usual_name)
     }
 
     fn push(&mut self, one: TypeInfo) -> Option<TypeId> {
-        Budget::take(&mut self.budget.types, &mut self.budget.is_over, 1).then(|| self.types.table.push(one))
+        self.budget.take(Of::Types, 1).then(|| self.types.table.push(one))
     }
 
     fn void(&mut self) -> TypeId {
         *self.void.get_or_insert_with(|| self.types.table.push(TypeInfo::default()))
     }
 
-    fn variable(&mut self, variable: &super::walk::VariableEntry, found: &mut Declarations) {
+    fn variable(&mut self, variable: &VariableEntry, found: &mut Declarations) {
         let (mut die, mut scope) = (variable.die, variable.scope);
         let (mut name, mut of) = (None, None);
         for _ in 0..LONGEST_CHAIN {
@@ -131,7 +146,7 @@ impl<'a> Resolver<'_, 'a> {
             }
             return;
         }
-        let name = format!("{}{name}", self.index.scope(scope));
+        let Some(name) = self.scoped(scope, &name) else { return };
         let of = self.of(of);
         found.variables.push(DeclaredVariable { place: variable.place, name, of });
     }
@@ -211,15 +226,18 @@ impl<'a> Resolver<'_, 'a> {
 
     fn make_definition(&mut self, die: Die, entry: &Entry<'a>, alias: Option<String>) -> TypeId {
         let definition = self.index.definition(die).copied();
-        let is_complete = entry.attr_value(gimli::DW_AT_declaration).is_none();
+        let is_whole =
+            |entry: &Entry<'a>| !entry.has_attr(gimli::DW_AT_declaration) && !entry.has_attr(gimli::DW_AT_signature);
+        let is_complete = is_whole(entry);
         if !is_complete {
+            // in a unit of its own, or of another one
             let by_signature = self.reference(die, entry, gimli::DW_AT_signature);
             let complete = by_signature.or_else(|| self.index.by_name.get(&definition?.hash).copied());
             if let Some(complete) = complete.filter(|complete| *complete != die) {
                 return match self.known.get(&complete) {
                     Some(known) => *known,
                     None => match self.entry(complete) {
-                        Some(entry) if entry.attr_value(gimli::DW_AT_declaration).is_none() => {
+                        Some(entry) if is_whole(&entry) => {
                             let made = self.make_definition(complete, &entry, None);
                             self.known.insert(complete, made);
                             made
@@ -237,7 +255,7 @@ impl<'a> Resolver<'_, 'a> {
         }
         let own = self.name(die, entry);
         let name = match (own, definition) {
-            (Some(name), Some(definition)) => format!("{}{name}", self.index.scope(definition.scope)),
+            (Some(name), Some(definition)) => self.scoped(definition.scope, &name).unwrap_or(name),
             (Some(name), None) => name,
             (None, _) => alias.unwrap_or_default(),
         };
@@ -265,7 +283,7 @@ impl<'a> Resolver<'_, 'a> {
     /// Reads all entries that wait, and those that they lead to.
     fn complete(&mut self) {
         while let Some((die, id)) = self.waiting.pop_front() {
-            if self.budget.is_over || !self.budget.has_time() {
+            if !self.budget.tick(1) {
                 self.waiting.clear();
                 return;
             }
@@ -299,7 +317,7 @@ impl<'a> Resolver<'_, 'a> {
         let element = self.of(element);
         let Some((_, unit, offset)) = self.files.unit(die) else { return };
         let mut count: Option<u64> = Some(1);
-        let _ = each_child(unit, offset, &mut |depth, child, _| {
+        let _ = each_child(unit, offset, self.budget, &mut |depth, child, _| {
             if depth == 1 && child.tag() == gimli::DW_TAG_subrange_type {
                 let number = |name| child.attr_value(name).and_then(|value: AttributeValue<_>| value.udata_value());
                 let own = number(gimli::DW_AT_count)
@@ -315,9 +333,10 @@ impl<'a> Resolver<'_, 'a> {
         let start = self.start(die);
         let mut members: Vec<(u64, Option<AttributeValue<Slice<'a>>>, Die)> = Vec::new();
         let mut params = Vec::new();
-        let _ = each_child(unit, offset, &mut |depth, child, above| {
+        let (files, budget) = (self.files, &mut *self.budget);
+        let _ = each_child(unit, offset, budget, &mut |depth, child, above| {
             let is_own = depth == 1 || above == [gimli::DW_TAG_variant_part, gimli::DW_TAG_variant];
-            let target = || self.files.target(die.file, start, child.attr_value(gimli::DW_AT_type)?);
+            let target = || files.target(die.file, start, child.attr_value(gimli::DW_AT_type)?);
             match child.tag() {
                 gimli::DW_TAG_member | gimli::DW_TAG_inheritance if is_own && members.len() < MOST_MEMBERS => {
                     let is_elsewhere = [gimli::DW_AT_external, gimli::DW_AT_declaration, gimli::DW_AT_data_bit_offset]
@@ -328,7 +347,7 @@ impl<'a> Resolver<'_, 'a> {
                         members.push((offset, name.filter(|_| child.tag() == gimli::DW_TAG_member), of));
                     }
                 }
-                gimli::DW_TAG_template_type_parameter if depth == 1 => {
+                gimli::DW_TAG_template_type_parameter if depth == 1 && params.len() < MOST_PARAMS => {
                     if let (Some(name), Some(of)) = (child.attr_value(gimli::DW_AT_name), target()) {
                         params.push((name, of));
                     }
@@ -336,12 +355,19 @@ impl<'a> Resolver<'_, 'a> {
                 _ => {}
             }
         });
-        if !Budget::take(&mut self.budget.fields, &mut self.budget.is_over, members.len()) {
+        if !self.budget.take(Of::Fields, members.len()) {
             return;
         }
         let mut fields: Vec<Field> = Vec::with_capacity(members.len());
         for (offset, name, of) in members {
-            let name = name.and_then(|name| self.text(die, name)).unwrap_or_default();
+            let name = match name {
+                None => String::new(),
+                // without its name it would look like a base class
+                Some(name) => match self.text(die, name) {
+                    Some(name) => name,
+                    None => continue,
+                },
+            };
             fields.push(Field { offset, name, of: self.of(of) });
         }
         fields.sort_by_key(|field| field.offset);
@@ -373,6 +399,7 @@ fn member_offset(unit: &Unit<Slice<'_>>, member: &Entry<'_>) -> Option<u64> {
 fn each_child<'a>(
     unit: &Unit<Slice<'a>>,
     offset: gimli::UnitOffset,
+    budget: &mut Budget,
     found: &mut dyn FnMut(usize, &Entry<'a>, &[gimli::DwTag]),
 ) -> gimli::Result<()> {
     let mut entries = unit.entries_raw(Some(offset))?;
@@ -384,7 +411,11 @@ fn each_child<'a>(
         if !is_first && depth == 0 {
             break;
         }
-        if !entries.read_entry(&mut entry)? {
+        let is_one = entries.read_entry(&mut entry)?;
+        if !budget.tick(1 + entry.attrs().len()) {
+            break;
+        }
+        if !is_one {
             continue;
         }
         if !is_first {

@@ -1,133 +1,22 @@
 //! Goes through all entries once: what variables there are, and where types are defined.
 
+use super::files::{Die, Files, Source};
 use super::resolve::is_rust_table;
 use super::{Budget, MOST_DEFINITIONS, MOST_VARIABLES, VariablePlace};
 use crate::addr::ObjAddr;
 use crate::heaptypes::{name_hash, usual_name};
 use crate::symbols::demangle::LONGEST_NAME;
 use crate::symbols::dwarfsections::Slice;
-use crate::symbols::split::SplitLoader;
-use addr2line::SplitDwarfLoad;
-use gimli::{AttributeValue, DebugInfoOffset, DwTag, Dwarf, EntriesRaw, Operation, Reader, Unit, UnitOffset, UnitType};
+use gimli::{AttributeValue, DwTag, EntriesRaw, Operation, Reader, Unit};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::ops::Range;
 
 /// Scopes within scopes.
 const DEEPEST: usize = 64;
-/// The clock is looked at after so many entries.
-const BETWEEN: u32 = 4096;
-/// Split files that are opened.
-const MOST_SPLIT: usize = 4096;
-
-/// An entry: which file it is in, and how far behind the start of its section.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Die {
-    pub(super) file: u32,
-    pub(super) offset: usize,
-}
-
-/// A file of DWARF with its units, in the order of their places.
-pub(super) struct Source<'a> {
-    pub(super) dwarf: Arc<Dwarf<Slice<'a>>>,
-    pub(super) units: Vec<(usize, usize, Unit<Slice<'a>>)>,
-}
-
-/// All files that hold a module's DWARF: its own, what it shares with others, and those of split units.
-pub(super) struct Files<'a> {
-    pub(super) all: Vec<Source<'a>>,
-    /// Units of types by their signature.
-    signatures: FxHashMap<u64, Die>,
-}
-
-/// The number of the file that [`AttributeValue::DebugInfoRefSup`] is about.
-const SUPPLEMENT: u32 = 1;
-
-fn units<'a>(dwarf: &Dwarf<Slice<'a>>, budget: &mut Budget) -> Vec<(usize, usize, Unit<Slice<'a>>)> {
-    let mut found = Vec::new();
-    let mut headers = dwarf.units();
-    while let Ok(Some(header)) = headers.next() {
-        if !budget.has_time() {
-            break;
-        }
-        let Some(start) = header.debug_info_offset() else { continue };
-        let end = start.0.saturating_add(header.length_including_self());
-        if let Ok(unit) = dwarf.unit(header) {
-            found.push((start.0, end, unit));
-        }
-    }
-    found
-}
-
-impl<'a> Files<'a> {
-    pub(super) fn open(
-        dwarf: Dwarf<Slice<'a>>,
-        supplement: Option<Dwarf<Slice<'a>>>,
-        split: Option<SplitLoader<'a, '_>>,
-        budget: &mut Budget,
-    ) -> Self {
-        let dwarf = Arc::new(dwarf);
-        let supplement = supplement.unwrap_or_default();
-        let supplement = Source { units: units(&supplement, budget), dwarf: Arc::new(supplement) };
-        let own = Source { units: units(&dwarf, budget), dwarf: Arc::clone(&dwarf) };
-        let mut all = vec![own, supplement];
-        if let Some(split) = split {
-            Self::open_split(&mut all, split, budget);
-        }
-        let mut signatures = FxHashMap::default();
-        for (file, source) in (0..).zip(&all) {
-            for (start, _, unit) in &source.units {
-                if let UnitType::Type { type_signature, type_offset }
-                | UnitType::SplitType { type_signature, type_offset } = unit.header.type_()
-                {
-                    let offset = start.saturating_add(type_offset.0);
-                    signatures.entry(type_signature.0).or_insert(Die { file, offset });
-                }
-            }
-        }
-        Self { all, signatures }
-    }
-
-    fn open_split(all: &mut Vec<Source<'a>>, mut split: SplitLoader<'a, '_>, budget: &mut Budget) {
-        let Some(own) = all.first() else { return };
-        let parent = Arc::clone(&own.dwarf);
-        let mut opened = Vec::new();
-        for (_, _, skeleton) in &own.units {
-            let Some(dwo_id) = skeleton.dwo_id else { continue };
-            if opened.len() >= MOST_SPLIT || !budget.has_time() {
-                budget.is_over = true;
-                break;
-            }
-            let path = skeleton.dwo_name().ok().flatten().and_then(|name| parent.attr_string(skeleton, name).ok());
-            let load = SplitDwarfLoad { dwo_id, comp_dir: skeleton.comp_dir, path, parent: Arc::clone(&parent) };
-            let Some(dwarf) = split.load(&load) else { continue };
-            let mut units = units(&dwarf, budget);
-            for (_, _, unit) in &mut units {
-                unit.copy_relocated_attributes(skeleton);
-            }
-            opened.push(Source { dwarf, units });
-        }
-        all.extend(opened);
-    }
-
-    /// The unit that an entry is in.
-    pub(super) fn unit(&self, die: Die) -> Option<(&Source<'a>, &Unit<Slice<'a>>, UnitOffset)> {
-        let source = self.all.get(die.file as usize)?;
-        let behind = source.units.partition_point(|(start, ..)| *start <= die.offset);
-        let (start, end, unit) = source.units.get(behind.checked_sub(1)?)?;
-        (die.offset < *end).then_some((source, unit, UnitOffset(die.offset - start)))
-    }
-
-    /// What a reference in a unit of `file`, which begins at `start`, leads to.
-    pub(super) fn target(&self, file: u32, start: usize, value: AttributeValue<Slice<'a>>) -> Option<Die> {
-        match value {
-            AttributeValue::UnitRef(UnitOffset(offset)) => Some(Die { file, offset: start.checked_add(offset)? }),
-            AttributeValue::DebugInfoRef(DebugInfoOffset(offset)) => Some(Die { file, offset }),
-            AttributeValue::DebugInfoRefSup(DebugInfoOffset(offset)) => Some(Die { file: SUPPLEMENT, offset }),
-            AttributeValue::DebugTypesRef(signature) => self.signatures.get(&signature.0).copied(),
-            _ => None,
-        }
-    }
-}
+/// The names of all scopes of a module take so many bytes.
+const MOST_SCOPES: usize = 64 << 20;
+/// Reading so many bytes of a name takes as long as reading an attribute.
+const BYTES: usize = 64;
 
 /// Where a type is defined or declared.
 #[derive(Clone, Copy, Debug)]
@@ -174,17 +63,17 @@ impl Index {
     }
 }
 
-/// Goes through all entries.
+/// Goes through all entries, until time or room is over: what was found by then is of use.
 pub(super) fn index(files: &Files<'_>, budget: &mut Budget) -> Index {
-    let mut walk = Walk { index: Index::default(), numbers: FxHashMap::default(), passed: 0 };
+    let mut walk = Walk { index: Index::default(), numbers: FxHashMap::default(), text: 0, is_full: false };
     walk.index.scopes.push(String::new());
     for (file, source) in (0..).zip(&files.all) {
         for (start, _, unit) in &source.units {
-            if budget.is_over {
+            if walk.is_full || !budget.tick(1) {
                 break;
             }
             // what is damaged ends here, and the next unit is looked at
-            let _ = walk.unit(source, file, *start, unit, budget);
+            let _ = walk.unit(files, (file, *start, unit), budget);
         }
     }
     walk.index
@@ -194,7 +83,25 @@ struct Walk {
     index: Index,
     /// Scopes by the one that they are in, and their name.
     numbers: FxHashMap<(u32, Vec<u8>), u32>,
-    passed: u32,
+    /// What the scopes' names take, in bytes.
+    text: usize,
+    /// Whether there is no room for more of this module.
+    is_full: bool,
+}
+
+/// What entries are in.
+struct Scope<'a> {
+    depth: isize,
+    name: Option<AttributeValue<Slice<'a>>>,
+    is_namespace: bool,
+    /// Once it was asked for.
+    number: Option<u32>,
+}
+
+/// A name that is not too long.
+fn name<'a>(source: &Source<'a>, unit: &Unit<Slice<'a>>, value: Option<AttributeValue<Slice<'a>>>) -> Option<&'a [u8]> {
+    let name = source.dwarf.attr_string(unit, value?).ok()?.slice();
+    (name.len() <= LONGEST_NAME).then_some(name)
 }
 
 /// What is read of an entry.
@@ -209,23 +116,22 @@ struct Read<'a> {
 impl Walk {
     fn unit<'a>(
         &mut self,
-        source: &Source<'a>,
-        file: u32,
-        start: usize,
-        unit: &Unit<Slice<'a>>,
+        files: &Files<'a>,
+        (file, start, unit): (u32, usize, &Unit<Slice<'a>>),
         budget: &mut Budget,
     ) -> gimli::Result<()> {
+        let Some(source) = files.all.get(file as usize) else { return Ok(()) };
         let mut entries = unit.entries_raw(None)?;
-        let mut scopes: Vec<(isize, u32)> = Vec::new();
-        while !entries.is_empty() {
-            self.passed = self.passed.wrapping_add(1);
-            if self.passed.is_multiple_of(BETWEEN) && !budget.has_time() {
-                break;
-            }
+        let mut scopes: Vec<Scope<'a>> = Vec::new();
+        while !entries.is_empty() && !self.is_full {
             let depth = entries.next_depth();
             let offset = entries.next_offset();
-            let Some(abbreviation) = entries.read_abbreviation()? else { continue };
-            while scopes.pop_if(|(outer, _)| *outer >= depth).is_some() {}
+            let abbreviation = entries.read_abbreviation()?;
+            if !budget.tick(1 + abbreviation.map_or(0, |one| one.attributes().len())) {
+                break;
+            }
+            let Some(abbreviation) = abbreviation else { continue };
+            while scopes.pop_if(|scope| scope.depth >= depth).is_some() {}
             let tag = abbreviation.tag();
             let is_type = is_definition(tag);
             let is_scope = is_type || matches!(tag, gimli::DW_TAG_namespace | gimli::DW_TAG_subprogram);
@@ -235,47 +141,95 @@ impl Walk {
                 continue;
             }
             let read = read(&mut entries, abbreviation.attributes())?;
-            let scope = scopes.last().map_or(0, |(_, scope)| *scope);
             let die = Die { file, offset: start.saturating_add(offset.0) };
             if is_variable {
-                self.variable(source, unit, die, scope, &read, budget);
+                match read.location {
+                    Some(location) => {
+                        if let Some(place) = place(source, unit, &files.tls, location) {
+                            let scope = self.number(&mut scopes, source, unit, budget);
+                            self.variable(VariableEntry { die, scope, place }, budget);
+                        }
+                    }
+                    // defined elsewhere, where its scope is not told again
+                    None if read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES => {
+                        let scope = self.number(&mut scopes, source, unit, budget);
+                        if scope != 0 {
+                            self.index.declared_in.insert(die, scope);
+                        }
+                    }
+                    None => {}
+                }
                 continue;
             }
-            let name = read.name.and_then(|name| source.dwarf.attr_string(unit, name).ok());
-            let name = name.map(|name| name.slice()).filter(|name| name.len() <= LONGEST_NAME);
-            if is_type && let Some(name) = name {
+            if is_type && let Some(name) = name(source, unit, read.name) {
+                let scope = self.number(&mut scopes, source, unit, budget);
+                let read_bytes = self.index.scope(scope).len() + name.len();
+                if !budget.tick(read_bytes / BYTES) {
+                    break;
+                }
                 self.definition(die, scope, name, &read, budget);
             }
             if abbreviation.has_children() && scopes.len() < DEEPEST {
-                let inner = match name {
-                    Some(name) => self.scope(scope, name),
-                    None if tag == gimli::DW_TAG_namespace => self.scope(scope, b"(anonymous namespace)"),
-                    None => scope,
-                };
-                scopes.push((depth, inner));
+                let is_namespace = tag == gimli::DW_TAG_namespace;
+                scopes.push(Scope { depth, name: read.name, is_namespace, number: None });
             }
         }
         Ok(())
     }
 
-    fn scope(&mut self, outer: u32, name: &[u8]) -> u32 {
-        let Self { index, numbers, .. } = self;
-        *numbers.entry((outer, name.to_vec())).or_insert_with(|| {
-            let name = usual_name(String::from_utf8_lossy(name).into_owned());
-            let before = index.scopes.get(outer as usize).map_or("", String::as_str);
-            // damaged files have scopes in scopes
-            let scope = if before.len() > LONGEST_NAME { before.to_owned() } else { format!("{before}{name}::") };
-            index.scopes.push(scope);
-            index.scopes.len() as u32 - 1
-        })
+    /// The number of the scope that an entry is in. Most of them hold functions only, and get none.
+    fn number<'a>(
+        &mut self,
+        scopes: &mut [Scope<'a>],
+        source: &Source<'a>,
+        unit: &Unit<Slice<'a>>,
+        budget: &mut Budget,
+    ) -> u32 {
+        let mut outer = 0;
+        for scope in scopes {
+            outer = match scope.number {
+                Some(number) => number,
+                None => match name(source, unit, scope.name) {
+                    Some(name) => self.scope(outer, name, budget),
+                    None if scope.is_namespace => self.scope(outer, b"(anonymous namespace)", budget),
+                    None => outer,
+                },
+            };
+            scope.number = Some(outer);
+        }
+        outer
+    }
+
+    fn scope(&mut self, outer: u32, name: &[u8], budget: &mut Budget) -> u32 {
+        if let Some(known) = self.numbers.get(&(outer, name.to_vec())) {
+            return *known;
+        }
+        let before = self.index.scope(outer);
+        let told = usual_name(String::from_utf8_lossy(name).into_owned());
+        // damaged files have scopes in scopes
+        let scope = if before.len() > LONGEST_NAME { before.to_owned() } else { format!("{before}{told}::") };
+        self.text += scope.len() + name.len();
+        if self.text > MOST_SCOPES {
+            self.fill(budget);
+            return outer;
+        }
+        self.index.scopes.push(scope);
+        let number = self.index.scopes.len() as u32 - 1;
+        self.numbers.insert((outer, name.to_vec()), number);
+        number
+    }
+
+    fn fill(&mut self, budget: &mut Budget) {
+        self.is_full = true;
+        budget.cut();
     }
 
     fn definition(&mut self, die: Die, scope: u32, name: &[u8], read: &Read<'_>, budget: &mut Budget) {
-        let index = &mut self.index;
-        if index.definitions.len() >= MOST_DEFINITIONS {
-            budget.is_over = true;
+        if self.index.definitions.len() >= MOST_DEFINITIONS {
+            self.fill(budget);
             return;
         }
+        let index = &mut self.index;
         let name = usual_name(String::from_utf8_lossy(name).into_owned());
         let hash = name_hash(&[index.scope(scope), &name]);
         index.definitions.push(Definition { die, scope, hash });
@@ -287,28 +241,12 @@ impl Walk {
         }
     }
 
-    fn variable<'a>(
-        &mut self,
-        source: &Source<'a>,
-        unit: &Unit<Slice<'a>>,
-        die: Die,
-        scope: u32,
-        read: &Read<'a>,
-        budget: &mut Budget,
-    ) {
-        let Some(location) = read.location else {
-            // defined elsewhere, where its scope is not told again
-            if scope != 0 && read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES {
-                self.index.declared_in.insert(die, scope);
-            }
-            return;
-        };
-        let Some(place) = place(source, unit, location) else { return };
+    fn variable(&mut self, found: VariableEntry, budget: &mut Budget) {
         if self.index.variables.len() >= MOST_VARIABLES {
-            budget.is_over = true;
+            self.fill(budget);
             return;
         }
-        self.index.variables.push(VariableEntry { die, scope, place });
+        self.index.variables.push(found);
     }
 }
 
@@ -348,24 +286,31 @@ fn is_set<R: Reader>(attribute: &gimli::Attribute<R>) -> bool {
     }
 }
 
-/// Where a variable lies that stays where it is.
-fn place(source: &Source<'_>, unit: &Unit<Slice<'_>>, location: AttributeValue<Slice<'_>>) -> Option<VariablePlace> {
+/// Where a variable lies that stays where it is; `tls`: where the first values of thread-local ones are.
+fn place(
+    source: &Source<'_>,
+    unit: &Unit<Slice<'_>>,
+    tls: &Range<u64>,
+    location: AttributeValue<Slice<'_>>,
+) -> Option<VariablePlace> {
     let mut operations = location.exprloc_value()?.operations(unit.encoding());
     let first = operations.next().ok()??;
-    let second = operations.next().ok()?;
-    let value = match first {
-        Operation::Address { address } => address,
-        Operation::AddressIndex { index } => source.dwarf.address(unit, index).ok()?,
-        // offsets of thread-local data
-        Operation::UnsignedConstant { value } => value,
-        Operation::SignedConstant { value } => u64::try_from(value).ok()?,
-        Operation::ConstantIndex { index } => source.dwarf.address(unit, index).ok()?,
+    let (value, is_address) = match first {
+        Operation::Address { address } => (address, true),
+        Operation::AddressIndex { index } => (source.dwarf.address(unit, index).ok()?, true),
+        Operation::UnsignedConstant { value } => (value, false),
+        Operation::SignedConstant { value } => (u64::try_from(value).ok()?, false),
+        Operation::ConstantIndex { index } => (source.dwarf.address(unit, index).ok()?, false),
         _ => return None,
     };
-    let is_address = matches!(first, Operation::Address { .. } | Operation::AddressIndex { .. });
-    match second {
+    match operations.next().ok()? {
         None if is_address && value != 0 => Some(VariablePlace::Static(ObjAddr(value))),
-        Some(Operation::TLS) => Some(VariablePlace::ThreadLocal(value)),
+        // in split DWARF GCC's offset is the address of the first value; where it could be either, it is not told
+        Some(Operation::TLS) => match (tls.contains(&value), value < tls.end.saturating_sub(tls.start)) {
+            (true, false) => Some(VariablePlace::ThreadLocal(value - tls.start)),
+            (false, true) => Some(VariablePlace::ThreadLocal(value)),
+            _ => None,
+        },
         _ => None,
     }
 }
