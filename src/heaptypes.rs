@@ -164,7 +164,11 @@ impl TypeTable {
             match &one.shape {
                 _ if !one.name.is_empty() => return format!("{}{behind}", one.name),
                 Shape::Pointer(to) => {
-                    behind.insert_str(0, if behind.starts_with('*') { "*" } else { " *" });
+                    if behind.starts_with(" *") {
+                        behind.insert(1, '*')
+                    } else {
+                        behind.insert_str(0, " *")
+                    }
                     at = *to;
                 }
                 Shape::Array(element, count) => {

@@ -231,7 +231,7 @@ fn resolve_by(
     let objects: Vec<Elf<'_>> = [own, image, debug, mini].into_iter().flatten().collect();
     let place_of_dwarf = debug_file.or(file).map(|(place, _)| place.as_path());
     let with_dwarf = place_of_dwarf.zip(debug.or(own));
-    let load = || with_dwarf.and_then(|(place, elf)| Some((place, elf, load_dwarf(place, &elf, warn)?)));
+    let load = || with_dwarf.and_then(|(place, elf)| Some((place, elf, load_dwarf(place, &elf, false, warn)?)));
     let (functions, loaded) = both(|| FunctionTable::new(&objects), load);
     let Some((place, elf, data)) = loaded else { return resolve_all(addrs, &functions, None) };
     let alt_bytes = search.alt_file(place, &elf, warn);
@@ -239,7 +239,7 @@ fn resolve_by(
         let parsed = Elf::parse_debug(bytes);
         parsed.map_err(|error| warn(format!("the shared debug information of {}: {error}", place.display()))).ok()
     });
-    let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, warn));
+    let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, false, warn));
     let split_files = SplitFiles::default();
     let split_sections = SplitSections::default();
     let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);
@@ -313,11 +313,16 @@ fn packed_symbols(objects: [Option<Elf<'_>>; 2], path: &Path, warn: &mut dyn FnM
     })
 }
 
-fn load_dwarf<'d>(place: &Path, elf: &Elf<'d>, warn: &mut dyn FnMut(String)) -> Option<DwarfData<'d>> {
+fn load_dwarf<'d>(
+    place: &Path,
+    elf: &Elf<'d>,
+    with_types: bool,
+    warn: &mut dyn FnMut(String),
+) -> Option<DwarfData<'d>> {
     if !elf.has_debug_info() {
         return None;
     }
-    DwarfData::load(elf).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
+    DwarfData::load(elf, with_types).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
 }
 
 fn resolve_all(

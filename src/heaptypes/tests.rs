@@ -42,6 +42,8 @@ fn arrays_of_arrays_have_sizes() {
     let pointer = one(&mut table, "", 8, Shape::Pointer(rows));
     let pointers = one(&mut table, "", 0, Shape::Array(pointer, Some(5)));
     assert_eq!(table.name(pointers), "int[2][3] *[5]");
+    let deeper = one(&mut table, "", 8, Shape::Pointer(pointer));
+    assert_eq!(table.name(deeper), "int[2][3] **");
     assert_eq!(path(&table, rows, 20).as_deref(), Some("[1][2]"));
     assert_eq!(path(&table, rows, 24), None);
 }

@@ -47,6 +47,7 @@ impl Declarations {
         let mut declared = Self::default();
         let (mut variables, mut thread_locals) = (Vec::new(), Vec::new());
         for object in &objects.found {
+            let has_thread_locals = object.program_tls().is_some();
             let found = types.read(&object.source(), &search, &mut budget);
             let module = declared.modules.len() as u32;
             if !found.is_known && object.is_program() {
@@ -63,7 +64,7 @@ impl Declarations {
                     VariablePlace::Static(at) => {
                         variables.push(Variable { start: object.bias.to_process(at), size, name, of, module });
                     }
-                    VariablePlace::ThreadLocal(at) if object.program_tls().is_some() => {
+                    VariablePlace::ThreadLocal(at) if has_thread_locals => {
                         thread_locals.push(Variable { start: Addr(at), size, name, of, module });
                     }
                     // where libraries have theirs is known to the dynamic linker only

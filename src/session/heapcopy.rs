@@ -349,18 +349,18 @@ impl Process {
     /// # Errors
     /// What was reported of it instead.
     fn take_left_statuses(&mut self, thread: &Stopped, means: Means) -> Result<()> {
-        while let Some((copy, started)) = self.copies.left.pop() {
+        while let Some(&(copy, started)) = self.copies.left.last() {
             // the program may have taken it itself, and have another child of that number
             let is_it = started.is_some() && procfs::start_time(copy.pid()) == started;
             if is_it && !copy.after_exec(means).status_taken_by(thread)? {
-                self.copies.left.push((copy, started));
                 break;
             }
+            self.copies.left.pop();
         }
         Ok(())
     }
 
-    /// The process is about to be let go: no copy of it is left, nor a zombie.
+    /// The process is about to be let go: no copy of it is left, nor a zombie of one that the present program has had made.
     pub(super) fn end_copies_before_detach(&mut self, stops: &mut Stops) {
         self.copies.wanted.clear();
         for (copy, has_ended) in std::mem::take(&mut self.copies.alive) {

@@ -25,15 +25,15 @@ const LINGER: Duration = Duration::from_millis(3);
 enum Pace {
     /// When so much time has passed.
     Tick(Duration),
-    /// At a moment that is not slept for.
-    At(Instant),
+    /// At a moment that is not slept for; where no processor is left to look, when so much time has passed.
+    At(Instant, Duration),
 }
 
 impl Pace {
     /// For rings of which the fastest was drained at `drained`, and takes so long to be half full.
     fn of(until_half: Duration, drained: Instant) -> Self {
         if until_half < FAST {
-            return Self::At(drained + (until_half / 2).min(LOOK));
+            return Self::At(drained + (until_half / 2).min(LOOK), BUSY);
         }
         // in steps, so that the timer is seldom set anew
         let mut period = BUSY;
@@ -45,8 +45,7 @@ impl Pace {
 
     fn period(self) -> Duration {
         match self {
-            Self::Tick(period) => period,
-            Self::At(_) => BUSY,
+            Self::Tick(period) | Self::At(_, period) => period,
         }
     }
 }
@@ -80,19 +79,21 @@ impl Ticker {
     pub(super) fn look_until(&self) -> Option<Instant> {
         match self.pace {
             Pace::Tick(_) => None,
-            Pace::At(moment) => Some(moment),
+            Pace::At(moment, _) => Some(moment),
         }
     }
 
     /// How the rings are waited for that were drained at `began`: not slept for as long as records have come fast of late.
     fn pace_after(&mut self, until_half: Duration, began: Instant) -> Pace {
         match Pace::of(until_half, began) {
-            at @ Pace::At(_) => {
+            at @ Pace::At(..) => {
                 self.fast_until = Some(began + LINGER);
                 at
             }
-            Pace::Tick(_) if self.fast_until.is_some_and(|moment| began < moment) => Pace::At(began + LOOK),
-            tick => tick,
+            Pace::Tick(period) if self.fast_until.is_some_and(|moment| began < moment) => {
+                Pace::At(began + LOOK, period)
+            }
+            tick @ Pace::Tick(_) => tick,
         }
     }
 
@@ -102,7 +103,7 @@ impl Ticker {
         let is_late = |period| self.last.is_none_or(|last| last.elapsed() >= period);
         match self.pace {
             Pace::Tick(period) => woken || is_late(period),
-            Pace::At(moment) => Instant::now() >= moment,
+            Pace::At(moment, _) => Instant::now() >= moment,
         }
     }
 
@@ -143,7 +144,9 @@ impl Session {
                 until_half = until_half.min(process.until_half_full());
                 process.govern();
             }
-            self.ticker.idle = if records == 0 { self.ticker.idle.saturating_add(1) } else { 0 };
+            // of looks, ten are soon over
+            let is_look = matches!(self.ticker.pace, Pace::At(..));
+            self.ticker.idle = if records > 0 { 0 } else { self.ticker.idle.saturating_add(u32::from(!is_look)) };
             self.ticker.pace = self.ticker.pace_after(until_half, began);
             self.ticker.last = Some(began);
         }
@@ -161,7 +164,8 @@ mod tests {
         let us = Duration::from_micros;
         let now = Instant::now();
         let paces = [(5000, Pace::Tick(us(1000))), (1000, Pace::Tick(us(1000))), (999, Pace::Tick(us(500)))];
-        let fast = [(400, Pace::Tick(us(250))), (300, Pace::At(now + us(100))), (60, Pace::At(now + us(30)))];
+        let fast =
+            [(400, Pace::Tick(us(250))), (300, Pace::At(now + us(100), BUSY)), (60, Pace::At(now + us(30), BUSY))];
         for (until_half, expected) in paces.into_iter().chain(fast) {
             assert_eq!(Pace::of(us(until_half), now), expected, "half full after {until_half} us");
         }
@@ -172,9 +176,10 @@ mod tests {
         let us = Duration::from_micros;
         let (mut ticker, began) = (Ticker::default(), Instant::now());
         assert_eq!(ticker.pace_after(us(1000), began), Pace::Tick(BUSY), "there was none yet");
-        assert_eq!(ticker.pace_after(us(60), began), Pace::At(began + us(30)));
+        assert_eq!(ticker.pace_after(us(60), began), Pace::At(began + us(30), BUSY));
         let later = began + LINGER - us(1);
-        assert_eq!(ticker.pace_after(us(5000), later), Pace::At(later + LOOK));
+        assert_eq!(ticker.pace_after(us(5000), later), Pace::At(later + LOOK, BUSY));
+        assert_eq!(ticker.pace_after(us(400), later), Pace::At(later + LOOK, us(250)), "as often, without a processor");
         assert_eq!(ticker.pace_after(us(5000), began + LINGER), Pace::Tick(BUSY));
     }
 }

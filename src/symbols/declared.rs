@@ -30,15 +30,18 @@ const MOST_DEFINITIONS: usize = 2 << 20;
 /// So many variables.
 const MOST_VARIABLES: usize = 1 << 20;
 /// Of all modules together.
-const MOST: [(Of, usize); 5] = [
+const MOST: [(Of, usize); 6] = [
     (Of::Types, 400_000),
     (Of::Fields, 3_000_000),
     (Of::Variables, MOST_VARIABLES),
     (Of::Text, 256 << 20),
     (Of::Abbreviations, MOST_ABBREVIATIONS),
+    (Of::Units, MOST_UNITS),
 ];
 /// Of each module, as they are forgotten with it.
 const MOST_ABBREVIATIONS: usize = 32 << 20;
+/// The same, of all its files.
+const MOST_UNITS: usize = 1 << 18;
 
 /// What there is a limit of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +54,7 @@ enum Of {
     Text,
     /// Tables of abbreviations, in bytes of the file.
     Abbreviations,
+    Units,
 }
 
 /// Where a variable lies.
@@ -82,7 +86,7 @@ pub struct Declarations {
     pub tables: Vec<(ObjAddr, TypeId)>,
     /// So many files of split DWARF were not found.
     pub missing: usize,
-    /// Whether there is debug information of it.
+    /// Whether there is debug information of it, or no time was left to look.
     pub is_known: bool,
 }
 
@@ -97,7 +101,7 @@ pub struct Budget {
     is_late: bool,
     /// Since the clock was looked at.
     steps: usize,
-    left: [(Of, usize); 5],
+    left: [(Of, usize); 6],
     /// Whether something was left out.
     is_cut: bool,
 }
@@ -127,8 +131,10 @@ impl Budget {
     /// Forgets what was taken that goes with a module.
     fn refill(&mut self) {
         for (of, left) in &mut self.left {
-            if *of == Of::Abbreviations {
-                *left = MOST_ABBREVIATIONS;
+            match of {
+                Of::Abbreviations => *left = MOST_ABBREVIATIONS,
+                Of::Units => *left = MOST_UNITS,
+                Of::Types | Of::Fields | Of::Variables | Of::Text => {}
             }
         }
     }
@@ -189,6 +195,10 @@ pub struct DeclaredTypes {
 impl DeclaredTypes {
     /// Reads what a module declares. What is wrong with its files is told by those who look up its functions.
     pub fn read(&mut self, source: &ModuleSource, search: &Search, budget: &mut Budget) -> Declarations {
+        if Instant::now() >= budget.until {
+            budget.cut();
+            return Declarations { is_known: true, ..Declarations::default() };
+        }
         let mut silent = |_| {};
         let file = module_file(source, search, &mut silent);
         let own = file.as_ref().and_then(|(_, bytes)| Elf::parse(bytes).ok());
@@ -202,10 +212,10 @@ impl DeclaredTypes {
         let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, &mut silent));
         let place = debug_file.as_ref().or(file.as_ref()).map(|(place, _)| place.as_path());
         let Some((place, elf)) = place.zip(debug.or(own)) else { return Declarations::default() };
-        let Some(data) = load_dwarf(place, &elf, &mut silent) else { return Declarations::default() };
+        let Some(data) = load_dwarf(place, &elf, true, &mut silent) else { return Declarations::default() };
         let alt_bytes: Option<Bytes> = search.alt_file(place, &elf, &mut silent);
         let alt_elf = alt_bytes.as_ref().and_then(|bytes| Elf::parse_debug(bytes).ok());
-        let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, &mut silent));
+        let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, true, &mut silent));
         let split_files = SplitFiles::default();
         let split_sections = SplitSections::default();
         let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);

@@ -24,14 +24,14 @@ const MOST_PARAMS: usize = 256;
 pub struct DwarfData<'d>(DwarfSections<SectionBytes<'d>>);
 
 impl<'d> DwarfData<'d> {
-    /// Loads the sections that names and lines need.
+    /// Loads the sections that names and lines need, or types, too.
     ///
     /// # Errors
     /// A section is damaged.
-    pub fn load(elf: &Elf<'d>) -> Result<Self, ElfError> {
+    pub fn load(elf: &Elf<'d>, with_types: bool) -> Result<Self, ElfError> {
         let mut wanted = Vec::new();
         DwarfSections::load(|id| {
-            wanted.extend(is_wanted(id).then_some(id));
+            wanted.extend(is_wanted(id, with_types).then_some(id));
             Ok::<_, ElfError>(())
         })?;
         let read = each(&wanted, |id| elf.section_data(id.name()));

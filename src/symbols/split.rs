@@ -150,12 +150,19 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         warnings
     }
 
-    /// The units of types of packages, each for itself, as many as `most`.
-    pub(super) fn type_units(&mut self, parent: &Arc<Dwarf<Slice<'a>>>, most: usize) -> Vec<Arc<Dwarf<Slice<'a>>>> {
+    /// The units of types of packages, each for itself, as many as `most`, and whether those are all.
+    pub(super) fn type_units(
+        &mut self,
+        parent: &Arc<Dwarf<Slice<'a>>>,
+        most: usize,
+    ) -> (Vec<Arc<Dwarf<Slice<'a>>>>, bool) {
         let rows = self.packages.iter().flatten().flat_map(|package| {
-            (1..=package.tu_index.unit_count()).map_while(move |row| package.tu_sections(row, parent).ok())
+            (1..=package.tu_index.unit_count()).map(move |row| package.tu_sections(row, parent).ok())
         });
-        rows.take(most).map(Arc::new).collect()
+        let mut rows = rows.fuse();
+        let taken: Vec<_> = rows.by_ref().take(most).collect();
+        let are_all = rows.next().is_none() && taken.iter().all(Option::is_some);
+        (taken.into_iter().flatten().map(Arc::new).collect(), are_all)
     }
 
     /// What a unit asks for.
@@ -228,7 +235,7 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
     /// The DWARF of a `.dwo` file; None if it is another one than the program was built with.
     fn unit(&self, bytes: &'f [u8], load: &SplitDwarfLoad<Slice<'a>>) -> Result<Option<Dwarf<Slice<'a>>>, SplitError> {
         let elf = Elf::parse_debug(bytes)?;
-        let wanted = |id| if is_wanted(id) { section(&elf, id) } else { Ok(Cow::Borrowed(&[][..])) };
+        let wanted = |id| if is_wanted(id, self.with_types) { section(&elf, id) } else { Ok(Cow::Borrowed(&[][..])) };
         let sections = DwarfSections::load(wanted)?;
         let Some(sections) = self.sections.units.keep(sections) else { return Ok(None) };
         let mut dwarf = sections.borrow(|bytes| EndianSlice::new(bytes, LittleEndian));

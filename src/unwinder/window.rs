@@ -33,6 +33,8 @@ impl Default for StackBuffer {
 pub struct StackWindow<'a, M: ReadMemory + ?Sized> {
     memory: &'a mut M,
     buffer: &'a mut StackBuffer,
+    /// The walk begins in memory of our own, so that it says nothing of what others need.
+    is_near: bool,
     /// Address of the buffer's first byte.
     start: u64,
     /// Valid bytes in the buffer.
@@ -48,8 +50,9 @@ impl<'a, M: ReadMemory + ?Sized> StackWindow<'a, M> {
     /// Begins a walk at the stack pointer `sp`.
     pub fn new(buffer: &'a mut StackBuffer, memory: &'a mut M, sp: u64) -> Self {
         let first = buffer.first_read;
-        let mut window = Self { memory, buffer, start: sp, len: 0, ended: false, sp, used: 0 };
-        if window.memory.near_word(Addr(sp)).is_none() {
+        let is_near = memory.near_word(Addr(sp)).is_some();
+        let mut window = Self { memory, buffer, is_near, start: sp, len: 0, ended: false, sp, used: 0 };
+        if !is_near {
             window.append(first);
         }
         window
@@ -126,6 +129,9 @@ impl<'a, M: ReadMemory + ?Sized> StackWindow<'a, M> {
 impl<M: ReadMemory + ?Sized> Drop for StackWindow<'_, M> {
     /// The next walk reads at once what this one needed; a deep walk is forgotten slowly.
     fn drop(&mut self) {
+        if self.is_near {
+            return;
+        }
         let used = usize::try_from(self.used).unwrap_or(usize::MAX).saturating_add(256);
         let slowly = self.buffer.first_read - self.buffer.first_read / 8;
         self.buffer.first_read = used.max(slowly).clamp(*FIRST_READ.start(), *FIRST_READ.end());
@@ -210,6 +216,7 @@ mod tests {
         }
         drop(window);
         assert_eq!(memory.0.reads, 1, "the far word's");
+        assert_eq!(buffer.first_read, StackBuffer::default().first_read);
     }
 
     #[test]

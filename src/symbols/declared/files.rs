@@ -15,9 +15,6 @@ use std::sync::Arc;
 
 /// Split files that are opened.
 const MOST_SPLIT: usize = 4096;
-/// Units of one section.
-const MOST_UNITS: usize = 1 << 18;
-
 /// An entry: which file it is in, and how far behind the start of its section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Die {
@@ -115,7 +112,11 @@ impl<'a> Files<'a> {
             self.add_info(&dwarf, Some(skeleton), budget);
             self.add_types(&dwarf, info, Some(skeleton), budget);
         }
-        for dwarf in split.type_units(parent, MOST_SPLIT) {
+        let (units_of_types, are_all) = split.type_units(parent, MOST_SPLIT);
+        if !are_all {
+            budget.cut();
+        }
+        for dwarf in units_of_types {
             if !budget.has_time() {
                 break;
             }
@@ -177,8 +178,7 @@ fn units<'a>(
 ) -> Vec<Placed<'a>> {
     let mut headers = Vec::new();
     while let Some(header) = next() {
-        if headers.len() >= MOST_UNITS || !budget.tick(1) {
-            budget.cut();
+        if !budget.take(Of::Units, 1) || !budget.tick(1) {
             break;
         }
         headers.push(header);

@@ -100,7 +100,12 @@ impl<'a> Resolver<'_, 'a> {
     /// Reads a text. None: it can't be read, or there is no room for it.
     fn text(&mut self, die: Die, value: AttributeValue<Slice<'a>>) -> Option<String> {
         let (source, unit, _) = self.files.unit(die)?;
-        let text = source.dwarf.attr_string(unit, value).ok().filter(|text| text.len() <= LONGEST_NAME)?;
+        let text = source.dwarf.attr_string(unit, value).ok().filter(|text| text.len() <= LONGEST_NAME);
+        let Some(text) = text else {
+            // its end may have been searched for far
+            self.budget.has_time();
+            return None;
+        };
         self.budget.take(Of::Text, text.len()).then(|| text.to_string_lossy().into_owned())
     }
 
