@@ -125,15 +125,21 @@ fn the_whole_trace_gives_the_models_snapshot() {
     assert_eq!((recording.process.pid, recording.number), (10, 0));
 }
 
-/// The profile is of the moment of the scan, parts of the trace are not.
-#[test]
-fn a_leak_scan_ends_the_profile_and_not_the_trace() {
+/// Two threads' blocks, the end of the profile, and one more block.
+fn ended_before_the_last_block() -> Memory {
     let memory = Memory::default();
     let recorder = recorder(&memory);
     let mut told = two_threads(&recorder);
     told.reader.profile_ends();
     told.alloc(5 * SECOND, 1, 0x6000, 3200);
     recorder.flush();
+    memory
+}
+
+/// The profile is of the moment of the scan, parts of the trace are not.
+#[test]
+fn a_leak_scan_ends_the_profile_and_not_the_trace() {
+    let memory = ended_before_the_last_block();
     let live = |wanted| part(&memory, wanted).snapshot.totals.live_bytes;
     assert_eq!(live(Part::Whole), 2100);
     assert_eq!((live(Part::At(Moment::Time(4 * SECOND))), live(Part::At(Moment::Time(5 * SECOND)))), (2100, 5300));
@@ -282,12 +288,7 @@ fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
 /// The live blocks one by one are those of the sums; a block has the same birth in each part of a trace that it lives in.
 #[test]
 fn births_are_those_of_the_whole_trace() {
-    let memory = Memory::default();
-    let recorder = recorder(&memory);
-    let mut told = two_threads(&recorder);
-    told.reader.profile_ends();
-    told.alloc(5 * SECOND, 1, 0x6000, 3200);
-    recorder.flush();
+    let memory = ended_before_the_last_block();
     let of = |part, thread| {
         let wanted = Wanted { part, thread, blocks: true, ..Wanted::default() };
         let recording = replayed(&memory, 0, &wanted).unwrap().traced.first;
