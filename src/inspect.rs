@@ -104,11 +104,21 @@ pub fn in_core(core: &Arc<Core>, with_types: bool) -> Inspection {
 /// What was seen, with its names. It needs no more of the process.
 fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declarations>) -> Inspection {
     let Look { seen, walk, read, copied, in_motion, .. } = look;
-    let census = census::take(walk.as_ref(), &seen.mappings, &seen.stack_pointers(), &seen.pages);
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
-    let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
-    let held = walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
+    let count = || {
+        let census = census::take(walk.as_ref(), &seen.mappings, &seen.stack_pointers(), &seen.pages);
+        (census, of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages)))
+    };
+    let name =
+        || walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
+    // of millions of blocks each takes seconds
+    let (counted, held) = std::thread::scope(|scope| {
+        let counting = scope.spawn(count);
+        let held = name();
+        (counting.join(), held)
+    });
+    let (census, trim) = counted.unwrap_or_else(|_| count());
     let warnings = declared.map(|declared| declared.warnings.clone()).unwrap_or_default();
     Inspection {
         program,

@@ -5,6 +5,7 @@ use super::dominators::{self, Dominators, NONE, Successors};
 use crate::addr::Addr;
 use crate::leaks::{Graph, RootKind};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// So many holders are told by their names; what comes behind is told by one of them.
 const MOST_HOLDERS: usize = 1 << 20;
@@ -73,16 +74,38 @@ pub struct Holdings {
     pub shared: Sum,
 }
 
-/// The graph with its holders.
+/// The graph with its holders. Its edges are numbered: those of blocks as in the graph, then those of holders, those to the heads of lost blocks, those of the root of all.
 struct Nodes<'a> {
     graph: &'a Graph,
     holders: u32,
     root_edges: &'a [(u32, u32)],
+    /// Where the edges of each holder begin, and where those of the last one end.
     starts: &'a [u32],
     lost_heads: &'a [u32],
+    /// The numbers of the first edge of a holder, to a lost block, of the root.
+    first: [u32; 3],
 }
 
-impl Nodes<'_> {
+impl<'a> Nodes<'a> {
+    /// Edges that no number is left for are left out, those of blocks first.
+    fn new(
+        graph: &'a Graph,
+        holders: usize,
+        root_edges: &'a [(u32, u32)],
+        starts: &'a [u32],
+        lost_heads: &'a [u32],
+    ) -> Self {
+        let mut left = (u32::MAX as usize).saturating_sub(holders + 1);
+        let mut take = |edges: usize| {
+            let taken = edges.min(left);
+            left -= taken;
+            taken as u32
+        };
+        let (lost, held, blocks) = (take(lost_heads.len()), take(root_edges.len()), take(graph.edge_count()));
+        let first = [blocks, blocks + held, blocks + held + lost];
+        Self { graph, holders: holders as u32, root_edges, starts, lost_heads, first }
+    }
+
     fn blocks(&self) -> u32 {
         self.graph.blocks().len() as u32
     }
@@ -97,21 +120,36 @@ impl Successors for Nodes<'_> {
         self.lost() as usize + 2
     }
 
-    fn successor(&self, node: u32, nth: u32) -> Option<u32> {
-        let blocks = self.blocks();
-        if node < blocks {
-            return self.graph.target(node, nth);
-        }
-        match node - blocks {
+    fn edges(&self, node: u32) -> Range<u32> {
+        let [held, lost, root] = self.first;
+        let Some(holder) = node.checked_sub(self.blocks()) else {
+            let edges = self.graph.edges_of(node);
+            return edges.start.min(held)..edges.end.min(held);
+        };
+        match holder {
             holder if holder < self.holders => {
-                let holder = holder as usize;
-                let range = *self.starts.get(holder)? as usize..*self.starts.get(holder + 1)? as usize;
-                self.root_edges.get(range)?.get(nth as usize).map(|(_, block)| *block)
+                let start = |holder: u32| self.starts.get(holder as usize).copied().unwrap_or(0);
+                let number = |at: u32| held.saturating_add(at).min(lost);
+                number(start(holder))..number(start(holder + 1))
             }
-            holder if holder == self.holders => self.lost_heads.get(nth as usize).copied(),
+            holder if holder == self.holders => lost..root,
             // the root of all leads to holders and to the lost blocks
-            _ => (nth <= self.holders).then_some(blocks + nth),
+            _ => root..root + self.holders + 1,
         }
+    }
+
+    fn target(&self, edge: u32) -> u32 {
+        let [held, lost, root] = self.first;
+        let target = if edge < held {
+            self.graph.target(edge)
+        } else if edge < lost {
+            self.root_edges.get((edge - held) as usize).map(|(_, block)| *block)
+        } else if edge < root {
+            self.lost_heads.get((edge - lost) as usize).copied()
+        } else {
+            Some(self.blocks() + (edge - root))
+        };
+        target.unwrap_or(NONE)
     }
 }
 
@@ -124,9 +162,8 @@ impl Holdings {
         let mut root_edges = Vec::new();
         let mut are_named = 0;
         let mut lasting = vec![false; graph.blocks().len()];
-        for (.., block) in graph.root_pointers().filter(|(kind, ..)| !is_passing(*kind)) {
-            flood(&graph, block, &mut lasting);
-        }
+        let lasting_roots = graph.root_pointers().filter(|(kind, ..)| !is_passing(*kind));
+        flood(&graph, lasting_roots.map(|(.., block)| block), &mut lasting);
         for (kind, addr, block) in graph.root_pointers() {
             if is_passing(kind) && lasting.get(block as usize) == Some(&true) {
                 continue;
@@ -163,13 +200,7 @@ impl Holdings {
         let lost_heads = lost_heads(&graph, &root_edges, lasting);
         let starts: Vec<u32> =
             (0..=names.len() as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
-        let nodes = Nodes {
-            graph: &graph,
-            holders: names.len() as u32,
-            root_edges: &root_edges,
-            starts: &starts,
-            lost_heads: &lost_heads,
-        };
+        let nodes = Nodes::new(&graph, names.len(), &root_edges, &starts, &lost_heads);
         let root = nodes.lost() + 1;
         let dominators = dominators::find(&nodes, root);
         Self { root_names, ..Self::sum_up(graph, names, root_edges, lost_heads, dominators) }
@@ -321,29 +352,29 @@ fn at(of: &[u64], node: usize) -> u64 {
 /// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one. `reached`: what some roots lead to.
 fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)], mut reached: Vec<bool>) -> Vec<u32> {
     let blocks = graph.blocks().len() as u32;
-    for (_, block) in root_edges {
-        flood(graph, *block, &mut reached);
-    }
+    flood(graph, root_edges.iter().map(|(_, block)| *block), &mut reached);
     let mut seen = reached.clone();
-    let mut heads: Vec<u32> = (0..blocks).filter(|&block| flood(graph, block, &mut seen)).collect();
+    let mut heads: Vec<u32> = (0..blocks).filter(|&block| flood(graph, [block], &mut seen)).collect();
     seen = reached;
     heads.reverse();
-    heads.retain(|&block| flood(graph, block, &mut seen));
+    heads.retain(|&block| flood(graph, [block], &mut seen));
     heads.reverse();
     heads
 }
 
-/// Marks a block and all that it leads to; whether it was not marked before.
-fn flood(graph: &Graph, block: u32, marks: &mut [bool]) -> bool {
-    let mut is_new = |block: u32| marks.get_mut(block as usize).is_some_and(|mark| !std::mem::replace(mark, true));
-    if !is_new(block) {
-        return false;
+/// Marks blocks and all that they lead to; whether any was not marked before. All ways are gone side by side: each step waits for memory that is in no cache, and the processor waits for many at once if none depends on another.
+fn flood(graph: &Graph, blocks: impl IntoIterator<Item = u32>, marks: &mut [bool]) -> bool {
+    let mut is_new = |block: &u32| marks.get_mut(*block as usize).is_some_and(|mark| !std::mem::replace(mark, true));
+    let mut reached: Vec<u32> = blocks.into_iter().filter(&mut is_new).collect();
+    let any = !reached.is_empty();
+    let mut next = Vec::new();
+    while !reached.is_empty() {
+        for from in reached.drain(..) {
+            next.extend(graph.targets(from).filter(&mut is_new));
+        }
+        std::mem::swap(&mut reached, &mut next);
     }
-    let mut stack = vec![block];
-    while let Some(from) = stack.pop() {
-        stack.extend(graph.targets(from).filter(|&to| is_new(to)));
-    }
-    true
+    any
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::memory::ReadMemory;
 use rustc_hash::FxHashSet;
+use std::ops::Range;
 
 /// So much is read at once: what the second-level cache holds.
 const WINDOW: u64 = 256 << 10;
@@ -162,10 +163,15 @@ impl Edges {
         ends.for_each(|end| *end = kept);
     }
 
-    pub(super) fn of(&self, block: u32) -> &[Edge] {
+    /// Where a block's edges are.
+    fn range(&self, block: u32) -> Range<u32> {
         let block = block as usize;
         let start = block.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        let end = self.ends.get(block).copied().unwrap_or(start);
+        start..self.ends.get(block).copied().unwrap_or(start)
+    }
+
+    pub(super) fn of(&self, block: u32) -> &[Edge] {
+        let Range { start, end } = self.range(block);
         self.all.get(start as usize..end as usize).unwrap_or(&[])
     }
 }
@@ -274,9 +280,19 @@ impl Graph {
         self.index.shrink();
     }
 
-    /// One of the blocks that a block has pointers to, counted from 0.
-    pub fn target(&self, block: u32, nth: u32) -> Option<u32> {
-        self.edges.of(block).get(nth as usize).map(|edge| edge.target)
+    /// How many pointers blocks have to blocks. They are numbered in the order of the blocks that they lie in.
+    pub fn edge_count(&self) -> usize {
+        self.edges.all.len()
+    }
+
+    /// The numbers of a block's pointers.
+    pub fn edges_of(&self, block: u32) -> Range<u32> {
+        self.edges.range(block)
+    }
+
+    /// The block that the pointer with this number leads to.
+    pub fn target(&self, edge: u32) -> Option<u32> {
+        self.edges.all.get(edge as usize).map(|edge| edge.target)
     }
 
     /// The blocks that a block has pointers to.

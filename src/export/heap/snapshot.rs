@@ -69,7 +69,7 @@ fn fold(held: &Held, most: usize) -> Folded {
     let mut into: Vec<u32> = (0..blocks as u32).collect();
     let mut first: FxHashMap<(usize, u32), u32> = FxHashMap::default();
     for block in 0..blocks as u32 {
-        if holdings.graph.target(block, 0).is_none()
+        if holdings.graph.edges_of(block).is_empty()
             && let Some(by) = holdings.retainer(block as usize)
         {
             let of = held.types.of_block.get(block as usize).copied().unwrap_or(0);
