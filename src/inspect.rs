@@ -22,7 +22,6 @@ use declarations::Declarations;
 use looks::{Look, Purpose};
 pub use modules::means;
 use seen::Seen;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use trimming::NotTrimmed;
@@ -73,7 +72,7 @@ pub enum Meanwhile {
 /// It can't be traced, or its memory can't be read.
 pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspection> {
     procfs::require_own()?;
-    let declared = if with_types { Declarations::of_process(pid) } else { None };
+    let declared = with_types.then(|| Declarations::of_process(pid));
     let declared = declared.as_ref();
     let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| holdings::read(seen, walk, memory, declared);
     let program = procfs::program_name(pid, pid);
@@ -90,7 +89,7 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspe
 
 /// Looks at what a core has kept of a process.
 pub fn in_core(core: &Arc<Core>, with_types: bool) -> Inspection {
-    let declared = with_types.then(|| Declarations::read(core.objects(), Path::new("/")));
+    let declared = with_types.then(|| Declarations::of_core(core));
     let declared = declared.as_ref();
     let seen = Seen::in_core(core);
     let parts = core.file_parts();

@@ -143,12 +143,12 @@ pub(super) struct HeapArguments {
     #[arg(long)]
     no_text: bool,
 
-    /// Read types and names of members from the debug information of the program and its libraries
+    /// Do not read types and names of members from the debug information of the program and its libraries
     ///
-    /// They are carried along pointers, from variables and from blocks whose types are known. Debug information is read before the process stands still; what it says is followed while it stands, or
-    /// of the copy. New, and so not done unless asked for.
+    /// They are carried along pointers, from variables and from blocks whose types are known. Debug information is read before the process stands still, which takes a second for each 100 MB or so;
+    /// what it says is followed in the copy, or, where there is none, while the process stands.
     #[arg(long)]
-    types: bool,
+    no_types: bool,
 
     /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .pb.gz (`go tool pprof`), .md, .json, .txt, .heap (as --save)
     ///
@@ -192,7 +192,7 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         json: arguments.json,
         of: arguments.of,
         no_text: arguments.no_text,
-        types: arguments.types,
+        types: !arguments.no_types,
         outputs,
         color: arguments.color,
     })

@@ -33,9 +33,9 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
         HeapTarget::File(path) if is_core(path) => {
             look_in_core(&CoreTarget { core: path.clone(), program: None, sysroot: None }, options)?
         }
-        HeapTarget::File(path) if options.types => {
+        HeapTarget::File(path) if !options.types => {
             bail!(
-                "{}: --types is for processes and cores; this file has the types that it was saved with",
+                "{}: --no-types is for processes and cores; this file has the types that it was saved with",
                 path.display()
             )
         }

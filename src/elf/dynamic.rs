@@ -42,10 +42,13 @@ impl<'d> Elf<'d> {
         entries.iter().map(|e| (e.d_tag(LE), e.val(LE))).take_while(|(tag, _)| *tag != elf::DT_NULL)
     }
 
-    /// Whether it is a program, and no library: of a fixed address, or one that says so (DF_1_PIE).
+    /// Whether it is a program, and no library: of a fixed address, one that says so (DF_1_PIE, which older linkers do not set), or one that asks for a dynamic linker and has
+    /// no name for others to depend on it by. Libraries that can be executed have one.
     pub fn is_program(&self) -> bool {
         let says_so = || self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 != 0);
-        self.header.e_type(LE) == elf::ET_EXEC || says_so()
+        let is_executed =
+            || self.program_header(elf::PT_INTERP).is_some() && self.dynamic_value(elf::DT_SONAME).is_none();
+        self.header.e_type(LE) == elf::ET_EXEC || says_so() || is_executed()
     }
 
     fn dynamic_value(&self, wanted: elf::DynamicTag) -> Option<u64> {

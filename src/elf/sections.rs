@@ -119,6 +119,20 @@ impl<'d> Elf<'d> {
         }
     }
 
+    /// How many bytes unpacking the sections of this name takes; 0: none is compressed.
+    pub fn unpacked_size(&self, name: &str) -> u64 {
+        let old_name = name.strip_prefix(".debug_").map(|rest| format!(".zdebug_{rest}"));
+        let size = |section: &elf::SectionHeader64<LE>| {
+            let found = self.sections.section_name(LE, section).ok()?;
+            let is_old = old_name.as_deref().is_some_and(|name| found == name.as_bytes());
+            let is_new = found == name.as_bytes() && section.sh_flags(LE).contains(elf::SHF_COMPRESSED);
+            let data = (is_old || is_new).then(|| section.data(LE, self.data).ok()).flatten()?;
+            let compressed = if is_old { old_compression(data) } else { new_compression(data) };
+            compressed.map(|compressed| compressed.uncompressed_size)
+        };
+        self.sections.iter().filter_map(size).fold(0, u64::saturating_add)
+    }
+
     /// The bytes of all sections of this name, one behind the other: object files may have several.
     ///
     /// # Errors

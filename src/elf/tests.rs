@@ -146,8 +146,29 @@ fn sections_are_uncompressed() {
         let elf = Elf::parse(&bytes).unwrap();
         assert!(bytes.len() < read(&plain).len(), "{kind}: not compressed");
         assert_eq!(elf.section_data(".debug_info").unwrap().unwrap(), expected, "{kind}");
+        assert_eq!(elf.unpacked_size(".debug_info"), expected.len() as u64, "{kind}");
     }
+    assert_eq!(Elf::parse(&bytes).unwrap().unpacked_size(".debug_info"), 0);
     assert_eq!(Elf::parse(&bytes).unwrap().section_data(".nothing").unwrap(), None);
+}
+
+#[test]
+fn programs_are_told_from_libraries() {
+    let dir = TempDir::new("elf-programs");
+    let executed = format!(
+        "{PROGRAM} const char interpreter[] __attribute__((section(\".interp\"))) = \"/lib64/ld-linux-x86-64.so.2\";"
+    );
+    let is_program = |name: &str, source: &str, flags: &[&str]| {
+        Elf::parse(&read(&dir.compile("cc", name, source, flags))).unwrap().is_program()
+    };
+    for flag in ["-no-pie", "-pie", "-static-pie"] {
+        assert!(is_program(&flag[1..], PROGRAM, &[flag]), "{flag}");
+    }
+    assert!(!is_program("library", PROGRAM, &["-shared", "-fPIC"]));
+    // what an older linker makes of a program: nothing but its dynamic linker says so
+    assert!(is_program("silent", &executed, &["-shared", "-fPIC"]));
+    // a library that can be executed, as glibc is
+    assert!(!is_program("executed", &executed, &["-shared", "-fPIC", "-Wl,-soname,executed.so"]));
 }
 
 #[test]

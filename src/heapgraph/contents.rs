@@ -52,8 +52,13 @@ pub enum Look {
     Vector,
     /// What a Rust `dyn` pointer leads to: the number of its table.
     Dyn(u32),
-    /// Its first 32 bits are 0 or 1: what may be the colour of a tree's node.
-    Colour,
+    /// What may be the colour of a tree's node is 0 or 1: its first 32 bits (libstdc++), or the byte behind its first three words (libc++).
+    Colour {
+        /// The first bits are.
+        first: bool,
+        /// The byte is.
+        fourth: bool,
+    },
     /// Nothing but zeros.
     Zeros,
 }
@@ -205,7 +210,8 @@ impl Reading<'_> {
         if first == 0 && bytes.iter().all(|&byte| byte == 0) {
             return Look::Zeros;
         }
-        if first as u32 <= 1 { Look::Colour } else { Look::Unknown }
+        let (first, fourth) = (first as u32 <= 1, bytes.get(24).is_some_and(|&byte| byte <= 1));
+        if first || fourth { Look::Colour { first, fourth } } else { Look::Unknown }
     }
 
     /// The C++ table at `at`.

@@ -118,6 +118,11 @@ impl Blocks for Graph {
 }
 
 impl Declared {
+    /// Whether nothing is declared that tells anything of blocks.
+    pub fn is_empty(&self) -> bool {
+        self.variables.is_empty() && self.thread_locals.is_empty() && self.by_name.is_empty() && self.tables.is_empty()
+    }
+
     /// Adds variables.
     pub fn add_variables(&mut self, more: Vec<Variable>) {
         self.variables.extend(more);
@@ -207,8 +212,8 @@ impl Present<'_> {
         let mut places: Vec<FxHashMap<u64, String>> = Vec::new();
         let mut looked_up = Places::default();
         let mut text = 0usize;
-        for ((number, typed), slot) in (0..).zip(&spread.of_block).zip(&mut layouts.of_block) {
-            let Some(typed) = *typed else { continue };
+        for (number, slot) in (0..).zip(&mut layouts.of_block) {
+            let Some(typed) = spread.of(number) else { continue };
             let layout = *known.entry(typed).or_insert_with(|| {
                 let name = self.all.table.name(typed.of);
                 let several = if typed.many { "[]" } else { "" };

@@ -123,9 +123,15 @@ impl Types {
                 Look::Text => plain(&mut types, &mut known, TEXT),
                 Look::Vector => plain(&mut types, &mut known, VECTOR),
                 Look::Zeros => plain(&mut types, &mut known, ZEROS),
-                Look::Colour if is_tree_node(graph, block) => plain(&mut types, &mut known, TREE),
-                Look::Unknown if is_list_node(graph, block) => plain(&mut types, &mut known, LIST),
-                Look::Unknown | Look::Colour => plain(&mut types, &mut known, UNKNOWN),
+                Look::Colour { first, fourth }
+                    if first && is_tree_node(graph, block) || fourth && is_libcxx_tree_node(graph, block) =>
+                {
+                    plain(&mut types, &mut known, TREE)
+                }
+                Look::Unknown | Look::Colour { .. } if is_list_node(graph, block) => {
+                    plain(&mut types, &mut known, LIST)
+                }
+                Look::Unknown | Look::Colour { .. } => plain(&mut types, &mut known, UNKNOWN),
             };
             types.of_block.push(of);
         }
@@ -186,7 +192,26 @@ fn is_tree_node(graph: &Graph, block: u32) -> bool {
     }
 }
 
-/// A node of a libstdc++ list (`_List_node_base`: next, prev): the next one's prev is it, or the prev one's next.
+/// A node of a libc++ tree (`__tree_node_base`: left, right, parent, colour): it is one of the children that its parent has, which are two different ones, and its own children know it.
+fn is_libcxx_tree_node(graph: &Graph, block: u32) -> bool {
+    let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
+    let leads = |from: u32, offset: u64, to: u32| {
+        at(from, offset).is_some_and(|pointer| pointer.target == to && pointer.into == 0)
+    };
+    let mut children = [0, 8].into_iter().filter_map(|offset| at(block, offset));
+    let know = |child: crate::leaks::Pointer| child.into == 0 && leads(child.target, 16, block);
+    match at(block, 16) {
+        Some(parent) if parent.into == 0 => {
+            leads(parent.target, 0, block) != leads(parent.target, 8, block) && children.all(know)
+        }
+        // the header, in another object
+        Some(parent) => leads(parent.target, parent.into, block) && children.all(know),
+        // the header is in no block: the children know it
+        None => children.next().is_some_and(know) && children.all(know),
+    }
+}
+
+/// A node of a list of libstdc++ (`_List_node_base`: next, prev) or libc++ (`__list_node_base`: prev, next): the next one's prev is it, or the prev one's next.
 fn is_list_node(graph: &Graph, block: u32) -> bool {
     let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
     let back = |to: Option<crate::leaks::Pointer>, offset: u64| {

@@ -72,10 +72,22 @@ pub struct Lead {
 /// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
-    /// By block.
-    pub of_block: Vec<Option<Typed>>,
+    /// What blocks are, each once.
+    kinds: Vec<Typed>,
+    /// By block, the number of what it is; [`NOTHING`]: that is not known.
+    of_block: Vec<u32>,
     /// Of vectors' blocks: how much of it, in bytes, holds elements. What lies behind leads to nothing.
     pub used: FxHashMap<u32, u64>,
+}
+
+/// Of a block of which nothing is known.
+const NOTHING: u32 = u32::MAX;
+
+impl Spread {
+    /// What a block is.
+    pub fn of(&self, block: u32) -> Option<Typed> {
+        self.kinds.get(*self.of_block.get(block as usize)? as usize).copied()
+    }
 }
 
 /// Spreads types: `exact` are blocks whose types their own tables tell.
@@ -86,8 +98,9 @@ pub fn spread(
     leads: &[Lead],
     memory: &mut dyn ReadMemory,
 ) -> Spread {
-    let found = Spread { of_block: vec![None; blocks.count()], used: FxHashMap::default() };
-    let mut spreading = Spreading { table, blocks, memory, found, waiting: VecDeque::new(), places: Places::default() };
+    let found = Spread { of_block: vec![NOTHING; blocks.count()], ..Spread::default() };
+    let (numbers, waiting, places) = (FxHashMap::default(), VecDeque::new(), Places::default());
+    let mut spreading = Spreading { table, blocks, memory, found, numbers, waiting, places };
     for (block, of) in exact {
         let (_, size) = blocks.range(*block);
         let many = spreading.is_array(*block, *of, size);
@@ -105,6 +118,8 @@ struct Spreading<'a, B> {
     blocks: &'a B,
     memory: &'a mut dyn ReadMemory,
     found: Spread,
+    /// Of each kind of block.
+    numbers: FxHashMap<Typed, u32>,
     waiting: VecDeque<u32>,
     places: Places,
 }
@@ -129,12 +144,18 @@ impl<B: Blocks> Spreading<'_, B> {
     }
 
     fn of(&self, block: u32) -> Option<Typed> {
-        *self.found.of_block.get(block as usize)?
+        self.found.of(block)
     }
 
     fn note(&mut self, block: u32, typed: Typed) {
-        if let Some(slot @ None) = self.found.of_block.get_mut(block as usize) {
-            *slot = Some(typed);
+        if let Some(slot) = self.found.of_block.get_mut(block as usize)
+            && *slot == NOTHING
+        {
+            let kinds = &mut self.found.kinds;
+            *slot = *self.numbers.entry(typed).or_insert_with(|| {
+                kinds.push(typed);
+                kinds.len() as u32 - 1
+            });
             self.waiting.push_back(block);
         }
     }

@@ -80,12 +80,12 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
     let threads = seen.control_blocks(memory);
-    let spread = declared.map(|declared| {
+    let spread = declared.filter(|declared| !declared.all.is_empty()).map(|declared| {
         let declared = declared.of(&objects, &threads);
         let exact = exact_types(&contents, &declared);
         declared.spread(&graph, &exact, memory)
     });
-    if let Some(spread) = &spread {
+    if let Some(spread) = spread.as_ref().filter(|spread| !spread.used.is_empty()) {
         graph.keep(|block, at| spread.used.get(&block).is_none_or(|used| at < *used));
     }
     let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);

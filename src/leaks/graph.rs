@@ -120,22 +120,17 @@ impl Edges {
 
     /// What is known of an edge into the inside of a block; None of one to a start.
     pub(super) fn interior(&self, edge: Edge) -> Option<&Interior> {
-        if edge.place & INSIDE == 0 { None } else { self.interiors.get((edge.place & !INSIDE) as usize) }
+        interior(&self.interiors, edge)
     }
 
     /// Where an edge's pointer lies: a number of words, or [`NO_WORD`].
     pub(super) fn word(&self, edge: Edge) -> u32 {
-        match self.interior(edge) {
-            Some(interior) => interior.word,
-            None if edge.place >= NO_PLACE => NO_WORD,
-            None => edge.place,
-        }
+        word(&self.interiors, edge)
     }
 
     /// How far behind its block's start, which is at `first`, an edge's pointer lies, in bytes.
     fn place(&self, first: u64, edge: Edge) -> Option<u64> {
-        let word = self.word(edge);
-        (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first))
+        place(&self.interiors, first, edge)
     }
 
     /// The edges into the insides of blocks: target, and what is known.
@@ -146,17 +141,22 @@ impl Edges {
 
     /// Takes out the edges that `is_chance`.
     fn drop_where(&mut self, is_chance: impl Fn(u32, &Interior) -> bool) {
-        let (mut kept, mut number) = (0, 0);
+        let interiors = std::mem::take(&mut self.interiors);
+        self.keep(|_, edge| !interior(&interiors, edge).is_some_and(|inner| is_chance(edge.target, inner)));
+        self.interiors = interiors;
+    }
+
+    /// Takes out the edges that are not to be `kept`, by their block. No second table is made of them: there may be gigabytes.
+    fn keep(&mut self, mut is_kept: impl FnMut(u32, Edge) -> bool) {
+        let (mut kept, mut number, mut block) = (0, 0, 0);
         let mut ends = self.ends.iter_mut().peekable();
-        let interiors = &self.interiors;
         self.all.retain(|edge| {
             while let Some(end) = ends.next_if(|end| **end <= number) {
                 *end = kept;
+                block += 1;
             }
             number += 1;
-            let of_inside =
-                (edge.place & INSIDE != 0).then(|| interiors.get((edge.place & !INSIDE) as usize)).flatten();
-            let is_kept = !of_inside.is_some_and(|interior| is_chance(edge.target, interior));
+            let is_kept = is_kept(block, *edge);
             kept += u32::from(is_kept);
             is_kept
         });
@@ -174,6 +174,23 @@ impl Edges {
         let Range { start, end } = self.range(block);
         self.all.get(start as usize..end as usize).unwrap_or(&[])
     }
+}
+
+fn interior(interiors: &[Interior], edge: Edge) -> Option<&Interior> {
+    if edge.place & INSIDE == 0 { None } else { interiors.get((edge.place & !INSIDE) as usize) }
+}
+
+fn word(interiors: &[Interior], edge: Edge) -> u32 {
+    match interior(interiors, edge) {
+        Some(interior) => interior.word,
+        None if edge.place >= NO_PLACE => NO_WORD,
+        None => edge.place,
+    }
+}
+
+fn place(interiors: &[Interior], first: u64, edge: Edge) -> Option<u64> {
+    let word = word(interiors, edge);
+    (word != NO_WORD).then(|| (first.div_ceil(WORD) + u64::from(word)).wrapping_mul(WORD).wrapping_sub(first))
 }
 
 /// All pointers from roots and blocks to blocks: what must be read while the target stands still.
@@ -250,19 +267,13 @@ impl Graph {
 
     /// Takes out the pointers of blocks that are not to be `kept`: by block, and how far behind its start they lie, in bytes.
     pub fn keep(&mut self, kept: impl Fn(u32, u64) -> bool) {
-        let mut edges = std::mem::take(&mut self.edges);
-        let mut all = Vec::with_capacity(edges.all.len());
-        let mut ends = Vec::with_capacity(edges.ends.len());
-        for block in 0..edges.ends.len() as u32 {
-            let of_block = edges.of(block).iter();
-            all.extend(of_block.filter(|edge| {
-                let first = self.index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
-                edges.place(first, **edge).is_none_or(|at| kept(block, at))
-            }));
-            ends.push(all.len() as u32);
-        }
-        (edges.all, edges.ends) = (all, ends);
-        self.edges = edges;
+        let Self { index, edges, .. } = self;
+        let interiors = std::mem::take(&mut edges.interiors);
+        edges.keep(|block, edge| {
+            let first = index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
+            place(&interiors, first, edge).is_none_or(|at| kept(block, at))
+        });
+        edges.interiors = interiors;
     }
 
     /// All blocks, in the order of addresses. A block's number is its place in this order.

@@ -6,9 +6,11 @@
 mod containers;
 mod files;
 mod resolve;
+mod texts;
 mod walk;
 
 use super::dwarf::DwarfData;
+use super::dwarfsections::{is_wanted, unpacked_size};
 use super::files::Bytes;
 use super::split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use super::{ModuleSource, Search, load_dwarf, module_file, parse, unhex};
@@ -19,9 +21,9 @@ use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// So long debug information is read, for all modules together.
+/// So long debug information is read, for all modules together: what is begun by then is ended.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Opening a module's files, going through its entries and making its types takes one part in so many of what is left, each. So the next ones have their share.
+/// Reading the units of a module's files, going through its entries and making its types takes one part in so many of what is left, each. So the next ones have their share.
 const SHARE: u32 = 3;
 /// The clock is looked at after so many steps: entries and attributes.
 const BETWEEN: usize = 4096;
@@ -30,18 +32,21 @@ const MOST_DEFINITIONS: usize = 2 << 20;
 /// So many variables.
 const MOST_VARIABLES: usize = 1 << 20;
 /// Of all modules together.
-const MOST: [(Of, usize); 6] = [
+const MOST: [(Of, usize); 7] = [
     (Of::Types, 400_000),
     (Of::Fields, 3_000_000),
     (Of::Variables, MOST_VARIABLES),
     (Of::Text, 256 << 20),
     (Of::Abbreviations, MOST_ABBREVIATIONS),
     (Of::Units, MOST_UNITS),
+    (Of::Unpacked, MOST_UNPACKED),
 ];
 /// Of each module, as they are forgotten with it.
 const MOST_ABBREVIATIONS: usize = 32 << 20;
 /// The same, of all its files.
 const MOST_UNITS: usize = 1 << 18;
+/// What is compressed in a module's files may take so many bytes unpacked: some seconds of unpacking.
+const MOST_UNPACKED: usize = 2 << 30;
 
 /// What there is a limit of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +60,8 @@ enum Of {
     /// Tables of abbreviations, in bytes of the file.
     Abbreviations,
     Units,
+    /// Compressed sections, in bytes of what comes out.
+    Unpacked,
 }
 
 /// Where a variable lies.
@@ -88,6 +95,8 @@ pub struct Declarations {
     pub missing: usize,
     /// Whether there is debug information of it, or no time was left to look.
     pub is_known: bool,
+    /// Why debug information that is there could not be read, in a sentence.
+    pub problem: Option<String>,
 }
 
 /// What may still be read. Where one limit is reached something is left out, and all else is read on.
@@ -101,7 +110,9 @@ pub struct Budget {
     is_late: bool,
     /// Since the clock was looked at.
     steps: usize,
-    left: [(Of, usize); 6],
+    left: [(Of, usize); 7],
+    /// So many bytes each module's compressed sections may take.
+    most_unpacked: usize,
     /// Whether something was left out.
     is_cut: bool,
 }
@@ -116,7 +127,7 @@ impl Budget {
     /// One that is over after so long.
     pub fn lasting(time: Duration) -> Self {
         let until = Instant::now() + time;
-        Self { until, stage: until, is_late: false, steps: 0, left: MOST, is_cut: false }
+        Self { until, stage: until, is_late: false, steps: 0, left: MOST, most_unpacked: MOST_UNPACKED, is_cut: false }
     }
 
     /// Whether something had to be left out.
@@ -134,9 +145,17 @@ impl Budget {
             match of {
                 Of::Abbreviations => *left = MOST_ABBREVIATIONS,
                 Of::Units => *left = MOST_UNITS,
+                Of::Unpacked => *left = self.most_unpacked,
                 Of::Types | Of::Fields | Of::Variables | Of::Text => {}
             }
         }
+    }
+
+    /// Whether all time is over.
+    fn is_over(&mut self) -> bool {
+        let is_over = Instant::now() >= self.until;
+        self.is_cut |= is_over;
+        is_over
     }
 
     /// Begins to read something, which takes a part of the time that is left.
@@ -159,6 +178,17 @@ impl Budget {
     fn tick(&mut self, steps: usize) -> bool {
         self.steps = self.steps.saturating_add(steps);
         if self.steps >= BETWEEN { self.has_time() } else { !self.is_late }
+    }
+
+    /// How much is left.
+    fn left(&self, what: Of) -> usize {
+        self.left.iter().find(|(of, _)| *of == what).map_or(0, |(_, left)| *left)
+    }
+
+    /// Whether what is compressed in a file may be unpacked.
+    fn unpacks(&mut self, elf: &Elf<'_>) -> bool {
+        let size = unpacked_size(elf, |id| is_wanted(id, true), |id| Some(id.name()));
+        self.take(Of::Unpacked, usize::try_from(size).unwrap_or(usize::MAX))
     }
 
     /// Whether there is so much left, which is taken then.
@@ -195,10 +225,11 @@ pub struct DeclaredTypes {
 impl DeclaredTypes {
     /// Reads what a module declares. What is wrong with its files is told by those who look up its functions.
     pub fn read(&mut self, source: &ModuleSource, search: &Search, budget: &mut Budget) -> Declarations {
-        if Instant::now() >= budget.until {
-            budget.cut();
-            return Declarations { is_known: true, ..Declarations::default() };
+        let unread = || Declarations { is_known: true, ..Declarations::default() };
+        if budget.is_over() {
+            return unread();
         }
+        budget.refill();
         let mut silent = |_| {};
         let file = module_file(source, search, &mut silent);
         let own = file.as_ref().and_then(|(_, bytes)| Elf::parse(bytes).ok());
@@ -212,19 +243,34 @@ impl DeclaredTypes {
         let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, &mut silent));
         let place = debug_file.as_ref().or(file.as_ref()).map(|(place, _)| place.as_path());
         let Some((place, elf)) = place.zip(debug.or(own)) else { return Declarations::default() };
-        let Some(data) = load_dwarf(place, &elf, true, &mut silent) else { return Declarations::default() };
+        if !elf.has_debug_info() {
+            return Declarations::default();
+        }
+        // a file without a build id was summed
+        if budget.is_over() || !budget.unpacks(&elf) {
+            return unread();
+        }
+        let mut problem = None;
+        let Some(data) = load_dwarf(place, &elf, true, &mut |why| problem = Some(why)) else {
+            return Declarations { problem, ..unread() };
+        };
         let alt_bytes: Option<Bytes> = search.alt_file(place, &elf, &mut silent);
         let alt_elf = alt_bytes.as_ref().and_then(|bytes| Elf::parse_debug(bytes).ok());
-        let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, true, &mut silent));
+        let alt_elf = alt_elf.filter(|elf| !budget.is_over() && budget.unpacks(elf));
+        let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, true, &mut |why| problem = Some(why)));
+        if budget.is_over() {
+            return unread();
+        }
         let split_files = SplitFiles::default();
         let split_sections = SplitSections::default();
         let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);
         let tls = own.unwrap_or(elf).tls().map(|tls| tls.image).unwrap_or_default();
-        self.read_dwarf(&data, Parts { alt: alt.as_ref(), split: Some(split.with_types()), tls }, budget)
+        let split = split.with_types(budget.left(Of::Unpacked) as u64);
+        let found = self.read_dwarf(&data, Parts { alt: alt.as_ref(), split: Some(split), tls }, budget);
+        Declarations { problem, ..found }
     }
 
     fn read_dwarf<'a>(&mut self, data: &'a DwarfData<'_>, parts: Parts<'a, '_>, budget: &mut Budget) -> Declarations {
-        budget.refill();
         budget.begin();
         let files = files::Files::open(data.borrow(), parts, budget);
         budget.begin();

@@ -1,6 +1,7 @@
 //! The sections of DWARF that are read, in a program, a debug file or the files of split DWARF.
 
-use gimli::{EndianSlice, LittleEndian, SectionId};
+use crate::elf::Elf;
+use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
 use std::borrow::Cow;
 
 /// A reader of DWARF.
@@ -20,4 +21,19 @@ pub(super) fn is_wanted(id: SectionId, with_types: bool) -> bool {
                 | SectionId::DebugMacro
                 | SectionId::DebugNames
         )
+}
+
+/// How many bytes unpacking the wanted sections of a file takes; `name` says what each is called there.
+pub(super) fn unpacked_size(
+    elf: &Elf<'_>,
+    is_wanted: impl Fn(SectionId) -> bool,
+    name: impl Fn(SectionId) -> Option<&'static str>,
+) -> u64 {
+    let mut size = 0u64;
+    let Ok(_) = DwarfSections::load(|id| {
+        let name = name(id).filter(|_| is_wanted(id));
+        size = size.saturating_add(name.map_or(0, |name| elf.unpacked_size(name)));
+        Ok::<_, std::convert::Infallible>(())
+    });
+    size
 }

@@ -4,7 +4,7 @@
 //! DWARF 5, section 7.3.2 and appendix F; for DWARF 4 GCC's DebugFission. A file is taken only if it has the id that the
 //! program asks for.
 
-use super::dwarfsections::{SectionBytes, Slice, is_wanted};
+use super::dwarfsections::{SectionBytes, Slice, is_wanted, unpacked_size};
 use super::files::{Bytes, Search, open_if_there};
 use crate::elf::{Elf, ElfError};
 use addr2line::{LookupContinuation, LookupResult, SplitDwarfLoad};
@@ -85,6 +85,10 @@ pub(super) struct SplitLoader<'a, 'f> {
     warnings: Vec<String>,
     /// Whether units of types are wanted, too.
     with_types: bool,
+    /// So many bytes may still be unpacked; None: any number.
+    room: Option<u64>,
+    /// So many files were left out, as there was no room for them.
+    left_out: usize,
 }
 
 impl std::fmt::Debug for SplitLoader<'_, '_> {
@@ -113,12 +117,30 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
             first_missing: None,
             warnings: Vec::new(),
             with_types: false,
+            room: None,
+            left_out: 0,
         }
     }
 
-    /// Gives units of types, too, which stand before the unit that is asked for.
-    pub(super) fn with_types(self) -> Self {
-        Self { with_types: true, ..self }
+    /// Gives units of types, too, which stand before the unit that is asked for. What is compressed is unpacked up to `room` bytes in all.
+    pub(super) fn with_types(self, room: u64) -> Self {
+        Self { with_types: true, room: Some(room), ..self }
+    }
+
+    /// How many files were left out, as there was no room to unpack them.
+    pub(super) const fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Takes the room that unpacking these sections needs. Whether there is so much.
+    fn takes_room(&mut self, bytes: &[u8], is_wanted: impl Fn(SectionId) -> bool) -> bool {
+        let Some(room) = self.room else { return true };
+        let needed = Elf::parse_debug(bytes).map_or(0, |elf| unpacked_size(&elf, is_wanted, SectionId::dwo_name));
+        match room.checked_sub(needed) {
+            Some(left) => self.room = Some(left),
+            None => self.left_out += 1,
+        }
+        needed <= room
     }
 
     /// Goes through with a look-up, and loads what it asks for.
@@ -177,6 +199,10 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
             let warnings = &mut self.warnings;
             let Some(bytes) = open_if_there(&place, &mut |warning| warnings.push(warning)) else { continue };
             let Some((_, bytes)) = self.files.0.keep((place.clone(), bytes)) else { continue };
+            let with_types = self.with_types;
+            if !self.takes_room(bytes, |id| is_wanted(id, with_types)) {
+                return None;
+            }
             match self.unit(bytes, load) {
                 Ok(Some(dwarf)) => return Some(Arc::new(dwarf)),
                 Ok(None) => self.warn(format!(
@@ -216,6 +242,9 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
             let warnings = &mut self.warnings;
             let Some(bytes) = open_if_there(&place, &mut |warning| warnings.push(warning)) else { continue };
             let Some((_, bytes)) = self.files.0.keep((place.clone(), bytes)) else { continue };
+            if !self.takes_room(bytes, |_| true) {
+                continue;
+            }
             match self.package(bytes) {
                 Ok(package) => packages.extend(package),
                 Err(error) => self.warn(format!("{}: {error}", place.display())),

@@ -7,6 +7,7 @@ use crate::support::running::Running;
 use crate::support::tempdir::TempDir;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -101,9 +102,9 @@ const fn id(addr: u64) -> u64 {
     ((addr >> 4) & 0x7fff_ffff) * 2 + 1
 }
 
-/// Names without spaces, which compilers and demanglers set differently.
+/// Names without spaces, which compilers and demanglers set differently; where clang puts `const` first, demanglers put it last.
 fn plain(name: &str) -> String {
-    name.replace(' ', "")
+    name.replace(' ', "").replace("constchar*", "charconst*")
 }
 
 impl Snapshot {
@@ -154,9 +155,6 @@ fn look(target: &[&str], dir: &TempDir) -> (Value, Snapshot) {
     let path = dir.path().join("told.heapsnapshot");
     let mut arguments = vec!["--json", "-o", path.to_str().unwrap()];
     arguments.extend(target);
-    if !target[0].ends_with(".heap") {
-        arguments.push("--types");
-    }
     let answer = serde_json::from_str(&ask(&arguments)).unwrap();
     (answer, read(&path))
 }
@@ -193,11 +191,11 @@ fn agrees(exe: &Path) -> (Running, i32, Value) {
 fn structures_of_c_are_told_with_their_members() {
     let (running, pid, answer) = agrees(&fixtures::program("declared"));
     assert_eq!(certainty(&answer, "entry"), "inferred");
-    let tree = ask(&[&pid.to_string(), "--types", "--of", "g_table", "--color", "never"]);
+    let tree = ask(&[&pid.to_string(), "--of", "g_table", "--color", "never"]);
     for told in ["g_table.first: entry at 0x", "next: entry at 0x", "g_table.points: point[] at 0x"] {
         assert!(tree.contains(told), "{told}: {tree}");
     }
-    let plain = ask(&[&pid.to_string(), "--json"]);
+    let plain = ask(&[&pid.to_string(), "--no-types", "--json"]);
     assert!(!plain.contains("\"entry\""), "{plain}");
     end(running, pid);
 }
@@ -209,6 +207,37 @@ fn containers_of_libstdcxx_are_told() {
     assert_eq!(certainty(&answer, "shop::Item"), "inferred");
     // what lies behind the last elements of vectors
     assert_eq!(answer["lost"]["blocks"], 2);
+    end(running, pid);
+}
+
+#[test]
+fn containers_of_libcxx_are_told() {
+    let (running, pid, answer) = agrees(&fixtures::libcxx_program("declared_containers", &[]));
+    assert_eq!(certainty(&answer, "shop::Circle"), "exact");
+    assert_eq!(certainty(&answer, "shop::Item"), "inferred");
+    // what lies behind the last elements of vectors
+    assert_eq!(answer["lost"]["blocks"], 2);
+    end(running, pid);
+}
+
+/// Linkers did not always say that a program is one. Then it has its thread-local variables all the same where a program has them.
+#[test]
+fn a_program_that_does_not_say_so_is_one() {
+    const FLAGS_1: u64 = 0x6fff_fffb;
+    const PIE: u64 = 0x0800_0000;
+    let mut bytes = std::fs::read(fixtures::program_with("declared", &["-pie"])).unwrap();
+    let tag = bytes.windows(8).position(|window| window == FLAGS_1.to_le_bytes()).unwrap();
+    let value = u64::from_le_bytes(bytes[tag + 8..tag + 16].try_into().unwrap());
+    assert_ne!(value & PIE, 0);
+    bytes[tag + 8..tag + 16].copy_from_slice(&(value & !PIE).to_le_bytes());
+    let dir = TempDir::new();
+    let program = dir.path().join("silent");
+    std::fs::write(&program, bytes).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (running, pid, ledger) = start(&program);
+    assert!(!ledger.own.is_empty());
+    let (_, snapshot) = look(&[&pid.to_string()], &dir);
+    snapshot.agrees(&ledger, true);
     end(running, pid);
 }
 
@@ -233,10 +262,10 @@ fn members_are_kept_where_no_block_has_a_type() {
     let dir = TempDir::new();
     let saved = dir.path().join("saved.heap");
     let (pid_text, saved) = (pid.to_string(), saved.to_str().unwrap());
-    let told = ask(&[&pid_text, "--types", "--save", saved, "--of", "g_holder", "--color", "never"]);
+    let told = ask(&[&pid_text, "--save", saved, "--of", "g_holder", "--color", "never"]);
     assert!(told.contains("g_holder.any: zeros at"), "{told}");
     assert_eq!(ask(&[saved, "--of", "g_holder", "--color", "never"]), told);
-    let refused = Command::new(HEAPTRACE).args(["heap", saved, "--types"]).output().unwrap();
+    let refused = Command::new(HEAPTRACE).args(["heap", saved, "--no-types"]).output().unwrap();
     assert!(!refused.status.success());
     let text = String::from_utf8(refused.stderr).unwrap();
     assert!(text.contains("this file has the types that it was saved with"), "{text}");
@@ -247,7 +276,7 @@ fn members_are_kept_where_no_block_has_a_type() {
 #[test]
 fn what_is_missing_of_types_is_told() {
     let (running, pid, _) = start(&fixtures::program_with("declared_untyped", &["-s"]));
-    let told = warnings(&[&pid.to_string(), "--types"]);
+    let told = warnings(&[&pid.to_string()]);
     assert!(told.contains("has no debug information: its types are not known"), "{told}");
     end(running, pid);
     let dir = TempDir::new();
@@ -257,12 +286,50 @@ fn what_is_missing_of_types_is_told() {
     assert!(compiler.current_dir(dir.path()).status().unwrap().success());
     let (running, pid, _) = start(&program);
     let pid_text = pid.to_string();
-    assert_eq!(warnings(&[&pid_text, "--types"]), "");
+    assert_eq!(warnings(&[&pid_text]), "");
     let files = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path());
     let split: Vec<_> = files.filter(|path| path.extension().is_some_and(|name| name == "dwo")).collect();
     assert_eq!(split.len(), 1);
     std::fs::remove_file(&split[0]).unwrap();
-    let told = warnings(&[&pid_text, "--types"]);
+    assert_eq!(warnings(&[&pid_text, "--no-types"]), "");
+    let told = warnings(&[&pid_text]);
     assert!(told.contains("split: 1 .dwo files (split DWARF) are missing"), "{told}");
     end(running, pid);
+}
+
+/// An interpreter without debug information is told the same with and without types: no block changes its holder, or comes or goes, and what blocks look like stays where nothing is declared.
+#[test]
+fn an_interpreter_is_told_the_same_without_types() {
+    const SCRIPT: &str = "
+import os, sys
+kept = {str(number): [number] * 20 for number in range(20000)}
+print('ready', os.getpid(), flush=True)
+sys.stdin.read()
+";
+    let mut running = Program::new("/usr/bin/python3").args(["-c", SCRIPT]).start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let told = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&ask(&[arguments, &["--json", &pid.to_string()]].concat())).unwrap()
+    };
+    let (with, without) = (told(&[]), told(&["--no-types"]));
+    for same in ["allocator", "chunks", "findings", "reachable", "lost", "held_by_several", "holders", "duplicates"] {
+        assert_eq!(with[same], without[same], "{same}");
+    }
+    let of = |answer: &Value, name: &str| {
+        let types = answer["types"].as_array().unwrap();
+        types.iter().find(|of| of["name"] == name).map_or(0, |of| of["blocks"].as_u64().unwrap())
+    };
+    let all = |answer: &Value| -> u64 {
+        answer["types"].as_array().unwrap().iter().map(|of| of["blocks"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(all(&with), all(&without));
+    // the C library's own debug information, where it is installed, tells what few of them are
+    // the blocks of the interpreter's own that are no text
+    assert!(of(&with, "unknown") > 200, "{}", with["types"]);
+    for (name, few) in [("unknown", 150), ("text", 20)] {
+        let (typed, untyped) = (of(&with, name), of(&without, name));
+        assert!(typed <= untyped && untyped - typed <= few, "{name}: {typed}, {untyped}");
+    }
+    running.feed(b"");
+    running.wait().success();
 }

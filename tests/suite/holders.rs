@@ -1,5 +1,6 @@
 //! `heaptrace heap`: what the blocks are and who holds them, held against what the fixtures say of themselves.
 
+use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;
@@ -33,8 +34,8 @@ fn row<'a>(answer: &'a Value, list: &str, name: &str) -> &'a Value {
 }
 
 /// The fixture's ledger: what it holds by class, as number and bytes.
-fn start_classes(flags: &[&str]) -> (Running, i32, BTreeMap<String, (u64, u64)>) {
-    let mut running = Program::new(crate::support::fixtures::program_with("classes", flags)).start();
+fn start_classes(program: &Path) -> (Running, i32, BTreeMap<String, (u64, u64)>) {
+    let mut running = Program::new(program).start();
     let mut ledger = BTreeMap::new();
     loop {
         let line = running.line();
@@ -49,26 +50,41 @@ fn start_classes(flags: &[&str]) -> (Running, i32, BTreeMap<String, (u64, u64)>)
     }
 }
 
+/// As debug information calls a node of the fixture's map.
+const TREE_NODE: &str = "std::_Rb_tree_node<std::pair<int const, std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > > >";
+
 /// Objects of 20 classes are counted exactly, with symbols and without.
 #[test]
 fn classes_are_told_by_their_tables() {
-    for flags in [&[][..], &["-s"], &["-static"], &["-fno-rtti"]] {
-        let (running, pid, ledger) = start_classes(flags);
+    let by_gcc = |flags: &[&str]| fixtures::program_with("classes", flags);
+    let programs = [
+        (by_gcc(&[]), true),
+        (by_gcc(&["-s"]), false),
+        (by_gcc(&["-static"]), true),
+        (by_gcc(&["-fno-rtti"]), true),
+        (fixtures::libcxx_program("classes", &["-s"]), false),
+    ];
+    for (program, has_debug_info) in programs {
+        let (running, pid, ledger) = start_classes(&program);
         assert_eq!(ledger.len(), 20);
         let answer = heap(pid);
         for (name, (count, bytes)) in &ledger {
             let told = row(&answer, "types", name);
             assert_eq!(told["certainty"], "exact");
-            assert_eq!(told["blocks"], *count, "{flags:?}: {told}");
+            assert_eq!(told["blocks"], *count, "{program:?}: {told}");
             let usable = told["bytes"].as_u64().unwrap();
-            assert!((*bytes..*bytes + 24 * count).contains(&usable), "{flags:?}: {told}");
+            assert!((*bytes..*bytes + 24 * count).contains(&usable), "{program:?}: {told}");
         }
-        assert_eq!(row(&answer, "types", "node of a std::map or std::set")["blocks"], 100, "{flags:?}");
-        assert_eq!(row(&answer, "types", "node of a std::list")["blocks"], 50, "{flags:?}");
+        let (tree, list) = match has_debug_info {
+            true => (TREE_NODE, "std::_List_node<long>"),
+            false => ("node of a std::map or std::set", "node of a std::list"),
+        };
+        assert_eq!(row(&answer, "types", tree)["blocks"], 100, "{program:?}");
+        assert_eq!(row(&answer, "types", list)["blocks"], 50, "{program:?}");
         // each block has one type
         let typed: u64 = answer["types"].as_array().unwrap().iter().map(|of| of["blocks"].as_u64().unwrap()).sum();
         let live = ["live", "mapped"].iter().filter_map(|state| answer["chunks"][state]["count"].as_u64());
-        assert_eq!(typed, live.sum::<u64>(), "{flags:?}");
+        assert_eq!(typed, live.sum::<u64>(), "{program:?}");
         end(running, pid);
     }
 }
@@ -76,7 +92,7 @@ fn classes_are_told_by_their_tables() {
 /// A variable retains what only it leads to; what nothing leads to is lost.
 #[test]
 fn variables_hold_what_only_they_lead_to() {
-    let (running, pid, _) = start_classes(&[]);
+    let (running, pid, _) = start_classes(&fixtures::program("classes"));
     let answer = heap(pid);
     let list = row(&answer, "holders", "global `hidden_list` in classes");
     assert_eq!((&list["blocks"], &list["bytes"]), (&Value::from(40), &Value::from(40 * 10_008)), "{list}");
@@ -156,7 +172,7 @@ fn read(path: &Path) -> Snapshot {
 /// The file for Chrome's developer tools has all blocks with their sizes below the roots or the lost ones, and the same ids each time.
 #[test]
 fn a_snapshot_has_all_blocks() {
-    let (running, pid, ledger) = start_classes(&[]);
+    let (running, pid, ledger) = start_classes(&fixtures::program("classes"));
     let dir = TempDir::new();
     let paths = ["a.heapsnapshot", "b.heapsnapshot"].map(|name| dir.path().join(name));
     for path in &paths {
@@ -188,7 +204,7 @@ fn a_snapshot_has_all_blocks() {
 #[test]
 fn developer_tools_open_a_snapshot() {
     let chromium = installed(Path::new("/usr/bin/chromium"));
-    let (running, pid, ledger) = start_classes(&["-s"]);
+    let (running, pid, ledger) = start_classes(&fixtures::program_with("classes", &["-s"]));
     let dir = TempDir::new();
     let path = dir.path().join("classes.heapsnapshot");
     ask(pid, &["-o", path.to_str().unwrap()]);
@@ -208,7 +224,7 @@ fn developer_tools_open_a_snapshot() {
 /// An ending that says nothing, and a name that nobody has, are refused.
 #[test]
 fn what_is_not_there_is_refused() {
-    let (running, pid, _) = start_classes(&[]);
+    let (running, pid, _) = start_classes(&fixtures::program("classes"));
     for (options, words) in [
         (["-o", "x.svg"], "heap writes .heapsnapshot"),
         (["--of", "nobody"], "no variable nobody"),

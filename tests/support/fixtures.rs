@@ -44,6 +44,19 @@ pub fn musl_program(name: &str, flags: &[&str]) -> PathBuf {
     build_by("musl-gcc", name, name, &flags.iter().map(OsString::from).collect::<Vec<_>>())
 }
 
+/// Builds an executable of C++ with clang and libc++ in place of gcc and libstdc++.
+pub fn libcxx_program(name: &str, flags: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/libcxx");
+    let (headers, libraries) = (folder.join("include/c++/v1"), folder.join("lib"));
+    assert!(headers.exists(), "there is no {}: ./test makes it (tests/libcxx)", headers.display());
+    let mut all: Vec<OsString> = vec!["-nostdinc++".into(), "-isystem".into(), headers.into()];
+    all.extend(["-nostdlib++".into(), "-L".into(), libraries.into()]);
+    // static: nothing need be found to run it
+    all.extend(["-l:libc++.a", "-l:libc++abi.a"].map(OsString::from));
+    all.extend(flags.iter().map(OsString::from));
+    build_by("clang++", name, base(name), &all)
+}
+
 /// The root folders of other versions of glibc.
 pub fn other_glibcs() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/libcs");
@@ -118,6 +131,7 @@ fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
     build_by("cc", name, file, extra)
 }
 
+/// By this compiler; cc stands for that of the source's language.
 fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> PathBuf {
     let source = source(name);
     let mut command = compiler(c_compiler, &source);
@@ -175,7 +189,8 @@ fn compiler(c_compiler: &str, source: &Path) -> Command {
             command
         }
         extension => {
-            let mut command = Command::new(if extension == Some("cc") { "c++" } else { c_compiler });
+            let is_other = extension == Some("cc") && c_compiler == "cc";
+            let mut command = Command::new(if is_other { "c++" } else { c_compiler });
             command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror"]);
             // the compiler knows malloc, and drops pairs of which nobody looks at the result
             command.args(["-fno-builtin", "-fno-optimize-sibling-calls"]);

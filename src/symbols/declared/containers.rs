@@ -8,7 +8,7 @@ use crate::heaptypes::{Field, Finish, Recast, Shape, TypeId};
 use crate::symbols::generics::arguments_of;
 
 /// What nodes begin with, of any element's type.
-const BASES: [&str; 8] = [
+const BASES: [&str; 9] = [
     "std::_Rb_tree_node_base",
     "std::__detail::_List_node_base",
     "std::__detail::_List_node_header",
@@ -17,22 +17,42 @@ const BASES: [&str; 8] = [
     "std::__1::__tree_end_node<",
     "std::__1::__tree_node_base<",
     "std::__1::__hash_node_base<",
+    "std::__1::__list_node_base<",
 ];
 
 /// Nodes: what they lead to are such nodes.
-const NODES: [&str; 4] =
-    ["std::_Rb_tree_node<", "std::_List_node<", "std::__detail::_Hash_node<", "std::_Fwd_list_node<"];
+const NODES: [&str; 7] = [
+    "std::_Rb_tree_node<",
+    "std::_List_node<",
+    "std::__detail::_Hash_node<",
+    "std::_Fwd_list_node<",
+    "std::__1::__tree_node<",
+    "std::__1::__list_node<",
+    "std::__1::__hash_node<",
+];
 
 /// A container with nodes: its name, the place of the elements' type among its arguments, and the nodes' names before and behind that.
 type WithNodes = (&'static str, usize, &'static [(&'static str, &'static str)]);
 
 /// Containers with nodes.
-const WITH_NODES: [WithNodes; 5] = [
+const WITH_NODES: [WithNodes; 7] = [
     ("std::_Rb_tree<", 1, &[("std::_Rb_tree_node<", ">")]),
     ("std::_List_base<", 0, &[("std::_List_node<", ">")]),
     ("std::_Fwd_list_base<", 0, &[("std::_Fwd_list_node<", ">")]),
     ("std::_Hashtable<", 1, &[("std::__detail::_Hash_node<", ",true>"), ("std::__detail::_Hash_node<", ",false>")]),
     ("std::__1::__tree<", 0, &[("std::__1::__tree_node<", ",void*>")]),
+    ("std::__1::__list_imp<", 0, &[("std::__1::__list_node<", ",void*>")]),
+    ("std::__1::__hash_table<", 0, &[("std::__1::__hash_node<", ",void*>")]),
+];
+
+/// What libc++'s `make_shared` allocates, and within it the room for the value.
+const SHARED: [&str; 2] = ["std::__1::__shared_ptr_emplace<", "::_Storage"];
+
+/// Members of vectors: pointers to the first element, behind the last one, and behind the room for more (libc++'s has had two names).
+const VECTORS: [[&str; 3]; 3] = [
+    ["_M_start", "_M_finish", "_M_end_of_storage"],
+    ["__begin_", "__end_", "__end_cap_"],
+    ["__begin_", "__end_", "__cap_"],
 ];
 
 /// Room for a value that is made later.
@@ -51,7 +71,8 @@ pub(super) fn complete(resolver: &mut Resolver<'_, '_>, made: &Made) {
     }
     for (container, place, nodes) in WITH_NODES {
         if is_one(&name, container) {
-            let of = arguments_of(&name).and_then(|arguments| arguments.get(place).map(|one| (*one).to_owned()));
+            // as the nodes' names have them
+            let of = arguments_of(&made.name).and_then(|arguments| arguments.get(place).map(|one| (*one).to_owned()));
             let node = of.and_then(|of| {
                 nodes.iter().find_map(|(before, behind)| resolver.named(&format!("{before}{of}{behind}")))
             });
@@ -63,6 +84,14 @@ pub(super) fn complete(resolver: &mut Resolver<'_, '_>, made: &Made) {
     {
         let of = resolver.of(*of);
         value(resolver, made.id, "_M_storage", of);
+    }
+    if let Some(owner) = made.name.strip_suffix(SHARED[1]).filter(|owner| is_one(owner, SHARED[0]))
+        && let Some(of) = arguments_of(owner).and_then(|arguments| Some((*arguments.first()?).to_owned()))
+        && let Some(of) = resolver.named(&of)
+        // an allocator with members would stand before it
+        && resolver.types.table.size(of) == resolver.types.table.size(made.id)
+    {
+        value(resolver, made.id, "__blob_", of);
     }
     vector(resolver, made.id);
     rust(resolver, made, &name);
@@ -103,7 +132,7 @@ fn value(resolver: &mut Resolver<'_, '_>, id: TypeId, name: &str, of: TypeId) {
 fn vector(resolver: &mut Resolver<'_, '_>, id: TypeId) {
     let table = &resolver.types.table;
     let Some(Shape::Struct(fields)) = table.get(id).map(|one| &one.shape) else { return };
-    for [start, finish, room] in [["_M_start", "_M_finish", "_M_end_of_storage"], ["__begin_", "__end_", "__cap_"]] {
+    for [start, finish, room] in VECTORS {
         let of = |wanted: &str| fields.iter().find(|field| field.name == wanted);
         let (Some(start), Some(finish), Some(_)) = (of(start), of(finish), of(room)) else { continue };
         if start.of == finish.of && start.offset < finish.offset {

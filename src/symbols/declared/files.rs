@@ -1,5 +1,6 @@
 //! The files that hold a module's DWARF, and their units: headers, bases of tables, abbreviations. Lines are not read.
 
+use super::texts::text;
 use super::{Budget, Of, Parts};
 use crate::symbols::dwarf::DwarfData;
 use crate::symbols::dwarfsections::Slice;
@@ -7,7 +8,8 @@ use crate::symbols::split::SplitLoader;
 use addr2line::SplitDwarfLoad;
 use gimli::{
     AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugAddrBase, DebugInfoOffset, DebugLocListsBase,
-    DebugRngListsBase, DebugStrOffsetsBase, Dwarf, LittleEndian, Section, Unit, UnitHeader, UnitOffset, UnitType,
+    DebugRngListsBase, DebugStrOffsetsBase, Dwarf, EndianSlice, LittleEndian, Section, Unit, UnitHeader, UnitOffset,
+    UnitType,
 };
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -101,10 +103,12 @@ impl<'a> Files<'a> {
                 budget.cut();
                 break;
             }
-            let path = skeleton.dwo_name().ok().flatten().and_then(|name| parent.attr_string(skeleton, name).ok());
+            let name = skeleton.dwo_name().ok().flatten();
+            let path = name.and_then(|name| reader(parent, skeleton, name));
             let load = SplitDwarfLoad { dwo_id, comp_dir: skeleton.comp_dir, path, parent: Arc::clone(parent) };
+            let left_out = split.left_out();
             let Some(dwarf) = split.load(&load) else {
-                self.missing += 1;
+                self.missing += usize::from(split.left_out() == left_out);
                 continue;
             };
             opened += 1;
@@ -113,7 +117,7 @@ impl<'a> Files<'a> {
             self.add_types(&dwarf, info, Some(skeleton), budget);
         }
         let (units_of_types, are_all) = split.type_units(parent, MOST_SPLIT);
-        if !are_all {
+        if !are_all || split.left_out() > 0 {
             budget.cut();
         }
         for dwarf in units_of_types {
@@ -262,6 +266,11 @@ fn open<'a>(
             _ => {}
         }
     }
-    unit.comp_dir = folder.and_then(|folder| dwarf.attr_string(&unit, folder).ok());
+    unit.comp_dir = folder.and_then(|folder| reader(dwarf, &unit, folder));
     Some(unit)
+}
+
+/// A text, as others want to read it.
+fn reader<'a>(dwarf: &Dwarf<Slice<'a>>, unit: &Unit<Slice<'a>>, value: AttributeValue<Slice<'a>>) -> Option<Slice<'a>> {
+    Some(EndianSlice::new(text(dwarf, unit, value)?, LittleEndian))
 }

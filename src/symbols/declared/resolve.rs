@@ -2,6 +2,7 @@
 
 use super::containers;
 use super::files::{Die, Files};
+use super::texts::{self, BYTES};
 use super::walk::{Definition, Index, VariableEntry, is_definition};
 use super::{Budget, Declarations, DeclaredTypes, DeclaredVariable, Of, VariablePlace};
 use crate::heaptypes::{Field, Shape, TypeId, TypeInfo, name_hash, usual_name};
@@ -86,7 +87,7 @@ impl<'a> Resolver<'_, 'a> {
     fn entry(&mut self, die: Die) -> Option<Entry<'a>> {
         let (_, unit, offset) = self.files.unit(die)?;
         let entry = unit.entry(offset).ok()?;
-        self.budget.tick(1 + entry.attrs().len()).then_some(entry)
+        self.budget.tick(steps(&entry)).then_some(entry)
     }
 
     fn start(&self, die: Die) -> usize {
@@ -100,13 +101,13 @@ impl<'a> Resolver<'_, 'a> {
     /// Reads a text. None: it can't be read, or there is no room for it.
     fn text(&mut self, die: Die, value: AttributeValue<Slice<'a>>) -> Option<String> {
         let (source, unit, _) = self.files.unit(die)?;
-        let text = source.dwarf.attr_string(unit, value).ok().filter(|text| text.len() <= LONGEST_NAME);
-        let Some(text) = text else {
-            // its end may have been searched for far
-            self.budget.has_time();
+        let Some(text) = texts::text(&source.dwarf, unit, value) else {
+            // its end was looked for as far as the longest may reach
+            self.budget.tick(LONGEST_NAME / BYTES);
             return None;
         };
-        self.budget.take(Of::Text, text.len()).then(|| text.to_string_lossy().into_owned())
+        self.budget.tick(text.len() / BYTES);
+        self.budget.take(Of::Text, text.len()).then(|| String::from_utf8_lossy(text).into_owned())
     }
 
     /// A name with its scopes. None: there is no room for it.
@@ -384,6 +385,11 @@ impl<'a> Resolver<'_, 'a> {
     }
 }
 
+/// What reading an entry takes.
+fn steps(entry: &Entry<'_>) -> usize {
+    entry.attrs().iter().fold(1, |steps, attribute| steps + 1 + texts::steps(&attribute.value()))
+}
+
 /// How far behind its structure's start a member lies, in bytes.
 fn member_offset(unit: &Unit<Slice<'_>>, member: &Entry<'_>) -> Option<u64> {
     match member.attr_value(gimli::DW_AT_data_member_location) {
@@ -417,7 +423,7 @@ fn each_child<'a>(
             break;
         }
         let is_one = entries.read_entry(&mut entry)?;
-        if !budget.tick(1 + entry.attrs().len()) {
+        if !budget.tick(steps(&entry)) {
             break;
         }
         if !is_one {

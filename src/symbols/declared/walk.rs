@@ -2,6 +2,7 @@
 
 use super::files::{Die, Files, Source};
 use super::resolve::is_rust_table;
+use super::texts::{BYTES, text};
 use super::{Budget, MOST_DEFINITIONS, MOST_VARIABLES, VariablePlace};
 use crate::addr::ObjAddr;
 use crate::heaptypes::{name_hash, usual_name};
@@ -15,8 +16,6 @@ use std::ops::Range;
 const DEEPEST: usize = 64;
 /// The names of all scopes of a module take so many bytes.
 const MOST_SCOPES: usize = 64 << 20;
-/// Reading so many bytes of a name takes as long as reading an attribute.
-const BYTES: usize = 64;
 
 /// Where a type is defined or declared.
 #[derive(Clone, Copy, Debug)]
@@ -99,9 +98,18 @@ struct Scope<'a> {
 }
 
 /// A name that is not too long.
-fn name<'a>(source: &Source<'a>, unit: &Unit<Slice<'a>>, value: Option<AttributeValue<Slice<'a>>>) -> Option<&'a [u8]> {
-    let name = source.dwarf.attr_string(unit, value?).ok()?.slice();
-    (name.len() <= LONGEST_NAME).then_some(name)
+fn name<'a>(
+    source: &Source<'a>,
+    unit: &Unit<Slice<'a>>,
+    value: Option<AttributeValue<Slice<'a>>>,
+    budget: &mut Budget,
+) -> Option<&'a [u8]> {
+    let name = text(&source.dwarf, unit, value?);
+    if name.is_none() {
+        // its end was looked for as far as the longest may reach
+        budget.tick(LONGEST_NAME / BYTES);
+    }
+    name
 }
 
 /// What is read of an entry.
@@ -161,7 +169,7 @@ impl Walk {
                 }
                 continue;
             }
-            if is_type && let Some(name) = name(source, unit, read.name) {
+            if is_type && let Some(name) = name(source, unit, read.name, budget) {
                 let scope = self.number(&mut scopes, source, unit, budget);
                 let read_bytes = self.index.scope(scope).len() + name.len();
                 if !budget.tick(read_bytes / BYTES) {
@@ -189,7 +197,7 @@ impl Walk {
         for scope in scopes {
             outer = match scope.number {
                 Some(number) => number,
-                None => match name(source, unit, scope.name) {
+                None => match name(source, unit, scope.name, budget) {
                     Some(name) => self.scope(outer, name, budget),
                     None if scope.is_namespace => self.scope(outer, b"(anonymous namespace)", budget),
                     None => outer,

@@ -223,6 +223,33 @@ impl Random {
     }
 }
 
+/// What would take too much unpacked is left out, and that is told.
+#[test]
+fn what_is_compressed_is_unpacked_up_to_a_limit() {
+    let dir = TempDir::new("declared-unpacked");
+    let whole = build(&dir, &["-g", "-gz=zlib"]);
+    is_whole(&whole);
+    let bounded = |most_unpacked: usize, path: &Path| {
+        let source = ModuleSource { path: path.to_owned(), ..ModuleSource::default() };
+        let (mut types, mut budget) = (DeclaredTypes::default(), Budget { most_unpacked, ..Budget::default() });
+        let found = types.read(&source, &Search::default(), &mut budget);
+        assert!(found.is_known && found.missing == 0);
+        (found.variables.len(), budget.is_cut())
+    };
+    let all = read_file(&whole).1.variables.len();
+    assert_eq!(bounded(1 << 20, &whole), (all, false));
+    assert_eq!(bounded(100, &whole), (0, true));
+    // the same in a file of split DWARF
+    let split = build(&dir, &["-g", "-gsplit-dwarf"]);
+    let is_split = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "dwo");
+    let parts = fs::read_dir(split.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let part = parts.into_iter().find(is_split).unwrap();
+    tool("objcopy", &["--compress-debug-sections=zlib", part.to_str().unwrap()]);
+    is_whole(&split);
+    assert_eq!(bounded(1 << 20, &split), (all, false));
+    assert_eq!(bounded(100, &split), (0, true));
+}
+
 #[test]
 fn damaged_debug_information_is_borne() {
     const ROUNDS: u64 = 400;
