@@ -12,6 +12,7 @@ mod gzip;
 pub mod heap;
 mod heaptimeline;
 mod heaptrack;
+mod html;
 mod json;
 mod junit;
 pub mod leaks;
@@ -61,6 +62,8 @@ pub enum Format {
     Folded,
     /// A flame graph to open in a browser.
     Svg,
+    /// A report to look at in a browser, in one file that needs no network.
+    Html,
     /// report.json, for scripts; `docs/report.schema.json` describes it.
     Json,
     /// The same, compressed with gzip.
@@ -85,11 +88,12 @@ pub enum Format {
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
         Self::Svg,
+        Self::Html,
         Self::Json,
         Self::JsonGz,
         Self::Txt,
@@ -109,6 +113,7 @@ impl Format {
             Self::Pprof => "pb",
             Self::Folded => "folded",
             Self::Svg => "svg",
+            Self::Html => "html",
             Self::Json => "json",
             Self::JsonGz => "json.gz",
             Self::Txt => "txt",
@@ -192,7 +197,7 @@ impl fmt::Display for Format {
 }
 
 /// Names that are reserved for formats of later versions: refused, never mistaken for a shorter one.
-const PLANNED: [&str; 5] = ["html", "dhat.json", "dhat.json.gz", "firefox.json", "firefox.json.gz"];
+const PLANNED: [&str; 4] = ["dhat.json", "dhat.json.gz", "firefox.json", "firefox.json.gz"];
 
 /// Lists the formats that exist, for messages.
 fn available() -> String {
@@ -316,6 +321,7 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Pprof => pprof::write(&view, options, out),
         Format::Folded => folded::write(&view, options, out),
         Format::Svg => svg::write(&view, options, out),
+        Format::Html => html::write(&view, options, out),
         Format::Json => json::write(&view, out),
         Format::JsonGz => json::write_gz(&view, out),
         Format::Txt => txt::write(&view, options, out),

@@ -560,6 +560,7 @@ impl Profile {
             process.started_at.checked_add(Duration::from_nanos(start_ns)).unwrap_or(process.started_at);
         self.totals.peak_at_ns = self.totals.peak_at_ns.saturating_sub(start_ns);
         self.timeline.iter_mut().for_each(|point| point.t_ns = point.t_ns.saturating_sub(start_ns));
+        self.course.heaps.iter_mut().for_each(|heap| heap.t_ns = heap.t_ns.saturating_sub(start_ns));
     }
 }
 

@@ -4,6 +4,7 @@
 //! Kept are live blocks, sites and stacks, of processes that have ended what they left, packed; never the events.
 
 mod births;
+mod heaps;
 mod process;
 mod span;
 #[cfg(test)]
@@ -18,7 +19,7 @@ use crate::session::{Archive, ArchivedRecording, Traced};
 use crate::trace::metadata::{End, Function, Module, Names, Process, Session};
 use crate::trace::reader::{Gaps, Item, Nodes, Told};
 use crate::trace::{TraceMode, process_of};
-use process::Replayed;
+use process::{Extras, Replayed};
 use rustc_hash::FxHashMap;
 use span::Span;
 pub use span::{Moment, Part};
@@ -65,6 +66,15 @@ pub struct Wanted {
     pub profile_each: bool,
     /// Whether the live blocks are wanted one by one.
     pub blocks: bool,
+    /// Whether heaps at moments on the way are wanted.
+    pub heaps: bool,
+}
+
+impl Wanted {
+    /// What is wanted of each process besides its sums.
+    const fn extras(&self) -> Extras {
+        Extras { blocks: self.blocks, heaps: self.heaps }
+    }
 }
 
 /// How the reading of a trace has ended.
@@ -143,7 +153,7 @@ impl Replay {
         self.first_ns.get_or_insert(event.time_ns);
         self.latest_ns = self.latest_ns.max(event.time_ns);
         let mut ends = false;
-        let with_blocks = self.wanted.blocks;
+        let extras = self.wanted.extras();
         match event.kind {
             EventKind::Mark(name) => {
                 if self.marks.len() < NAMED && !self.marks.contains(&name) {
@@ -160,7 +170,7 @@ impl Replay {
                     parent.reach(event.time_ns, self.span);
                     parent.fork(koid)
                 });
-                let mut copy = copy.unwrap_or_else(|| Replayed::new(koid, with_blocks));
+                let mut copy = copy.unwrap_or_else(|| Replayed::new(koid, extras));
                 if let Some(described) = self.processes.remove(&koid) {
                     copy.describe_as(described);
                 }
@@ -168,7 +178,7 @@ impl Replay {
             }
             _ => {}
         }
-        let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, with_blocks));
+        let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, extras));
         if self.wanted.thread.is_some() {
             self.threads.note(&event.kind);
         }
@@ -190,9 +200,9 @@ impl Replay {
     }
 
     fn process(&mut self, described: Process) {
-        let (koid, with_blocks) = (described.koid, self.wanted.blocks);
+        let (koid, extras) = (described.koid, self.wanted.extras());
         self.images.insert(ImageId(described.image), koid);
-        self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, with_blocks)).describe(described);
+        self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, extras)).describe(described);
     }
 
     fn module(&mut self, module: Module) {

@@ -68,6 +68,7 @@ mod suite {
     mod hook;
     mod hostile;
     mod hostile_profiles;
+    mod html;
     mod injection;
     mod jump;
     mod jump_told;

@@ -14,7 +14,7 @@ use crate::profile::leaks::{LeakClass, LeakSite, Leaks, Suppression};
 use crate::profile::{Amount, FindingKind, Profile};
 use pattern::{Entry, Template};
 
-pub use generate::generate;
+pub use generate::{generate, suppression_of};
 
 /// So many unused rules are named.
 const UNUSED_NAMED: usize = 5;

@@ -130,15 +130,15 @@ pub(super) struct DoctorArguments {
 pub(super) struct ProfileArguments {
     /// File to write; repeatable
     ///
-    /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .folded (folded stacks), .json
-    /// or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst (heaptrack), .otlp.pb
+    /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .html (report for a browser),
+    /// .folded (folded stacks), .json or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst (heaptrack), .otlp.pb
     /// (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown), .junit.xml, .sarif. In
     /// names, %p stands for the process id, %n for the program's name, %i for the number in a series. A file appears whole or
     /// not at all. Without -o: heaptrace.%n.%p.pb.gz.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(super) output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, json.gz, txt, pftrace,
+    /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
     /// heaptrack.zst, otlp.pb (alpha), md, junit.xml, sarif
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     pub(super) format: Option<Format>,
@@ -161,7 +161,7 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pub(super) pprof_columns: PprofColumns,
 
-    /// What .svg, .folded and .txt files show: live, peak, allocated, freed or temporary
+    /// What .svg, .folded and .txt files show, and .html at first: live, peak, allocated, freed or temporary
     ///
     /// Without it what was live at the peak of a run, and what is live in a process that was attached to; in a .txt all of
     /// them. An empty one gives way to the next that is not. pprof files hold all, but temporary.

@@ -62,7 +62,7 @@ pub(super) struct ConvertArguments {
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, folded, json, json.gz, txt, pftrace,
+    /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
     /// heaptrack.zst, otlp.pb (alpha), heaptimeline
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     format: Option<Format>,

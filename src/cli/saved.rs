@@ -50,6 +50,8 @@ Examples:
       Who calls it, with how many bytes live at the peak.
   heaptrace report heap.json --value allocated --by file
       All that was allocated, by source file.
+  heaptrace report heap.pb.gz -o heap.html
+      A page to look at in a browser.
   heaptrace report heap.pb.gz -o heap.svg -o heap.txt
       The same profile in other formats.")]
 pub(super) struct ReportArguments {

@@ -96,6 +96,7 @@ fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Resu
         thread: options.thread.clone(),
         profile_each: destinations.take_processes(),
         blocks: destinations.have(Format::HeapTimeline) || options.stdout == Some(Format::HeapTimeline),
+        heaps: destinations.have(Format::Html) || options.stdout == Some(Format::Html),
     };
     let Outcome { traced, names } =
         read(options, &wanted).with_context(|| format!("can't convert {}", options.trace.display()))?;

@@ -22,7 +22,11 @@ impl Notes {
     /// If a file that `options` name shows time.
     pub fn wanted(options: &ProfileOptions) -> Option<Arc<Self>> {
         let format = |path| options.format.or_else(|| Format::from_path(path).ok());
-        options.outputs.iter().any(|path| format(path) == Some(Format::Perfetto)).then(Arc::default)
+        options
+            .outputs
+            .iter()
+            .any(|path| matches!(format(path), Some(Format::Perfetto | Format::Html)))
+            .then(Arc::default)
     }
 
     /// Notes the heap of a recording that was made so far.

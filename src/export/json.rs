@@ -3,7 +3,7 @@
 //! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports. Version 1
 //! had whole frames in each stack.
 
-mod frames;
+pub(super) mod frames;
 mod judged;
 
 use super::escape::Json;
@@ -31,6 +31,19 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     sites.iter().map(|site| site.stack).chain(judged).for_each(|stack| table.enter(stack));
     serde_json::to_writer(Json(&mut *out), &report(view, &table, &sites))?;
     out.write_all(b"\n")
+}
+
+/// All stacks that a report names, in a table.
+pub(super) fn frames<'a>(view: &'a View<'a>) -> FrameTable<'a> {
+    let mut table = FrameTable::new(view);
+    let stacks = view.sites().iter().map(|site| site.stack).chain(judged::stacks(view.profile));
+    stacks.for_each(|stack| table.enter(stack));
+    table
+}
+
+/// The report without its sites and frames, for a format that has these in a form of its own; stacks are lists of indices into `table`.
+pub(super) fn head<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>) -> impl Serialize + use<'a> {
+    Report { frames: &[], ..report(view, table, &[]) }
 }
 
 /// Writes the report compressed.

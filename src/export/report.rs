@@ -7,9 +7,10 @@ mod tree;
 use super::sections::{Layout, heading};
 use super::text::{Paint, grouped, human_bytes, percent, right};
 use super::view::View;
-use crate::profile::Profile;
 use crate::profile::value::Value;
+use crate::profile::{Amount, Profile};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Sums are made by this.
@@ -109,6 +110,18 @@ pub fn query(profile: &Profile, query: &Query, options: &QueryOptions) -> Result
             Ok(tree::show(&tree, &format!(" through {function}, by callees"), options, layout))
         }
     }
+}
+
+/// What the threads of each name have of each value, by the names' indices in the profile's strings; nothing of what is None.
+pub(crate) fn thread_sums(view: &View<'_>, values: &[Option<Value>]) -> Vec<(usize, Vec<Amount>)> {
+    let mut sums: BTreeMap<usize, Vec<Amount>> = BTreeMap::new();
+    for sample in view.samples.iter() {
+        let sums = sums.entry(sample.thread).or_insert_with(|| vec![Amount::default(); values.len()]);
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum = value.map_or(*sum, |value| sum.plus(value.of(sample)));
+        }
+    }
+    sums.into_iter().filter(|(_, sums)| sums.iter().any(|sum| *sum != Amount::default())).collect()
 }
 
 /// A document of JSON, with a line end.

@@ -5,6 +5,7 @@ mod ci;
 mod escapes;
 mod foreign;
 mod go_pprof;
+mod html;
 mod many;
 mod numbers;
 mod report;
@@ -450,7 +451,7 @@ fn formats_are_told_by_the_longest_suffix() {
     assert_eq!(format("a.dhat.json"), Err(FormatError::NotYet { suffix: "dhat.json" }));
     for unknown in ["a", "a.gz", "pb.gz", ".json", "a.json.bak", "ajson", "a.JSON"] {
         let message = format(unknown).expect_err(unknown).to_string();
-        assert!(message.contains(".pb.gz .pb .folded .svg .json .json.gz .txt"), "{message}");
+        assert!(message.contains(".pb.gz .pb .folded .svg .html .json .json.gz .txt"), "{message}");
     }
 }
 
@@ -460,7 +461,7 @@ fn formats_are_told_by_name() {
         assert_eq!(Format::from_name(expected.name()), Ok(expected));
     }
     assert_eq!(Format::from_name(".svg"), Ok(Format::Svg));
-    assert_eq!(Format::from_name("html"), Err(FormatError::NotYet { suffix: "html" }));
+    assert_eq!(Format::from_name("dhat.json"), Err(FormatError::NotYet { suffix: "dhat.json" }));
     assert!(Format::from_name("dot").expect_err("unknown").to_string().contains(".folded"));
 }
 

@@ -1,6 +1,7 @@
 //! One process of a trace, as far as it was read.
 
 use super::births::Moments;
+use super::heaps::Heaps;
 use super::number_of;
 use super::span::Span;
 use super::window::Window;
@@ -31,6 +32,15 @@ const LEAKS_NOT_THERE: &str = "the run has looked for leaks: what it found is no
 const SCAN_OVERWRITTEN: &str =
     "the run's profile is of the moment of its leak scan, which is not in the trace: this one is of the end";
 
+/// What is wanted of a process besides its sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extras {
+    /// The live blocks one by one.
+    pub blocks: bool,
+    /// Heaps at moments on the way.
+    pub heaps: bool,
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Replayed {
@@ -40,6 +50,8 @@ pub(super) struct Replayed {
     of_profile: Option<Box<(Snapshot, Option<Births<StackId>>)>>,
     /// How many blocks had been allocated by when, if the live ones are wanted one by one.
     moments: Option<Box<Moments>>,
+    /// Heaps on the way, if they are wanted.
+    heaps: Option<Box<Heaps>>,
     /// What is counted since the window began.
     window: Option<Window>,
     /// Whether the part that is wanted has ended before its latest event.
@@ -93,14 +105,15 @@ impl Stacks {
 }
 
 impl Replayed {
-    /// The process with this koid; `with_blocks`: its live blocks are wanted one by one.
-    pub(super) fn new(koid: u64, with_blocks: bool) -> Self {
+    /// The process with this koid.
+    pub(super) fn new(koid: u64, extras: Extras) -> Self {
         Self {
             koid,
             // What came before the first event that is there, nobody knows.
             model: HeapModel::new(Preexisting::Unknown),
             of_profile: None,
-            moments: with_blocks.then(|| Box::new(Moments::new())),
+            moments: extras.blocks.then(|| Box::new(Moments::new())),
+            heaps: extras.heaps.then(|| Box::new(Heaps::new(0))),
             window: None,
             is_past: false,
             began_ns: None,
@@ -125,6 +138,7 @@ impl Replayed {
             model: self.model.clone(),
             of_profile: None,
             moments: self.moments.clone(),
+            heaps: self.heaps.as_ref().map(|_| Box::new(Heaps::new(0))),
             window: self.window.clone(),
             is_past: self.is_past,
             began_ns: None,
@@ -163,6 +177,9 @@ impl Replayed {
             }
             if let Some(moments) = &mut self.moments {
                 moments.begin(time_ns, window.births_before);
+            }
+            if let Some(heaps) = &mut self.heaps {
+                **heaps = Heaps::new(time_ns);
             }
             self.window = Some(window);
         }
@@ -222,6 +239,10 @@ impl Replayed {
             call.interval = self.sample_interval;
         }
         let event = &event;
+        if let Some(heaps) = self.heaps.as_mut().filter(|_| self.of_profile.is_none()) {
+            let model = self.window.as_ref().map_or(&self.model, |window| &window.since);
+            heaps.note(&event.kind, event.time_ns, model);
+        }
         self.model.apply(event);
         if let Some(moments) = &mut self.moments {
             moments.note(&event.kind, event.time_ns, self.model.births());
@@ -295,7 +316,7 @@ impl Replayed {
         let has_ended = span.end().is_none_or(|end| ended_ns.is_some_and(|ended| ended <= end)) && !self.is_past;
         let seen = self.model.anomalies();
         let births = if self.of_profile.is_none() { self.births() } else { None };
-        let Self { model, of_profile, window, mut stacks, described, modules, .. } = self;
+        let Self { model, of_profile, window, heaps, mut stacks, described, modules, .. } = self;
         let is_later = |end: &End| end.profile_seq.is_some_and(|seq| seq < end.next_seq);
         let scan_overwritten = span == Span::Whole && of_profile.is_none() && end.as_ref().is_some_and(is_later);
         let (mut snapshot, births) = match (of_profile, window, span) {
@@ -401,6 +422,9 @@ impl Replayed {
             interrupted: false,
             dismissed: false,
         };
+        if let Some(heaps) = heaps {
+            recording.course.heaps = heaps.finish(recording.images.len(), |id| stacks.find(id));
+        }
         for id in recording.stack_ids() {
             *id = stacks.find(*id);
         }

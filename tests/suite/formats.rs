@@ -272,6 +272,7 @@ fn live_of_take(path: &Path) -> u64 {
             let told = ["700 B", "700 bytes", "(700"].iter().any(|told| text.contains(told));
             if told { 700 } else { panic!("{text}") }
         }
+        "html" => super::html::live_of(path, "take"),
         "pftrace" => of(&by_function(&read_format("pftrace", path))),
         "otlp.pb" => of(&by_function(&read_format("otlp", path))),
         "heaptrack.zst" => of(&heaptrack_functions(path, &path.with_extension("stacks"))),
@@ -282,8 +283,8 @@ fn live_of_take(path: &Path) -> u64 {
 /// Each format from each command that writes profiles, with the same figures.
 #[test]
 fn all_formats_come_from_run_attach_snapshot_and_convert() {
-    const FORMATS: [&str; 10] =
-        ["pb.gz", "pb", "svg", "folded", "json", "json.gz", "txt", "pftrace", "heaptrack.zst", "otlp.pb"];
+    const FORMATS: [&str; 11] =
+        ["pb.gz", "pb", "svg", "html", "folded", "json", "json.gz", "txt", "pftrace", "heaptrack.zst", "otlp.pb"];
     let traces = Program::new("/bin/true");
     let paths =
         |command: &str| FORMATS.map(|format| traces.outside(&format!("{command}.{format}")).display().to_string());

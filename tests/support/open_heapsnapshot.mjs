@@ -1,58 +1,17 @@
 // Opens a .heapsnapshot or .heaptimeline in Chromium's own developer tools, without a window, and prints what its table of constructors shows: name, number, each row a line.
 // Of a .heaptimeline also the table of allocations behind a line `allocations`, behind `stack` that of the last object, behind `samples` the bytes allocated in each.
 // node --experimental-websocket open_heapsnapshot.mjs CHROMIUM FILE
-import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { readFileSync } from 'node:fs';
+import { basename } from 'node:path';
+import { Browser, Page } from './browser.mjs';
 
 const [chromium, file] = process.argv.slice(2);
-const profile = mkdtempSync(join(tmpdir(), 'devtools-'));
-const browser = spawn(chromium, ['--headless', '--no-sandbox', '--disable-gpu', '--window-size=1400,900', '--remote-debugging-port=0', `--user-data-dir=${profile}`, 'about:blank'], { stdio: ['ignore', 'ignore', 'pipe'] });
-process.on('exit', () => browser.kill('SIGKILL'));
-const address = await new Promise((resolve, reject) => {
-  let said = '';
-  browser.stderr.on('data', data => {
-    said += data;
-    const found = said.match(/DevTools listening on (ws:\S+)/);
-    if (found) resolve(found[1]);
-  });
-  browser.on('exit', () => reject(new Error(said)));
-});
-
-const socket = new WebSocket(address);
-await new Promise((resolve, reject) => { socket.onopen = resolve; socket.onerror = reject; });
-const waiting = new Map();
-let last = 0;
-socket.onmessage = message => {
-  const answer = JSON.parse(message.data);
-  waiting.get(answer.id)?.(answer);
-};
-const call = (method, params = {}, sessionId) => new Promise((resolve, reject) => {
-  const id = ++last;
-  waiting.set(id, answer => answer.error ? reject(new Error(JSON.stringify(answer.error))) : resolve(answer.result));
-  socket.send(JSON.stringify({ id, method, params, sessionId }));
-});
-
-const { targetId } = await call('Target.createTarget', { url: 'devtools://devtools/bundled/js_app.html' });
-const { sessionId } = await call('Target.attachToTarget', { targetId, flatten: true });
-const evaluate = async expression => {
-  const { result, exceptionDetails } = await call('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true }, sessionId);
-  if (exceptionDetails) throw new Error(JSON.stringify(exceptionDetails));
-  return result.value;
-};
-const until = async (what, expression) => {
-  for (let round = 0; round < 600; round++) {
-    try {
-      const value = await evaluate(expression);
-      if (value) return value;
-    } catch (error) {
-      if (round === 599) throw error;
-    }
-    await new Promise(resolve => setTimeout(resolve, 100));
-  }
-  throw new Error(`never: ${what}`);
-};
+const browser = await Browser.start(chromium);
+const { targetId } = await browser.call('Target.createTarget', { url: 'devtools://devtools/bundled/js_app.html' });
+const { sessionId } = await browser.call('Target.attachToTarget', { targetId, flatten: true });
+const page = new Page(browser, sessionId);
+const evaluate = expression => page.evaluate(expression);
+const until = (what, expression) => page.until(what, expression);
 
 await until('the page', `document.readyState === 'complete' && location.href.startsWith('devtools:')`);
 await until('the panel', `(async () => {
@@ -119,9 +78,5 @@ if (isTimeline) {
   })()`);
   console.log(told);
 }
-socket.close();
-browser.removeAllListeners('exit');
-browser.kill('SIGKILL');
-await new Promise(resolve => browser.on('close', resolve));
-rmSync(profile, { recursive: true, force: true });
+await browser.end();
 process.exit(0);

@@ -19,18 +19,34 @@ pub fn generate(profile: &Profile, policy: &Policy) -> String {
     for site in profile.leaks.iter().flat_map(|leaks| &leaks.sites) {
         // what hangs on a block is hidden with it
         let failing = LeakClass::ALL.into_iter().filter(|class| site.fails(&policy.leak_kinds, *class));
-        let kinds: Vec<&str> = failing.map(LeakClass::name).collect();
-        if kinds.is_empty() {
-            continue;
-        }
-        let Some((name, stack)) = stack(profile, site, &table) else { continue };
-        let body = format!("   Memcheck:Leak\n   match-leak-kinds: {}\n{stack}", kinds.join(","));
+        let Some((name, body)) = entry(profile, site, &failing.collect::<Vec<_>>(), &table) else { continue };
         if !written.contains(&body) {
             let _ = writeln!(text, "{{\n   {name}\n{body}}}");
             written.push(body);
         }
     }
     text
+}
+
+/// The entry for a site's leaks of these classes; None if there are none, or for a stack of which nothing is known.
+pub fn suppression_of(profile: &Profile, site: &LeakSite, classes: &[LeakClass]) -> Option<String> {
+    let (name, body) = entry(profile, site, classes, &AllocatorTable::new())?;
+    Some(format!("{{\n   {name}\n{body}}}\n"))
+}
+
+/// The name of an entry, and what follows it.
+fn entry(
+    profile: &Profile,
+    site: &LeakSite,
+    classes: &[LeakClass],
+    table: &AllocatorTable,
+) -> Option<(String, String)> {
+    let kinds: Vec<&str> = classes.iter().map(|class| class.name()).collect();
+    if kinds.is_empty() {
+        return None;
+    }
+    let (name, stack) = stack(profile, site, table)?;
+    Some((name, format!("   Memcheck:Leak\n   match-leak-kinds: {}\n{stack}", kinds.join(","))))
 }
 
 /// The name of an entry and its stack; None for a stack of which nothing is known.

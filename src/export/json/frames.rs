@@ -6,17 +6,17 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
-pub(super) struct ReportFrame<'a> {
-    function: &'a str,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    module: Option<Cow<'a, str>>,
+pub(crate) struct ReportFrame<'a> {
+    pub function: &'a str,
+    pub file: Option<&'a str>,
+    pub line: Option<u32>,
+    pub module: Option<Cow<'a, str>>,
     offset: Option<String>,
     inlined: bool,
 }
 
 /// The frames of all stacks that were entered, in the order of their first use.
-pub(super) struct FrameTable<'a> {
+pub(crate) struct FrameTable<'a> {
     view: &'a View<'a>,
     frames: Vec<ReportFrame<'a>>,
     /// Processes of one tree have locations of their own for the same place in a file.
@@ -28,7 +28,7 @@ pub(super) struct FrameTable<'a> {
 }
 
 impl<'a> FrameTable<'a> {
-    pub(super) fn new(view: &'a View<'a>) -> Self {
+    pub fn new(view: &'a View<'a>) -> Self {
         let locations = view.profile.locations.len();
         Self {
             view,
@@ -40,12 +40,12 @@ impl<'a> FrameTable<'a> {
     }
 
     /// The profile whose stacks these are.
-    pub(super) const fn view(&self) -> &'a View<'a> {
+    pub const fn view(&self) -> &'a View<'a> {
         self.view
     }
 
     /// Makes sure that all frames of a stack are in the table.
-    pub(super) fn enter(&mut self, stack: usize) {
+    pub fn enter(&mut self, stack: usize) {
         let view = self.view;
         let locations = view.locations(stack);
         if locations.is_empty() && self.unknown.is_none() {
@@ -76,12 +76,12 @@ impl<'a> FrameTable<'a> {
     }
 
     /// The frames, for the report.
-    pub(super) fn frames(&self) -> &[ReportFrame<'a>] {
+    pub fn frames(&self) -> &[ReportFrame<'a>] {
         &self.frames
     }
 
     /// The indices of a stack's frames, innermost first. The stack must have been entered.
-    fn stack(&self, stack: usize) -> impl Iterator<Item = u32> {
+    pub fn stack(&self, stack: usize) -> impl Iterator<Item = u32> {
         let locations = self.view.locations(stack);
         let known = locations.iter().filter_map(|location| self.of_location.get(*location)?.as_deref());
         known.flatten().copied().chain(self.unknown.filter(|_| locations.is_empty()))

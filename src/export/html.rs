@@ -1,0 +1,250 @@
+//! A report to look at in a browser: one file, which opens from a disk and asks no network for anything.
+//!
+//! The page (`web/`) is plain HTML, CSS and JavaScript. Two packed blocks hold the data: `words`, JSON with the head of report.json and the texts that
+//! the summary has, and `numbers`, the call tree as flat lists (`numbers.rs`). Both are compressed and in Base64, so that no name of the program's
+//! can be taken for markup; the page puts them in as text only.
+
+mod numbers;
+mod pack;
+mod tree;
+
+use super::json::{self, frames::FrameTable};
+use super::problems::problems;
+use super::report::thread_sums;
+use super::sections::{self, Layout, is_held, value_title};
+use super::text::{self, Paint};
+use super::view::View;
+use super::{ExportOptions, names};
+use crate::check::suppressions::suppression_of;
+use crate::profile::leaks::LeakClass;
+use crate::profile::value::Value;
+use crate::profile::{Amount, Profile};
+use numbers::Numbers;
+use serde::Serialize;
+use std::io::{self, Write};
+use tree::CallTree;
+
+/// The page, with `{{…}}` where the rest goes.
+const PAGE: &str = include_str!("../../web/page.html");
+
+/// Its look.
+const STYLE: &str = include_str!("../../web/style.css");
+
+/// Its modules: each names things only of those before it.
+const MODULES: [&str; 14] = [
+    include_str!("../../web/text.js"),
+    include_str!("../../web/data.js"),
+    include_str!("../../web/tree.js"),
+    include_str!("../../web/sums.js"),
+    include_str!("../../web/window.js"),
+    include_str!("../../web/words.js"),
+    include_str!("../../web/state.js"),
+    include_str!("../../web/dom.js"),
+    include_str!("../../web/flame.js"),
+    include_str!("../../web/table.js"),
+    include_str!("../../web/timeline.js"),
+    include_str!("../../web/findings.js"),
+    include_str!("../../web/about.js"),
+    include_str!("../../web/main.js"),
+];
+
+/// Wide enough that no sentence is cut into lines.
+const UNWRAPPED: Layout = Layout { paint: Paint { color: false }, width: 1 << 20 };
+
+/// The column of what a leak scan found lost.
+const LEAKED: &str = "leaked";
+
+/// Writes the page.
+///
+/// # Errors
+/// What `out` says.
+pub(super) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = json::frames(view);
+    tree::stacks_of_heaps(view.profile).for_each(|stack| table.enter(stack));
+    let columns = columns(view);
+    let tree = CallTree::new(view, &table, view.value(options.value));
+    let mut numbers = Numbers::new(&table);
+    numbers.tree(&tree);
+    numbers.sites(view, &tree, &columns);
+    numbers.heaps(view, &tree);
+    let words = words(view, options, &table, &columns, &numbers.strings);
+    let mut json = Vec::new();
+    serde_json::to_writer(super::escape::Json(&mut json), &words)?;
+    let title = super::escape::xml(&title(view, options));
+    let script = bundle();
+    for piece in PAGE.split("{{").enumerate() {
+        let text = match piece {
+            (0, text) => text,
+            (_, piece) => {
+                let (name, text) = piece.split_once("}}").unwrap_or((piece, ""));
+                match name {
+                    "title" => out.write_all(title.as_bytes())?,
+                    "style" => out.write_all(STYLE.as_bytes())?,
+                    "script" => out.write_all(script.as_bytes())?,
+                    "words" => pack::write(&json, out)?,
+                    "numbers" => pack::write(&numbers.bytes, out)?,
+                    _ => {}
+                }
+                text
+            }
+        };
+        out.write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn title(view: &View<'_>, options: &ExportOptions) -> String {
+    options.title.clone().unwrap_or_else(|| format!("{} – heaptrace", view.profile.meta.process.program))
+}
+
+/// The modules as one: without the lines that import, and the words that export.
+fn bundle() -> String {
+    let mut script = String::new();
+    for line in MODULES.iter().flat_map(|module| module.lines()).filter(|line| !line.starts_with("import ")) {
+        script.push_str(line.strip_prefix("export ").unwrap_or(line));
+        script.push('\n');
+    }
+    script
+}
+
+/// An amount that the page can show of each site.
+#[derive(Clone, Copy, Debug)]
+enum Column {
+    Value(Value),
+    Leaked,
+}
+
+/// Those that the profile knows, in the order of their keys.
+fn columns(view: &View<'_>) -> Vec<Column> {
+    let values = Value::ALL.into_iter().filter(|value| is_held(view.profile, *value)).map(Column::Value);
+    values.chain(view.profile.leaks.iter().map(|_| Column::Leaked)).collect()
+}
+
+/// The blocks of a stack that were found lost and are not suppressed.
+fn leaked(profile: &Profile) -> Vec<Amount> {
+    let mut by_stack = vec![Amount::default(); profile.stacks.len()];
+    for site in profile.leaks.iter().flat_map(|leaks| &leaks.sites) {
+        let Some(sum) = by_stack.get_mut(site.stack) else { continue };
+        let classes = site.amounts.iter().zip(&site.suppressed_by).take(LeakClass::Indirect as usize + 1);
+        *sum = classes.filter(|(_, rule)| rule.is_none()).fold(*sum, |sum, (amount, _)| sum.plus(*amount));
+    }
+    by_stack
+}
+
+#[derive(Serialize)]
+struct Words<'a, R: Serialize> {
+    title: String,
+    report: R,
+    strings: &'a [String],
+    columns: Vec<WordsColumn>,
+    /// Which one is shown first.
+    column: &'static str,
+    header: Vec<String>,
+    resident: Option<String>,
+    cost: Vec<String>,
+    unnamed: Vec<String>,
+    anomalies: Vec<WordsAnomaly>,
+    problems: Vec<WordsProblem>,
+    /// One row for each name of a thread.
+    threads: Vec<WordsThread<'a>>,
+    /// Time in nanoseconds and bytes resident.
+    resident_course: &'a [(u64, u64)],
+    attached: bool,
+}
+
+#[derive(Serialize)]
+struct WordsColumn {
+    name: &'static str,
+    title: &'static str,
+}
+
+#[derive(Serialize)]
+struct WordsAnomaly {
+    count: u64,
+    label: &'static str,
+    meaning: &'static str,
+}
+
+/// A finding in words, by its id in the report.
+#[derive(Serialize)]
+struct WordsProblem {
+    id: String,
+    title: String,
+    sentence: String,
+    fails: bool,
+    /// What hides it, ready for a file of suppressions.
+    suppression: Option<String>,
+}
+
+#[derive(Serialize)]
+struct WordsThread<'a> {
+    name: &'a str,
+    /// One for each column; nothing where threads are not told apart.
+    amounts: Vec<Amount>,
+}
+
+fn words<'a>(
+    view: &'a View<'a>,
+    options: &ExportOptions,
+    table: &'a FrameTable<'a>,
+    columns: &[Column],
+    strings: &'a [String],
+) -> Words<'a, impl Serialize + use<'a>> {
+    let profile = view.profile;
+    let name = |column: &Column| match column {
+        Column::Value(value) => WordsColumn { name: value.name(), title: value_title(view, *value) },
+        Column::Leaked => WordsColumn { name: LEAKED, title: "Leaked" },
+    };
+    let values = columns.iter().map(|column| match column {
+        Column::Value(value) => Some(*value),
+        Column::Leaked => None,
+    });
+    let threads = thread_sums(view, &values.collect::<Vec<_>>()).into_iter();
+    let found = text::anomalies(&profile.anomalies).into_iter().filter(|anomaly| anomaly.count > 0);
+    Words {
+        title: title(view, options),
+        report: json::head(view, table),
+        strings,
+        columns: columns.iter().map(name).collect(),
+        column: view.value(options.value).name(),
+        header: lines(|out| sections::header(out, UNWRAPPED, profile, "")),
+        resident: sections::resident_sentence(profile),
+        cost: lines(|out| sections::cost(out, UNWRAPPED, view)),
+        unnamed: lines(|out| names::missing(out, UNWRAPPED, view)),
+        anomalies: found
+            .map(|anomaly| WordsAnomaly { count: anomaly.count, label: anomaly.label, meaning: anomaly.meaning })
+            .collect(),
+        problems: words_of_problems(view),
+        threads: threads.map(|(thread, amounts)| WordsThread { name: view.string(thread), amounts }).collect(),
+        resident_course: &profile.course.resident,
+        attached: profile.meta.mode.is_attached(),
+    }
+}
+
+fn words_of_problems(view: &View<'_>) -> Vec<WordsProblem> {
+    let profile = view.profile;
+    let sites = || profile.leaks.iter().flat_map(|leaks| &leaks.sites);
+    let suppression = |id| {
+        sites().find_map(|site| {
+            let class = LeakClass::ALL.into_iter().find(|class| profile.leak_id(*class, site.stack) == id)?;
+            suppression_of(profile, site, &[class])
+        })
+    };
+    let words = problems(view).into_iter().map(|problem| WordsProblem {
+        id: format!("{:016x}", problem.id),
+        title: text::capitalized(&problem.rule.title()),
+        suppression: suppression(problem.id),
+        sentence: problem.sentence,
+        fails: problem.fails,
+    });
+    words.collect()
+}
+
+/// What a part of the summary says, without its heading.
+fn lines(write: impl FnOnce(&mut String)) -> Vec<String> {
+    let mut text = String::new();
+    write(&mut text);
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let has_heading = text.starts_with('\n');
+    lines.skip(usize::from(has_heading)).map(|line| line.trim().to_owned()).collect()
+}

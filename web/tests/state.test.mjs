@@ -1,0 +1,52 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Numbers, unpack } from '../data.js';
+import { deflateSync } from 'node:zlib';
+import { firstState, fragmentOf, stateOf } from '../state.js';
+import { niceStep, windowOf } from '../timeline.js';
+import { boundsOf, ownIn } from '../window.js';
+import { grows } from '../words.js';
+
+test('a fragment says what differs, and leads back', () => {
+  const first = firstState('peak');
+  const state = { ...first, view: 'table', col: 'live', q: 'a&b=c#d €', merge: true, down: false, from: 5, zoom: 17 };
+  const fragment = fragmentOf(state, first);
+  assert.equal(fragmentOf(first, first), '');
+  assert.deepEqual(stateOf(`#${fragment}`, first, ['peak', 'live']), state);
+});
+
+test('what makes no sense in a fragment is left out', () => {
+  const first = firstState('peak');
+  assert.deepEqual(stateOf('#view=moon&col=toString&zoom=NaN&%&__proto__=1&q=%E0%A4%A&unit', first, ['peak']), first);
+});
+
+test('numbers and packed blocks are read', async () => {
+  const numbers = new Numbers(Uint8Array.of(3, 5, 0xac, 0x02, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f));
+  assert.deepEqual([...numbers.list(Float64Array)], [5, 300, 2 ** 53 - 1]);
+  const packed = deflateSync(Buffer.from('heap')).toString('base64');
+  assert.equal(Buffer.from(await unpack(packed)).toString(), 'heap');
+});
+
+test('windows and growth of a course', () => {
+  const course = [0, 1, 2, 3, 4, 5, 6, 7].map(i => ({ t_ns: i * 10, live_bytes: i * 100, allocations: i }));
+  assert.deepEqual(windowOf(course, 15, 55), { change: 400, allocations: 4, most: 500 });
+  assert.equal(grows(course), true);
+  assert.equal(grows(course.map(point => ({ ...point, live_bytes: 700 - point.live_bytes }))), false);
+  assert.equal(grows(course.slice(4)), false);
+  assert.deepEqual([niceStep(1000, 3, true), niceStep(7, 5, false)], [512, 2]);
+});
+
+test('a window has what came and went between two heaps', () => {
+  const amounts = (...bytes) => ({ blocks: bytes.map(() => 1), bytes });
+  const heaps = [
+    { t: 10, node: [1], allocated: amounts(100), live: amounts(100) },
+    { t: 20, node: [1, 2], allocated: amounts(50, 30), live: amounts(-60, 30) },
+    { t: 30, node: [1], allocated: amounts(5), live: amounts(-40) },
+  ];
+  assert.equal(boundsOf(heaps, -1, -1), null);
+  assert.equal(boundsOf([], 1, 2), null);
+  assert.deepEqual([boundsOf(heaps, 0, 12), boundsOf(heaps, 11, 29), boundsOf(heaps, 29, 30)], [{ begin: -1, end: 0 }, { begin: 0, end: 2 }, { begin: 1, end: 2 }]);
+  const own = column => [...ownIn(heaps, 3, { begin: 0, end: 2 }, column, 'bytes')];
+  assert.deepEqual([own('allocated'), own('freed'), own('live'), own('peak')], [[0, 55, 30], [0, 155, 0], [0, 0, 30], [0, 100, 0]]);
+  assert.equal(ownIn(heaps, 3, { begin: 0, end: 2 }, 'temporary', 'bytes'), null);
+});
