@@ -56,7 +56,11 @@ function signed(list) {
 
 // What the page shows: `words` (src/export/html.rs) and the lists of numbers.
 export function decode(wordBytes, numberBytes) {
-  const words = cleaned(JSON.parse(new TextDecoder().decode(wordBytes)));
+  const told = JSON.parse(new TextDecoder().decode(wordBytes));
+  // These have lines, which they need.
+  const suppressions = told.problems.map(({ suppression }) => suppression?.split('\n').map(printable).join('\n') ?? null);
+  const words = cleaned(told);
+  suppressions.forEach((suppression, i) => { words.problems[i].suppression = suppression; });
   const numbers = new Numbers(numberBytes);
   const { strings } = words;
   const frames = { name: numbers.list(Uint32Array), file: numbers.list(Uint32Array), module: numbers.list(Uint32Array), line: numbers.list(Uint32Array) };

@@ -20,6 +20,7 @@ use crate::profile::leaks::LeakClass;
 use crate::profile::value::Value;
 use crate::profile::{Amount, Profile};
 use numbers::Numbers;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
 use tree::CallTree;
@@ -120,15 +121,15 @@ fn columns(view: &View<'_>) -> Vec<Column> {
     values.chain(view.profile.leaks.iter().map(|_| Column::Leaked)).collect()
 }
 
-/// The blocks of a stack that were found lost and are not suppressed.
-fn leaked(profile: &Profile) -> Vec<Amount> {
-    let mut by_stack = vec![Amount::default(); profile.stacks.len()];
+/// The blocks that were found lost and are not suppressed, by the id of their site: a site is of all stacks with its functions' names.
+fn leaked(profile: &Profile) -> FxHashMap<u64, Amount> {
+    let mut by_site: FxHashMap<u64, Amount> = FxHashMap::default();
     for site in profile.leaks.iter().flat_map(|leaks| &leaks.sites) {
-        let Some(sum) = by_stack.get_mut(site.stack) else { continue };
+        let sum = by_site.entry(profile.site_id(site.stack)).or_default();
         let classes = site.amounts.iter().zip(&site.suppressed_by).take(LeakClass::Indirect as usize + 1);
         *sum = classes.filter(|(_, rule)| rule.is_none()).fold(*sum, |sum, (amount, _)| sum.plus(*amount));
     }
-    by_stack
+    by_site
 }
 
 #[derive(Serialize)]

@@ -26,17 +26,19 @@ const VERSION: u32 = 3;
 /// Writes the report, on one line.
 pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     let sites = sites(view);
-    let mut table = FrameTable::new(view);
-    let judged = judged::stacks(view.profile);
-    sites.iter().map(|site| site.stack).chain(judged).for_each(|stack| table.enter(stack));
+    let table = table(view, &sites);
     serde_json::to_writer(Json(&mut *out), &report(view, &table, &sites))?;
     out.write_all(b"\n")
 }
 
-/// All stacks that a report names, in a table.
+/// All stacks that a report names, in a table that is the same as report.json's.
 pub(super) fn frames<'a>(view: &'a View<'a>) -> FrameTable<'a> {
+    table(view, &sites(view))
+}
+
+fn table<'a>(view: &'a View<'a>, sites: &[StackTotals]) -> FrameTable<'a> {
     let mut table = FrameTable::new(view);
-    let stacks = view.sites().iter().map(|site| site.stack).chain(judged::stacks(view.profile));
+    let stacks = sites.iter().map(|site| site.stack).chain(judged::stacks(view.profile));
     stacks.for_each(|stack| table.enter(stack));
     table
 }

@@ -96,6 +96,8 @@ async function use(file, name) {
   const other = await opened(url + told.fragment, true);
   told.again = await text(other, '#status');
   told.colors = [await page.evaluate('getComputedStyle(document.body).backgroundColor'), await other.evaluate('getComputedStyle(document.body).backgroundColor')];
+  // a page behind another one is slow to hear of the mouse
+  await page.call('Page.bringToFront');
   await clickOn(page, '#focus-line button');
   told.unzoomed = await text(page, '#status');
   // the search

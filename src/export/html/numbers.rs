@@ -95,7 +95,7 @@ impl Numbers {
         for column in columns {
             let amount = |site: &StackTotals| match column {
                 Column::Value(value) => site.of(*value),
-                Column::Leaked => leaked.get(site.stack).copied().unwrap_or_default(),
+                Column::Leaked => leaked.get(&view.id_of(site)).copied().unwrap_or_default(),
             };
             let amounts: Vec<Amount> = sites.iter().map(amount).collect();
             self.list(amounts.iter().map(|amount| amount.objects));
