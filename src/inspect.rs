@@ -23,6 +23,7 @@ use looks::{Look, Purpose};
 pub use modules::means;
 use seen::Seen;
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::Duration;
 use trimming::NotTrimmed;
 
@@ -109,15 +110,14 @@ fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declara
         let census = census::take(walk.as_ref(), &seen.mappings, &seen.stack_pointers(), &seen.pages);
         (census, of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages)))
     };
-    let name =
-        || walk.as_ref().zip(read).map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
-    // of millions of blocks each takes seconds
+    // of millions of blocks each takes seconds; without a thread one is done after the other
     let (counted, held) = std::thread::scope(|scope| {
-        let counting = scope.spawn(count);
-        let held = name();
-        (counting.join(), held)
+        let counting = Builder::new().name("census".to_owned()).spawn_scoped(scope, count).ok();
+        let blocks = walk.as_ref().zip(read);
+        let held = blocks.map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
+        (counting.and_then(|counting| counting.join().ok()), held)
     });
-    let (census, trim) = counted.unwrap_or_else(|_| count());
+    let (census, trim) = counted.unwrap_or_else(count);
     let warnings = declared.map(|declared| declared.warnings.clone()).unwrap_or_default();
     Inspection {
         program,

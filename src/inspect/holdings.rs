@@ -22,6 +22,7 @@ use crate::memory::{ReadAgain, ReadMemory};
 use crate::tracer::root::TargetRoot;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::thread::Builder;
 
 /// In larger mappings nothing is looked for that names types.
 const LARGEST_ROOT: u64 = 64 << 20;
@@ -69,9 +70,10 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     let index = BlockIndex::new(blocks);
     // two readings of all blocks, side by side where that can be had
     let (mut contents, pointers) = std::thread::scope(|scope| {
-        let reading = memory.again().map(|mut again| {
+        let reading = memory.again().and_then(|mut again| {
             let (index, naming) = (&index, &naming);
-            scope.spawn(move || contents::read(index, naming, mappings, &mut again))
+            let read = move || contents::read(index, naming, mappings, &mut again);
+            Builder::new().name("contents".to_owned()).spawn_scoped(scope, read).ok()
         });
         let pointers = Pointers::read(&index, &roots, memory, &options);
         let contents = reading.and_then(|reading| reading.join().ok());
