@@ -1,5 +1,6 @@
 //! The memory of a process that nobody has traced, looked at once from outside: alive, or in a core file.
 
+mod ahead;
 pub mod core;
 mod declarations;
 mod holdings;
@@ -11,8 +12,9 @@ mod seen;
 pub mod trimming;
 
 use self::core::Core;
-use crate::heapgraph::Held;
+use crate::heapgraph::{Held, pins};
 use crate::heapwalk::census::{self, Census};
+use crate::heapwalk::summary::Summary;
 use crate::heapwalk::{Allocator, Walk, trim};
 use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
@@ -40,8 +42,8 @@ pub struct Inspection {
     pub copied: bool,
     /// Whether what the walk has found may be of a heap that threads are just changing.
     pub in_motion: bool,
-    /// The heap; None: its allocator can't be walked.
-    pub walk: Option<Walk>,
+    /// The heap in sums; None: its allocator can't be walked.
+    pub heap: Option<Summary>,
     /// What its memory is used for.
     pub census: Census,
     /// What the blocks are, and who holds them; None where there is no heap.
@@ -108,16 +110,21 @@ fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declara
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let count = || {
         let census = census::take(walk.as_ref(), &seen.mappings, &seen.stack_pointers(), &seen.pages);
-        (census, of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages)))
+        let trim = of_glibc.map(|walk| trim::estimate(walk, brk, &seen.pages));
+        // only there blocks of all sizes lie side by side; the remedies are its settings
+        let pinned = of_glibc.map(|walk| pins::find(walk, &seen.pages)).unwrap_or_default();
+        let remedy = of_glibc.and_then(|walk| pins::remedy(walk, &seen.pages, &pinned));
+        (census, trim, pinned, remedy, walk.as_ref().map(Walk::summary))
     };
     // of millions of blocks each takes seconds; without a thread one is done after the other
     let (counted, held) = std::thread::scope(|scope| {
         let counting = Builder::new().name("census".to_owned()).spawn_scoped(scope, count).ok();
         let blocks = walk.as_ref().zip(read);
-        let held = blocks.map(|(walk, blocks)| blocks.name(walk, &seen.mappings, &seen.pages, declared));
+        let held = blocks.map(|(_, blocks)| blocks.name(&seen.mappings, declared));
         (counting.and_then(|counting| counting.join().ok()), held)
     });
-    let (census, trim) = counted.unwrap_or_else(count);
+    let (census, trim, pinned, remedy, heap) = counted.unwrap_or_else(count);
+    let held = held.map(|held| Held { pinned, remedy, ..held });
     let warnings = declared.map(|declared| declared.warnings.clone()).unwrap_or_default();
     Inspection {
         program,
@@ -126,7 +133,7 @@ fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declara
         stood: None,
         copied,
         in_motion,
-        walk,
+        heap,
         census,
         trim,
         trimmed: None,

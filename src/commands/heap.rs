@@ -110,7 +110,7 @@ fn saved(seen: Inspection, trimmed: Option<u64>) -> SavedHeap {
         resident: seen.resident,
         census: seen.census,
         trim: seen.trim,
-        heap: seen.walk.map(|walk| walk.summary()),
+        heap: seen.heap,
         held: seen.held,
     }
 }

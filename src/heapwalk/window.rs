@@ -27,7 +27,15 @@ impl<'a> Window<'a> {
         self.held(at)
     }
 
-    /// The same where its neighbours are of no interest.
+    /// Reads so many bytes from `at` on in one go, if they are not held: words of them are then there.
+    pub(super) fn see(&mut self, at: Addr, len: u64) {
+        let last = at.0.saturating_add(len).saturating_sub(8);
+        if self.held(at).is_none() || self.held(Addr(last)).is_none() {
+            self.fill(at, usize::try_from(len).map_or(PIECE, |len| len.min(PIECE)));
+        }
+    }
+
+    /// The word at `at`, where its neighbours are of no interest; None if it can't be read.
     pub(super) fn lone_word(&mut self, at: Addr) -> Option<u64> {
         self.held(at).or_else(|| self.memory.read_u64(at))
     }

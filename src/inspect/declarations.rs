@@ -18,9 +18,7 @@ use std::time::Duration;
 
 /// Debug information was left unread.
 const CUT: &str = "there is more debug information than is read: some types are missing";
-/// The program has none.
-const NONE: &str = "has no debug information: its types are not known";
-/// Nor is it known which file it is.
+/// It is not known which file the program is.
 const NO_PROGRAM: &str = "the program's file was not found: its types are not known";
 /// Split DWARF was not found.
 const WITHOUT: &str = "files (split DWARF) are missing: so are the types that they have. Keep them where they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp";
@@ -86,9 +84,6 @@ impl Declarations {
             let has_thread_locals = object.program_tls().is_some();
             let found = types.read(&object.source(), &search, &mut budget);
             let module = declared.modules.len() as u32;
-            if !found.is_known && object.is_program() {
-                declared.warnings.push(format!("{} {NONE}", object.path.display()));
-            }
             if let Some(why) = found.problem {
                 declared.warnings.push(format!("{why}: types are missing"));
             }

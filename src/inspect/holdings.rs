@@ -9,13 +9,12 @@ use crate::heapgraph::contents::{self, Contents, Look, Table};
 use crate::heapgraph::declared::{Layouts, Present};
 use crate::heapgraph::duplicates::{self, Duplicates};
 use crate::heapgraph::holders::Holdings;
-use crate::heapgraph::pins::{self, Pinned};
+use crate::heapgraph::pins::Pinned;
 use crate::heapgraph::types::Types;
 use crate::heapgraph::{Held, live_blocks};
 use crate::heaptypes::spread::Spread;
 use crate::heaptypes::{TypeId, name_hash};
-use crate::heapwalk::census::Pages;
-use crate::heapwalk::{Allocator, Walk};
+use crate::heapwalk::Walk;
 use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, Pointers, RootKind, ScanOptions};
 use crate::maps::Mapping;
 use crate::memory::{ReadAgain, ReadMemory};
@@ -124,14 +123,8 @@ fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<Stri
 }
 
 impl Blocks {
-    /// Finds who holds what, by name. Needs nothing of the process.
-    pub(super) fn name(
-        self,
-        walk: &Walk,
-        mappings: &[Mapping],
-        pages: &Pages,
-        declared: Option<&Declarations>,
-    ) -> Held {
+    /// Finds who holds what, by name, but not what is pinned. Needs nothing of the process.
+    pub(super) fn name(self, mappings: &[Mapping], declared: Option<&Declarations>) -> Held {
         let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread, threads } = self;
         let looks = std::mem::take(&mut contents.looks);
         let declared = declared.map(|declared| declared.of(&objects, &threads));
@@ -144,16 +137,6 @@ impl Blocks {
         let types = Types::find(&graph, &looks, layouts, &mut names);
         drop(looks);
         let holdings = Holdings::find(graph, &mut names);
-        // only there blocks of all sizes lie side by side
-        let pinned = match walk.allocator {
-            Allocator::Glibc => pins::find(walk, pages),
-            Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc => Pinned::default(),
-        };
-        // which are glibc's settings
-        let remedy = match walk.allocator {
-            Allocator::Glibc => pins::remedy(walk, pages, &pinned),
-            Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc => None,
-        };
-        Held { holdings, types, duplicates, samples, pinned, remedy }
+        Held { holdings, types, duplicates, samples, pinned: Pinned::default(), remedy: None }
     }
 }

@@ -1,5 +1,6 @@
 //! What is seen of a process besides its heap: mappings, threads, pages.
 
+use super::ahead::Ahead;
 use super::core::Core;
 use super::modules::{self, Objects};
 use crate::addr::Addr;
@@ -9,7 +10,7 @@ use crate::heapwalk::{self, Allocator, Sources, Walk};
 use crate::leaks::Roots;
 use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
 use crate::maps::{Kind, Mapping};
-use crate::memory::ReadMemory;
+use crate::memory::{ReadAgain, ReadMemory};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::root::TargetRoot;
@@ -91,8 +92,9 @@ impl Seen {
     }
 
     /// Walks the heap in `memory`: the process's, or a copy's.
-    pub(super) fn walk(&self, memory: &mut dyn ReadMemory) -> Option<Walk> {
-        heapwalk::walk(&Sources { mappings: &self.mappings, data: &heapwalk::data_of(&self.mappings) }, memory)
+    pub(super) fn walk(&self, memory: &mut impl ReadAgain) -> Option<Walk> {
+        let sources = Sources { mappings: &self.mappings, data: &heapwalk::data_of(&self.mappings) };
+        std::thread::scope(|scope| heapwalk::walk(&sources, &mut Ahead::new(memory, scope)))
     }
 
     /// The object files.

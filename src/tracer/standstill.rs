@@ -49,7 +49,7 @@ pub fn stand_still<A, T: Send>(
 ) -> Result<(T, Duration)> {
     // The kernel lets go, without a stop, of whatever is still traced by a thread that ends.
     std::thread::scope(|scope| {
-        let on_own_thread = scope.spawn(|| {
+        let on_own_thread = std::thread::Builder::new().spawn_scoped(scope, || {
             injection::arm();
             let began = Instant::now();
             let stood = Standstill::begin(pid)?;
@@ -58,6 +58,8 @@ pub fn stand_still<A, T: Send>(
             let stood = began.elapsed();
             Ok((then(seen), stood))
         });
+        let on_own_thread = on_own_thread
+            .map_err(|source| TracerError::Own { operation: "begin a thread that looks at the process", source })?;
         on_own_thread.join().unwrap_or_else(|_| {
             let source = std::io::Error::other("the thread that looked at it broke down");
             Err(TracerError::Own { operation: "look at the process", source })

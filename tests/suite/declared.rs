@@ -272,12 +272,11 @@ fn members_are_kept_where_no_block_has_a_type() {
     end(running, pid);
 }
 
-/// Where there is no debug information, or not all of it, that is told.
+/// Where debug information is not whole, that is told; not where there is none, as in most programs of a system: the report says which types are not known.
 #[test]
 fn what_is_missing_of_types_is_told() {
     let (running, pid, _) = start(&fixtures::program_with("declared_untyped", &["-s"]));
-    let told = warnings(&[&pid.to_string()]);
-    assert!(told.contains("has no debug information: its types are not known"), "{told}");
+    assert_eq!(warnings(&[&pid.to_string()]), "");
     end(running, pid);
     let dir = TempDir::new();
     let program = dir.path().join("split");

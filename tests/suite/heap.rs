@@ -2,6 +2,7 @@
 
 mod copies;
 mod copies_ends;
+mod gdb;
 mod jemalloc;
 
 use crate::support::program::{Program, installed};

@@ -109,6 +109,9 @@ fn set(walk: &mut Walk, number: usize, state: State) {
 
 /// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least, or it is where caches are.
 fn cache(walk: &Walk, number: usize, is_first: bool, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
+    // blocks of such a size that hold nothing but zeros may be as many as any
+    let chunk = walk.chunks.get(number)?;
+    window.see(chunk.block(), chunk.usable());
     [true, false]
         .into_iter()
         .find_map(|mixed| cache_linked(walk, number, is_first, Link { mixed, to_block: true }, links, window))
