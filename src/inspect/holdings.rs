@@ -147,12 +147,12 @@ impl Blocks {
         // only there blocks of all sizes lie side by side
         let pinned = match walk.allocator {
             Allocator::Glibc => pins::find(walk, pages),
-            Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc => Pinned::default(),
+            Allocator::Musl | Allocator::Mimalloc | Allocator::Mimalloc3 | Allocator::Jemalloc => Pinned::default(),
         };
         // which are glibc's settings
         let remedy = match walk.allocator {
             Allocator::Glibc => pins::remedy(walk, pages, &pinned),
-            Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc => None,
+            Allocator::Musl | Allocator::Mimalloc | Allocator::Mimalloc3 | Allocator::Jemalloc => None,
         };
         Held { holdings, types, duplicates, samples, pinned, remedy }
     }

@@ -7,7 +7,7 @@ use super::process::Process;
 use super::stops::Stops;
 use crate::addr::Addr;
 use crate::event::EventKind;
-use crate::heapwalk::{self, Allocator, Sources, State};
+use crate::heapwalk::{self, Sources, State};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
@@ -49,7 +49,7 @@ impl Process {
                 walk.findings.len()
             ));
         }
-        if walk.allocator == Allocator::Mimalloc {
+        if walk.allocator.moves_aligned() {
             self.warnings.push(
                 "--existing: mimalloc does not tell where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
             );
@@ -60,7 +60,7 @@ impl Process {
             ));
         }
         // an aligned block of mimalloc is known by where its place begins
-        self.leaks.existing_is_known = walk.findings.is_empty() && inside == 0 && walk.allocator != Allocator::Mimalloc;
+        self.leaks.existing_is_known = walk.findings.is_empty() && inside == 0 && !walk.allocator.moves_aligned();
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
