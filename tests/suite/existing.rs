@@ -134,6 +134,24 @@ fn busy_threads_leave_the_allocator_first() {
     }
 }
 
+/// Threads that wait for work are not inside of the allocator, though they stand in the same library.
+#[test]
+fn waiting_threads_are_not_inside_of_the_allocator() {
+    let mut running = Program::fixture("before_attach").args(["0", "5"]).start();
+    let pid = running.value("ready").parse().unwrap();
+    let (blocks, bytes) = live_in(pid);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&["--existing"], pid);
+    procfs::wait_until_answered(pid);
+    procfs::order(pid, "detach");
+    let traced = tracer.collect(attached.wait().success());
+    assert!(!traced.ended.stderr.contains("--existing:"), "{}", traced.ended.stderr);
+    assert_eq!(from_before(&traced.report), (blocks, bytes));
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
+}
+
 #[test]
 fn what_can_t_be_had_is_said() {
     let output =
