@@ -1,5 +1,5 @@
-//! What it takes to tell who holds the blocks of a process that nobody has traced: `heaptrace heap` beside programs with millions of blocks, as a user runs it. Limits: 10 s, and 100 bytes
-//! of heaptrace's own memory a block, of 10,000,000 blocks in 4 GiB.
+//! What it takes to tell who holds the blocks of a process that nobody has traced: `heaptrace heap` beside programs with millions of blocks, as a user runs it, with the types that their debug
+//! information declares and without (`--no-types`). Limits: 10 s, and 100 bytes of heaptrace's own memory a block, of 10,000,000 blocks in 4 GiB.
 //!
 //! `cargo bench --bench inspect -- 2000000` for another number of blocks.
 
@@ -20,29 +20,36 @@ fn main() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mixed_blocks.cc");
     let program = folder.join("mixed_blocks");
-    let built = Command::new("c++").args(["-O2", "-o"]).args([&program, &source]).status().unwrap();
+    let built = Command::new("c++").args(["-O2", "-g", "-o"]).args([&program, &source]).status().unwrap();
     assert!(built.success());
-    println!("{:>12} {:>9} {:>9} {:>9} {:>9}", "blocks", "process", "answered", "stood", "a block");
+    println!("{:>12} {:>9} {:>8} {:>9} {:>9} {:>9}", "blocks", "process", "types", "answered", "stood", "a block");
     for count in counts {
         let mut process =
             Command::new(&program).arg(count.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let pid = process.id();
-        let start = Instant::now();
-        let answer =
-            Command::new(HEAPTRACE).args(["heap", "--json", &pid.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
-        let (status, peak, answer) = finish(answer);
-        let took = start.elapsed().as_secs_f64();
+        let pid = process.id().to_string();
+        for (types, options) in [("without", &["--no-types"][..]), ("with", &[])] {
+            let start = Instant::now();
+            let mut heaptrace = Command::new(HEAPTRACE);
+            heaptrace.args(["heap", "--json", &pid]).args(options).stdout(Stdio::piped());
+            let (status, peak, answer) = finish(heaptrace.spawn().unwrap());
+            let took = start.elapsed().as_secs_f64();
+            assert!(status.success(), "{status}");
+            let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+            let live = answer["chunks"]["live"]["count"].as_u64().unwrap();
+            assert!(live.abs_diff(count) * 50 < count, "{live} of {count}");
+            // what is measured is there
+            let is_declared =
+                answer["types"].as_array().unwrap().iter().any(|of| of["name"].as_str().unwrap().contains("Link"));
+            assert_eq!(is_declared, types == "with", "{}", answer["types"]);
+            let bytes = answer["resident"].as_u64().unwrap() as f64 / f64::from(1 << 30);
+            let stood = answer["stood_ns"].as_f64().unwrap() / 1e9;
+            let of_block = peak as f64 / live as f64;
+            println!("{live:>12} {bytes:5.2} GiB {types:>8} {took:7.2} s {stood:7.2} s {of_block:7.0} B");
+        }
         process.kill().unwrap();
         process.wait().unwrap();
-        assert!(status.success(), "{status}");
-        let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-        let live = answer["chunks"]["live"]["count"].as_u64().unwrap();
-        assert!(live.abs_diff(count) * 50 < count, "{live} of {count}");
-        let bytes = answer["resident"].as_u64().unwrap() as f64 / f64::from(1 << 30);
-        let stood = answer["stood_ns"].as_f64().unwrap() / 1e9;
-        println!("{live:>12} {bytes:5.2} GiB {took:7.2} s {stood:7.2} s {:7.0} B", peak as f64 / live as f64);
     }
 }
 

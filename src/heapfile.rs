@@ -134,7 +134,8 @@ const USES: [Use; 13] = [
     Use::Shared,
     Use::Kernel,
 ];
-const ALLOCATORS: [Allocator; 4] = [Allocator::Glibc, Allocator::Musl, Allocator::Mimalloc, Allocator::Jemalloc];
+const ALLOCATORS: [Allocator; 5] =
+    [Allocator::Glibc, Allocator::Musl, Allocator::Mimalloc, Allocator::Jemalloc, Allocator::Mimalloc3];
 const STATES: [State; 6] = [State::Live, State::Tcache, State::Fast, State::Free, State::Top, State::Own];
 const CERTAINTIES: [Certainty; 3] = [Certainty::Exact, Certainty::Inferred, Certainty::Unknown];
 const REMEDIES: [Remedy; 4] = [Remedy::FewerArenas, Remedy::MapLarge, Remedy::TrimEarlier, Remedy::OtherAllocator];

@@ -4,6 +4,7 @@
 //! mappings, module data -> glibc    (arenas, chunks, lists of free chunks) -> Walk
 //!                       -> mallocng (tables, groups, slots: musl)          -> Walk
 //!                       -> mimalloc (segments, pages, lists)               -> Walk
+//!                       -> mimalloc3 (map, records of pages, arenas, lists) -> Walk
 //!                       -> jemalloc (tree, extents, threads' caches)       -> Walk
 //! Walk + resident pages -> census (which byte of resident memory is what)
 //!                       -> trim   (what malloc_trim(0) would give back)
@@ -16,10 +17,12 @@ pub mod glibc;
 pub mod jemalloc;
 pub mod mallocng;
 pub mod mimalloc;
+pub mod mimalloc3;
 pub mod summary;
 pub mod trim;
 pub mod verdict;
 mod window;
+mod words;
 
 use crate::addr::Addr;
 use crate::maps::{self, Mapping};
@@ -38,10 +41,8 @@ pub struct Sources<'a> {
 /// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called. Of two allocators it is the one that has handed out more.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let of_libc = glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory));
-    [of_libc, mimalloc::walk(sources, memory), jemalloc::walk(sources, memory)]
-        .into_iter()
-        .flatten()
-        .max_by_key(Walk::live_bytes)
+    let of_mimalloc = mimalloc::walk(sources, memory).or_else(|| mimalloc3::walk(sources, memory));
+    [of_libc, of_mimalloc, jemalloc::walk(sources, memory)].into_iter().flatten().max_by_key(Walk::live_bytes)
 }
 
 /// The writable parts of modules that come from their files, where an allocator keeps what it begins with.
@@ -59,8 +60,10 @@ pub enum Allocator {
     Glibc,
     /// musl's mallocng.
     Musl,
-    /// mimalloc.
+    /// mimalloc 2.
     Mimalloc,
+    /// mimalloc 3.
+    Mimalloc3,
     /// jemalloc.
     Jemalloc,
 }
@@ -71,13 +74,18 @@ impl Allocator {
         match self {
             Self::Glibc => "glibc",
             Self::Musl => "musl",
-            Self::Mimalloc => "mimalloc",
+            Self::Mimalloc | Self::Mimalloc3 => "mimalloc",
             Self::Jemalloc => "jemalloc",
         }
     }
 }
 
 impl Allocator {
+    /// Whether it does not tell where in its place an aligned block begins.
+    pub const fn moves_aligned(self) -> bool {
+        matches!(self, Self::Mimalloc | Self::Mimalloc3)
+    }
+
     /// Whether its arenas are those of threads, one each, and what is in no block lies all over them.
     pub const fn is_by_thread(self) -> bool {
         matches!(self, Self::Mimalloc)
@@ -85,7 +93,7 @@ impl Allocator {
 
     /// Whether what is in no block lies all over its arenas, not at their ends.
     pub const fn has_tops_anywhere(self) -> bool {
-        matches!(self, Self::Mimalloc | Self::Jemalloc)
+        matches!(self, Self::Mimalloc | Self::Mimalloc3 | Self::Jemalloc)
     }
 }
 
@@ -100,7 +108,7 @@ pub enum State {
     Fast,
     /// Given back, and in a bin.
     Free,
-    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block in mimalloc's segments and jemalloc's arenas.
+    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block in mimalloc's segments and arenas and jemalloc's arenas.
     Top,
     /// The allocator's own: a thread's cache, a fence at the end of a region.
     Own,
@@ -236,6 +244,11 @@ pub enum Fault {
     /// A group does not lead back to its entry.
     #[error("a group of blocks does not lead back to the allocator's tables: something was written over its beginning")]
     Group,
+    /// A page's count of blocks is not that of its lists.
+    #[error(
+        "a page's lists of free blocks have more or fewer blocks than the page counts: something was written over one of them, or threads are just changing them"
+    )]
+    Count,
     /// What stands before a live block is no header.
     #[error(
         "what stands before a live block is no header: something was written over it, or the block is just being handed out"

@@ -233,6 +233,9 @@ impl Replay {
         }
         if !self.wanted.profile_each && recording.parent.is_some() {
             recording.snapshot.sites.retain(|site| !site.inherited);
+            if let Some(births) = &mut recording.course.births {
+                births.blocks.retain(|born| !born.inherited);
+            }
         }
         self.ended.insert(recording.number, self.archive.add(recording));
     }

@@ -174,7 +174,7 @@ fn sentence(report: &HeapReport<'_>) -> String {
             bytes(free),
             share(free),
             match report.walk.map(|walk| walk.allocator) {
-                Some(Allocator::Mimalloc) => {
+                Some(Allocator::Mimalloc | Allocator::Mimalloc3) => {
                     "mi_collect(true), if its threads call it, gives back what shares no page of mimalloc's with a live block."
                 }
                 Some(Allocator::Jemalloc) => {

@@ -348,7 +348,7 @@ fn stacks() -> Vec<Stack> {
 
 /// The blocks that the samples have live: one of them stands for two.
 fn births() -> Births<usize> {
-    let block = |birth, bytes, blocks, stack| Born { birth, bytes, blocks, task: 1, stack };
+    let block = |birth, bytes, blocks, stack| Born { birth, bytes, blocks, task: 1, stack, inherited: false };
     let moment = |t_ns, births| Moment { t_ns, births };
     Births {
         blocks: vec![

@@ -275,6 +275,7 @@ impl<R: BufRead> Reader<R> {
             7 => Fault::Group,
             8 => Fault::Header,
             9 => Fault::Overrun,
+            10 => Fault::Count,
             _ => return Err(HeapFileError::Damaged("a kind of something is none")),
         })
     }

@@ -231,5 +231,6 @@ const fn fault(of: Fault) -> [u64; 2] {
         Fault::Group => [7, 0],
         Fault::Header => [8, 0],
         Fault::Overrun => [9, 0],
+        Fault::Count => [10, 0],
     }
 }

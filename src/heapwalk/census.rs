@@ -158,7 +158,7 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
 const fn between(allocator: Option<Allocator>, region: &Region) -> Use {
     match allocator {
         _ if region.broken_at.is_some() => Use::Unknown,
-        Some(Allocator::Musl | Allocator::Mimalloc | Allocator::Jemalloc) => Use::Headers,
+        Some(Allocator::Musl | Allocator::Mimalloc | Allocator::Mimalloc3 | Allocator::Jemalloc) => Use::Headers,
         _ => Use::Mappings,
     }
 }

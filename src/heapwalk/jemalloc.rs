@@ -12,6 +12,7 @@ mod extents;
 mod tcaches;
 mod tree;
 
+use super::words::words_in;
 use super::{Allocator, Arena, Chunk, Fault, Finding, Region, Sources, State, Walk};
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
@@ -101,7 +102,7 @@ const fn page_of(at: Addr) -> Addr {
 fn words_of(tree: &Tree, extents: &Extents, memory: &mut dyn ReadMemory) -> BTreeSet<Addr> {
     let mut words = BTreeSet::new();
     for part in [tree.data.start..tree.root.start, tree.root.end..tree.data.end] {
-        tree::words_in(&part, memory, &mut |_, word, _| {
+        words_in(&part, memory, &mut |_, word, _| {
             let at = Addr(word);
             if word.is_multiple_of(CACHE_LINE) && !tree.data.contains(&at) && extents.holding(at).is_none() {
                 words.insert(at);

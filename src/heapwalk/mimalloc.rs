@@ -8,6 +8,7 @@
 //!
 //! Builds that encode their lists (secure and debug ones) have other tables, and are not recognized.
 
+pub(super) mod blocks;
 mod pages;
 mod segments;
 

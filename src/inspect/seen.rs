@@ -118,7 +118,7 @@ impl Seen {
         let layout = match walk.allocator {
             Allocator::Glibc => HeapLayout::Glibc,
             Allocator::Musl | Allocator::Mimalloc => HeapLayout::Other,
-            Allocator::Jemalloc => HeapLayout::Walked,
+            Allocator::Mimalloc3 | Allocator::Jemalloc => HeapLayout::Walked,
         };
         let owned: Vec<Range<Addr>> = walk.regions.iter().map(|region| region.books.start..region.range.end).collect();
         let sources = RootSources {

@@ -28,6 +28,8 @@ pub struct Born<S> {
     pub task: u32,
     /// Where it was allocated.
     pub stack: S,
+    /// Whether it came over the fork that the process began with.
+    pub inherited: bool,
 }
 
 /// How many blocks had been allocated by then.
@@ -43,8 +45,8 @@ impl<S> Births<S> {
     /// The same with other names of stacks; blocks of those that have none are left out.
     pub fn named<T>(self, name: impl Fn(&S) -> Option<T>) -> Births<T> {
         let named = |born: Born<S>| {
-            let Born { birth, bytes, blocks, task, stack } = born;
-            Some(Born { birth, bytes, blocks, task, stack: name(&stack)? })
+            let Born { birth, bytes, blocks, task, stack, inherited } = born;
+            Some(Born { birth, bytes, blocks, task, stack: name(&stack)?, inherited })
         };
         let Self { blocks, moments, existing } = self;
         Births { blocks: blocks.into_iter().filter_map(named).collect(), moments, existing }

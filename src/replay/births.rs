@@ -89,7 +89,7 @@ impl Moments {
             let key = model.site(block.site)?.key;
             let birth = if birth == 0 { 0 } else { birth.saturating_add(earlier) };
             let bytes = weighted_bytes(block.size, key.interval);
-            Some(Born { birth, bytes, blocks: 1, task: key.task, stack: key.stack })
+            Some(Born { birth, bytes, blocks: 1, task: key.task, stack: key.stack, inherited: block.inherited })
         };
         let blocks = || model.live_births().filter_map(|(birth, block)| Some((block.addr, born(birth, &block)?)));
         let mut blocks = fold(blocks, &moments, most);
@@ -127,17 +127,17 @@ fn fold_by(
     most: usize,
     is_last: bool,
 ) -> Option<Vec<Placed>> {
-    let mut sums: FxHashMap<(StackId, u32, usize), Placed> = FxHashMap::default();
+    let mut sums: FxHashMap<(StackId, u32, usize, bool), Placed> = FxHashMap::default();
     for (addr, born) in blocks {
         let moment = moments.partition_point(|moment| moment.births < born.birth) >> shift;
-        let mut key = (born.stack, born.task, moment);
+        let mut key = (born.stack, born.task, moment, born.inherited);
         let mut entry = (addr, born);
         if sums.len() + 1 >= most && !sums.contains_key(&key) {
             if !is_last {
                 return None;
             }
-            key = (StackId::EMPTY, 0, 0);
-            entry.1 = Born { task: 0, stack: StackId::EMPTY, ..born };
+            key = (StackId::EMPTY, 0, 0, false);
+            entry.1 = Born { task: 0, stack: StackId::EMPTY, inherited: false, ..born };
         }
         let sum = sums.entry(key).or_insert((addr, Born { bytes: 0, blocks: 0, ..entry.1 }));
         sum.1.bytes = sum.1.bytes.saturating_add(born.bytes);
@@ -154,7 +154,10 @@ mod tests {
     use super::*;
 
     fn placed(birth: u64, stack: u32) -> Placed {
-        (Addr(birth * 16), Born { birth, bytes: birth + 10, blocks: 1, task: 1, stack: StackId(stack) })
+        (
+            Addr(birth * 16),
+            Born { birth, bytes: birth + 10, blocks: 1, task: 1, stack: StackId(stack), inherited: false },
+        )
     }
 
     /// Blocks of five stacks in turn, ten in each moment.

@@ -176,7 +176,7 @@ impl Replayed {
                 window.since.apply(&Event { seq: 0, time_ns, kind: EventKind::Paused(true) });
             }
             if let Some(moments) = &mut self.moments {
-                moments.begin(time_ns, window.births_before);
+                moments.begin(span.begin().unwrap_or(time_ns), window.births_before);
             }
             if let Some(heaps) = &mut self.heaps {
                 **heaps = Heaps::new(time_ns);
@@ -219,8 +219,11 @@ impl Replayed {
         match event.kind {
             EventKind::Began { image, free_stacks, sample_interval, .. } => {
                 (self.image, self.free_stacks, self.sample_interval) = (image, free_stacks, sample_interval);
-                if span.begin().is_some_and(|begin| event.time_ns >= begin) {
+                if let Some(begin) = span.begin().filter(|begin| event.time_ns >= *begin) {
                     self.window.get_or_insert_with(|| Window::begin(&HeapModel::default()));
+                    if let Some(moments) = &mut self.moments {
+                        moments.begin(begin, 0);
+                    }
                 }
             }
             EventKind::Forked { image, .. } => self.image = image,

@@ -219,7 +219,11 @@ impl Process {
             }
             return Ok(None);
         }
-        let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.memory);
+        let mut left = None;
+        let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.memory, &mut left);
+        if let Some(left) = left {
+            self.note_dead_copy(left);
+        }
         let made = match made {
             Err(error @ TracerError::Overtaken { .. }) if is_present => return Err(error),
             Err(TracerError::Overtaken { tid, status }) => {
@@ -235,7 +239,9 @@ impl Process {
         let Some(forked) = made else { return Ok(None) };
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
         let lease = memory.map(|memory| self.lease(forked, memory));
-        if lease.is_none() {
+        if lease.is_none() && forked.is_over() {
+            self.note_dead_copy(forked);
+        } else if lease.is_none() {
             self.copies.alive.push((forked, Arc::default()));
             self.end_copy(forked.pid());
         }
@@ -284,10 +290,17 @@ impl Process {
         let Some(at) = self.copies.alive.iter().position(|(copy, _)| copy.pid() == tid) else { return false };
         let (copy, has_ended) = self.copies.alive.swap_remove(at);
         has_ended.store(true, Ordering::Release);
-        self.copies.dead.push(copy);
-        self.copies.tries = MOST_TRIES;
+        self.note_dead_copy(copy);
+        self.copies.is_to_be_tried_again = false;
         self.ask_a_thread();
         true
+    }
+
+    /// The end of a copy was waited for: a thread will be asked to take its status.
+    fn note_dead_copy(&mut self, copy: Forked) {
+        self.copies.dead.push(copy);
+        self.copies.tries = MOST_TRIES;
+        self.copies.is_to_be_tried_again = true;
     }
 
     /// Tells a thread to stop, one that runs if there is one.

@@ -86,11 +86,15 @@ pub struct Forked {
     of: i32,
     means: Means,
     is_whole: bool,
+    /// Whether its end was waited for already: its number is no longer ours to signal, and only its status is left to be taken.
+    is_over: bool,
 }
 
 impl Forked {
     /// Has a stopped thread of process `pid`, for which [`can_make`] holds, make one; the thread then stands with the registers `resume`. `mappings`: those that the copy is to
     /// have. None if the kernel refuses: processes are limited.
+    ///
+    /// `left`: becomes the copy that was made before something else was reported of the thread. It is over, but for its status.
     ///
     /// # Errors
     /// Any failure of a request.
@@ -101,6 +105,7 @@ impl Forked {
         means: Means,
         mappings: &[Mapping],
         memory: &mut TargetMemory,
+        left: &mut Option<Self>,
     ) -> Result<Option<Self>> {
         if !means.are_there(memory) {
             return Ok(None);
@@ -122,13 +127,15 @@ impl Forked {
         let is_over = !matches!(called, Err(TracerError::Unresponsive { .. }));
         let called = if is_kept && is_over { called.and(memory.write_data(scratch, &before)) } else { called };
         let Some(child) = child else { return called.map(|()| None) };
+        let known_as = procfs::known_to(pid, child);
+        let mut copy = Self { pid: child, known_as, of: pid, means, is_whole: false, is_over: false };
         if let Err(error @ TracerError::Overtaken { .. }) = called {
             // what was reported of the thread instead is for who serves it
-            ptrace::kill_child(child);
+            copy.end();
+            *left = Some(Self { is_over: true, ..copy });
             return Err(error);
         }
         // From here on there is something to be taken away: no error goes past it.
-        let mut copy = Self { pid: child, known_as: procfs::known_to(pid, child), of: pid, means, is_whole: false };
         let checked = called.and_then(|()| copy.check(mappings));
         copy.is_whole = checked.unwrap_or_else(|error| {
             tracing::debug!("the copy is not used: {error}");
@@ -138,10 +145,14 @@ impl Forked {
     }
 
     /// Sees to it that it dies with us, and whether it has all that may be written to: parts may be exempt from being copied (madvise(2), MADV_DONTFORK).
-    fn check(&self, mappings: &[Mapping]) -> Result<bool> {
+    fn check(&mut self, mappings: &[Mapping]) -> Result<bool> {
         match ptrace::wait_task(self.pid, ptrace::PATIENCE)? {
             Waited::Task(_, _, Some(stopped)) => stopped.die_with_us()?,
-            _ => return Err(TracerError::Died { tid: self.pid }),
+            waited => {
+                // killed by others, or as the system was short of memory
+                self.is_over = matches!(waited, Waited::Task(..) | Waited::NoTasks);
+                return Err(TracerError::Died { tid: self.pid });
+            }
         }
         let copied = procfs::mappings(self.pid)?;
         let mut written = mappings.iter().filter(|mapping| mapping.perms.write && mapping.kind != Kind::Stack);
@@ -153,6 +164,11 @@ impl Forked {
     /// Whether it can be read in place of the process.
     pub const fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Whether it has ended, and that was waited for: only its status is left to be taken.
+    pub const fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Its id.
@@ -175,6 +191,9 @@ impl Forked {
 
     /// Kills it. Its maker is told of its end by a wait.
     pub fn kill(&self) {
+        if self.is_over {
+            return;
+        }
         // What has ended already, as the system was short of memory, is still its maker's to wait for.
         if let Err(error) = control::send(self.pid, control::KILL) {
             tracing::debug!("{error}");
@@ -183,7 +202,9 @@ impl Forked {
 
     /// Kills it, and waits for its end.
     pub fn end(&self) {
-        ptrace::kill_child(self.pid);
+        if !self.is_over {
+            ptrace::kill_child(self.pid);
+        }
     }
 
     /// Has a stopped thread of the process take the status of this copy, which is dead and whose end was waited for: no zombie is left then. The thread stands as before. False
@@ -220,7 +241,7 @@ pub struct Copy(Forked);
 
 impl Copy {
     /// Has the process that stands still make one. None where it can't be had: system calls are filtered, memory is short or promised in full, processes are
-    /// limited. It is to be dropped when the process has been let go.
+    /// limited. It is to be dropped when the process has been let go, also where it is of no use, as its end was not the process's.
     ///
     /// # Errors
     /// Any failure of a request.
@@ -236,7 +257,14 @@ impl Copy {
         }
         let maker = still.callers().find(|(thread, resume)| can_make(thread, resume, mappings));
         let Some((thread, resume)) = maker else { return Ok(None) };
-        Ok(Forked::make(thread, &resume, pid, means, mappings, memory)?.map(Self))
+        let mut left = None;
+        match Forked::make(thread, &resume, pid, means, mappings, memory, &mut left) {
+            Err(TracerError::Overtaken { tid, status }) => {
+                still.overtake(tid, status);
+                Ok(left.map(Self))
+            }
+            made => Ok(made?.map(Self)),
+        }
     }
 
     /// Whether it can be read in place of the process.
@@ -319,7 +347,8 @@ fn thread_takes_status(copy: &Forked, tid: i32) -> Result<()> {
             _ => return Err(TracerError::Died { tid }),
         };
         match status {
-            WaitStatus::EventStop => {
+            // one of a process that was told to stop goes back into that stop
+            WaitStatus::EventStop | WaitStatus::GroupStop(_) => {
                 let taken = copy.status_taken_by(&stopped);
                 // another thread may have the room
                 let taken = taken.and_then(|taken| if taken { Ok(()) } else { Err(TracerError::Unresponsive { tid }) });

@@ -3,7 +3,8 @@
 //! Every call of the edge that can fail passes a point here, where it is counted. `HEAPTRACE_INJECT=panic:17` makes the
 //! seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of it, as SIGKILL
 //! does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
-//! whatever way; from call 0 on: from the start. In builds without debug assertions none of this exists.
+//! whatever way; from call 0 on: from the start. `copy:stopped` has the first thread told to stop that has just made a copy of the
+//! target. In builds without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +31,12 @@ pub fn point(_: Call) -> std::io::Result<()> {
 #[cfg(not(debug_assertions))]
 pub fn arm() {}
 
+/// Thread `maker` of the target has just made a process for us.
+#[cfg(not(debug_assertions))]
+pub fn at_child(_maker: i32) {}
+
 #[cfg(debug_assertions)]
-pub use ordered::{arm, point};
+pub use ordered::{arm, at_child, point};
 
 #[cfg(debug_assertions)]
 mod ordered {
@@ -39,6 +44,7 @@ mod ordered {
     use std::cell::Cell;
     use std::io;
     use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     thread_local! {
         /// Calls of this thread so far, if they are counted.
@@ -112,6 +118,16 @@ mod ordered {
         Ok(())
     }
 
+    /// Thread `maker` of the target has just made a process for us.
+    pub fn at_child(maker: i32) {
+        static IS_DONE: AtomicBool = AtomicBool::new(false);
+        let is_ordered = std::env::var("HEAPTRACE_INJECT").is_ok_and(|order| order == "copy:stopped");
+        if is_ordered && !IS_DONE.swap(true, Ordering::Relaxed) {
+            // SAFETY: tkill has no memory effects; the task stands still, traced by us.
+            unsafe { libc::syscall(libc::SYS_tkill, maker, libc::SIGSTOP) };
+        }
+    }
+
     #[cfg(test)]
     mod tests {
         use super::*;
@@ -123,7 +139,7 @@ mod ordered {
             let order = parse("panic:3").unwrap();
             assert!(order.failure == Failure::Panic && order.at == 3 && order.refused.is_empty());
             assert_eq!(parse("abort:4").map(|order| order.failure), Some(Failure::Abort));
-            assert!(parse("panic").is_none() && parse("pause:3").is_none());
+            assert!(parse("panic").is_none() && parse("pause:3").is_none() && parse("copy:stopped").is_none());
         }
     }
 }

@@ -7,6 +7,7 @@ use super::ptrace::{self, RawRegs, Stopped, Waited};
 use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, injection, procfs, seize};
 use crate::arch::xsave::VectorWord;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -71,7 +72,8 @@ pub fn stand_still<A, T: Send>(
 #[derive(Debug)]
 pub struct Standstill {
     pid: i32,
-    stopped: Vec<(Stopped, WaitStatus)>,
+    /// With what each has stopped for.
+    stopped: Vec<(Stopped, Cell<WaitStatus>)>,
     missing: BTreeSet<i32>,
 }
 
@@ -118,7 +120,7 @@ impl Standstill {
             match ptrace::poll_task(tid)? {
                 Waited::Task(_, status, Some(stopped)) => {
                     self.missing.remove(&tid);
-                    self.stopped.push((stopped, status));
+                    self.stopped.push((stopped, Cell::new(status)));
                 }
                 Waited::Task(_, _, None) | Waited::NoTasks => {
                     self.missing.remove(&tid);
@@ -141,7 +143,7 @@ impl Standstill {
 
     /// The threads that sleep in a system call, which they will make once more, and would be woken from by a signal; with the registers with which they make it.
     pub fn sleepers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
-        self.stopped.iter().filter(|(_, status)| *status == WaitStatus::EventStop).filter_map(|(stopped, _)| {
+        self.stopped.iter().filter(|(_, status)| status.get() == WaitStatus::EventStop).filter_map(|(stopped, _)| {
             let again = stopped.registers().ok()?.repeating_system_call()?;
             Some((stopped, again))
         })
@@ -149,10 +151,17 @@ impl Standstill {
 
     /// The threads that can make a call for us: all but those that have stopped for a signal. With the registers with which they go on.
     pub fn callers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
-        self.stopped.iter().filter(|(_, status)| *status == WaitStatus::EventStop).filter_map(|(stopped, _)| {
+        self.stopped.iter().filter(|(_, status)| status.get() == WaitStatus::EventStop).filter_map(|(stopped, _)| {
             let raw = stopped.registers().ok()?;
             Some((stopped, raw.repeating_system_call().unwrap_or(raw)))
         })
+    }
+
+    /// This was reported of a thread while it made a call for us: it goes on with that.
+    pub fn overtake(&self, tid: i32, by: WaitStatus) {
+        if let Some((_, status)) = self.stopped.iter().find(|(stopped, _)| stopped.tid() == tid) {
+            status.set(by);
+        }
     }
 
     /// All threads.
@@ -170,7 +179,7 @@ impl Standstill {
     fn end(self) {
         for (stopped, status) in self.stopped {
             let tid = stopped.tid();
-            let signal = match status {
+            let signal = match status.get() {
                 WaitStatus::Signal(signal) => signal,
                 WaitStatus::Event(Event::Fork | Event::Vfork | Event::Clone) => {
                     let_child_go(&stopped, self.pid);

@@ -2,6 +2,7 @@
 
 use crate::support::procfs;
 use crate::support::program::Program;
+use crate::support::python;
 use crate::support::report::Report;
 use crate::support::running::Running;
 use serde_json::Value;
@@ -77,6 +78,33 @@ fn blocks_from_before_are_live_until_they_are_freed() {
     }
 }
 
+/// The same of mimalloc 3: what was there is known, and what of it is freed.
+#[test]
+fn blocks_of_mimalloc_3_from_before_are_live() {
+    for library in python::MIMALLOCS.map(python::mimalloc) {
+        let program = Program::fixture("before_attach").env("LD_PRELOAD", &library);
+        let mut running = program.start();
+        let pid = running.value("ready").parse().unwrap();
+        let (blocks, bytes) = live_in(pid);
+        assert!((1000..1020).contains(&blocks), "{blocks}");
+        let tracer = Program::new("/bin/true").stays_on_trap("this test is of the walk");
+        let attached = tracer.start_attached(&["--existing", "--engine", "trap"], pid);
+        procfs::wait_until_answered(pid);
+        running.send("go");
+        let gone = running.value("gone");
+        let (gone, gone_bytes) = gone.split_once(' ').unwrap();
+        let (gone, gone_bytes): (u64, u64) = (gone.parse().unwrap(), gone_bytes.parse().unwrap());
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        assert_eq!(from_before(&traced.report), (blocks - gone, bytes - gone_bytes));
+        assert_eq!(traced.report.total("preexisting_frees"), gone);
+        assert!(traced.ended.stderr.contains("an aligned block begins"), "{}", traced.ended.stderr);
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
 /// Threads that are inside of the allocator at that moment leave it first: no block is told that is none, and none is missing.
 #[test]
 fn busy_threads_leave_the_allocator_first() {
@@ -104,6 +132,24 @@ fn busy_threads_leave_the_allocator_first() {
         running.feed(b"");
         running.wait().success();
     }
+}
+
+/// Threads that wait for work are not inside of the allocator, though they stand in the same library.
+#[test]
+fn waiting_threads_are_not_inside_of_the_allocator() {
+    let mut running = Program::fixture("before_attach").args(["0", "5"]).start();
+    let pid = running.value("ready").parse().unwrap();
+    let (blocks, bytes) = live_in(pid);
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&["--existing"], pid);
+    procfs::wait_until_answered(pid);
+    procfs::order(pid, "detach");
+    let traced = tracer.collect(attached.wait().success());
+    assert!(!traced.ended.stderr.contains("--existing:"), "{}", traced.ended.stderr);
+    assert_eq!(from_before(&traced.report), (blocks, bytes));
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod copies;
 mod copies_ends;
 mod gdb;
 mod jemalloc;
+mod mimalloc3;
 
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;

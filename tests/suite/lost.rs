@@ -2,6 +2,7 @@
 
 use crate::support::procfs;
 use crate::support::program::{Program, installed};
+use crate::support::python;
 use crate::support::running::Running;
 use serde_json::Value;
 use std::path::Path;
@@ -91,8 +92,9 @@ fn wrong_classes(program: &Program) -> Option<String> {
 /// The same with another allocator, which rounds sizes up in its own way.
 #[test]
 fn blocks_of_other_allocators_have_their_classes() {
-    for library in ["libmimalloc.so.2", "libjemalloc.so.2"] {
-        let library = installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library));
+    let debians = ["libmimalloc.so.2", "libjemalloc.so.2"]
+        .map(|library| installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library)));
+    for library in debians.into_iter().chain(python::MIMALLOCS.map(python::mimalloc)) {
         let (running, told) = start(&Program::fixture("lost_blocks").env("LD_PRELOAD", &library));
         let answer = leaks(told.pid, &[]);
         for (kind, size, blocks) in &told.blocks {

@@ -155,6 +155,69 @@ fn a_timeline_is_of_one_process_and_of_a_trace() {
     }
 }
 
+/// Sets a mark in the trace of a process.
+fn mark(pid: &str, name: &str) {
+    let done = Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["ctl", pid, "mark", name]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A process whose parent has ended: what it has of that is left out, as in the profile of the same moment.
+#[test]
+fn what_came_over_a_fork_is_left_out_where_it_is_in_the_profile() {
+    let program = Program::fixture("left_alone");
+    let trace = program.outside("t.fxt.zst");
+    let mut running = program.start_traced(&["-f", "--trace", text(&trace)]);
+    let pid = running.value("alone");
+    running.send("go");
+    assert_eq!(running.line(), "done");
+    mark(&pid, "then");
+    running.send("end");
+    running.wait();
+    let (file, each) = (program.outside("x.heaptimeline"), program.outside("%p.heaptimeline"));
+    convert(&program, &["--at", "@then", "-o", text(&file)]);
+    let told: Vec<(u64, String)> = read(&file).blocks.into_iter().map(|block| (block.1, block.2)).collect();
+    let own = [vec![(100, "both".to_owned()); 50], vec![(300, "after".to_owned()); 20]].concat();
+    assert_eq!(told, own);
+    // a file for each process has all that the process has
+    convert(&program, &["--at", "@then", "-o", text(&each)]);
+    let told = read(&program.outside(&format!("{pid}.heaptimeline")));
+    assert_eq!(told.blocks.iter().filter(|block| block.1 == 100 && block.2 == "both").count(), 100);
+    assert_eq!(told.blocks.len(), 120);
+}
+
+/// The times of a part count from where it begins, whether the process was there already or not.
+#[test]
+fn the_times_of_a_part_begin_with_it() {
+    let program = Program::fixture("steps");
+    let trace = program.outside("t.fxt.zst");
+    let mut running = program.start_traced(&["--trace", text(&trace)]);
+    let pid = running.value("ready ");
+    let mut step = |line: &str| {
+        running.send(line);
+        running.line();
+    };
+    step("a 10 100");
+    // this takes longer than a moment of the file
+    mark(&pid, "one");
+    step("a 5 1000");
+    running.wait().success();
+    let samples = |options: &[&str]| {
+        let file = program.outside("x.heaptimeline");
+        convert(&program, &[&["-o", text(&file)], options].concat());
+        read(&file).samples
+    };
+    let whole = samples(&[]);
+    // the first step took one moment or several; its last block is the tenth
+    let first = whole.iter().find(|sample| sample.1 == 2 * 10 + 3).unwrap_or_else(|| panic!("{whole:?}")).0;
+    let since = |from: u64| -> Vec<(u64, u64)> {
+        whole.iter().filter(|sample| sample.0 > from).map(|sample| (sample.0 - from, sample.1)).collect()
+    };
+    // the process begins later than that, and so do the first blocks
+    assert_eq!(samples(&["--from", "1ms"])[1..], since(1000));
+    assert_eq!(samples(&["--from", &format!("{first}us")])[1..], since(first));
+    assert_eq!(since(first).last().unwrap().1, 2 * 15 + 3);
+}
+
 /// Chromium's own developer tools open the file: they count blocks and allocations as the fixture does, and show stacks.
 #[test]
 fn developer_tools_open_a_timeline() {

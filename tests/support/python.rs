@@ -3,7 +3,7 @@
 use super::report::Report;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The Python that has the packages of tests/requirements.txt.
@@ -11,6 +11,17 @@ pub fn python() -> Command {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python/bin/python");
     assert!(python.exists(), "{} is not there: ./test makes it", python.display());
     Command::new(python)
+}
+
+/// Releases of mimalloc 3 that are there as libraries.
+pub const MIMALLOCS: [&str; 2] = ["3.2.8", "3.4.3"];
+
+/// The library of one of them.
+pub fn mimalloc(release: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/python/mimalloc-{release}"));
+    let library = folder.join("cmeel.prefix/lib/libmimalloc.so.3");
+    assert!(library.exists(), "{} is not there: ./test gets it", library.display());
+    library
 }
 
 /// What `tests/formats.py` says of a file.

@@ -3,9 +3,9 @@
 //! An arena has a ring of those that take from it. Each link of it (`cache_bin_array_descriptor_t`) leads to the bins of one, and is followed by the arena's address: by that the ring
 //! is found, at whatever place of the arena it begins.
 
+use super::super::words::words_in;
 use super::base::Blocks;
 use super::extents::SMALL_CLASSES;
-use super::tree::words_in;
 use super::{CACHE_LINE, number};
 use crate::addr::Addr;
 use crate::maps::Mapping;

@@ -1,10 +1,11 @@
 //! The radix tree (`rtree_t`) that leads from each page to its extent.
 
 use super::super::Sources;
+use super::super::words::{end_of_data, is_ours, words_in};
 use super::base::Heads;
 use super::{CACHE_LINE, PAGE, page_of};
 use crate::addr::Addr;
-use crate::maps::{Kind, Mapping};
+use crate::maps::Mapping;
 use crate::memory::{ReadMemory, word};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,8 +25,6 @@ const SAMPLE: usize = 32;
 const LEAST: usize = 4;
 /// So many leaves are tried in a module's data.
 const MOST_TRIED: usize = 1 << 14;
-/// So much of a node is read at once.
-const PIECE: u64 = 64 << 10;
 /// More entries are not read.
 const MOST_ENTRIES: usize = 1 << 25;
 
@@ -76,51 +75,6 @@ pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option
         });
         read(root?, data, sources.mappings, memory)
     })
-}
-
-/// Where a module's data ends: behind what comes of its file is memory that begins as zeros.
-fn end_of_data(data: &Range<Addr>, mappings: &[Mapping]) -> Addr {
-    let first = mappings.partition_point(|mapping| mapping.start < data.end);
-    let mut end = data.end;
-    for mapping in mappings.iter().skip(first) {
-        if mapping.start != end || !is_ours(mapping) {
-            break;
-        }
-        end = mapping.end;
-    }
-    end
-}
-
-fn is_ours(mapping: &Mapping) -> bool {
-    matches!(mapping.kind, Kind::Anonymous | Kind::Heap)
-        && mapping.perms.read
-        && mapping.perms.write
-        && !mapping.perms.shared
-}
-
-/// Tells of all words in a range that are not zero, until `take` says that it is enough.
-pub(super) fn words_in(
-    range: &Range<Addr>,
-    memory: &mut dyn ReadMemory,
-    take: &mut dyn FnMut(Addr, u64, &mut dyn ReadMemory) -> bool,
-) {
-    let mut bytes = Vec::new();
-    for part in memory.touched(range.clone()) {
-        let mut at = Addr(part.start.max(range.start).0.next_multiple_of(8));
-        let end = part.end.min(range.end);
-        while at < end {
-            let len = PIECE.min(end.0 - at.0);
-            bytes.resize(len as usize, 0);
-            let read = memory.read(at, &mut bytes);
-            for (place, word) in (at.0..).step_by(8).zip(bytes.get(..read).unwrap_or(&[]).chunks_exact(8)) {
-                let word = super::number(word);
-                if word != 0 && !take(Addr(place), word, memory) {
-                    return;
-                }
-            }
-            at = at.add(len);
-        }
-    }
 }
 
 /// Whether a leaf may be at an address.

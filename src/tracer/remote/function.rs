@@ -9,7 +9,7 @@ use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::status::{Event, WaitStatus};
-use crate::tracer::{Result, TracerError};
+use crate::tracer::{Result, TracerError, injection};
 use std::time::{Duration, Instant};
 
 /// `mov $SYS_rt_sigreturn, %rax; syscall`: what signal handlers return to in glibc.
@@ -165,6 +165,7 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
                 // The kernel will write the call's answer over whatever registers are given here: after a failure the thread goes on by itself.
                 let on = thread.event_message().and_then(|message| {
                     *child = i32::try_from(message).ok();
+                    injection::at_child(tid);
                     thread.run_to_system_call()
                 });
                 on.map_err(|_| TracerError::Unresponsive { tid })?;

@@ -5,7 +5,8 @@ use crate::support::procfs;
 use crate::support::program::Program;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::process::{Child, Command, Stdio};
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn ask(pid: i32) -> Child {
@@ -74,4 +75,49 @@ fn a_process_whose_tracer_is_killed_while_it_is_copied_lives() {
         running.wait().success();
         assert!(zombies.iter().all(|zombie| procfs::state(*zombie).is_none_or(|state| state != 'S' && state != 'R')));
     }
+}
+
+/// Who makes a copy is told to stop just then: no zombie is left, and the process stops.
+#[test]
+fn a_copy_that_is_of_no_use_leaves_nothing() {
+    for question in ["heap", "leaks"] {
+        let mut running = Program::fixture("copied").start();
+        let pid: i32 = running.value("ready").parse().unwrap();
+        let mut command = Command::new(HEAPTRACE);
+        command.args([question, "--json", &pid.to_string()]).env("HEAPTRACE_INJECT", "copy:stopped");
+        assert!(!was_copied(&command.output().unwrap(), "/copied"), "{question}");
+        assert_eq!(copies(pid), (vec![], vec![]), "{question}");
+        procfs::wait_until("it has stopped", || procfs::state(pid) == Some('T'));
+        running.signal(Signal::SIGCONT);
+        running.send("well");
+        assert_eq!(running.line(), "well", "{question}");
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
+/// The same of a process that heaptrace traces: when it goes on, a thread of it takes the status of the copy.
+#[test]
+fn a_copy_of_a_traced_process_that_is_of_no_use_leaves_nothing() {
+    for engine in ["trap", "jump"] {
+        let program = Program::fixture("copied").env("HEAPTRACE_INJECT", "copy:stopped");
+        let mut running = program.start_traced(&["--engine", engine]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        assert!(!was_copied(&ask(pid).wait_with_output().unwrap(), "/leaks/copied"), "{engine}");
+        procfs::wait_until("the copy was made", || !copies(pid).1.is_empty());
+        kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+        procfs::wait_until("the status of the copy is taken", || copies(pid) == (vec![], vec![]));
+        running.send("well");
+        assert_eq!(running.line(), "well", "{engine}");
+        // the next one is of use
+        assert!(was_copied(&ask(pid).wait_with_output().unwrap(), "/leaks/copied"), "{engine}");
+        running.feed(b"");
+        assert_eq!(program.collect(running.wait()).ended.code(), 0, "{engine}");
+    }
+}
+
+fn was_copied(output: &Output, pointer: &str) -> bool {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    answer.pointer(pointer).and_then(Value::as_bool).unwrap()
 }

@@ -2,6 +2,7 @@
 
 use super::super::redis::Server;
 use super::*;
+use crate::support::python;
 
 fn library() -> std::path::PathBuf {
     installed(&Path::new(LIBRARIES).join("libjemalloc.so.2"))
@@ -25,8 +26,9 @@ fn each_block_of_jemalloc_is_found() {
 /// A file of a heap says whose it is.
 #[test]
 fn a_file_keeps_the_allocator() {
-    for (library, name) in [("libjemalloc.so.2", "jemalloc"), ("libmimalloc.so.2", "mimalloc")] {
-        let library = installed(&Path::new(LIBRARIES).join(library));
+    let debians = [("libjemalloc.so.2", "jemalloc"), ("libmimalloc.so.2", "mimalloc")]
+        .map(|(library, name)| (installed(&Path::new(LIBRARIES).join(library)), name));
+    for (library, name) in debians.into_iter().chain([(python::mimalloc("3.4.3"), "mimalloc")]) {
         let program = Program::fixture("blocks_of").args(["2"]).env("LD_PRELOAD", library);
         let (running, pid, _) = start_blocks(&program);
         let file = program.folder().join("a.heap");
