@@ -198,6 +198,8 @@ pub struct ProfileOptions {
     pub series: Option<SeriesOptions>,
     /// Which columns a pprof file gets.
     pub pprof_columns: PprofColumns,
+    /// Whether pages show the text of source files.
+    pub source: bool,
     /// What flame graphs, folded stacks and text reports show; None: what the profile is about.
     pub value: Option<Value>,
     /// How many stacks text reports and the summary show; None: as many as each finds fitting.
@@ -423,6 +425,7 @@ fn resolve_profile(
         on_profile: arguments.on_profile,
         series,
         pprof_columns: arguments.pprof_columns,
+        source: !arguments.no_source,
         value: arguments.value,
         top: arguments.top.map(usize::from),
         trace: trace::resolve(arguments.trace),

@@ -282,6 +282,8 @@ impl PprofColumns {
 pub struct ExportOptions {
     /// The columns of pprof files.
     pub pprof_columns: PprofColumns,
+    /// Whether pages show the text of source files.
+    pub source: bool,
     /// How many stacks a text report shows in each of its tables.
     pub top: usize,
     /// The title of a flame graph; None: made from the program's name and the column.
@@ -300,6 +302,7 @@ impl Default for ExportOptions {
     fn default() -> Self {
         Self {
             pprof_columns: PprofColumns::All,
+            source: true,
             top: 20,
             title: None,
             value: None,

@@ -561,6 +561,8 @@ impl Profile {
         self.totals.peak_at_ns = self.totals.peak_at_ns.saturating_sub(start_ns);
         self.timeline.iter_mut().for_each(|point| point.t_ns = point.t_ns.saturating_sub(start_ns));
         self.course.heaps.iter_mut().for_each(|heap| heap.t_ns = heap.t_ns.saturating_sub(start_ns));
+        self.course.marks.retain(|(t_ns, _)| *t_ns >= start_ns);
+        self.course.marks.iter_mut().for_each(|(t_ns, _)| *t_ns -= start_ns);
     }
 }
 

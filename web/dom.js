@@ -24,14 +24,46 @@ export function choice(element, choices, chosen, tell) {
   element.replaceChildren(...buttons);
 }
 
+// Gives an attribute its value, if it has another one.
+export function tell(element, name, value) {
+  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, String(value));
+}
+
 // Marks the chosen one of such buttons.
 export function choose(element, chosen) {
-  for (const button of element.children) button.setAttribute('aria-pressed', String(button.dataset.value === chosen));
+  for (const button of element.children) tell(button, 'aria-pressed', button.dataset.value === chosen);
 }
+
+// Colours that were asked for. Light and dark have their own.
+const themeColors = new Map();
 
 // A colour that the style sheet has under this name.
 export function themeColor(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  let color = themeColors.get(name);
+  if (color === undefined) {
+    color = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+    themeColors.set(name, color);
+  }
+  return color;
+}
+
+// To be called when light turns to dark.
+export function forgetColors() {
+  themeColors.clear();
+}
+
+// A colour as the number that a picture's data has for it on the machines there are (little-endian: alpha, blue, green, red), mixed with `share` of another one.
+export function pixelOf(color, share = 0, other = color) {
+  const [own, mixed] = [channels(color), channels(other)];
+  const byte = i => Math.round(own[i] + (mixed[i] - own[i]) * share);
+  return (0xff000000 | byte(2) << 16 | byte(1) << 8 | byte(0)) >>> 0;
+}
+
+function channels(color) {
+  const context = document.createElement('canvas').getContext('2d');
+  context.fillStyle = color;
+  const value = parseInt(context.fillStyle.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
 // Makes a canvas as sharp as the screen for its size in the page; returns its context, in CSS pixels, and the size.

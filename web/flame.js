@@ -1,6 +1,6 @@
 // The flame graph: a canvas over a tree in flat lists. Only what is wide enough and in sight is drawn.
 import { baseName, shortName } from './text.js';
-import { sharpen, themeColor } from './dom.js';
+import { forgetColors, pixelOf, sharpen, themeColor } from './dom.js';
 
 const FRAME_HEIGHT = 20;
 const FONT = '12px system-ui, sans-serif';
@@ -10,6 +10,12 @@ const NARROWEST = 0.3;
 
 // Names begin where there is room for a few letters.
 const LEAST_TEXT = 28;
+
+// So much of the paper shines through callers of what is zoomed to.
+const PALE = 0.45;
+
+// So long texts are drawn at once, in milliseconds; the rest follows in the next frames.
+const TEXT_SLICE = 5;
 
 // Modules of which each has a hue of its own, the program's first.
 const HUES = [32, 212, 152, 282, 352, 92, 182, 252, 322, 62];
@@ -41,7 +47,9 @@ export class Colors {
 
   // To be called when light turns to dark.
   themed() {
+    forgetColors();
     const dark = matchMedia('(prefers-color-scheme: dark)').matches;
+    this.look = dark ? 'dark' : 'light';
     this.fills = new Map();
     for (const [module, hue] of this.hues) {
       const shades = [0, 1, 2, 3].map(shade => {
@@ -50,10 +58,23 @@ export class Colors {
       });
       this.fills.set(module, shades);
     }
+    const paper = themeColor('--paper');
+    const { module } = this.data.frames;
+    // Of each frame and shade, plain and faint.
+    const pixels = new Map([...this.fills].map(([key, shades]) => [key, shades.map(shade => [pixelOf(shade), pixelOf(shade, PALE, paper)])]));
+    this.plain = new Uint32Array(4 * module.length);
+    this.pale = new Uint32Array(4 * module.length);
+    for (let i = 0; i < this.plain.length; i++) [this.plain[i], this.pale[i]] = pixels.get(module[i >> 2])[i & 3];
+    this.root = pixelOf(themeColor('--root-frame'));
+    this.mark = pixelOf(themeColor('--mark'));
+    this.faint = pixelOf(themeColor('--faint-frame'));
+    this.paper = pixelOf(paper);
   }
 
-  of(func, frame) {
-    return this.fills.get(this.data.frames.module[frame])[this.shade[func]];
+  // The colour of a frame, as a number; `isPale` for those that are only on the way.
+  of(func, frame, isPale) {
+    if (func < 0) return this.root;
+    return (isPale ? this.pale : this.plain)[4 * frame + this.shade[func]];
   }
 
   swatch(module) {
@@ -65,15 +86,63 @@ export class Colors {
   }
 }
 
+// What is drawn in a row: the nodes from left to right.
+class Row {
+  constructor() {
+    this.n = 0;
+    this.x = new Float64Array(64);
+    this.w = new Float64Array(64);
+    this.node = new Int32Array(64);
+  }
+
+  add(x, w, node) {
+    if (this.n === this.node.length) {
+      for (const list of ['x', 'w', 'node']) {
+        const larger = new this[list].constructor(4 * this.n);
+        larger.set(this[list]);
+        this[list] = larger;
+      }
+    }
+    this.x[this.n] = x;
+    this.w[this.n] = w;
+    this.node[this.n] = node;
+    this.n += 1;
+  }
+
+  // The index of what is at `x`, or the last before it.
+  before(x) {
+    let [low, high] = [0, this.n - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.x[middle] <= x) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+}
+
 export class Flame {
   // `on` has what is called: zoom(node), focus(node), hover(node, x, y), leave().
   constructor(canvas, scroll, space, data, colors, on) {
     Object.assign(this, { canvas, scroll, space, data, colors, on });
     this.widths = new Float32Array(data.strings.length).fill(-1);
+    this.mark = document.getElementById('flame-hover');
     this.tree = null;
     this.focus = 0;
     this.rows = [];
-    scroll.addEventListener('scroll', () => this.draw());
+    this.hovered = -1;
+    // Not known, until it is asked for again.
+    this.width = 0;
+    addEventListener('resize', () => { this.width = 0; });
+    this.waits = false;
+    // Where the scroll is. Asking for it makes the browser lay the page out.
+    this.top = 0;
+    scroll.addEventListener('scroll', () => {
+      this.top = scroll.scrollTop;
+      this.hover(-1);
+      this.draw();
+    });
+    addEventListener('scroll', () => this.hover(-1));
     canvas.addEventListener('mousemove', event => {
       const node = this.at(event.offsetX, event.offsetY);
       canvas.style.cursor = node > 0 ? 'pointer' : 'default';
@@ -101,104 +170,192 @@ export class Flame {
     const moved = this.tree !== tree || this.flipped !== flipped || this.zoom !== zoom;
     if (this.tree !== tree || this.focus >= tree.n) this.focus = zoom;
     Object.assign(this, { tree, totals, zoom, flipped, found });
+    this.hover(-1);
     this.layOut(moved);
     this.draw();
   }
 
-  // The room that all rows need, and what of it is in sight.
+  // Where all is that is wide enough, and the room that all rows need.
   layOut(moved) {
-    const { tree, zoom, totals } = this;
-    let deepest = tree.depth[zoom];
-    const width = this.scroll.clientWidth;
-    const least = totals[zoom] * NARROWEST / Math.max(1, width);
-    for (let i = zoom; i < tree.end[zoom];) {
-      if (totals[i] <= least) i = tree.end[i];
-      else {
-        if (tree.depth[i] > deepest) deepest = tree.depth[i];
-        i += 1;
+    const { tree, zoom } = this;
+    if (this.width === 0) this.width = this.scroll.clientWidth;
+    this.place();
+    this.height = this.rows.length * FRAME_HEIGHT + 2;
+    const room = Math.round(Math.max(240, Math.min(this.height, innerHeight - 220)));
+    const below = Math.max(0, this.height - room);
+    if (room !== this.room || below !== this.below) {
+      Object.assign(this, { room, below });
+      this.scroll.style.height = `${room}px`;
+      this.space.style.height = `${below}px`;
+      this.top = Math.min(this.top, below);
+      // A bar to scroll with takes some of the width.
+      const width = this.scroll.clientWidth;
+      if (width !== this.width) {
+        this.width = width;
+        this.place();
       }
     }
-    this.height = (deepest + 1) * FRAME_HEIGHT + 2;
-    const room = Math.max(240, Math.min(this.height, innerHeight - 220));
-    this.scroll.style.height = `${room}px`;
-    this.space.style.height = `${Math.max(0, this.height - room)}px`;
-    if (moved) this.scroll.scrollTop = this.flipped ? this.height : Math.max(0, (tree.depth[zoom] - 4) * FRAME_HEIGHT);
+    if (moved) this.scrollTo(this.flipped ? below : Math.max(0, (tree.depth[zoom] - 4) * FRAME_HEIGHT));
+  }
+
+  scrollTo(top) {
+    const wanted = Math.max(0, Math.min(this.below, top));
+    if (wanted === this.top) return;
+    this.scroll.scrollTop = wanted;
+    this.top = wanted;
+  }
+
+  rowAt(depth) {
+    while (this.rows.length <= depth) this.rows.push(new Row());
+    return this.rows[depth];
+  }
+
+  place() {
+    const { zoom, width, tree: { depth, parent, end, deepest }, totals } = this;
+    this.rows = [];
+    for (let up = zoom; up > 0;) {
+      up = parent[up];
+      this.rowAt(depth[up]).add(0, width, up);
+    }
+    const scale = totals[zoom] > 0 ? width / totals[zoom] : 0;
+    const cursor = new Float64Array(deepest + 3);
+    const to = end[zoom];
+    this.rowAt(depth[zoom]).add(0, width, zoom);
+    cursor[depth[zoom] + 1] = 0;
+    for (let i = zoom + 1; i < to;) {
+      const level = depth[i];
+      const w = totals[i] * scale;
+      const x = cursor[level];
+      cursor[level] = x + w;
+      if (w < NARROWEST) {
+        i = end[i];
+        continue;
+      }
+      cursor[level + 1] = x;
+      this.rowAt(level).add(x, w, i);
+      i += 1;
+    }
+  }
+
+  // Where a row is in the canvas.
+  y(depth) {
+    return (this.flipped ? Math.max(this.height, this.room) - (depth + 1) * FRAME_HEIGHT : depth * FRAME_HEIGHT) - this.top;
   }
 
   draw() {
     if (this.tree === null) return;
-    const { tree, totals, zoom, flipped, found, scroll } = this;
-    const [width, room] = [scroll.clientWidth, scroll.clientHeight];
+    const { tree, totals, room, width } = this;
     const context = sharpen(this.canvas, width, room);
-    context.font = FONT;
-    context.textBaseline = 'middle';
-    const top = scroll.scrollTop;
-    const ink = themeColor('--frame-ink');
-    const style = { ink, faint: themeColor('--faint-frame'), faintInk: themeColor('--faint'), mark: themeColor('--mark'), markInk: themeColor('--mark-ink'), root: themeColor('--root-frame') };
-    const y = depth => (flipped ? Math.max(this.height, room) - (depth + 1) * FRAME_HEIGHT : depth * FRAME_HEIGHT) - top;
-    this.rows = [];
-    const row = depth => (this.rows[depth] ??= { x: [], w: [], node: [] });
-    const frame = (i, x, w, above) => {
-      const level = y(tree.depth[i]);
-      if (w >= 1) {
-        const list = row(tree.depth[i]);
-        list.x.push(x);
-        list.w.push(w);
-        list.node.push(i);
-      }
-      if (level + FRAME_HEIGHT < 0 || level > room) return;
-      const func = tree.func[i];
-      const isFound = found !== null && func >= 0 && found[func] === 1;
-      context.fillStyle = func < 0 ? style.root : isFound ? style.mark : found !== null ? style.faint : this.colors.of(func, tree.frame[i]);
-      if (above) context.globalAlpha = 0.55;
-      context.fillRect(x, level, w > 2 ? w - 0.6 : w, FRAME_HEIGHT - 1);
-      context.globalAlpha = 1;
-      if (w < LEAST_TEXT) return;
-      context.fillStyle = isFound ? style.markInk : found !== null ? style.faintInk : style.ink;
-      const text = this.fitting(context, func, w - 8);
-      if (text !== '') context.fillText(text, x + 4, level + FRAME_HEIGHT / 2);
-    };
-    for (const i of tree.path(zoom).slice(0, -1)) frame(i, 0, width, true);
-    if (zoom > 0) frame(0, 0, width, true);
-    const scale = totals[zoom] > 0 ? width / totals[zoom] : 0;
-    const cursor = new Float64Array(tree.deepest + 3);
-    for (let i = zoom; i < tree.end[zoom];) {
-      const depth = tree.depth[i];
-      const w = i === zoom ? width : totals[i] * scale;
-      const x = cursor[depth];
-      cursor[depth] += w;
-      cursor[depth + 1] = x;
-      if (w < NARROWEST) {
-        i = tree.end[i];
-        continue;
-      }
-      frame(i, x, w, false);
-      const level = y(depth);
-      const isOut = flipped ? level < -FRAME_HEIGHT : level > room;
-      i = isOut ? tree.end[i] : i + 1;
-    }
-    this.outline(this.hovered ?? -1, y, context, themeColor('--ink'), 1);
-    if (document.activeElement === this.canvas) this.outline(this.focus, y, context, themeColor('--accent'), 2);
+    this.context = context;
+    this.paint(context);
+    this.texts = this.drawTexts(context);
+    this.continueTexts();
+    if (document.activeElement === this.canvas) this.outline(this.focus, context);
     if (tree.n === 1 || !(totals[0] > 0)) {
+      context.font = FONT;
       context.fillStyle = themeColor('--faint');
       context.fillText('Nothing in this column.', 8, Math.min(room - 12, 2.2 * FRAME_HEIGHT));
     }
   }
 
-  // A frame around a node.
-  outline(node, y, context, color, thickness) {
-    const list = node >= 0 && this.rows[this.tree.depth[node]];
-    const at = list ? list.node.indexOf(node) : -1;
-    if (at < 0) return;
-    context.strokeStyle = color;
-    context.lineWidth = thickness;
-    context.strokeRect(list.x[at] + 0.5, y(this.tree.depth[node]) + 0.5, Math.max(1, list.w[at] - 1.4), FRAME_HEIGHT - 2);
+  // Fills the frames: a line of pixels for each row, which is then repeated.
+  paint(context) {
+    const { tree, zoom, found, colors, room, width, canvas } = this;
+    const ratio = canvas.width / Math.max(1, width);
+    const isNew = this.picture?.width !== canvas.width || this.picture.height !== canvas.height;
+    if (isNew) this.picture = context.createImageData(canvas.width, canvas.height);
+    const pixels = new Uint32Array(this.picture.data.buffer);
+    pixels.fill(0);
+    const line = new Uint32Array(canvas.width);
+    for (let depth = 0; depth < this.rows.length; depth++) {
+      const y = this.y(depth);
+      if (y + FRAME_HEIGHT <= 0 || y >= room) continue;
+      const row = this.rows[depth];
+      const isPale = depth < tree.depth[zoom];
+      line.fill(0);
+      for (let k = 0, drawn = 0; k < row.n; k++) {
+        const left = Math.max(drawn, Math.floor(row.x[k] * ratio));
+        const right = Math.min(line.length, Math.max(left + (drawn > row.x[k] * ratio ? 0 : 1), Math.round((row.x[k] + row.w[k]) * ratio)));
+        if (right <= left) continue;
+        const func = tree.func[row.node[k]];
+        const isFound = found !== null && func >= 0 && found[func] === 1;
+        const color = func < 0 ? colors.root : isFound ? colors.mark : found !== null ? colors.faint : colors.of(func, tree.frame[row.node[k]], isPale);
+        line.fill(color, left, right - left > 2 ? right - 1 : right);
+        drawn = right;
+      }
+      const from = Math.max(0, Math.round(y * ratio));
+      const to = Math.min(canvas.height, Math.round((y + FRAME_HEIGHT - 1) * ratio));
+      for (let at = from; at < to; at++) pixels.set(line, at * line.length);
+    }
+    context.putImageData(this.picture, 0, 0);
   }
 
+  // The names in frames that have room for them, with pauses.
+  *drawTexts(context) {
+    const { tree, found, zoom, room } = this;
+    const [ink, faint, mark] = [themeColor('--frame-ink'), themeColor('--faint'), themeColor('--mark-ink')];
+    context.font = FONT;
+    context.textBaseline = 'middle';
+    for (let depth = 0; depth < this.rows.length; depth++) {
+      const y = this.y(depth);
+      if (y + FRAME_HEIGHT <= 0 || y >= room) continue;
+      const row = this.rows[depth];
+      for (let k = 0; k < row.n; k++) {
+        if (row.w[k] < LEAST_TEXT) continue;
+        const func = tree.func[row.node[k]];
+        const text = this.fitting(context, func, row.w[k] - 8);
+        if (text === '') continue;
+        const isFound = found !== null && func >= 0 && found[func] === 1;
+        context.fillStyle = isFound ? mark : found !== null ? faint : ink;
+        context.globalAlpha = depth < tree.depth[zoom] ? 0.8 : 1;
+        context.fillText(text, row.x[k] + 4, y + FRAME_HEIGHT / 2);
+        yield;
+      }
+    }
+    context.globalAlpha = 1;
+  }
+
+  continueTexts() {
+    const { texts } = this;
+    const until = performance.now() + TEXT_SLICE;
+    while (this.texts === texts) {
+      if (texts.next().done) return;
+      if (performance.now() >= until) {
+        requestAnimationFrame(() => this.texts === texts && this.continueTexts());
+        return;
+      }
+    }
+  }
+
+  // Where a node is drawn, in the canvas; null if it is not.
+  boxOf(node) {
+    const row = node >= 0 ? this.rows[this.tree.depth[node]] : undefined;
+    if (row === undefined) return null;
+    const at = row.node.subarray(0, row.n).indexOf(node);
+    return at < 0 ? null : { x: row.x[at], y: this.y(this.tree.depth[node]), w: Math.max(1, row.w[at] - 0.6) };
+  }
+
+  // A frame around a node.
+  outline(node, context) {
+    const box = this.boxOf(node);
+    if (box === null) return;
+    context.globalAlpha = 1;
+    context.strokeStyle = themeColor('--accent');
+    context.lineWidth = 2;
+    context.strokeRect(box.x + 0.5, box.y + 0.5, Math.max(1, box.w - 0.8), FRAME_HEIGHT - 2);
+  }
+
+  // Marks what is below the pointer.
   hover(node) {
     if (this.hovered === node) return;
     this.hovered = node;
-    this.draw();
+    const box = node < 0 ? null : this.boxOf(node);
+    this.mark.hidden = box === null;
+    if (box === null) return;
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const y = Math.max(0, box.y);
+    const height = Math.min(this.room, box.y + FRAME_HEIGHT - 1) - y;
+    Object.assign(this.mark.style, { left: `${left + box.x}px`, top: `${top + y}px`, width: `${box.w}px`, height: `${height}px` });
   }
 
   nameOf(func) {
@@ -220,26 +377,19 @@ export class Flame {
 
   // The node at a place of the canvas; -1 if none is there.
   at(x, y) {
-    if (this.tree === null) return -1;
-    const room = this.scroll.clientHeight;
-    const down = y + this.scroll.scrollTop;
-    const depth = Math.floor((this.flipped ? Math.max(this.height, room) - down : down) / FRAME_HEIGHT);
-    const list = this.rows[depth];
-    if (!list) return -1;
-    let [low, high] = [0, list.x.length - 1];
-    while (low <= high) {
-      const middle = (low + high) >> 1;
-      if (x < list.x[middle]) high = middle - 1;
-      else if (x >= list.x[middle] + list.w[middle]) low = middle + 1;
-      else return list.node[middle];
-    }
-    return -1;
+    if (this.tree === null || this.waits) return -1;
+    const down = y + this.top;
+    const depth = Math.floor((this.flipped ? Math.max(this.height, this.room) - down : down) / FRAME_HEIGHT);
+    const row = this.rows[depth];
+    if (row === undefined || row.n === 0) return -1;
+    const at = row.before(x);
+    return x >= row.x[at] && x < row.x[at] + row.w[at] ? row.node[at] : -1;
   }
 
   // Moves between nodes: to the widest callee, the caller, the next to the left or right.
   key(event) {
     const { tree, totals, focus } = this;
-    if (tree === null || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (tree === null || this.waits || event.ctrlKey || event.metaKey || event.altKey) return;
     const deeper = this.flipped ? 'ArrowUp' : 'ArrowDown';
     const back = this.flipped ? 'ArrowDown' : 'ArrowUp';
     let next = focus;
@@ -276,10 +426,8 @@ export class Flame {
 
   // Scrolls until a node is in sight.
   reveal(node) {
-    const depth = this.tree.depth[node];
-    const room = this.scroll.clientHeight;
-    const y = this.flipped ? Math.max(this.height, room) - (depth + 1) * FRAME_HEIGHT : depth * FRAME_HEIGHT;
-    if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
-    else if (y + FRAME_HEIGHT > this.scroll.scrollTop + room) this.scroll.scrollTop = y + FRAME_HEIGHT - room;
+    const y = this.y(this.tree.depth[node]) + this.top;
+    if (y < this.top) this.scrollTo(y);
+    else if (y + FRAME_HEIGHT > this.top + this.room) this.scrollTo(y + FRAME_HEIGHT - this.room);
   }
 }

@@ -1,15 +1,16 @@
 // Puts the page together: one state, the views that show it, and what changes it.
-import { amountText, baseName, bytesText, durationText, matcher, percentText, plural, shortName } from './text.js';
+import { amountText, bytesText, durationText, percentText, plural, shortName } from './text.js';
 import { decode, unpack } from './data.js';
-import { callees, callers, firstTree, folded, matched } from './tree.js';
-import { boundsOf, ownIn } from './window.js';
-import { csv, fileName, siteName, sumsBy, withShares } from './sums.js';
+import { Work } from './work.js';
+import { csv, siteName } from './sums.js';
 import { doubts, isExact, sentences } from './words.js';
 import { firstState, fragmentOf, stateOf } from './state.js';
-import { byId, choice, choose, make, saveFile, Tip } from './dom.js';
+import { Model } from './model.js';
+import { byId, choice, choose, make, saveFile, tell, Tip } from './dom.js';
 import { Colors, Flame } from './flame.js';
 import { Table } from './table.js';
 import { Timeline, windowText } from './timeline.js';
+import { showSource } from './source.js';
 import { showFindings } from './findings.js';
 import { showAbout, showSizes } from './about.js';
 
@@ -18,223 +19,21 @@ const MODES = [['icicle', 'Icicle', 'i'], ['flame', 'Flame', 'f'], ['callers', '
 const UNITS_CHOICE = [['bytes', 'Bytes', 'b'], ['blocks', 'Blocks', 'b']];
 const GROUPS = [['function', 'Functions'], ['file', 'Files'], ['module', 'Modules'], ['thread', 'Threads'], ['site', 'Sites']];
 
-// So many trees and sums are kept, for those who go back and forth.
-const KEPT = 24;
+// So long after the last change the address tells it, in milliseconds.
+const ADDRESS_PAUSE = 150;
 
 // So many modules are named below the graph.
 const LEGEND = 8;
-
-// Keeps what was made last.
-class Cache {
-  constructor() {
-    this.made = new Map();
-  }
-
-  get(key, create) {
-    let value = this.made.get(key);
-    if (value === undefined) {
-      value = create();
-      this.made.set(key, value);
-      if (this.made.size > KEPT) this.made.delete(this.made.keys().next().value);
-    }
-    return value;
-  }
-}
-
-// What is shown of the data in a state.
-class Model {
-  constructor(data) {
-    this.data = data;
-    this.kinds = data.strings.length;
-    this.first = firstTree(data.nodes.depth, data.nodes.frame, data.frames.name);
-    this.owns = new Map();
-    this.setWindow({ from: -1, to: -1 });
-    this.functions = new Map([...new Set(data.frames.name)].map(func => [data.strings[func], func]));
-    this.cache = new Cache();
-    this.siteOf = new Map();
-    data.sites.node.forEach((node, site) => this.siteOf.set(node, site));
-  }
-
-  column(name) {
-    return this.data.columns.find(column => column.name === name);
-  }
-
-  // The window that the views show: all, or that between the two heaps next to what was chosen.
-  setWindow({ from, to }) {
-    this.bounds = boundsOf(this.data.heaps, from, to);
-    this.windowKey = this.bounds === null ? '' : ` ${this.bounds.begin} ${this.bounds.end}`;
-  }
-
-  // What each node of the first tree has by itself.
-  own(name, unit) {
-    const key = `${name} ${unit}${this.windowKey}`;
-    if (this.bounds !== null) return this.cache.get(`own ${key}`, () => ownIn(this.data.heaps, this.first.n, this.bounds, name, unit) ?? new Float64Array(this.first.n));
-    let own = this.owns.get(key);
-    if (own === undefined) {
-      own = new Float64Array(this.first.n);
-      const values = this.column(name)?.[unit];
-      const { node } = this.data.sites;
-      for (let i = 0; values && i < node.length; i++) own[node[i]] += values[i];
-      this.owns.set(key, own);
-    }
-    return own;
-  }
-
-  // For each string whether it is a function's name that was typed for; null if nothing was.
-  found(typed) {
-    return this.cache.get(`found ${typed}`, () => {
-      const test = matcher(typed);
-      if (test === null) return { marks: null, count: 0 };
-      const marks = new Uint8Array(this.kinds);
-      let count = 0;
-      for (const [name, func] of this.functions) {
-        if (test(name)) {
-          marks[func] = 1;
-          count += 1;
-        }
-      }
-      return { marks, count };
-    });
-  }
-
-  // The tree without what is hidden.
-  folded({ hide, merge }) {
-    const { marks } = this.found(hide);
-    if (marks === null && !merge) return this.first;
-    return this.cache.get(`folded ${merge} ${hide}`, () => folded(this.first, marks, merge));
-  }
-
-  // The tree that the graph shows.
-  tree(state) {
-    const below = this.folded(state);
-    if (state.mode !== 'callers' && state.mode !== 'callees') return below;
-    const func = this.functionOf(state.fn);
-    if (state.mode === 'callees' && func < 0) return below;
-    const column = func < 0 ? `${state.col} ${state.unit}${this.windowKey}` : '';
-    return this.cache.get(`${state.mode} ${state.merge} ${column} ${state.fn}\n${state.hide}`, () => (state.mode === 'callers'
-      ? callers(below, func, below.own(this.own(state.col, state.unit)))
-      : callees(below, func)));
-  }
-
-  totals(tree, state, unit = state.unit) {
-    tree.sums ??= new Map();
-    const key = `${state.col} ${unit}${this.windowKey}`;
-    if (tree.sums.size > 2 * KEPT) tree.sums.clear();
-    if (!tree.sums.has(key)) tree.sums.set(key, tree.totals(this.own(state.col, unit)));
-    return tree.sums.get(key);
-  }
-
-  // The index of a function's name; -1 if there is none.
-  functionOf(name) {
-    return this.functions.get(name) ?? -1;
-  }
-
-  place(frame) {
-    const { frames, strings } = this.data;
-    const file = frames.file[frame];
-    if (file > 0) return `${strings[file]}${frames.line[frame] > 0 ? `:${frames.line[frame]}` : ''}`;
-    const module = frames.module[frame];
-    return module > 0 ? `[${baseName(strings[module])}]` : '';
-  }
-
-  // Makes beforehand what a key may ask for, while nothing else is to be done.
-  prepare() {
-    const wanted = this.data.columns.flatMap(column => [[column.name, 'bytes'], [column.name, 'blocks']]);
-    const next = () => {
-      const pair = wanted.shift();
-      if (pair === undefined) return;
-      if (this.bounds === null) this.totals(this.first, { col: pair[0], unit: pair[1] });
-      requestIdleCallback(next);
-    };
-    requestIdleCallback(next);
-  }
-
-  // The rows of the table.
-  rows(state) {
-    return this.cache.get(`rows ${state.by} ${state.col} ${state.unit}${this.windowKey} ${state.merge} ${state.hide}`, () => this.makeRows(state));
-  }
-
-  makeRows(state) {
-    const { data } = this;
-    const { frames, strings } = data;
-    if (state.by === 'thread') return this.bounds === null ? this.threadRows(state) : [];
-    if (state.by === 'site') return this.siteRows(state);
-    const tree = this.folded(state);
-    const own = {
-      self: tree.own(this.own(state.col, state.unit)), blocks: tree.own(this.own(state.col, 'blocks')), allocations: tree.own(this.own('allocated', 'blocks')),
-      allocatedBytes: tree.own(this.own('allocated', 'bytes')), temporaries: tree.own(this.own('temporary', 'blocks')),
-    };
-    const fileOf = node => frames.file[tree.frame[node]] * (strings.length + 1) + (frames.file[tree.frame[node]] > 0 ? 0 : frames.module[tree.frame[node]]);
-    let [groups, key, title] = [this.kinds, node => tree.func[node], group => shortName(strings[group])];
-    const frameOf = new Map();
-    if (state.by === 'function') {
-      for (let i = tree.n - 1; i > 0; i--) frameOf.set(tree.func[i], tree.frame[i]);
-    } else if (state.by === 'module') {
-      key = node => frames.module[tree.frame[node]];
-      title = group => (group > 0 ? strings[group] : '[none]');
-    } else {
-      const numbers = new Map();
-      const titles = [];
-      const of = new Int32Array(tree.n);
-      for (let i = 1; i < tree.n; i++) {
-        const file = fileOf(i);
-        if (!numbers.has(file)) {
-          numbers.set(file, titles.length);
-          titles.push(fileName(strings, frames.file[tree.frame[i]], frames.module[tree.frame[i]]));
-        }
-        of[i] = numbers.get(file);
-      }
-      [groups, key, title] = [titles.length, node => of[node], group => titles[group]];
-    }
-    const rows = withShares(sumsBy(tree, groups, key, own, 'self'));
-    for (const row of rows) {
-      row.name = title(row.group);
-      if (state.by === 'function') {
-        row.whole = strings[row.group];
-        const file = frames.file[frameOf.get(row.group)];
-        row.place = fileName(strings, file, frames.module[frameOf.get(row.group)]);
-      }
-    }
-    return rows;
-  }
-
-  siteRows({ col, unit }) {
-    const { sites, strings } = this.data;
-    const values = { self: this.own(col, unit), blocks: this.own(col, 'blocks'), allocations: this.own('allocated', 'blocks'), allocatedBytes: this.own('allocated', 'bytes'), temporaries: this.own('temporary', 'blocks') };
-    const rows = [];
-    sites.node.forEach((node, site) => {
-      if (!(values.self[node] > 0)) return;
-      const row = { node, total: values.self[node], name: siteName(this.first, strings, node, sites.telling[site]) };
-      for (const name of Object.keys(values)) row[name] = values[name][node];
-      let at = node;
-      for (let up = 0; up < sites.telling[site] && this.first.parent[at] > 0; up++) at = this.first.parent[at];
-      row.place = this.place(this.first.frame[at]);
-      rows.push(row);
-    });
-    return withShares(rows);
-  }
-
-  threadRows({ col, unit }) {
-    const { words, columns } = this.data;
-    const at = name => columns.findIndex(column => column.name === name);
-    const [shown, allocated, temporary] = [at(col), at('allocated'), at('temporary')];
-    const rows = words.threads.map(({ name, amounts }) => {
-      const of = column => amounts[column] ?? { objects: 0, bytes: 0 };
-      const self = unit === 'bytes' ? of(shown).bytes : of(shown).objects;
-      return {
-        name: name === '' ? '[not told]' : name, self, total: self, blocks: of(shown).objects, allocations: of(allocated).objects, allocatedBytes: of(allocated).bytes,
-        temporaries: of(temporary).objects,
-      };
-    });
-    return withShares(rows.filter(row => row.self > 0));
-  }
-}
 
 // The page.
 class Page {
   constructor(data) {
     this.data = data;
     this.model = new Model(data);
+    this.work = new Work();
+    this.saving = new Work();
+    // What the graph shows.
+    this.shown = null;
     this.columnNames = data.columns.map(column => column.name);
     this.firstState = firstState(data.words.column);
     this.state = stateOf(location.hash, this.firstState, this.columnNames);
@@ -261,21 +60,27 @@ class Page {
     addEventListener('keydown', event => this.key(event));
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
       this.colors.themed();
+      this.renderLegend();
       this.render();
     });
+    this.renderLegend();
     this.render();
   }
 
-  // Changes the state, and with it the page and its address. A node's number means something in its tree only.
+  // Changes the state, and with it the page and (a moment later) its address. A node's number means something in its tree only.
   update(changes) {
     const before = this.state;
     this.state = { ...before, ...changes };
-    const isOther = ['mode', 'fn', 'hide', 'merge'].some(key => this.state[key] !== before[key]);
-    const sameTree = isOther && this.model.tree(before) === this.model.tree(this.state);
-    if (isOther && !sameTree && !('zoom' in changes)) this.state.zoom = 0;
-    const fragment = fragmentOf(this.state, this.firstState);
-    history.replaceState(null, '', fragment === '' ? location.pathname + location.search : `#${fragment}`);
+    if (this.model.treeKey(before) !== this.model.treeKey(this.state) && !('zoom' in changes)) this.state.zoom = 0;
     this.render();
+    clearTimeout(this.telling);
+    this.telling = setTimeout(() => this.tellAddress(), ADDRESS_PAUSE);
+  }
+
+  // Browsers take their time for it, and refuse it if it comes too often.
+  tellAddress() {
+    const fragment = fragmentOf(this.state, this.firstState);
+    if (location.hash.slice(1) !== fragment) history.replaceState(null, '', fragment === '' ? location.pathname + location.search : `#${fragment}`);
   }
 
   head() {
@@ -317,7 +122,7 @@ class Page {
     byId('merge').addEventListener('change', event => this.update({ merge: event.target.checked }));
     byId('csv').addEventListener('click', () => {
       const file = `${this.data.report.program.replaceAll(/[^\w.-]/g, '_')}.${this.state.col}.${this.state.by}.csv`;
-      saveFile(file, this.csvText(), 'text/csv');
+      this.saving.begin(this.csv(), text => saveFile(file, text, 'text/csv'), () => {});
     });
   }
 
@@ -335,9 +140,9 @@ class Page {
     else if (row.whole !== undefined) this.update({ view: 'flame', mode: 'callers', fn: row.whole, zoom: 0 });
   }
 
-  csvText() {
-    const columns = Table.columns(this.state.by, this.state.unit).filter(({ key }) => !key.endsWith('Share'));
-    return csv(columns, this.table.rows);
+  csv() {
+    const columns = Table.columns(this.state.by, this.state.unit).filter(({ share }) => share === undefined);
+    return csv(columns, this.table.rows, this.table.order);
   }
 
   key(event) {
@@ -371,11 +176,9 @@ class Page {
 
   // What a node is, in lines for the tip.
   tipOf(node) {
-    const { tree } = this.flame;
     const { state, model, data } = this;
+    const { tree, sums: { bytes, blocks }, totals: shown } = this.shown;
     const name = node > 0 ? data.strings[tree.func[node]] : 'all';
-    const [bytes, blocks] = [model.totals(tree, state, 'bytes'), model.totals(tree, state, 'blocks')];
-    const shown = state.unit === 'bytes' ? bytes : blocks;
     let inside = 0;
     for (let i = node + 1; i < tree.end[node]; i = tree.end[i]) inside += shown[i];
     const share = `${percentText(shown[node], shown[0])} of all${this.state.zoom > 0 ? `, ${percentText(shown[node], shown[this.state.zoom])} of what is shown` : ''}`;
@@ -388,8 +191,7 @@ class Page {
   }
 
   tellNode(node) {
-    const { tree } = this.flame;
-    const totals = this.model.totals(tree, this.state);
+    const { tree, totals } = this.shown;
     const name = node > 0 ? shortName(this.data.strings[tree.func[node]]) : 'all';
     byId('status').textContent = `${name}: ${amountText(totals[node], this.state.unit)}, ${percentText(totals[node], totals[0])}`;
   }
@@ -400,7 +202,7 @@ class Page {
     const isGraph = state.view === 'flame';
     const isTable = state.view === 'table';
     for (const tab of byId('views').children) {
-      tab.setAttribute('aria-selected', String(tab.dataset.value === state.view));
+      tell(tab, 'aria-selected', tab.dataset.value === state.view);
       byId(tab.dataset.value).hidden = tab.dataset.value !== state.view;
     }
     byId('tools').hidden = !isGraph && !isTable;
@@ -418,33 +220,51 @@ class Page {
     }
     byId('merge').checked = state.merge;
     this.tip.hide();
-    if (isGraph) this.renderGraph();
-    else if (isTable) this.renderTable();
-    else if (state.view === 'findings') showFindings(byId('findings'), this.data);
+    this.work.stop();
+    if (isGraph) this.later(this.model.graph(state), shown => this.renderGraph(shown));
+    else if (isTable) {
+      const columns = Table.columns(state.by, state.unit);
+      this.later(this.model.table(state, Table.sortable(columns, state.sort)), shown => this.renderTable(shown, columns));
+    } else this.wait(false);
+    if (state.view === 'findings') showFindings(byId('findings'), this.data);
     else if (state.view === 'sizes') showSizes(byId('sizes'), this.data);
-    else showAbout(byId('about'), this.data);
+    else if (state.view === 'about') showAbout(byId('about'), this.data);
     this.renderCourse();
   }
 
-  renderGraph() {
-    const { state, model } = this;
-    const tree = model.tree(state);
-    const totals = model.totals(tree, state);
-    if (!(state.zoom >= 0 && state.zoom < tree.n)) state.zoom = 0;
-    const { marks, count } = model.found(state.q);
-    this.flame.show(tree, totals, state.zoom, state.mode === 'flame', marks);
+  // Shows what takes its time: until it is there, the picture before stays, faint.
+  later(steps, show) {
+    this.work.begin(steps, made => {
+      this.wait(false);
+      show(made);
+    }, () => this.wait(true));
+  }
+
+  wait(isOn) {
+    byId('view').classList.toggle('waits', isOn);
+    this.flame.waits = isOn;
+  }
+
+  // When the views show what was asked for.
+  async settled() {
+    await this.work.settled();
+    this.tellAddress();
+  }
+
+  renderGraph(shown) {
+    this.shown = shown;
+    const { state } = this;
+    const { tree, sums, totals, zoom, marks, found } = shown;
+    state.zoom = zoom;
+    this.flame.show(tree, totals, zoom, state.mode === 'flame', marks);
     const title = this.columnTitle();
-    const blocks = model.totals(tree, state, 'blocks')[state.zoom];
-    const bytes = model.totals(tree, state, 'bytes')[state.zoom];
-    const parts = [`${title}: ${bytesText(bytes)} in ${plural(blocks, 'block')}`];
-    if (state.zoom > 0) parts.push(`${percentText(totals[state.zoom], totals[0])} of all`);
-    if (marks !== null) {
-      const { sum } = matched(tree, totals, state.zoom, marks);
-      parts.push(`found ${amountText(sum, state.unit)} (${percentText(sum, totals[state.zoom])}) in ${plural(count, 'function')}`);
-    } else if (state.q.trim() !== '') parts.push('the expression is not one');
+    const parts = [`${title}: ${bytesText(sums.bytes[zoom])} in ${plural(sums.blocks[zoom], 'block')}`];
+    if (zoom > 0) parts.push(`${percentText(totals[zoom], totals[0])} of all`);
+    if (found !== null) parts.push(`found ${amountText(found.sum, state.unit)} (${percentText(found.sum, totals[zoom])}) in ${plural(found.count, 'function')}`);
+    else if (state.q.trim() !== '') parts.push('the expression is not one');
     byId('status').textContent = parts.join(' · ');
     this.renderFocus(tree);
-    this.renderLegend();
+    this.renderSource(tree);
   }
 
   // The line above the graph: what it is about, and what can be done with that.
@@ -470,6 +290,18 @@ class Page {
     line.replaceChildren(...parts);
   }
 
+  // The source of the function that the graph is zoomed to, or of which it shows callers or callees.
+  renderSource(tree) {
+    const { state, model, columnNames } = this;
+    const func = state.zoom > 0 ? tree.func[state.zoom] : model.functionOf(state.fn);
+    const at = columnNames.indexOf(state.col);
+    const key = `${func} ${at} ${model.windowKey}`;
+    if (key === this.sourceKey) return;
+    this.sourceKey = key;
+    const whole = this.data.columns[at]?.bytes.reduce((sum, bytes) => sum + bytes, 0) ?? 0;
+    showSource(byId('source'), this.data, func, at, whole, model.bounds === null ? '' : 'The bytes of lines are those of the whole run.');
+  }
+
   renderLegend() {
     const { colors } = this;
     const shown = colors.modules.slice(0, LEGEND).map(module => make('span', { class: 'module' }, make('i', { style: `background:${colors.swatch(module)}` }), colors.moduleName(module)));
@@ -477,16 +309,11 @@ class Page {
     byId('legend').replaceChildren(...shown, ...(more > 0 ? [make('span', { class: 'module' }, `and ${plural(more, 'more module')}`)] : []));
   }
 
-  renderTable() {
-    const { state, model } = this;
-    let rows = model.rows(state);
-    const all = this.wholeOf(rows);
-    const test = matcher(state.q);
-    if (test !== null) rows = rows.filter(row => test(row.whole ?? row.name) || test(row.name));
-    this.table.show(rows, Table.columns(state.by, state.unit), all, state.sort, state.down);
-    const title = this.columnTitle();
-    const found = test === null ? '' : ` · ${plural(rows.length, 'row')} found`;
-    byId('status').textContent = `${title}: ${amountText(all, state.unit)}${state.unit === 'blocks' ? ' blocks' : ''}, ${plural(rows.length, 'row')}${found}`;
+  renderTable({ rows, order, isFound }, columns) {
+    const { state } = this;
+    this.table.show(rows, order, columns, state.sort, state.down);
+    const found = isFound ? ` · ${plural(order.length, 'row')} found` : '';
+    byId('status').textContent = `${this.columnTitle()}: ${amountText(rows.whole, state.unit)}${state.unit === 'blocks' ? ' blocks' : ''}, ${plural(rows.count, 'row')}${found}`;
   }
 
   // What is shown, and of which time.
@@ -501,14 +328,10 @@ class Page {
     return titles[state.col] ? titles[state.col] + begin : `${title} (of a part of the time not known)`;
   }
 
-  wholeOf(rows) {
-    return rows.reduce((sum, row) => sum + row.self, 0);
-  }
-
   renderCourse() {
     if (byId('course').hidden) return;
     const { from, to } = this.state;
-    this.timeline.show(from, to);
+    if (!this.timeline.show(from, to, this.colors.look)) return;
     const note = byId('course-note');
     if (from < 0) note.textContent = 'drag to choose a part of the time';
     else {
@@ -523,13 +346,28 @@ class Page {
   }
 }
 
+// Makes beforehand what keys may ask for, while nothing else is to be done.
+function prepare({ model }) {
+  const steps = model.beforehand();
+  // Not every browser tells when it is idle.
+  const idle = globalThis.requestIdleCallback ?? (next => setTimeout(() => next({ timeRemaining: () => 0 }), 30));
+  const next = deadline => {
+    do {
+      if (steps.next().done) return;
+    } while (deadline.timeRemaining() > 6);
+    idle(next);
+  };
+  idle(next);
+}
+
 async function start() {
   const begun = performance.now();
   const [words, numbers] = await Promise.all(['data-words', 'data-numbers'].map(id => unpack(byId(id).textContent)));
   const page = new Page(decode(words, numbers));
   // For scripts that read the page.
   globalThis.heaptrace = page;
-  page.model.prepare();
+  prepare(page);
+  await page.settled();
   document.documentElement.dataset.ready = String(Math.round(performance.now() - begun));
 }
 

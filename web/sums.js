@@ -1,67 +1,172 @@
-// The rows of the table: sums over the call tree by function, file or module, and the sites one by one. Pure.
+// The rows of the table as lists of numbers: sums over the call tree by function, file or module, and the sites one by one. Pure.
 import { baseName, shortName } from './text.js';
 
-// Rows of what the nodes of a tree have in common. `key` gives each node's group (a whole number below `groups`), -1 for none. `own` has amounts that the nodes have by
-// themselves, by name. Each row has `group`, for each name what its innermost calls have, and under `total` what stacks through it have of `main`: each stack counts once.
-export function sumsBy(tree, groups, key, own, main) {
-  const names = Object.keys(own);
-  const sums = Object.fromEntries(names.map(name => [name, new Float64Array(groups)]));
-  const total = new Float64Array(groups);
+// So many items are gone through between two pauses.
+const STEP = 1 << 15;
+
+// So many functions name a site, at most.
+export const NAMED = 4;
+
+// A list of so many numbers.
+export function listOf(Kind, count, valueOf) {
+  const list = new Kind(count);
+  for (let i = 0; i < count; i++) list[i] = valueOf(i);
+  return list;
+}
+
+// Rows of a table. `values` has a list for each column of numbers; names are made for those rows only that are looked at.
+export class Rows {
+  // `names` are `name`, `place`, `whole`, `node`: functions that tell them of a row, if there are such; `ranks(column)` is a generator for the order of texts.
+  constructor(values, names, ranks) {
+    Object.assign(this, { values, names, ranks });
+    this.count = values.self.length;
+    this.whole = values.self.reduce((sum, value) => sum + value, 0);
+    this.orders = new Map();
+  }
+
+  name(row) {
+    return this.names.name(row);
+  }
+
+  text(column, row) {
+    return column === 'name' ? this.names.name(row) : this.names.place?.(row) ?? '';
+  }
+
+  // One row as an object.
+  at(row) {
+    const { name, place, whole, node } = this.names;
+    const told = { name: name(row), place: place?.(row), whole: whole?.(row), node: node?.(row) };
+    for (const [key, list] of Object.entries(this.values)) told[key] = list[row];
+    return told;
+  }
+
+  // The numbers of the rows in order of a column. What has no value comes last; equal ones are by name, where names are known of all.
+  *order(column, down) {
+    const key = `${column} ${down}`;
+    if (!this.orders.has(key)) {
+      let order = listOf(Uint32Array, this.count, i => i);
+      const isText = this.values[column] === undefined;
+      for (const ranks of yield* this.ranks(isText ? column : '')) order = yield* sortedBy(order, ranks, isText && down);
+      yield;
+      if (!isText) order = yield* sortedBy(order, this.values[column], down);
+      this.orders.set(key, order);
+    }
+    return this.orders.get(key);
+  }
+}
+
+// Numbers in order of the keys that they have, none below 0; NaN comes last. Equal ones stay as they are. By digits of 16 bits, from the last on.
+export function* sortedBy(order, keys, down) {
+  const bits = new Uint16Array(new Float64Array(keys).buffer);
+  if (down) {
+    for (let i = 0; i < bits.length; i++) bits[i] = ~bits[i];
+    for (let i = 0; i < keys.length; i++) {
+      if (Number.isNaN(keys[i])) bits.fill(0xffff, 4 * i, 4 * i + 4);
+    }
+  }
+  let [from, to] = [order, new Uint32Array(order.length)];
+  const counts = new Uint32Array(1 << 16);
+  for (let digit = 0; digit < 4; digit++) {
+    counts.fill(0);
+    for (let i = 0; i < from.length; i++) counts[bits[4 * from[i] + digit]] += 1;
+    if (from.length === 0 || counts[bits[4 * from[0] + digit]] === from.length) continue;
+    for (let i = 0, sum = 0; i < counts.length; i++) {
+      sum += counts[i];
+      counts[i] = sum - counts[i];
+    }
+    for (let i = 0; i < from.length; i++) to[counts[bits[4 * from[i] + digit]]++] = from[i];
+    [from, to] = [to, from === order ? new Uint32Array(order.length) : from];
+    yield;
+  }
+  return from;
+}
+
+// For each text its place in their order; equal ones have the same. Sorted in parts, which are merged.
+export function* ranksOf(texts) {
+  const less = (a, b) => (texts[a] < texts[b] ? -1 : texts[a] > texts[b] ? 1 : 0);
+  let order = listOf(Uint32Array, texts.length, i => i);
+  const width = 1024;
+  for (let from = 0; from < order.length; from += width) {
+    order.subarray(from, from + width).sort(less);
+    yield;
+  }
+  for (let length = width; length < order.length; length *= 2) {
+    const merged = new Uint32Array(order.length);
+    for (let from = 0; from < order.length; from += 2 * length) {
+      const [middle, to] = [Math.min(order.length, from + length), Math.min(order.length, from + 2 * length)];
+      let [left, right] = [from, middle];
+      for (let at = from; at < to; at++) {
+        const isLeft = right >= to || (left < middle && less(order[left], order[right]) <= 0);
+        merged[at] = isLeft ? order[left++] : order[right++];
+        if (at % 4096 === 0) yield;
+      }
+    }
+    order = merged;
+  }
+  const ranks = new Uint32Array(order.length);
+  for (let i = 1; i < order.length; i++) ranks[order[i]] = ranks[order[i - 1]] + (less(order[i - 1], order[i]) === 0 ? 0 : 1);
+  return ranks;
+}
+
+// Sums of what the nodes of a tree have in common. `groupOf` has for each value of `kind`, a list of the tree, a whole number below `groups`. `own` has amounts that the nodes have by
+// themselves, by name; `totals` are those of `self` with all below. The result has lists of what has something: `group`, the sums, and under `total` what stacks through it have: each
+// counts once.
+export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
+  const sums = {};
+  for (const [name, amounts] of Object.entries(own)) {
+    const list = new Float64Array(groups);
+    for (let i = 1; i < tree.n; i++) {
+      if (amounts[i] !== 0) list[groupOf[kind[i]]] += amounts[i];
+    }
+    sums[name] = list;
+    yield;
+  }
+  sums.total = new Float64Array(groups);
   const until = new Int32Array(groups);
-  const whole = new Float64Array(tree.n);
-  whole.set(own[main]);
-  for (let i = tree.n - 1; i > 0; i--) whole[tree.parent[i]] += whole[i];
-  for (let i = 1; i < tree.n; i++) {
-    const group = key(i);
-    if (group < 0) continue;
-    for (const name of names) sums[name][group] += own[name][i];
+  for (let from = 1; from < tree.n; from += STEP) {
+    totalsPart(tree, kind, groupOf, until, totals, sums.total, from, Math.min(tree.n, from + STEP));
+    yield;
+  }
+  const used = [];
+  for (let group = 0; group < groups; group++) {
+    if (sums.total[group] > 0 || sums.self[group] > 0) used.push(group);
+  }
+  const values = Object.fromEntries(Object.entries(sums).map(([name, list]) => [name, listOf(Float64Array, used.length, i => list[used[i]])]));
+  return { group: Uint32Array.from(used), values: withShares(values) };
+}
+
+function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
+  for (let i = from; i < to; i++) {
+    const group = groupOf[kind[i]];
     if (i >= until[group]) {
       until[group] = tree.end[i];
-      total[group] += whole[i];
+      sums[group] += totals[i];
     }
   }
-  const rows = [];
-  for (let group = 0; group < groups; group++) {
-    if (total[group] > 0 || sums[main][group] > 0) {
-      const row = { group, total: total[group] };
-      for (const name of names) row[name] = sums[name][group];
-      rows.push(row);
-    }
-  }
-  return rows;
 }
 
 // Adds what follows from the sums: the mean size of the blocks allocated, and the share of them that were temporary.
-export function withShares(rows) {
-  for (const row of rows) {
-    row.mean = row.allocations > 0 ? row.allocatedBytes / row.allocations : NaN;
-    row.temporary = row.allocations > 0 && row.temporaries !== undefined ? row.temporaries / row.allocations : NaN;
-  }
-  return rows;
-}
-
-// The rows in order of a column; what has no value comes last, equal ones by name.
-export function sorted(rows, column, down) {
-  const sign = down ? -1 : 1;
-  const compare = (a, b) => {
-    const [x, y] = [a[column], b[column]];
-    if (typeof x === 'string') return sign * (x < y ? -1 : x > y ? 1 : 0);
-    if (Number.isNaN(x) || Number.isNaN(y)) return Number(Number.isNaN(x)) - Number(Number.isNaN(y));
-    return sign * (x - y);
-  };
-  return rows.sort((a, b) => compare(a, b) || (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+export function withShares(values) {
+  const { allocations, allocatedBytes, temporaries } = values;
+  const share = part => listOf(Float64Array, allocations.length, i => (allocations[i] > 0 ? part[i] / allocations[i] : NaN));
+  return { ...values, mean: share(allocatedBytes), temporary: share(temporaries) };
 }
 
 // What a site is called: the function that tells whose allocation it is, and who calls that, as far as these are not the same.
 export function siteName(tree, strings, node, telling) {
-  let at = node;
-  for (let up = 0; up < telling && tree.parent[at] > 0; up++) at = tree.parent[at];
   const names = [];
-  for (; at > 0 && names.length < 4; at = tree.parent[at]) {
+  for (let at = tellingNode(tree, node, telling); at > 0 && names.length < NAMED; at = tree.parent[at]) {
     const name = shortName(strings[tree.func[at]]);
     if (name !== names[names.length - 1]) names.push(name);
   }
   return names.join(' ← ');
+}
+
+// The node of the function that tells whose allocation it is.
+export function tellingNode(tree, node, telling) {
+  let at = node;
+  for (let up = 0; up < telling && tree.parent[at] > 0; up++) at = tree.parent[at];
+  return at;
 }
 
 // What a file is called in the table: its path; of what has none, the module in brackets.
@@ -71,13 +176,17 @@ export function fileName(strings, file, module) {
 }
 
 // Rows as CSV (RFC 4180). Texts that a spreadsheet would take for formulas get an apostrophe before them.
-export function csv(columns, rows) {
+export function* csv(columns, rows, order) {
   const cell = value => {
     if (typeof value === 'number') return Number.isNaN(value) ? '' : String(value);
     const text = /^[=+\-@\t]/.test(value) ? `'${value}` : value;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  const lines = [columns.map(column => cell(column.title))];
-  for (const row of rows) lines.push(columns.map(column => cell(row[column.key])));
-  return lines.map(line => line.join(',') + '\r\n').join('');
+  const lines = [columns.map(column => cell(column.title)).join(',')];
+  for (let i = 0; i < order.length; i++) {
+    const row = order[i];
+    lines.push(columns.map(({ key }) => cell(rows.values[key] === undefined ? rows.text(key, row) : rows.values[key][row])).join(','));
+    if (i % 1024 === 1023) yield;
+  }
+  return lines.map(line => `${line}\r\n`).join('');
 }

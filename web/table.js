@@ -1,22 +1,33 @@
 // The table: real rows, of which only those in sight are in the page.
 import { make } from './dom.js';
 import { amountText, bytesText, countText, percentText, shortPath } from './text.js';
-import { sorted } from './sums.js';
 
 const ROW_HEIGHT = 26;
 
 // Rows beyond both ends of what is in sight.
-const SPARE = 8;
+const SPARE = 3;
 
 export class Table {
   // `on.sort(column)` is called for a click on a heading, `on.open(row)` for one on a row.
   constructor(scroll, table, on) {
     Object.assign(this, { scroll, table, on });
-    this.rows = [];
+    this.rows = null;
+    this.order = [];
     this.columns = [];
     this.first = -1;
-    scroll.addEventListener('scroll', () => this.fill(false));
+    // Where the scroll is, and how high. Asking for these makes the browser lay the page out.
+    [this.top, this.room] = [0, 0];
+    scroll.addEventListener('scroll', () => {
+      this.top = scroll.scrollTop;
+      this.fill(false);
+    });
     scroll.tabIndex = 0;
+    // Elements of rows, the first one in sight first. They are used again and again.
+    this.elements = [];
+    table.tBodies[0].addEventListener('click', event => {
+      const at = this.elements.indexOf(event.target.closest('tr'));
+      if (at >= 0) on.open(this.rows.at(this.order[this.first + at]));
+    });
   }
 
   // The columns of such rows in this unit.
@@ -25,9 +36,9 @@ export class Table {
     const number = (key, title, text, hint) => ({ key, title, text, hint, isNumber: true });
     const columns = [
       number('self', by === 'site' ? 'Bytes' : 'Itself', amount, 'What was allocated there, without what is further inside'),
-      number('selfShare', '', share => share, ''),
+      { ...number('selfShare', '', text => text, ''), share: 'self' },
       number('total', 'Total', amount, 'What all stacks through it have; each counts once'),
-      number('totalShare', '', share => share, ''),
+      { ...number('totalShare', '', text => text, ''), share: 'total' },
       number('blocks', 'Blocks', countText, 'Blocks of what is itself'),
       number('mean', 'Mean size', value => (Number.isNaN(value) ? '–' : bytesText(value)), 'Of all blocks allocated there'),
       number('temporary', 'Temporary', value => (Number.isNaN(value) ? '–' : percentText(value, 1)), 'The share of all blocks allocated there that were freed before their thread’s next allocation'),
@@ -42,48 +53,98 @@ export class Table {
     return kept;
   }
 
-  show(rows, columns, whole, sort, down) {
-    for (const row of rows) {
-      row.selfShare = percentText(row.self, whole);
-      row.totalShare = percentText(row.total, whole);
-    }
+  // The column to sort by that `sort` names.
+  static sortable(columns, sort) {
     const column = { selfShare: 'self', totalShare: 'total' }[sort] ?? sort;
-    const known = columns.some(({ key }) => key === column) ? column : 'self';
-    this.rows = sorted([...rows], known, down);
-    this.columns = columns;
-    const cells = columns.map(({ key, title, hint, isNumber }) => {
-      const order = key === known ? (down ? 'descending' : 'ascending') : 'none';
-      if (title === '') return make('th', { scope: 'col', class: 'number' });
-      const mark = order === 'none' ? '' : down ? ' ↓' : ' ↑';
-      const button = make('button', { type: 'button', title: hint, onclick: () => this.on.sort(key) }, title + mark);
-      return make('th', { scope: 'col', class: isNumber ? 'number' : 'text', 'aria-sort': order, 'data-key': key }, button);
-    });
-    this.table.tHead.replaceChildren(make('tr', {}, ...cells));
-    this.table.setAttribute('aria-rowcount', rows.length + 1);
-    this.first = -1;
+    return columns.some(({ key }) => key === column) ? column : 'self';
+  }
+
+  // Shows those of `rows` (sums.js) whose numbers `order` has.
+  show(rows, order, columns, sort, down) {
+    Object.assign(this, { rows, order });
+    const known = Table.sortable(columns, sort);
+    const heading = JSON.stringify([columns, known, down]);
+    if (heading !== this.heading) {
+      const isOther = columns.length !== this.columns.length;
+      Object.assign(this, { heading, columns });
+      this.table.tHead.replaceChildren(this.head(known, down));
+      if (isOther) this.build();
+    }
+    this.table.setAttribute('aria-rowcount', order.length + 1);
     this.layOut();
     this.fill(true);
   }
 
+  head(known, down) {
+    const cells = this.columns.map(({ key, title, hint, isNumber }) => {
+      const order = key === known ? (down ? 'descending' : 'ascending') : 'none';
+      if (title === '') return make('th', { scope: 'col', class: 'number share' });
+      const mark = order === 'none' ? '' : down ? ' ↓' : ' ↑';
+      const button = make('button', { type: 'button', title: hint, onclick: () => this.on.sort(key) }, title + mark);
+      return make('th', { scope: 'col', class: isNumber ? 'number' : key, 'aria-sort': order, 'data-key': key }, button);
+    });
+    return make('tr', {}, ...cells);
+  }
+
+  // All rows as objects, in their order.
+  all() {
+    return [...this.order].map(row => this.rows.at(row));
+  }
+
   layOut() {
-    const room = Math.max(240, Math.min((this.rows.length + 1) * ROW_HEIGHT + 14, innerHeight - 200));
-    this.scroll.style.height = `${room}px`;
+    const room = Math.max(240, Math.min((this.order.length + 1) * ROW_HEIGHT + 14, innerHeight - 200));
+    if (room !== this.room) this.scroll.style.height = `${room}px`;
+    this.room = room;
+  }
+
+  // The body without rows: what stands for those above and below, and what is said if there are none.
+  build() {
+    const space = () => make('tr', { class: 'space', 'aria-hidden': 'true' }, make('td', { colspan: this.columns.length }));
+    this.spaces = [space(), space()];
+    this.none = make('tr', {}, make('td', { colspan: this.columns.length, class: 'none' }, 'Nothing in this column.'));
+    this.elements = [];
+    this.table.tBodies[0].replaceChildren(...this.spaces, this.none);
   }
 
   // Puts the rows in sight into the page.
   fill(isNew) {
-    const count = Math.ceil(this.scroll.clientHeight / ROW_HEIGHT) + 2 * SPARE;
-    const first = Math.max(0, Math.min(Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - SPARE, this.rows.length - count));
-    if (!isNew && Math.abs(first - this.first) < SPARE / 2) return;
+    const { rows, order, spaces, elements } = this;
+    if (rows === null) return;
+    const count = Math.ceil(this.room / ROW_HEIGHT) + 2 * SPARE;
+    const first = Math.max(0, Math.min(Math.floor(this.top / ROW_HEIGHT) - SPARE, order.length - count));
+    if (!isNew && Math.abs(first - this.first) < SPARE) return;
     this.first = first;
-    const space = rows => (rows > 0 ? make('tr', { class: 'space', 'aria-hidden': 'true' }, make('td', { colspan: this.columns.length, style: `height:${rows * ROW_HEIGHT}px` })) : null);
-    const shown = this.rows.slice(first, first + count).map((row, i) => {
-      const cells = this.columns.map(({ key, text, isNumber }) => make('td', { class: isNumber ? 'number' : key, title: isNumber ? null : row[key] }, text(row[key])));
-      return make('tr', { 'aria-rowindex': first + i + 2, onclick: () => this.on.open(row) }, ...cells);
+    const shown = Math.min(count, order.length - first);
+    while (elements.length < shown) elements.push(this.element());
+    elements.forEach((element, i) => {
+      element.className = i < shown ? '' : 'off';
+      if (i < shown) this.write(element, first + i);
     });
-    const rest = this.rows.length - first - shown.length;
-    const body = [space(first), ...shown, space(rest)].filter(row => row !== null);
-    if (this.rows.length === 0) body.push(make('tr', {}, make('td', { colspan: this.columns.length, class: 'none' }, 'Nothing in this column.')));
-    this.table.tBodies[0].replaceChildren(...body);
+    [first, order.length - first - shown].forEach((hidden, i) => {
+      spaces[i].hidden = hidden === 0;
+      spaces[i].firstChild.style.height = `${hidden * ROW_HEIGHT}px`;
+    });
+    this.none.hidden = order.length > 0;
+  }
+
+  element() {
+    const cells = this.columns.map(({ key, isNumber }) => make('td', { class: isNumber ? 'number' : key }, ''));
+    const element = make('tr', {}, ...cells);
+    this.spaces[1].before(element);
+    return element;
+  }
+
+  // Writes the `i`th row in the order.
+  write(element, i) {
+    const { rows } = this;
+    const row = this.order[i];
+    element.setAttribute('aria-rowindex', i + 2);
+    this.columns.forEach(({ key, text, share, isNumber }, at) => {
+      const value = share ? percentText(rows.values[share][row], rows.whole) : isNumber ? rows.values[key][row] : rows.text(key, row);
+      const cell = element.children[at];
+      if (!isNumber) cell.title = value;
+      const told = text(value);
+      if (cell.textContent !== told) cell.textContent = told;
+    });
   }
 }

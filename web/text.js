@@ -17,7 +17,7 @@ export function bytesText(bytes) {
 
 // `1,234,567`
 export function countText(count) {
-  return Math.round(count).toLocaleString('en-US');
+  return String(Math.round(count)).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
 // The amount in the unit that is shown.

@@ -1,12 +1,22 @@
-// Live bytes over time, with the resident memory and the rate of allocations where they are known. A part of it can be brushed.
+// Live bytes over time, with the rate of allocations, and the resident memory, marks and moments of known heaps where there are such. A part of it can be brushed.
 import { sharpen, themeColor } from './dom.js';
 import { bytesText, countText, durationText } from './text.js';
 
-const COURSE_HEIGHT = 132;
+const COURSE_HEIGHT = 178;
 const LEFT = 74;
 const RIGHT = 14;
 const TOP = 10;
 const BOTTOM = 22;
+
+// The lane of the allocation rate below the bytes, and what is between them.
+const LANE = 30;
+const GAP = 12;
+
+// So wide is a bar of the rate, in CSS pixels.
+const BAR = 3;
+
+// Where no bytes are.
+const FLOOR = COURSE_HEIGHT - BOTTOM - LANE - GAP;
 
 // A step for about `count` marks up to `most`: one, two or five times a power of `base`'s kind.
 export function niceStep(most, count, isBytes) {
@@ -37,6 +47,30 @@ export function windowOf(timeline, from, to) {
   return { change: last.live_bytes - first.live_bytes, allocations: last.allocations - first.allocations, most };
 }
 
+// Allocations per second in so many equal parts of the time up to `end`: between two points they are taken as even.
+export function ratesOf(timeline, end, parts) {
+  const rates = new Float64Array(parts);
+  const width = end / parts;
+  let before = { t_ns: 0, allocations: 0 };
+  for (const point of timeline) {
+    const [from, to] = [before.t_ns, Math.max(point.t_ns, before.t_ns)];
+    const count = point.allocations - before.allocations;
+    const [first, last] = [from, to].map(time => Math.max(0, Math.min(parts - 1, Math.floor(time / width))));
+    for (let part = first; part <= last; part++) {
+      const share = to > from ? Math.max(0, Math.min(to, (part + 1) * width) - Math.max(from, part * width)) / (to - from) : 1 / (last - first + 1);
+      rates[part] += count * share / width * 1e9;
+    }
+    before = point;
+  }
+  return rates;
+}
+
+// `12.3 k` for 12,345.
+export function shortCount(count) {
+  const unit = [[1e9, 'G'], [1e6, 'M'], [1e3, 'k']].find(([size]) => count >= size);
+  return unit === undefined ? String(Math.round(count)) : `${Number((count / unit[0]).toPrecision(3))} ${unit[1]}`;
+}
+
 export class Timeline {
   // `on.window(from, to)` is called when a part was brushed; (-1, -1): all.
   constructor(canvas, data, tip, on) {
@@ -44,11 +78,17 @@ export class Timeline {
     const { report, words } = data;
     this.points = report.timeline;
     this.resident = words.resident_course;
+    this.marks = words.marks.map(([time, name]) => ({ time, name }));
+    // Moments whose heap the file knows; the last one is the end.
+    this.moments = data.heaps.slice(0, -1).map(({ t }) => t);
     this.peak = report.totals.peak_at_ns > 0 && report.processes.length < 2 ? report.totals.peak_at_ns : -1;
     const last = list => (list.length > 0 ? list[list.length - 1] : null);
     this.end = Math.max(report.duration_ns, last(this.points)?.t_ns ?? 0, last(this.resident)?.[0] ?? 0, 1);
     this.most = Math.max(1, report.totals.peak_bytes, ...this.points.map(point => point.live_bytes), ...this.resident.map(point => point[1]));
     [this.from, this.to] = [-1, -1];
+    // Not known, until it is asked for again.
+    this.width = 0;
+    addEventListener('resize', () => { this.width = 0; });
     this.drag = null;
     canvas.addEventListener('pointerdown', event => {
       canvas.setPointerCapture(event.pointerId);
@@ -63,16 +103,12 @@ export class Timeline {
     canvas.setAttribute('aria-label', text);
   }
 
-  get width() {
-    return this.canvas.clientWidth;
-  }
-
   x(time) {
     return LEFT + time / this.end * (this.width - LEFT - RIGHT);
   }
 
   y(bytes) {
-    return TOP + (1 - bytes / this.most) * (COURSE_HEIGHT - TOP - BOTTOM);
+    return TOP + (1 - bytes / this.most) * (FLOOR - TOP);
   }
 
   timeAt(x) {
@@ -80,9 +116,14 @@ export class Timeline {
     return Math.round(Math.max(0, Math.min(1, share)) * this.end);
   }
 
-  show(from, to) {
-    [this.from, this.to] = [from, to];
+  // Whether something has changed. `look` is another one for other colours.
+  show(from, to, look) {
+    if (this.width === 0) this.width = this.canvas.clientWidth;
+    const shown = `${from} ${to} ${this.width} ${look}`;
+    if (shown === this.shown) return false;
+    Object.assign(this, { from, to, shown });
     this.draw();
+    return true;
   }
 
   draw() {
@@ -92,6 +133,7 @@ export class Timeline {
     context.font = '11px system-ui, sans-serif';
     context.textBaseline = 'middle';
     const floor = COURSE_HEIGHT - BOTTOM;
+    this.drawRate(context);
     context.textAlign = 'right';
     const step = niceStep(this.most, 3, true);
     for (let bytes = 0; bytes <= this.most; bytes += step) {
@@ -116,9 +158,9 @@ export class Timeline {
     }
     if (points.length > 0) {
       context.beginPath();
-      context.moveTo(this.x(points[0].t_ns), floor);
+      context.moveTo(this.x(points[0].t_ns), FLOOR);
       for (const { t_ns, live_bytes } of points) context.lineTo(this.x(t_ns), this.y(live_bytes));
-      context.lineTo(this.x(points[points.length - 1].t_ns), floor);
+      context.lineTo(this.x(points[points.length - 1].t_ns), FLOOR);
       context.fillStyle = color('--area');
       context.fill();
       context.beginPath();
@@ -128,18 +170,15 @@ export class Timeline {
       context.stroke();
       context.lineWidth = 1;
     }
-    if (this.peak >= 0) {
-      const x = Math.round(this.x(this.peak)) + 0.5;
-      context.fillStyle = color('--ink');
-      context.fillRect(x, TOP, 1, floor - TOP);
-      context.textAlign = x > width - 90 ? 'right' : 'left';
-      const at = x + (x > width - 90 ? -5 : 6);
-      context.strokeStyle = color('--paper');
-      context.lineWidth = 4;
-      context.strokeText('peak', at, TOP + 5);
-      context.lineWidth = 1;
-      context.fillText('peak', at, TOP + 5);
+    context.fillStyle = color('--faint');
+    for (const time of this.moments) context.fillRect(Math.round(this.x(time)), FLOOR, 1, 5);
+    let room = -Infinity;
+    for (const { time, name } of this.marks) {
+      const isFree = this.x(time) > room;
+      this.drawMoment(context, time, isFree ? name : '', TOP + 18, '--mark-line');
+      if (isFree) room = this.x(time) + context.measureText(name).width + 14;
     }
+    if (this.peak >= 0) this.drawMoment(context, this.peak, 'peak', TOP + 5, '--ink');
     if (this.from >= 0) {
       const [left, right] = [this.x(this.from), this.x(this.to)];
       context.fillStyle = color('--veil');
@@ -151,6 +190,56 @@ export class Timeline {
     }
   }
 
+  // A line at a moment, with what it is.
+  drawMoment(context, time, name, y, color) {
+    const { width } = this;
+    const x = Math.round(this.x(time)) + 0.5;
+    context.fillStyle = themeColor(color);
+    context.fillRect(x, TOP, 1, FLOOR - TOP);
+    const isRight = x > width - 30 - context.measureText(name).width;
+    context.textAlign = isRight ? 'right' : 'left';
+    const at = x + (isRight ? -5 : 6);
+    context.strokeStyle = themeColor('--paper');
+    context.lineWidth = 4;
+    context.strokeText(name, at, y);
+    context.lineWidth = 1;
+    context.fillText(name, at, y);
+  }
+
+  // The lane with the rate of allocations.
+  drawRate(context) {
+    const room = this.width - LEFT - RIGHT;
+    const rates = ratesOf(this.points, this.end, Math.max(1, Math.floor(room / BAR)));
+    const most = rates.reduce((most, rate) => Math.max(most, rate), 0);
+    if (!(most > 0)) return;
+    const base = COURSE_HEIGHT - BOTTOM;
+    context.fillStyle = themeColor('--line');
+    context.fillRect(LEFT, base, room, 1);
+    context.fillStyle = themeColor('--rate');
+    rates.forEach((rate, part) => {
+      const height = rate > 0 ? Math.max(1, rate / most * LANE) : 0;
+      context.fillRect(LEFT + part * room / rates.length, base - height, room / rates.length - 0.5, height);
+    });
+    context.fillStyle = themeColor('--faint');
+    context.textAlign = 'right';
+    context.fillText(`${shortCount(most)}/s`, LEFT - 8, base - LANE + 5);
+    context.fillText('allocs', LEFT - 8, base - 6);
+    this.rates = rates;
+  }
+
+  // What is told of a moment: live bytes, the resident memory, the rate, and the mark next to it.
+  tellMoment(x) {
+    const time = this.timeAt(x);
+    const { most } = windowOf(this.points, time, time);
+    const parts = [`${durationText(time)}: ${bytesText(most)} live`];
+    const resident = this.resident[this.resident.filter(([at]) => at <= time).length - 1];
+    if (resident) parts.push(`${bytesText(resident[1])} resident`);
+    if (this.rates) parts.push(`${shortCount(this.rates[Math.min(this.rates.length - 1, Math.floor(time / this.end * this.rates.length))])} allocations/s`);
+    const near = this.marks.filter(mark => Math.abs(this.x(mark.time) - x) < 5).map(({ name }) => `mark ${name}`);
+    if (this.moments.some(moment => Math.abs(this.x(moment) - x) < 2)) near.push('a moment whose heap is known');
+    return [parts.join(', '), ...near].join(' · ');
+  }
+
   moved(event) {
     const time = this.timeAt(event.offsetX);
     if (this.drag !== null) {
@@ -159,8 +248,7 @@ export class Timeline {
       return;
     }
     if (this.points.length === 0) return;
-    const { most } = windowOf(this.points, time, time);
-    this.tip.show(event.clientX, event.clientY, `${durationText(time)}: ${bytesText(most)} live`);
+    this.tip.show(event.clientX, event.clientY, this.tellMoment(event.offsetX));
   }
 
   released(event) {

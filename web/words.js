@@ -8,7 +8,7 @@ const CHURN = 0.25;
 const LEAST_POINTS = 8;
 
 // The site with most in a column: its number, what it has, and what all have.
-export function largest(column) {
+function largest(column) {
   let [site, most, whole] = [-1, 0, 0];
   column.bytes.forEach((bytes, i) => {
     whole += bytes;

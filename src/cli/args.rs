@@ -161,6 +161,10 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pub(super) pprof_columns: PprofColumns,
 
+    /// No text of source files in .html files; those whose names look like secrets are never in there
+    #[arg(long, help_heading = "Output")]
+    pub(super) no_source: bool,
+
     /// What .svg, .folded and .txt files show, and .html at first: live, peak, allocated, freed or temporary
     ///
     /// Without it what was live at the peak of a run, and what is live in a process that was attached to; in a .txt all of

@@ -74,6 +74,10 @@ pub(super) struct ConvertArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pprof_columns: PprofColumns,
 
+    /// No text of source files in .html files; those whose names look like secrets are never in there
+    #[arg(long, help_heading = "Output")]
+    no_source: bool,
+
     /// Which column .svg, .folded and .txt show: live, peak, allocated, freed or temporary
     ///
     /// An empty one gives way to the next. Without it: peak, of a part of the trace what is live at its end.
@@ -172,6 +176,7 @@ pub(super) fn resolve(
     profile.symbolize = !arguments.no_symbolize;
     profile.debuginfod = arguments.debuginfod;
     profile.pprof_columns = arguments.pprof_columns;
+    profile.source = !arguments.no_source;
     profile.value = arguments.value;
     profile.top = arguments.top.map(usize::from);
     profile.verbosity = if arguments.quiet { Verbosity::Quiet } else { Verbosity::Normal };

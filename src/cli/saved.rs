@@ -34,6 +34,8 @@ pub struct SavedFiles {
     pub format: Option<Format>,
     /// The columns of pprof files.
     pub pprof_columns: PprofColumns,
+    /// Whether pages show the text of source files.
+    pub source: bool,
 }
 
 /// Show a saved profile: the summary, call trees, callers, sums
@@ -111,11 +113,15 @@ pub(super) struct SavedFilesArguments {
     /// Columns of pprof files: all, sampler or go
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns())]
     pprof_columns: PprofColumns,
+
+    /// No text of source files in .html files; those whose names look like secrets are never in there
+    #[arg(long)]
+    no_source: bool,
 }
 
 impl SavedFilesArguments {
     fn resolve(self) -> Result<SavedFiles, Refusal> {
-        let Self { output, format, pprof_columns } = self;
+        let Self { output, format, pprof_columns, no_source } = self;
         if format.is_none() && output.iter().any(|path| path.as_os_str() == "-") {
             return Err(Refusal::Usage(
                 "`-o -` (standard output) needs --format, as it has no name to say it\n".to_owned(),
@@ -126,7 +132,7 @@ impl SavedFilesArguments {
                 "--format is for files: name one with -o, or -o - for standard output\n".to_owned(),
             ));
         }
-        Ok(SavedFiles { outputs: output, format, pprof_columns })
+        Ok(SavedFiles { outputs: output, format, pprof_columns, source: !no_source })
     }
 }
 
@@ -354,7 +360,7 @@ pub(super) fn resolve_diff(arguments: DiffArguments) -> Result<DiffOptions, Refu
         top: arguments.top.map(usize::from),
         json: arguments.json,
         limits: arguments.fail_if_grown,
-        output: SavedFilesArguments { output, format, pprof_columns: PprofColumns::All }.resolve()?,
+        output: SavedFilesArguments { output, format, pprof_columns: PprofColumns::All, no_source: false }.resolve()?,
         color: arguments.color,
     })
 }

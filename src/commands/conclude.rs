@@ -371,6 +371,7 @@ pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
     let defaults = ExportOptions::default();
     ExportOptions {
         pprof_columns: options.pprof_columns,
+        source: options.source,
         value: options.value,
         top: options.top.unwrap_or(defaults.top),
         ..defaults

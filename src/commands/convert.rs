@@ -237,8 +237,8 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 fn print(format: Format, profile: &Profile, options: &ConvertOptions) -> anyhow::Result<()> {
     let defaults = ExportOptions::default();
     let top = options.profile.top.unwrap_or(defaults.top);
-    let ProfileOptions { pprof_columns, value, .. } = options.profile;
-    let export = ExportOptions { pprof_columns, value, top, ..defaults };
+    let ProfileOptions { pprof_columns, source, value, .. } = options.profile;
+    let export = ExportOptions { pprof_columns, source, value, top, ..defaults };
     let mut out = BufWriter::new(io::stdout().lock());
     match write(format, profile, &export, &mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

@@ -55,8 +55,12 @@ pub fn execute(options: &MergeOptions) -> anyhow::Result<u8> {
         bail!("{}: named twice, so that its blocks would count twice", twice.display());
     }
     let merged = merge(options)?;
-    let export =
-        ExportOptions { pprof_columns: options.output.pprof_columns, value: options.value, ..ExportOptions::default() };
+    let export = ExportOptions {
+        pprof_columns: options.output.pprof_columns,
+        source: options.output.source,
+        value: options.value,
+        ..ExportOptions::default()
+    };
     destinations.write(&merged, &export)?;
     Ok(0)
 }

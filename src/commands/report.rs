@@ -28,6 +28,7 @@ pub fn execute(options: &ReportOptions) -> anyhow::Result<u8> {
     let defaults = ExportOptions::default();
     let export = ExportOptions {
         pprof_columns: options.files.pprof_columns,
+        source: options.files.source,
         top: options.top.unwrap_or(defaults.top),
         value: options.value,
         ..defaults

@@ -232,7 +232,9 @@ impl Answerer {
         let number = slow.snapshots;
         drop(slow);
         let pprof_columns = PprofColumns::from_name(&question.pprof_columns).unwrap_or_default();
-        let export = ExportOptions { pprof_columns, number: Some(number), ..export_options(&self.options) };
+        // Who asks may not be allowed to read what this process may.
+        let export =
+            ExportOptions { pprof_columns, source: false, number: Some(number), ..export_options(&self.options) };
         let render = |format: &Format| {
             let mut file = Limited(Vec::new());
             export::write(*format, &profile, &export, &mut file).map_err(|error| format!(".{format}: {error}"))?;

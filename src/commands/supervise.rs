@@ -260,7 +260,9 @@ pub fn supervise(
     }
     let mut traced = traced??;
     if let Some(notes) = notes {
+        let marks = std::mem::take(&mut traced.first.course.marks);
         traced.first.course = notes.take(&traced, wanted.profile);
+        traced.first.course.marks = marks;
     }
     traced.unsaved |= problems.missing;
     traced.first.warnings.extend(problems.told);

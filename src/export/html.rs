@@ -6,6 +6,7 @@
 
 mod numbers;
 mod pack;
+mod source;
 mod tree;
 
 use super::json::{self, frames::FrameTable};
@@ -22,6 +23,7 @@ use crate::profile::{Amount, Profile};
 use numbers::Numbers;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use source::Source;
 use std::io::{self, Write};
 use tree::CallTree;
 
@@ -32,18 +34,21 @@ const PAGE: &str = include_str!("../../web/page.html");
 const STYLE: &str = include_str!("../../web/style.css");
 
 /// Its modules: each names things only of those before it.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 17] = [
     include_str!("../../web/text.js"),
     include_str!("../../web/data.js"),
+    include_str!("../../web/work.js"),
     include_str!("../../web/tree.js"),
     include_str!("../../web/sums.js"),
     include_str!("../../web/window.js"),
     include_str!("../../web/words.js"),
+    include_str!("../../web/model.js"),
     include_str!("../../web/state.js"),
     include_str!("../../web/dom.js"),
     include_str!("../../web/flame.js"),
     include_str!("../../web/table.js"),
     include_str!("../../web/timeline.js"),
+    include_str!("../../web/source.js"),
     include_str!("../../web/findings.js"),
     include_str!("../../web/about.js"),
     include_str!("../../web/main.js"),
@@ -68,7 +73,8 @@ pub(super) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     numbers.tree(&tree);
     numbers.sites(view, &tree, &columns);
     numbers.heaps(view, &tree);
-    let words = words(view, options, &table, &columns, &numbers.strings);
+    let source = if options.source { source::of(view, &table, &columns) } else { Source::default() };
+    let words = words(view, options, &table, &columns, &numbers.strings, &source);
     let mut json = Vec::new();
     serde_json::to_writer(super::escape::Json(&mut json), &words)?;
     let title = super::escape::xml(&title(view, options));
@@ -98,10 +104,12 @@ fn title(view: &View<'_>, options: &ExportOptions) -> String {
     options.title.clone().unwrap_or_else(|| format!("{} – heaptrace", view.profile.meta.process.program))
 }
 
-/// The modules as one: without the lines that import, and the words that export.
+/// The modules as one: without comments, the lines that import, and the words that export.
 fn bundle() -> String {
     let mut script = String::new();
-    for line in MODULES.iter().flat_map(|module| module.lines()).filter(|line| !line.starts_with("import ")) {
+    let is_code =
+        |line: &&str| !line.is_empty() && !line.starts_with("import ") && !line.trim_start().starts_with("//");
+    for line in MODULES.iter().flat_map(|module| module.lines()).filter(is_code) {
         script.push_str(line.strip_prefix("export ").unwrap_or(line));
         script.push('\n');
     }
@@ -148,9 +156,12 @@ struct Words<'a, R: Serialize> {
     problems: Vec<WordsProblem>,
     /// One row for each name of a thread.
     threads: Vec<WordsThread<'a>>,
+    /// When marks were set, in nanoseconds, and their names.
+    marks: &'a [(u64, String)],
     /// Time in nanoseconds and bytes resident.
     resident_course: &'a [(u64, u64)],
     attached: bool,
+    source: &'a Source,
 }
 
 #[derive(Serialize)]
@@ -190,6 +201,7 @@ fn words<'a>(
     table: &'a FrameTable<'a>,
     columns: &[Column],
     strings: &'a [String],
+    source: &'a Source,
 ) -> Words<'a, impl Serialize + use<'a>> {
     let profile = view.profile;
     let name = |column: &Column| match column {
@@ -217,8 +229,10 @@ fn words<'a>(
             .collect(),
         problems: words_of_problems(view),
         threads: threads.map(|(thread, amounts)| WordsThread { name: view.string(thread), amounts }).collect(),
+        marks: &profile.course.marks,
         resident_course: &profile.course.resident,
         attached: profile.meta.mode.is_attached(),
+        source,
     }
 }
 

@@ -16,6 +16,13 @@ pub struct Mark {
     pub births: u64,
 }
 
+impl Mark {
+    /// When it was set, and its name.
+    pub fn named(&self) -> (u64, String) {
+        (self.time_ns, self.name.as_str().to_owned())
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
     list: Vec<Mark>,

@@ -17,6 +17,8 @@ pub struct Course<S> {
     pub heaps: Vec<HeapAt<S>>,
     /// Time in nanoseconds since recording began, and bytes resident then.
     pub resident: Vec<(u64, u64)>,
+    /// When marks were set, in nanoseconds since recording began, and their names.
+    pub marks: Vec<(u64, String)>,
     /// The blocks that are live at the end, if they are wanted one by one.
     pub births: Option<Births<S>>,
     /// The least time between two points of the resident memory, in nanoseconds.
@@ -40,11 +42,24 @@ pub struct HeapAt<S> {
 
 impl<S> Default for Course<S> {
     fn default() -> Self {
-        Self { heaps: Vec::new(), resident: Vec::new(), births: None, apart_ns: 0, stride: 1, skipped: 0 }
+        Self {
+            heaps: Vec::new(),
+            resident: Vec::new(),
+            marks: Vec::new(),
+            births: None,
+            apart_ns: 0,
+            stride: 1,
+            skipped: 0,
+        }
     }
 }
 
 impl<S> Course<S> {
+    /// With these marks only.
+    pub fn of_marks(marks: Vec<(u64, String)>) -> Self {
+        Self { marks, ..Self::default() }
+    }
+
     /// Only the blocks at the end, if these are wanted.
     pub fn of_births(births: Option<Births<S>>) -> Self {
         Self { births, ..Self::default() }
@@ -90,7 +105,7 @@ impl<S> Course<S> {
         let heaps = self.heaps.into_iter().map(|heap| heap.named(&name));
         let (apart_ns, stride, skipped) = (self.apart_ns, self.stride, self.skipped);
         let births = self.births.map(|births| births.named(&name));
-        Course { heaps: heaps.collect(), resident: self.resident, births, apart_ns, stride, skipped }
+        Course { heaps: heaps.collect(), resident: self.resident, marks: self.marks, births, apart_ns, stride, skipped }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::addr::{Addr, FunctionId, ImageId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
 use crate::event::{Event, EventKind, Preexisting};
 use crate::figures::{Amount, Totals};
-use crate::heapmodel::{HeapModel, SiteStats, Snapshot};
+use crate::heapmodel::{HeapModel, Mark, SiteStats, Snapshot};
 use crate::profile::births::{Births, MOST_BLOCKS};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
@@ -425,6 +425,7 @@ impl Replayed {
             interrupted: false,
             dismissed: false,
         };
+        recording.course.marks = model.marks().iter().map(Mark::named).collect();
         if let Some(heaps) = heaps {
             recording.course.heaps = heaps.finish(recording.images.len(), |id| stacks.find(id));
         }

@@ -10,7 +10,7 @@ use super::recording::Recording;
 use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::event::{Generation, MarkName};
-use crate::heapmodel::{HeapView, SiteStats, Snapshot};
+use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
@@ -235,7 +235,7 @@ impl Process {
             blind_spots,
             unknown_functions: Vec::new(),
             missing_mark: None,
-            course: Course::default(),
+            course: Course::of_marks(self.observer.model().marks().iter().map(Mark::named).collect()),
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,

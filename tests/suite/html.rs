@@ -154,9 +154,73 @@ fn a_report_shows_the_figures_of_the_profile() {
     let [from, to, end] = [0, 1, 2].map(|at| told["window"][at].as_f64().unwrap());
     assert!(0.0 < from && from < to && to < end, "{}", told["window"]);
     assert!(said("/brushed").contains("heaptrace convert t.fxt --from "), "{}", told["brushed"]);
+    let counted = told["counted"].as_f64().unwrap();
+    assert!((counted - totals["allocations"].as_f64().unwrap()).abs() < 0.5, "the rate adds up: {counted}");
     let sizes = said("/sizes");
     assert!(sizes.contains("512 B – 1023 B"), "{sizes}");
     assert!(said("/about").contains("the amounts are exact") && said("/about").contains("What tracing cost"), "{told}");
+}
+
+/// A function that is chosen shows its lines with their bytes, as the source file has them and report.json adds them up; not with --no-source.
+#[test]
+fn a_function_shows_its_source() {
+    let program = Program::fixture("peak");
+    let [html, plain, report] = ["x.html", "plain.html", "x.json"].map(|name| program.outside(name));
+    program.start_traced(&["-o", text(&html), "-o", text(&report)]).wait().success();
+    let whole: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let mut lines = std::collections::BTreeMap::<(u64, String), u64>::new();
+    for site in whole["sites"].as_array().unwrap() {
+        let frame = &whole["frames"][site["stack"][0].as_u64().unwrap() as usize];
+        if frame["function"] == "high" {
+            let place = (frame["line"].as_u64().unwrap(), frame["file"].as_str().unwrap().to_owned());
+            *lines.entry(place).or_default() += site["allocated"]["bytes"].as_u64().unwrap();
+        }
+    }
+    let ((line, file), bytes) = lines.into_iter().next().unwrap();
+    assert_eq!(bytes, 50_000);
+    let source = std::fs::read_to_string(&file).unwrap();
+    let told = &opened("source", &[text(&html), "high"])[0];
+    assert_eq!(told["before"], true, "nothing is chosen at first");
+    assert!(told["titles"][0].as_str().unwrap().starts_with(&format!("peak.c {file}")), "{told}");
+    let expected: Vec<(u64, &str)> =
+        (1u64..).zip(source.lines()).filter(|(number, _)| number.abs_diff(line) <= 2).collect();
+    let rows = told["rows"].as_array().unwrap();
+    let shown: Vec<(u64, &str)> =
+        rows.iter().map(|row| (row[2].as_str().unwrap().parse().unwrap(), row[3].as_str().unwrap())).collect();
+    assert_eq!(shown, expected);
+    assert_eq!(rows[2][0], "48.83 KiB", "{rows:?}");
+    program.start_heaptrace(["report", text(&report), "--no-source", "-o", text(&plain)]).wait().success();
+    let told = &opened("source", &[text(&plain), "high"])[0];
+    assert_eq!((&told["rows"], &told["held"]), (&json!([]), &json!(0)));
+}
+
+/// Marks stand in the course where they were set: between what the program had allocated before and what it did after.
+#[test]
+fn the_course_has_the_marks() {
+    let program = Program::fixture("shared").args(["marks"]);
+    let shared = program.folder().join("shared");
+    let program = program.env("SHARED", &shared);
+    let [html, report] = ["x.html", "x.json"].map(|name| program.outside(name));
+    let mut running = program.start_traced(&["-o", text(&html), "-o", text(&report)]);
+    let pid: String = running.value("ready");
+    for (command, mark) in [("take 3", "three <b>"), ("take 4", "seven")] {
+        running.send(command);
+        assert_eq!(running.line(), "ok");
+        program.start_heaptrace(["ctl", &pid, "mark", mark]).wait().success();
+    }
+    running.send("take 1");
+    assert_eq!(running.line(), "ok");
+    assert_eq!(running.wait().code(), 0);
+    let whole: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let told = &opened("look", &[text(&html)])[0];
+    let live = |mark: &Value| {
+        let time = mark["time"].as_u64().unwrap();
+        let points = whole["timeline"].as_array().unwrap().iter();
+        let before = points.take_while(|point| point["t_ns"].as_u64().unwrap() <= time).last().unwrap();
+        (mark["name"].as_str().unwrap().to_owned(), before["live_bytes"].as_u64().unwrap())
+    };
+    let marks: Vec<_> = told["marks"].as_array().unwrap().iter().map(live).collect();
+    assert_eq!(marks, [("three <b>".to_owned(), 300), ("seven".to_owned(), 700)]);
 }
 
 /// Leaks are told with what holds them and a suppression that hides them; the lost bytes are a column.

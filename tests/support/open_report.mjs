@@ -1,6 +1,6 @@
 // Opens reports of heaptrace (.html) in Chromium without a window, uses them as a person does, and prints what is read back as JSON.
 // node --experimental-websocket open_report.mjs CHROMIUM PLAN FILE...
-// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `time`: how long the first file takes.
+// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `source`: the source of a function; `time`: how long the first file takes.
 import { pathToFileURL } from 'node:url';
 import { Browser } from './browser.mjs';
 
@@ -25,8 +25,17 @@ async function opened(url, isDark = false) {
   return page;
 }
 
+// Waits until the views show what was asked for.
+const settled = page => page.evaluate('heaptrace.settled().then(() => true)');
+
+// Changes what the page shows, as its buttons do.
+async function update(page, changes) {
+  await page.evaluate(`heaptrace.update(${JSON.stringify(changes)})`);
+  await settled(page);
+}
+
 const words = page => page.evaluate(`[...document.querySelectorAll('#words .word')].map(word => [...word.children].map(part => part.textContent).join(': '))`);
-const text = (page, selector) => page.evaluate(`document.querySelector(${JSON.stringify(selector)}).textContent`);
+const text = async (page, selector) => (await settled(page)) && page.evaluate(`document.querySelector(${JSON.stringify(selector)}).textContent`);
 
 async function mouse(page, type, x, y) {
   await page.call('Input.dispatchMouseEvent', { type, x, y, button: type === 'mouseMoved' ? 'none' : 'left', buttons: type === 'mouseReleased' ? 0 : 1, clickCount: 1 });
@@ -50,9 +59,9 @@ async function press(page, key) {
 }
 
 // The rows that the table has, and what the first of them show.
-const rows = page => page.evaluate(`({
-  all: heaptrace.table.rows.map(({ name, whole, self, total, blocks, mean, temporary }) => ({ name: whole ?? name, self, total, blocks, mean, temporary })),
-  shown: [...document.querySelectorAll('#rows tbody tr:not(.space)')].map(row => [...row.cells].map(cell => cell.textContent)),
+const rows = async page => (await settled(page)) && page.evaluate(`({
+  all: heaptrace.table.all().map(({ name, whole, self, total, blocks, mean, temporary }) => ({ name: whole ?? name, self, total, blocks, mean, temporary })),
+  shown: [...document.querySelectorAll('#rows tbody tr:not(.space, .off, [hidden])')].map(row => [...row.cells].map(cell => cell.textContent)),
   headings: [...document.querySelectorAll('#rows thead th')].map(cell => cell.textContent),
 })`);
 
@@ -62,7 +71,7 @@ const placeOf = (page, name) => page.evaluate(`(() => {
   const box = flame.canvas.getBoundingClientRect();
   for (let depth = 0; depth < flame.rows.length; depth++) {
     const row = flame.rows[depth];
-    const at = row ? row.node.findIndex(node => node > 0 && data.strings[flame.tree.func[node]] === ${JSON.stringify(name)}) : -1;
+    const at = row ? row.node.subarray(0, row.n).findIndex(node => node > 0 && data.strings[flame.tree.func[node]] === ${JSON.stringify(name)}) : -1;
     if (at >= 0) return [box.x + row.x[at] + row.w[at] / 2, box.y + depth * 20 + 10 - flame.scroll.scrollTop];
   }
   return null;
@@ -78,6 +87,7 @@ async function use(file, name) {
   const columns = await page.evaluate('heaptrace.columnNames');
   for (const [i, column] of columns.entries()) {
     await press(page, String(i + 1));
+    await settled(page);
     told.columns[column] = {
       status: await text(page, '#status'),
       pressed: await text(page, '#columns [aria-pressed=true]'),
@@ -87,6 +97,7 @@ async function use(file, name) {
   }
   // a click zooms, and the address that it makes opens the same
   await press(page, '1');
+  await settled(page);
   const place = await placeOf(page, name);
   await mouse(page, 'mouseMoved', ...place);
   told.tip = await text(page, '#tip');
@@ -104,20 +115,20 @@ async function use(file, name) {
   await press(page, '/');
   await page.call('Input.insertText', { text: name });
   told.found = await text(page, '#status');
-  await page.evaluate(`heaptrace.update({ q: '' })`);
+  await update(page, { q: '' });
   await press(page, 'Escape');
   // callers and callees of a function
   told.modes = {};
   for (const mode of ['flame', 'callers', 'callees']) {
-    await page.evaluate(`heaptrace.update({ mode: ${JSON.stringify(mode)}, fn: ${JSON.stringify(mode === 'flame' ? '' : name)} })`);
+    await update(page, { mode, fn: mode === 'flame' ? '' : name });
     told.modes[mode] = {
       bytes: await page.evaluate('heaptrace.flame.totals[0]'),
       functions: await page.evaluate(`[...heaptrace.flame.tree.func].slice(1).map(func => heaptrace.data.strings[func])`),
     };
   }
-  await page.evaluate(`heaptrace.update({ mode: 'icicle', fn: '', hide: ${JSON.stringify(name)} })`);
+  await update(page, { mode: 'icicle', fn: '', hide: name });
   told.hidden = await page.evaluate(`({ bytes: heaptrace.flame.totals[0], functions: [...heaptrace.flame.tree.func].slice(1).map(func => heaptrace.data.strings[func]) })`);
-  await page.evaluate(`heaptrace.update({ hide: '' })`);
+  await update(page, { hide: '' });
   // keys move in the graph
   await page.evaluate(`heaptrace.flame.canvas.focus()`);
   await press(page, 'ArrowDown');
@@ -136,7 +147,7 @@ async function use(file, name) {
   await clickOn(page, '#groups [data-value=function]');
   await clickOn(page, '#rows [data-key=name] button');
   told.byName = (await rows(page)).all.map(row => row.name);
-  told.csv = await page.evaluate('heaptrace.csvText()');
+  told.csv = await page.evaluate('(() => { const steps = heaptrace.csv(); for (;;) { const { done, value } = steps.next(); if (done) return value; } })()');
   // a part of the time
   const box = await page.evaluate(`(() => { window.scrollTo(0, 0); const { x, y, width } = document.getElementById('timeline').getBoundingClientRect(); return [x, y, width]; })()`);
   await mouse(page, 'mouseMoved', box[0] + box[2] * 0.3, box[1] + 50);
@@ -144,6 +155,7 @@ async function use(file, name) {
   await mouse(page, 'mouseMoved', box[0] + box[2] * 0.8, box[1] + 50);
   await mouse(page, 'mouseReleased', box[0] + box[2] * 0.8, box[1] + 50);
   told.brushed = await text(page, '#course-note');
+  told.counted = await page.evaluate('heaptrace.timeline.rates.reduce((sum, rate) => sum + rate, 0) * heaptrace.timeline.end / heaptrace.timeline.rates.length / 1e9');
   told.window = await page.evaluate('[heaptrace.state.from, heaptrace.state.to, heaptrace.timeline.end]');
   for (const view of ['findings', 'sizes', 'about']) {
     await clickOn(page, `#views [data-value=${view}]`);
@@ -158,11 +170,12 @@ async function look(file) {
   const page = await opened(pathToFileURL(file).href);
   const told = { title: await page.evaluate('document.title'), words: await words(page), status: await text(page, '#status') };
   for (const view of ['table', 'findings', 'sizes', 'about', 'flame']) {
-    await page.evaluate(`heaptrace.update({ view: '${view}' })`);
+    await update(page, { view });
     told[view] = await text(page, `#${view}`);
   }
-  await page.evaluate(`heaptrace.update({ view: 'table', col: 'live' })`);
+  await update(page, { view: 'table', col: 'live' });
   told.live = (await rows(page)).all;
+  told.marks = await page.evaluate('heaptrace.timeline.marks');
   // what only markup of others could have made
   told.foreign = await page.evaluate(`document.querySelectorAll('img, iframe, object, embed, link, base, form, svg, script:not([type])').length`);
   told.scripts = await page.evaluate('document.scripts.length');
@@ -170,33 +183,74 @@ async function look(file) {
   return told;
 }
 
-// Milliseconds until the report is there, and of each gesture, measured in the page.
+// The lines of source that are shown of a function on which one clicks.
+async function source(file, name) {
+  const page = await opened(pathToFileURL(file).href);
+  await update(page, { col: 'allocated' });
+  const before = await page.evaluate(`document.getElementById('source').hidden`);
+  await click(page, ...await placeOf(page, name));
+  await settled(page);
+  return {
+    before,
+    titles: await page.evaluate(`[...document.querySelectorAll('#source h3')].map(title => title.textContent)`),
+    rows: await page.evaluate(`[...document.querySelectorAll('#source tr')].map(row => [...row.cells].map(cell => cell.textContent))`),
+    held: await page.evaluate('heaptrace.data.words.source.files.length'),
+  };
+}
+
+// Milliseconds until the report is there; of each gesture until the page hears and has drawn again, and until all is there.
 async function time(file) {
   const page = await opened(pathToFileURL(file).href);
   const ready = Number(await page.evaluate('document.documentElement.dataset.ready'));
-  const gestures = await page.evaluate(`(() => {
+  await new Promise(resolve => setTimeout(resolve, 1500));
+  const gestures = await page.evaluate(`(async () => {
     const taken = {};
-    const gesture = (name, act) => { const times = []; for (let i = 0; i < 5; i++) { const begun = performance.now(); act(i); times.push(performance.now() - begun); } taken[name] = times.map(time => Math.round(time * 10) / 10); };
+    const pause = () => new Promise(resolve => setTimeout(resolve, 60));
+    const rounded = times => times.map(time => Math.round(time * 10) / 10);
+    const gesture = async (name, act) => {
+      const [times, whole] = [[], []];
+      for (let i = 0; i < 8; i++) {
+        await pause();
+        const begun = performance.now();
+        act(i);
+        // makes the browser draw, and lay out
+        heaptrace.flame.canvas.getContext('2d').getImageData(0, 0, 1, 1);
+        document.body.offsetHeight;
+        times.push(performance.now() - begun);
+        await heaptrace.settled();
+        whole.push(performance.now() - begun);
+      }
+      taken[name] = { times: rounded(times), whole: rounded(whole) };
+    };
+    const update = async changes => {
+      heaptrace.update(changes);
+      await heaptrace.settled();
+    };
     const first = heaptrace.flame.tree;
-    const deep = [...first.depth.keys()].filter(i => first.depth[i] > 4).slice(0, 5);
-    gesture('draw', () => heaptrace.flame.draw());
-    gesture('column', i => heaptrace.update({ col: heaptrace.columnNames[i % heaptrace.columnNames.length] }));
-    gesture('zoom', i => heaptrace.update({ zoom: deep[i % deep.length] ?? 0 }));
-    heaptrace.update({ zoom: 0 });
-    gesture('search', i => heaptrace.update({ q: 'method' + (10 + i) }));
-    heaptrace.update({ q: '' });
-    gesture('flame', i => heaptrace.update({ mode: i % 2 ? 'icicle' : 'flame' }));
-    gesture('callers', i => heaptrace.update({ mode: 'callers', fn: heaptrace.data.strings[heaptrace.model.first.func[deep[i]]] }));
-    gesture('callees', i => heaptrace.update({ mode: 'callees', fn: heaptrace.data.strings[heaptrace.model.first.func[deep[i]]] }));
-    gesture('bottom-up', i => heaptrace.update({ mode: 'callers', fn: '', col: heaptrace.columnNames[i] }));
-    heaptrace.update({ mode: 'icicle', fn: '' });
-    gesture('merge', i => heaptrace.update({ merge: i % 2 === 0 }));
-    heaptrace.update({ merge: false });
-    gesture('hide', i => heaptrace.update({ hide: 'method' + (20 + i) }));
-    heaptrace.update({ hide: '' });
-    heaptrace.update({ view: 'table' });
-    gesture('sort', i => heaptrace.update({ down: i % 2 === 0 }));
-    gesture('sites', i => heaptrace.update({ by: i % 2 ? 'function' : 'site' }));
+    const deep = [...first.depth.keys()].filter(i => first.depth[i] > 4).filter((_, i) => i % 500 === 0).slice(0, 8);
+    const names = deep.map(node => heaptrace.data.strings[first.func[node]]);
+    await gesture('draw', () => heaptrace.flame.draw());
+    await gesture('column', i => heaptrace.update({ col: heaptrace.columnNames[i % heaptrace.columnNames.length] }));
+    await gesture('zoom', i => heaptrace.update({ zoom: i < 4 ? first.depth.indexOf(i + 1) : deep[i] }));
+    await update({ zoom: 0 });
+    await gesture('search', i => heaptrace.update({ q: 'method' + (10 + i) }));
+    await update({ q: '' });
+    await gesture('flame', i => heaptrace.update({ mode: i % 2 ? 'icicle' : 'flame' }));
+    await gesture('callers', i => heaptrace.update({ mode: 'callers', fn: names[i] }));
+    await gesture('callees', i => heaptrace.update({ mode: 'callees', fn: i < 4 ? heaptrace.data.strings[first.func[i + 1]] : names[i] }));
+    await gesture('bottom-up', i => heaptrace.update({ mode: 'callers', fn: '', col: heaptrace.columnNames[i % heaptrace.columnNames.length] }));
+    await update({ mode: 'icicle', fn: '' });
+    await gesture('merge', i => heaptrace.update({ merge: i % 2 === 0 }));
+    await update({ merge: false });
+    await gesture('hide', i => heaptrace.update({ hide: 'method' + (20 + i) }));
+    await update({ hide: '' });
+    await update({ view: 'table' });
+    await gesture('sort', i => heaptrace.update({ down: i % 2 === 0 }));
+    await gesture('group', i => heaptrace.update({ by: ['file', 'module', 'thread', 'function'][i % 4] }));
+    await gesture('sites', i => heaptrace.update({ by: i % 2 ? 'function' : 'site', col: heaptrace.columnNames[i >> 1] }));
+    await update({ by: 'site' });
+    await gesture('sort sites', i => heaptrace.update({ sort: ['name', 'blocks', 'mean', 'place', 'temporary', 'self'][i % 6] }));
+    await gesture('search sites', i => heaptrace.update({ q: 'method' + (10 + i) }));
     return taken;
   })()`);
   return { ready, nodes: await page.evaluate('heaptrace.model.first.n'), sites: await page.evaluate('heaptrace.data.sites.node.length'), gestures };
@@ -207,26 +261,28 @@ async function part(file) {
   const page = await opened(pathToFileURL(file).href);
   const moments = await page.evaluate('heaptrace.data.heaps.map(heap => heap.t)');
   const [from, to] = [moments[Math.floor(moments.length / 3)], moments[Math.floor(moments.length * 2 / 3)]];
-  await page.evaluate(`heaptrace.update({ from: ${from}, to: ${to} })`);
+  await update(page, { from, to });
   const told = { from, to, moments: moments.length, note: await text(page, '#course-note'), columns: {}, functions: {} };
   for (const column of ['live', 'allocated', 'freed', 'peak']) {
-    await page.evaluate(`heaptrace.update({ view: 'flame', col: '${column}' })`);
+    await update(page, { view: 'flame', col: column });
     told.columns[column] = {
       status: await text(page, '#status'),
       bytes: await page.evaluate('heaptrace.flame.totals[0]'),
       blocks: await page.evaluate(`heaptrace.model.totals(heaptrace.flame.tree, heaptrace.state, 'blocks')[0]`),
     };
-    await page.evaluate(`heaptrace.update({ view: 'table' })`);
+    await update(page, { view: 'table' });
     told.functions[column] = (await rows(page)).all;
   }
   await clickOn(page, '#course-note button');
-  told.whole = await page.evaluate(`heaptrace.update({ view: 'flame', col: 'allocated' }) ?? heaptrace.flame.totals[0]`);
+  await update(page, { view: 'flame', col: 'allocated' });
+  told.whole = await page.evaluate('heaptrace.flame.totals[0]');
   return told;
 }
 
 const told = { reports: [] };
 if (plan === 'use') told.reports.push(await use(files[0], files[1]));
 else if (plan === 'window') told.reports.push(await part(files[0]));
+else if (plan === 'source') told.reports.push(await source(files[0], files[1]));
 else if (plan === 'time') told.reports.push(await time(files[0]));
 else {
   for (const file of files) told.reports.push(await look(file));

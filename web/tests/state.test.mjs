@@ -3,8 +3,9 @@ import { test } from 'node:test';
 import { Numbers, unpack } from '../data.js';
 import { deflateSync } from 'node:zlib';
 import { firstState, fragmentOf, stateOf } from '../state.js';
-import { niceStep, windowOf } from '../timeline.js';
+import { niceStep, ratesOf, shortCount, windowOf } from '../timeline.js';
 import { boundsOf, ownIn } from '../window.js';
+import { linesOf } from '../source.js';
 import { grows } from '../words.js';
 
 test('a fragment says what differs, and leads back', () => {
@@ -34,6 +35,27 @@ test('windows and growth of a course', () => {
   assert.equal(grows(course.map(point => ({ ...point, live_bytes: 700 - point.live_bytes }))), false);
   assert.equal(grows(course.slice(4)), false);
   assert.deepEqual([niceStep(1000, 3, true), niceStep(7, 5, false)], [512, 2]);
+});
+
+test('lines of a function have their bytes, and what is around them', () => {
+  // frames: f at a.c:5, f at a.c:9, g at a.c:6, f at b.c:1
+  const frames = { name: [1, 1, 2, 1], file: [3, 3, 3, 4], line: [5, 9, 6, 1] };
+  const line = (frame, own, total) => ({ frame, own: [own], total: [total] });
+  const texts = numbers => numbers.map(number => [number, `line ${number}`]);
+  const source = {
+    lines: [line(0, 10, 30), line(1, 0, 0), line(2, 5, 5), line(3, 1, 1)],
+    files: [{ frame: 0, doubt: null, lines: texts([3, 4, 5, 6, 7, 8, 9]) }, { frame: 3, doubt: 'old', lines: texts([1, 2, 3]) }],
+  };
+  const shown = linesOf(source, frames, 1, 0).map(({ file, doubt, lines }) => [file, doubt, lines.map(({ number, own, total }) => `${number} ${own} ${total}`)]);
+  assert.deepEqual(shown, [[3, null, ['3 0 0', '4 0 0', '5 10 30', '6 0 0', '7 0 0']], [4, 'old', ['1 1 1', '2 0 0', '3 0 0']]]);
+  assert.deepEqual(linesOf(source, frames, 5, 0), []);
+});
+
+test('rates add up to the allocations, wherever the points lie', () => {
+  const course = [{ t_ns: 5, allocations: 10 }, { t_ns: 25, allocations: 30 }, { t_ns: 25, allocations: 31 }, { t_ns: 80, allocations: 31 }, { t_ns: 100, allocations: 35 }];
+  const rates = ratesOf(course, 100, 10);
+  assert.deepEqual([...rates].map(rate => Math.round(rate / 1e8 * 1e6) / 1e6), [15, 10, 6, 0, 0, 0, 0, 0, 2, 2]);
+  assert.deepEqual([0, 999, 1000, 12345, 2.5e6, 3e9].map(shortCount), ['0', '999', '1 k', '12.3 k', '2.5 M', '3 G']);
 });
 
 test('a window has what came and went between two heaps', () => {

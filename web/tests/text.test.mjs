@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytesText, durationText, matcher, percentText, printable, shortName } from '../text.js';
+import { bytesText, countText, durationText, matcher, percentText, printable, shortName } from '../text.js';
 
 test('amounts are written as the summary writes them', () => {
   assert.deepEqual([0, 1023, 1024, 1536, 1048571, 1048576, 5 * 2 ** 30].map(bytesText), ['0 B', '1023 B', '1.00 KiB', '1.50 KiB', '1.00 MiB', '1.00 MiB', '5.00 GiB']);
+  assert.deepEqual([0, 999, 1000, 1234567.4, 2 ** 53].map(countText), ['0', '999', '1,000', '1,234,567', '9,007,199,254,740,992']);
   assert.deepEqual([[0, 0], [1, 10000], [0, 5], [1, 3]].map(pair => percentText(...pair)), ['–', '<0.1 %', '0.0 %', '33.3 %']);
   assert.deepEqual([0, 12, 45_600_000, 1_230_000_000, 62e9, 7380e9].map(durationText), ['0 s', '12 ns', '45.6 ms', '1.23 s', '1 min 02 s', '2 h 03 min']);
 });
