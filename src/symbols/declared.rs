@@ -93,8 +93,6 @@ pub struct Declarations {
     pub tables: Vec<(ObjAddr, TypeId)>,
     /// So many files of split DWARF were not found.
     pub missing: usize,
-    /// Whether there is debug information of it, or no time was left to look.
-    pub is_known: bool,
     /// Why debug information that is there could not be read, in a sentence.
     pub problem: Option<String>,
 }
@@ -225,9 +223,8 @@ pub struct DeclaredTypes {
 impl DeclaredTypes {
     /// Reads what a module declares. What is wrong with its files is told by those who look up its functions.
     pub fn read(&mut self, source: &ModuleSource, search: &Search, budget: &mut Budget) -> Declarations {
-        let unread = || Declarations { is_known: true, ..Declarations::default() };
         if budget.is_over() {
-            return unread();
+            return Declarations::default();
         }
         budget.refill();
         let mut silent = |_| {};
@@ -248,18 +245,18 @@ impl DeclaredTypes {
         }
         // a file without a build id was summed
         if budget.is_over() || !budget.unpacks(&elf) {
-            return unread();
+            return Declarations::default();
         }
         let mut problem = None;
         let Some(data) = load_dwarf(place, &elf, true, &mut |why| problem = Some(why)) else {
-            return Declarations { problem, ..unread() };
+            return Declarations { problem, ..Declarations::default() };
         };
         let alt_bytes: Option<Bytes> = search.alt_file(place, &elf, &mut silent);
         let alt_elf = alt_bytes.as_ref().and_then(|bytes| Elf::parse_debug(bytes).ok());
         let alt_elf = alt_elf.filter(|elf| !budget.is_over() && budget.unpacks(elf));
         let alt = alt_elf.as_ref().and_then(|elf| load_dwarf(place, elf, true, &mut |why| problem = Some(why)));
         if budget.is_over() {
-            return unread();
+            return Declarations::default();
         }
         let split_files = SplitFiles::default();
         let split_sections = SplitSections::default();
@@ -277,7 +274,7 @@ impl DeclaredTypes {
         let index = walk::index(&files, budget);
         budget.begin();
         let found = resolve::resolve(self, &files, &index, budget);
-        Declarations { missing: files.missing, is_known: !files.is_empty(), ..found }
+        Declarations { missing: files.missing, ..found }
     }
 }
 

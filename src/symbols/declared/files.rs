@@ -146,11 +146,6 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Whether there is no unit.
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.iter().all(|source| source.units.is_empty())
-    }
-
     /// The unit that an entry is in.
     pub(super) fn unit(&self, die: Die) -> Option<(&Source<'a>, &Unit<Slice<'a>>, UnitOffset)> {
         let source = self.all.get(die.file as usize)?;
