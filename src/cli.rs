@@ -11,6 +11,7 @@ mod core;
 mod errors;
 mod heap;
 mod occasions;
+mod pages;
 mod saved;
 mod series;
 mod snapshot;
@@ -35,7 +36,7 @@ use clap::{CommandFactory, FromArgMatches};
 pub use core::CoreTarget;
 pub use heap::{HeapFormat, HeapOptions, HeapTarget};
 pub use occasions::Occasions;
-pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles};
+pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles, ViewOptions};
 pub use series::{DEFAULT_SERIES, SeriesOptions};
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
@@ -69,6 +70,8 @@ pub enum Command {
     Snapshot(SnapshotOptions),
     /// Show a saved profile.
     Report(ReportOptions),
+    /// Show a saved profile in a browser.
+    View(ViewOptions),
     /// Make a profile of a trace.
     Convert(ConvertOptions),
     /// Make one profile of many.
@@ -315,12 +318,15 @@ pub fn parse(
         Subcommand::Leaks(arguments) => Command::Leaks(ask::resolve_leaks(arguments)?),
         Subcommand::Merge(arguments) => Command::Merge(saved::resolve_merge(arguments)?),
         Subcommand::Diff(arguments) => Command::Diff(saved::resolve_diff(arguments)?),
+        Subcommand::View(arguments) => Command::View(saved::resolve_view(arguments)),
         Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
         Subcommand::Heap(arguments) => Command::Heap(heap::resolve(arguments)?),
         Subcommand::Convert(arguments) => Command::Convert(convert::resolve(arguments, binary_path(&variable))?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())?),
+        Subcommand::Completions(arguments) => return Err(pages::completions(&arguments)),
+        Subcommand::Man(arguments) => return Err(pages::man(&arguments)),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },
         Subcommand::Doctor(arguments) => {
             let (pid, color) = (arguments.pid, arguments.color);

@@ -32,6 +32,7 @@ pub mod supervise;
 pub mod tracefile;
 mod tracestore;
 pub mod tree;
+mod view;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};
 use crate::elf;
@@ -69,6 +70,7 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
         Command::Merge(options) => merge::execute(options),
         Command::Diff(options) => diff::execute(options),
         Command::Report(options) => report::execute(options),
+        Command::View(options) => view::execute(options),
         Command::Leaks(options) => ask::leaks(options),
         Command::Ctl(options) => ask::control(options),
         Command::Heap(options) => heap::execute(options),

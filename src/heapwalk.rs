@@ -235,8 +235,8 @@ pub enum Fault {
     /// A list has no end.
     #[error("a list of free chunks runs in a circle")]
     Circle,
-    /// The tables of musl's malloc end early.
-    #[error("the allocator's tables do not go on where they should")]
+    /// The tables of musl's malloc end early, or mimalloc's map leads to more than is read.
+    #[error("the allocator's tables do not go on where they should, or lead to more than is read")]
     Table,
     /// An entry in them makes no sense, or overlaps another one.
     #[error("an entry in the allocator's tables tells of a group of blocks that can't be there")]

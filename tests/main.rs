@@ -50,6 +50,7 @@ mod suite {
     mod debuginfod;
     mod declared;
     mod detach;
+    mod docs;
     mod emulator;
     mod existing;
     mod failures;
@@ -102,6 +103,7 @@ mod suite {
     mod timelines;
     mod traces;
     mod unwinding;
+    mod viewing;
     mod vm_sharers;
 
     /// How often a test repeats what happens at random moments: a few times, or more with `HEAPTRACE_TEST_FACTOR=10`.

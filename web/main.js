@@ -25,6 +25,15 @@ const ADDRESS_PAUSE = 150;
 // So many modules are named below the graph.
 const LEGEND = 8;
 
+// What is said where the report cannot be shown.
+const UNSHOWN = 'This report cannot be shown';
+
+// Tells in the page, and then the browser, what has failed.
+function tellError(what, error) {
+  byId('words').replaceChildren(make('p', { class: 'word bad' }, `${what}: ${error.message}`));
+  throw error;
+}
+
 // The page.
 class Page {
   constructor(data) {
@@ -32,8 +41,8 @@ class Page {
     this.model = new Model(data);
     this.work = new Work();
     this.saving = new Work();
-    // What the graph shows.
-    this.shown = null;
+    // What the graph and the table show.
+    [this.shown, this.tabled] = [null, null];
     this.columnNames = data.columns.map(column => column.name);
     this.firstState = firstState(data.words.column);
     this.state = stateOf(location.hash, this.firstState, this.columnNames);
@@ -67,11 +76,9 @@ class Page {
     this.render();
   }
 
-  // Changes the state, and with it the page and (a moment later) its address. A node's number means something in its tree only.
+  // Changes the state, and with it the page and (a moment later) its address.
   update(changes) {
-    const before = this.state;
-    this.state = { ...before, ...changes };
-    if (this.model.treeKey(before) !== this.model.treeKey(this.state) && !('zoom' in changes)) this.state.zoom = 0;
+    this.state = this.model.changed(this.state, changes);
     this.render();
     clearTimeout(this.telling);
     this.telling = setTimeout(() => this.tellAddress(), ADDRESS_PAUSE);
@@ -121,8 +128,9 @@ class Page {
     byId('hide').addEventListener('change', event => this.update({ hide: event.target.value }));
     byId('merge').addEventListener('change', event => this.update({ merge: event.target.checked }));
     byId('csv').addEventListener('click', () => {
-      const file = `${this.data.report.program.replaceAll(/[^\w.-]/g, '_')}.${this.state.col}.${this.state.by}.csv`;
-      this.saving.begin(this.csv(), text => saveFile(file, text, 'text/csv'), () => {});
+      if (this.tabled === null) return;
+      const file = `${this.data.report.program.replaceAll(/[^\w.-]/g, '_')}.${this.tabled.col}.${this.tabled.by}.csv`;
+      this.saving.begin(this.csv(), text => saveFile(file, text, 'text/csv'), () => {}, error => tellError('The table cannot be saved', error));
     });
   }
 
@@ -140,9 +148,10 @@ class Page {
     else if (row.whole !== undefined) this.update({ view: 'flame', mode: 'callers', fn: row.whole, zoom: 0 });
   }
 
+  // The table that is shown: another one may have been asked for already.
   csv() {
-    const columns = Table.columns(this.state.by, this.state.unit).filter(({ share }) => share === undefined);
-    return csv(columns, this.table.rows, this.table.order);
+    const { rows, order, columns } = this.tabled;
+    return csv(columns.filter(({ share }) => share === undefined), rows, order);
   }
 
   key(event) {
@@ -237,7 +246,10 @@ class Page {
     this.work.begin(steps, made => {
       this.wait(false);
       show(made);
-    }, () => this.wait(true));
+    }, () => this.wait(true), error => {
+      this.wait(false);
+      tellError(UNSHOWN, error);
+    });
   }
 
   wait(isOn) {
@@ -311,6 +323,7 @@ class Page {
 
   renderTable({ rows, order, isFound }, columns) {
     const { state } = this;
+    this.tabled = { rows, order, columns, col: state.col, by: state.by };
     this.table.show(rows, order, columns, state.sort, state.down);
     const found = isFound ? ` · ${plural(order.length, 'row')} found` : '';
     byId('status').textContent = `${this.columnTitle()}: ${amountText(rows.whole, state.unit)}${state.unit === 'blocks' ? ' blocks' : ''}, ${plural(rows.count, 'row')}${found}`;
@@ -371,7 +384,4 @@ async function start() {
   document.documentElement.dataset.ready = String(Math.round(performance.now() - begun));
 }
 
-start().catch(error => {
-  byId('words').replaceChildren(make('p', { class: 'word bad' }, `This report cannot be shown: ${error.message}`));
-  throw error;
-});
+start().catch(error => tellError(UNSHOWN, error));

@@ -50,6 +50,14 @@ export class Model {
     this.windowKey = this.bounds === null ? '' : ` ${this.bounds.begin} ${this.bounds.end}`;
   }
 
+  // The state that changes make of the one that is shown; the views show its window from now on. A node's number means something in its tree only.
+  changed(state, changes) {
+    const before = this.treeKey(state);
+    const made = { ...state, ...changes };
+    this.setWindow(made);
+    return 'zoom' in changes || this.treeKey(made) === before ? made : { ...made, zoom: 0 };
+  }
+
   // What each node of the first tree has by itself.
   own(name, unit) {
     const key = `${name} ${unit}${this.windowKey}`;

@@ -7,6 +7,14 @@ const ROW_HEIGHT = 26;
 // Rows beyond both ends of what is in sight.
 const SPARE = 3;
 
+// The first of `count` rows to be in the page, of `total`, where the scroll is at `top`. It stays the one it is, `before`, as long as that has spare rows: not at the ends, which have none.
+export function firstRow(top, total, count, before) {
+  const last = Math.max(0, total - count);
+  const first = Math.max(0, Math.min(Math.floor(top / ROW_HEIGHT) - SPARE, last));
+  const isEnd = first === 0 || first === last;
+  return !isEnd && Math.abs(first - before) < SPARE ? before : first;
+}
+
 export class Table {
   // `on.sort(column)` is called for a click on a heading, `on.open(row)` for one on a row.
   constructor(scroll, table, on) {
@@ -61,15 +69,16 @@ export class Table {
 
   // Shows those of `rows` (sums.js) whose numbers `order` has.
   show(rows, order, columns, sort, down) {
-    Object.assign(this, { rows, order });
+    const isOther = columns.length !== this.columns.length;
+    // How texts are written may differ where the head does not.
+    Object.assign(this, { rows, order, columns });
     const known = Table.sortable(columns, sort);
     const heading = JSON.stringify([columns, known, down]);
     if (heading !== this.heading) {
-      const isOther = columns.length !== this.columns.length;
-      Object.assign(this, { heading, columns });
+      this.heading = heading;
       this.table.tHead.replaceChildren(this.head(known, down));
-      if (isOther) this.build();
     }
+    if (isOther) this.build();
     this.table.setAttribute('aria-rowcount', order.length + 1);
     this.layOut();
     this.fill(true);
@@ -84,11 +93,6 @@ export class Table {
       return make('th', { scope: 'col', class: isNumber ? 'number' : key, 'aria-sort': order, 'data-key': key }, button);
     });
     return make('tr', {}, ...cells);
-  }
-
-  // All rows as objects, in their order.
-  all() {
-    return [...this.order].map(row => this.rows.at(row));
   }
 
   layOut() {
@@ -111,8 +115,8 @@ export class Table {
     const { rows, order, spaces, elements } = this;
     if (rows === null) return;
     const count = Math.ceil(this.room / ROW_HEIGHT) + 2 * SPARE;
-    const first = Math.max(0, Math.min(Math.floor(this.top / ROW_HEIGHT) - SPARE, order.length - count));
-    if (!isNew && Math.abs(first - this.first) < SPARE) return;
+    const first = firstRow(this.top, order.length, count, isNew ? -Infinity : this.first);
+    if (first === this.first && !isNew) return;
     this.first = first;
     const shown = Math.min(count, order.length - first);
     while (elements.length < shown) elements.push(this.element());

@@ -85,7 +85,9 @@ export class Timeline {
     const last = list => (list.length > 0 ? list[list.length - 1] : null);
     this.end = Math.max(report.duration_ns, last(this.points)?.t_ns ?? 0, last(this.resident)?.[0] ?? 0, 1);
     this.most = Math.max(1, report.totals.peak_bytes, ...this.points.map(point => point.live_bytes), ...this.resident.map(point => point[1]));
+    // What was chosen, and what is brushed at the moment; null: nothing.
     [this.from, this.to] = [-1, -1];
+    this.brush = null;
     // Not known, until it is asked for again.
     this.width = 0;
     addEventListener('resize', () => { this.width = 0; });
@@ -97,6 +99,7 @@ export class Timeline {
     });
     canvas.addEventListener('pointermove', event => this.moved(event));
     canvas.addEventListener('pointerup', event => this.released(event));
+    canvas.addEventListener('pointercancel', () => this.cancelled());
     canvas.addEventListener('pointerleave', () => tip.hide());
     canvas.addEventListener('keydown', event => this.key(event));
     const text = `Live bytes over ${durationText(this.end)}, ${bytesText(this.most)} at most. Drag to choose a part of the time; with the keys: arrows move it, shift and arrows change its length, Escape shows all.`;
@@ -179,8 +182,9 @@ export class Timeline {
       if (isFree) room = this.x(time) + context.measureText(name).width + 14;
     }
     if (this.peak >= 0) this.drawMoment(context, this.peak, 'peak', TOP + 5, '--ink');
-    if (this.from >= 0) {
-      const [left, right] = [this.x(this.from), this.x(this.to)];
+    const [from, to] = this.brush ?? [this.from, this.to];
+    if (from >= 0) {
+      const [left, right] = [this.x(from), this.x(to)];
       context.fillStyle = color('--veil');
       context.fillRect(LEFT, TOP, left - LEFT, floor - TOP);
       context.fillRect(right, TOP, width - RIGHT - right, floor - TOP);
@@ -243,7 +247,7 @@ export class Timeline {
   moved(event) {
     const time = this.timeAt(event.offsetX);
     if (this.drag !== null) {
-      [this.from, this.to] = [Math.min(this.drag, time), Math.max(this.drag, time)];
+      this.brush = [Math.min(this.drag, time), Math.max(this.drag, time)];
       this.draw();
       return;
     }
@@ -254,10 +258,22 @@ export class Timeline {
   released(event) {
     if (this.drag === null) return;
     const [drag, time] = [this.drag, this.timeAt(event.offsetX)];
-    this.drag = null;
+    this.leave();
     const isClick = Math.abs(this.x(drag) - this.x(time)) < 4;
     if (isClick) this.on.window(-1, -1);
     else this.on.window(Math.min(drag, time), Math.max(drag, time));
+  }
+
+  // The browser has taken the pointer away: what was chosen stays.
+  cancelled() {
+    if (this.drag === null) return;
+    this.leave();
+    this.draw();
+  }
+
+  // Leaves the brushing. What it has drawn has to be drawn over, also where nothing else is chosen.
+  leave() {
+    Object.assign(this, { drag: null, brush: null, shown: null });
   }
 
   key(event) {

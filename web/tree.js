@@ -58,13 +58,6 @@ class Tree {
     }
     return sums;
   }
-
-  // The nodes from the root's child to this one.
-  path(node) {
-    const path = [];
-    for (let i = node; i > 0; i = this.parent[i]) path.unshift(i);
-    return path;
-  }
 }
 
 // So many sums are kept of a tree.

@@ -9,58 +9,73 @@ const LATE = 2;
 export class Work {
   constructor() {
     this.channel = new MessageChannel();
-    this.channel.port1.onmessage = () => this.slice();
+    this.channel.port1.onmessage = () => {
+      this.posted = false;
+      this.slice();
+    };
+    // Whether a message is on its way. It serves whatever is going on when it comes.
+    this.posted = false;
     this.steps = null;
     this.waiting = [];
   }
 
   // Begins in place of what was going on. `done` is called with what `steps` returns: at once, if that takes a moment only. `wait` is called if it does not.
-  begin(steps, done, wait) {
-    Object.assign(this, { steps, done });
+  // `fail` is called with what `steps` or `done` throw, whenever that is; they are not tried again.
+  begin(steps, done, wait, fail) {
+    Object.assign(this, { steps, done, fail });
     if (!this.slice()) wait();
   }
 
   // Leaves it.
   stop() {
     this.steps = null;
-    this.waiting.splice(0).forEach(tell => tell());
+    this.waiting.splice(0).forEach(({ resolve }) => resolve());
+  }
+
+  // Whether all is over after one more slice.
+  slice() {
+    try {
+      return this.isDone();
+    } catch (error) {
+      this.steps = null;
+      this.waiting.splice(0).forEach(({ reject }) => reject(error));
+      this.fail(error);
+      return true;
+    }
   }
 
   // Whether all is done after one more slice.
-  slice() {
+  isDone() {
     const { steps } = this;
     if (steps === null) return true;
     const begun = performance.now();
     for (;;) {
-      const { done, value } = this.next(steps);
+      const { done, value } = steps.next();
       const taken = performance.now() - begun;
       if (done && taken < LATE) {
         this.steps = null;
         this.done(value);
-        this.waiting.splice(0).forEach(tell => tell());
+        this.waiting.splice(0).forEach(({ resolve }) => resolve());
         return true;
       }
       if (done) this.steps = returning(value);
       if (done || taken >= SLICE) {
-        this.channel.port2.postMessage(null);
+        this.post();
         return false;
       }
     }
   }
 
-  // What fails is not tried again.
-  next(steps) {
-    try {
-      return steps.next();
-    } catch (error) {
-      this.steps = null;
-      throw error;
-    }
+  // Asks for the next slice.
+  post() {
+    if (this.posted) return;
+    this.posted = true;
+    this.channel.port2.postMessage(null);
   }
 
-  // When nothing is going on.
+  // When nothing is going on; rejected if what was going on fails.
   async settled() {
-    while (this.steps !== null) await new Promise(resolve => this.waiting.push(resolve));
+    while (this.steps !== null) await new Promise((resolve, reject) => this.waiting.push({ resolve, reject }));
   }
 }
 

@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
 /// Commands of later versions.
-const PLANNED_COMMANDS: [&str; 2] = ["top", "view"];
+const PLANNED_COMMANDS: [&str; 1] = ["top"];
 
 /// Options of later versions.
 const PLANNED_OPTIONS: [&str; 1] = ["--mmap"];

@@ -160,6 +160,40 @@ pub(super) fn resolve_report(arguments: ReportArguments) -> Result<ReportOptions
     })
 }
 
+/// Options of `heaptrace view`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ViewOptions {
+    /// The saved profile, or a page that was made of one.
+    pub file: PathBuf,
+    /// By pprof's pages.
+    pub pprof: bool,
+}
+
+/// Show a saved profile in a browser
+///
+/// FILE is what `heaptrace report` reads, or a page (-o NAME.html). The page is kept in ~/.cache/heaptrace, and its path printed, for browsers
+/// on another machine. $BROWSER is asked first, then xdg-open.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  heaptrace view heap.pb.gz
+      What `heaptrace report heap.pb.gz -o heap.html` writes, opened.
+  heaptrace view --pprof heap.json
+      The same profile as `go tool pprof -http=:` shows it.")]
+pub(super) struct ViewArguments {
+    /// The saved profile, or a page
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Have `go tool pprof -http=:` show it, or pprof
+    #[arg(long)]
+    pprof: bool,
+}
+
+pub(super) fn resolve_view(arguments: ViewArguments) -> ViewOptions {
+    ViewOptions { file: arguments.file, pprof: arguments.pprof }
+}
+
 /// Options of `heaptrace merge`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MergeOptions {

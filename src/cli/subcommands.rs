@@ -5,7 +5,8 @@ use super::ask::{CtlArguments, LeaksArguments};
 use super::check::CheckArguments;
 use super::convert::ConvertArguments;
 use super::heap::HeapArguments;
-use super::saved::{DiffArguments, MergeArguments, ReportArguments};
+use super::pages::{CompletionsArguments, ManArguments};
+use super::saved::{DiffArguments, MergeArguments, ReportArguments, ViewArguments};
 use super::snapshot::SnapshotArguments;
 use crate::tracer::guardian;
 use clap::Parser;
@@ -45,10 +46,13 @@ pub(super) enum Subcommand {
     Heap(HeapArguments),
     Snapshot(SnapshotArguments),
     Report(ReportArguments),
+    View(ViewArguments),
     Convert(ConvertArguments),
     Diff(DiffArguments),
     Merge(MergeArguments),
     Doctor(DoctorArguments),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
     /// Started by heaptrace itself
     #[command(name = guardian::COMMAND, hide = true)]
     StandGuard {

@@ -1,11 +1,16 @@
-//! A flame graph: the folded stacks drawn by inferno, interactive in a browser.
+//! A flame graph, callers above: the folded stacks drawn by inferno, interactive in a browser. What has less than 0.1 % is left out (inferno's default).
 
 use super::ExportOptions;
-use super::escape::{printable, xml};
+use super::escape::{self, printable, xml};
 use super::folded;
 use super::text::human_bytes;
 use super::view::View;
-use inferno::flamegraph::{self, Palette, color::BasicPalette};
+use crate::profile::ModuleInfo;
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{self, Direction, TextTruncateDirection};
+use rustc_hash::FxHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
 use std::io::{self, Write};
 
 /// Draws the graph. Without any bytes it is a picture that says so.
@@ -29,13 +34,62 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     settings.subtitle = Some(format!("{bytes} in {stacks} stacks, pid {}", view.profile.meta.process.pid));
     settings.count_name = "bytes".to_owned();
     settings.name_type = "Function:".to_owned();
-    settings.colors = Palette::Basic(BasicPalette::Mem);
-    // colours by name: the same function looks the same in every picture
-    settings.deterministic = true;
+    // programs begin at one place: that is where one looks first, and the names of what lies below begin at its left
+    settings.direction = Direction::Inverted;
+    settings.text_truncate_direction = TextTruncateDirection::Right;
+    settings.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
+    let mut colors = colors(view);
+    settings.palette_map = Some(&mut colors);
     // Our order keeps the stacks of one caller together, whatever the names hold; inferno's own order of whole lines does not
     // (a space sorts before the semicolon). It keeps an order only in this mode, for which it reverses the lines.
     settings.flame_chart = true;
     flamegraph::from_lines(&mut settings, folded.lines.iter().rev().map(String::as_str), out)
+}
+
+/// So many hues are told apart at a glance.
+const HUES: u64 = 12;
+
+/// The colours of all functions: those of one module have one hue. It comes from the name of the module's file, which is the same on another machine; of two modules that would have the same, one
+/// has the next.
+fn colors(view: &View<'_>) -> PaletteMap {
+    let file = |module: &ModuleInfo| module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let files: BTreeSet<String> = view.profile.modules.iter().map(file).collect();
+    let mut hues: BTreeMap<String, u64> = BTreeMap::new();
+    for file in files {
+        let first = hash(&file) % HUES;
+        let free = (first..first + HUES).map(|hue| hue % HUES).find(|hue| !hues.values().any(|taken| taken == hue));
+        hues.insert(file, free.unwrap_or(first));
+    }
+    let mut colors = PaletteMap::default();
+    // the root, which the picture calls "all"
+    colors.insert("", color(None, ""));
+    for frame in (0..view.profile.locations.len()).flat_map(|location| view.location_frames(location)) {
+        let name = escape::folded(frame.name);
+        if colors.get(&name).is_none() {
+            let hue = frame.module.and_then(|module| hues.get(&file(module))).copied();
+            colors.insert(&name, color(hue, &name));
+        }
+    }
+    colors
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(text.as_bytes());
+    hasher.finish() >> 32
+}
+
+/// The colour of a function: one of the hues, a little lighter or darker by its name; grey if its module is not known.
+fn color(hue: Option<u64>, name: &str) -> Color {
+    let lightness = 0.66 + (hash(name) % 5) as f32 * 0.03;
+    // what is lighter has less room for colour (the usual conversion of HSL to RGB)
+    let chroma = if hue.is_some() { (1.0 - (2.0 * lightness - 1.0).abs()) * 0.6 } else { 0.0 };
+    let hue = hue.unwrap_or(0) as f32 * 6.0 / HUES as f32;
+    let part = |distance: f32| {
+        let near = (2.0 - (hue - distance).rem_euclid(6.0).min((distance - hue).rem_euclid(6.0))).clamp(0.0, 1.0);
+        ((lightness + chroma * (near - 0.5)) * 255.0) as u8
+    };
+    Color { r: part(0.0), g: part(2.0), b: part(4.0) }
 }
 
 fn write_message(title: &str, message: &str, out: &mut dyn Write) -> io::Result<()> {

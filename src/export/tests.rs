@@ -522,6 +522,23 @@ fn flame_graph_shows_names_and_bytes() {
         assert!(svg.contains(part), "{part} is not in {svg}");
     }
     assert_eq!(svg, exported_text(Format::Svg, &sample_profile()), "the same in every run");
+    // the outermost functions are on top, and each module has a hue: the order of its colours' parts
+    let attribute = |name: &str, attribute: &str| {
+        let (_, rest) = svg.split_once(&format!("<title>{name} (")).unwrap();
+        let (_, rest) = rest.split_once(&format!(" {attribute}=\"")).unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let y = |name: &str| attribute(name, "y").parse::<u32>().unwrap();
+    assert!(y("all") < y("main") && y("main") < y("new_node"), "{svg}");
+    let hue = |name: &str| {
+        let parts = attribute(name, "fill");
+        let parts = parts.trim_start_matches("rgb(").trim_end_matches(')').split(',');
+        let parts: Vec<u8> = parts.map(|part| part.trim().parse().unwrap()).collect();
+        let mut order = [0, 1, 2];
+        order.sort_by_key(|&part| parts[part]);
+        order
+    };
+    assert_eq!(hue("main"), hue("new_node"));
     let empty = exported_text(Format::Svg, &empty_profile());
     assert!(empty.contains("Nothing to draw") && empty.trim_end().ends_with("</svg>"));
 }

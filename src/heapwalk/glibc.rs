@@ -40,6 +40,23 @@ const MOST_GAPS: usize = 64;
 /// So many chunks in a row make a beginning believable.
 const BELIEVED: usize = 8;
 
+/// What is noted of chunks on the way, for their lists.
+#[derive(Default)]
+struct Seen {
+    /// The numbers of chunks of which [`lists::may_be_cache`] said so.
+    may_be_caches: Vec<usize>,
+    /// Of free chunks, where the next one of their bin is; by address.
+    links: Vec<(Addr, u64)>,
+}
+
+impl Seen {
+    /// Where the next one of the bin is that holds the free chunk at `at`.
+    fn next(&self, at: Addr) -> Option<u64> {
+        let number = self.links.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+        self.links.get(number).map(|(_, next)| *next)
+    }
+}
+
 /// Walks the heap. None if there is none of glibc's: another allocator, or one that nobody has called.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let found = arenas::find(sources.data, memory)?;
@@ -47,7 +64,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
     let parameters = parameters::find(&found.data, heap.as_ref(), memory);
     let mut walk = Walk::default();
     let mut window = Window::new(memory);
-    let mut may_be_caches = Vec::new();
+    let mut seen = Seen::default();
     for number in 0..found.arenas.len() {
         let Some(arena) = found.arenas.get(number) else { continue };
         walk.arenas.push(Arena {
@@ -62,13 +79,14 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
             arenas::heaps(&found, arena, &mut window)
         };
         for (books, range) in regions {
-            walk_region(&mut walk, Some(number), books, range, arena.top, &mut may_be_caches, &mut window);
+            walk_region(&mut walk, Some(number), books, range, arena.top, &mut seen, &mut window);
         }
     }
     mapped::find(&mut walk, sources.mappings, parameters.as_ref(), &mut window);
     walk.mapped_bytes = parameters.map(|parameters| parameters.mapped_bytes);
     walk.regions.sort_unstable_by_key(|region| region.range.start);
-    lists::note(&mut walk, &found, &may_be_caches, &mut window);
+    seen.links.sort_unstable_by_key(|(at, _)| *at);
+    lists::note(&mut walk, &found, &seen, &mut window);
     Some(walk)
 }
 
@@ -144,7 +162,7 @@ fn walk_region(
     books: Range<Addr>,
     range: Range<Addr>,
     top: Addr,
-    may_be_caches: &mut Vec<usize>,
+    seen: &mut Seen,
     window: &mut Window<'_>,
 ) {
     let first = walk.chunks.len();
@@ -163,6 +181,8 @@ fn walk_region(
         {
             before.state = State::Free;
             let before = *before;
+            // it is at hand now: to come back for it from each list is a reading each
+            seen.links.extend(window.lone_word(before.block()).map(|next| (before.at, next)));
             if window.word(at) != Some(before.size()) {
                 walk.findings.push(Finding { at, what: Fault::End(before.size()), before: Some(before) });
             }
@@ -180,7 +200,7 @@ fn walk_region(
             Some(size) => {
                 let chunk = Chunk::glibc(at, size, State::Live);
                 if lists::may_be_cache(chunk, window) {
-                    may_be_caches.push(walk.chunks.len());
+                    seen.may_be_caches.push(walk.chunks.len());
                 }
                 walk.chunks.push(chunk);
                 at = at.add(size);

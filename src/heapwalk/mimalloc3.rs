@@ -30,21 +30,32 @@ const MOST_CHUNKS: usize = 1 << 27;
 
 /// Walks the heap. None if there is none of mimalloc 3's.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
+    walk_within(map::BUDGET, sources, memory)
+}
+
+/// Walks the heap, and looks at so many words for its map.
+fn walk_within(budget: u64, sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let mut walk = Walk { allocator: Allocator::Mimalloc3, ..Walk::default() };
-    let mut pages = records::read(&map::find(sources, memory)?, &mut walk.findings, memory)?;
+    let mut pages = records::read(&map::find(sources, budget, memory)?, &mut walk.findings, memory)?;
     let areas = arenas::find(&mut pages, sources, memory);
     let mut judged = Judged::default();
     for area in &areas {
         add_area(&mut walk, area, &pages, &mut judged, memory);
     }
     let mut end = Addr::NULL;
-    for page in pages.iter().filter(|page| !areas.iter().any(|area| (area.at..area.end()).contains(&page.at))) {
-        let is_apart = page.at >= end && areas.iter().all(|area| page.end() <= area.at || area.end() <= page.at);
-        if is_apart && page.is_possible() && arenas::is_mapped(page.at..page.end(), sources) {
+    for page in &pages {
+        // the first area that does not end before it
+        let next = areas.get(areas.partition_point(|area| area.end() <= page.at));
+        if next.is_some_and(|area| area.at <= page.at) {
+            continue;
+        }
+        let is_apart = page.at >= end && next.is_none_or(|area| page.end() <= area.at);
+        let is_there = is_apart && page.is_possible() && arenas::is_mapped(page.at..page.end(), sources);
+        if is_there && walk.chunks.len() < MOST_CHUNKS {
             end = page.end();
             add_lone(&mut walk, page, &mut judged, memory);
         } else {
-            walk.findings.push(Finding { at: page.at, what: Fault::Entry, before: None });
+            note(&mut walk.findings, Finding { at: page.at, what: Fault::Entry, before: None });
         }
     }
     if !judged.is_ours() {
@@ -52,8 +63,14 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
     }
     walk.arenas = areas.iter().map(Area::told).collect();
     walk.regions.sort_by_key(|region| region.range.start);
-    walk.findings.truncate(MOST_FINDINGS);
     Some(walk)
+}
+
+/// Keeps what is wrong, as long as it is not too much.
+fn note(findings: &mut Vec<Finding>, finding: Finding) {
+    if findings.len() < MOST_FINDINGS {
+        findings.push(finding);
+    }
 }
 
 /// How many pages have lists that agree with what their records count.
@@ -90,7 +107,7 @@ fn add_area(walk: &mut Walk, area: &Area, pages: &[Page], judged: &mut Judged, m
     for page in pages.iter().skip(from).take_while(|page| page.at < area.end()) {
         let has_room = page.at >= end && page.end() <= area.end();
         if !has_room || !page.is_possible() || walk.chunks.len() >= MOST_CHUNKS {
-            walk.findings.push(Finding { at: page.at, what: Fault::Entry, before: None });
+            note(&mut walk.findings, Finding { at: page.at, what: Fault::Entry, before: None });
             broken_at = broken_at.or(Some(page.at.max(begin)));
             continue;
         }
@@ -118,9 +135,6 @@ fn add_area(walk: &mut Walk, area: &Area, pages: &[Page], judged: &mut Judged, m
 /// Adds a page that has its memory of the kernel.
 fn add_lone(walk: &mut Walk, page: &Page, judged: &mut Judged, memory: &mut dyn ReadMemory) {
     let first = walk.chunks.len();
-    if first >= MOST_CHUNKS {
-        return;
-    }
     add_blocks(walk, page, judged, memory);
     let books = if page.has_record_before() { page.at..page.blocks.start } else { page.at..page.at };
     walk.regions.push(Region {
@@ -133,11 +147,14 @@ fn add_lone(walk: &mut Walk, page: &Page, judged: &mut Judged, memory: &mut dyn 
 }
 
 fn add_blocks(walk: &mut Walk, page: &Page, judged: &mut Judged, memory: &mut dyn ReadMemory) {
-    let wrong = walk.findings.len();
-    let free = page.blocks.free(&mut walk.findings, memory);
-    let is_whole = walk.findings.len() == wrong;
+    let mut wrong = Vec::new();
+    let free = page.blocks.free(&mut wrong, memory);
+    let is_whole = wrong.is_empty();
     if !judged.take(page, &free, is_whole) && is_whole {
-        walk.findings.push(Finding { at: page.record, what: Fault::Count, before: None });
+        wrong.push(Finding { at: page.record, what: Fault::Count, before: None });
+    }
+    for finding in wrong {
+        note(&mut walk.findings, finding);
     }
     let size = page.blocks.size;
     for (at, is_free) in page.blocks.places().zip(free.blocks) {

@@ -19,6 +19,7 @@ use crate::tracer::{Result, TracerError, procfs};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::Builder;
 
 /// What was seen.
 pub(super) struct Seen {
@@ -71,16 +72,21 @@ impl Seen {
 
     /// Looks at the pages, too.
     pub(super) fn with_pages(mut self) -> Result<Self> {
-        let mut pagemap = PageMap::open(self.tid)?;
+        let (tid, mut pagemap) = (self.tid, PageMap::open(self.tid)?);
         // what the kernel maps of its own counts for no process
         let of_process = |mapping: &&Mapping| mapping.kind != Kind::Vvar && mapping.kind != Kind::Vsyscall;
-        for mapping in self.mappings.iter().filter(of_process) {
-            if let Some(placed) = pagemap.placed(&mapping.range()) {
-                self.pages.resident.extend(placed.in_memory);
-                self.pages.swapped.extend(placed.in_swap);
+        let (mappings, pages) = (&self.mappings, &mut self.pages);
+        // each goes through all pages of the process, which stands still meanwhile
+        self.resident = std::thread::scope(|scope| {
+            let counting = Builder::new().name("resident".to_owned()).spawn_scoped(scope, || resident_of(tid)).ok();
+            for mapping in mappings.iter().filter(of_process) {
+                if let Some(placed) = pagemap.placed(&mapping.range()) {
+                    pages.resident.extend(placed.in_memory);
+                    pages.swapped.extend(placed.in_swap);
+                }
             }
-        }
-        self.resident = resident_of(self.tid);
+            counting.map_or_else(|| resident_of(tid), |counting| counting.join().ok().flatten())
+        });
         Ok(self)
     }
 
@@ -94,7 +100,7 @@ impl Seen {
     /// Walks the heap in `memory`: the process's, or a copy's.
     pub(super) fn walk(&self, memory: &mut impl ReadAgain) -> Option<Walk> {
         let sources = Sources { mappings: &self.mappings, data: &heapwalk::data_of(&self.mappings) };
-        std::thread::scope(|scope| heapwalk::walk(&sources, &mut Ahead::new(memory, scope)))
+        std::thread::scope(|scope| heapwalk::walk(&sources, &mut Ahead::new(memory, &self.mappings, scope)))
     }
 
     /// The object files.

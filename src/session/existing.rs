@@ -78,29 +78,31 @@ impl Process {
         Ok(())
     }
 
-    /// Stops all threads outside of the allocator. Returns how many have not left it.
+    /// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop must hear of can't.
     fn leave_allocator(&mut self, stops: &mut Stops) -> Result<usize> {
         let began = Instant::now();
         let mut pauses = Pauses::default();
         loop {
             self.stop_all_threads(None, stops)?;
-            let mut inside = Vec::new();
             let mut places = Vec::new();
+            let mut held = 0;
             for (tid, status, stopped) in &stops.waiting {
                 let Ok(raw) = stopped.registers() else { continue };
                 let regs = raw.regs();
                 if !is_elsewhere(&raw) && self.space.may_be_in_allocator(Addr(regs.rip), Addr(regs.sp())) {
-                    inside.push((*tid, *status));
-                    places.push(Place { tid: *tid, pc: regs.rip, sp: regs.sp(), sleeps: raw.is_in_system_call() });
+                    // it would be for nothing to wait for others: they stay where they are
+                    if *status == WaitStatus::EventStop {
+                        places.push(Place { tid: *tid, pc: regs.rip, sp: regs.sp(), sleeps: raw.is_in_system_call() });
+                    } else {
+                        held += 1;
+                    }
                 }
             }
-            let Some(pause) = pauses.next(places, began.elapsed()) else { return Ok(inside.len()) };
-            for (tid, status) in inside {
-                // others have something to tell that the session's loop must hear
-                if status == WaitStatus::EventStop {
-                    stops.waiting.retain(|(waiting, ..)| *waiting != tid);
-                    Stopped::regained(tid).resume(0)?;
-                }
+            let tids: Vec<i32> = places.iter().map(|place| place.tid).collect();
+            let Some(pause) = pauses.next(places, began.elapsed()) else { return Ok(tids.len() + held) };
+            for tid in tids {
+                stops.waiting.retain(|(waiting, ..)| *waiting != tid);
+                Stopped::regained(tid).resume(0)?;
             }
             std::thread::sleep(pause);
         }

@@ -10,7 +10,7 @@ use super::memory::TargetMemory;
 use super::ptrace::{self, RawRegs, Stopped, Waited};
 use super::remote::function::{self, Function, RESTORER};
 use super::standstill::Standstill;
-use super::status::WaitStatus;
+use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, control, limits, pressure, procfs};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
@@ -147,9 +147,15 @@ impl Forked {
     /// Sees to it that it dies with us, and whether it has all that may be written to: parts may be exempt from being copied (madvise(2), MADV_DONTFORK).
     fn check(&mut self, mappings: &[Mapping]) -> Result<bool> {
         match ptrace::wait_task(self.pid, ptrace::PATIENCE)? {
+            // killed by others, or as the system was short of memory: it stands at its end, where a signal no longer wakes it
+            Waited::Task(_, WaitStatus::Event(Event::Exit), Some(stopped)) => {
+                stopped.resume(0)?;
+                self.end();
+                self.is_over = true;
+                return Err(TracerError::Died { tid: self.pid });
+            }
             Waited::Task(_, _, Some(stopped)) => stopped.die_with_us()?,
             waited => {
-                // killed by others, or as the system was short of memory
                 self.is_over = matches!(waited, Waited::Task(..) | Waited::NoTasks);
                 return Err(TracerError::Died { tid: self.pid });
             }

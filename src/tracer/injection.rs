@@ -4,7 +4,7 @@
 //! seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of it, as SIGKILL
 //! does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
 //! whatever way; from call 0 on: from the start. `copy:stopped` has the first thread told to stop that has just made a copy of the
-//! target. In builds without debug assertions none of this exists.
+//! target, `copy:killed` that copy killed. In builds without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,9 +31,9 @@ pub fn point(_: Call) -> std::io::Result<()> {
 #[cfg(not(debug_assertions))]
 pub fn arm() {}
 
-/// Thread `maker` of the target has just made a process for us.
+/// Thread `maker` of the target has just made process `child` for us.
 #[cfg(not(debug_assertions))]
-pub fn at_child(_maker: i32) {}
+pub fn at_child(_maker: i32, _child: i32) {}
 
 #[cfg(debug_assertions)]
 pub use ordered::{arm, at_child, point};
@@ -118,13 +118,17 @@ mod ordered {
         Ok(())
     }
 
-    /// Thread `maker` of the target has just made a process for us.
-    pub fn at_child(maker: i32) {
+    /// Thread `maker` of the target has just made process `child` for us.
+    pub fn at_child(maker: i32, child: i32) {
         static IS_DONE: AtomicBool = AtomicBool::new(false);
-        let is_ordered = std::env::var("HEAPTRACE_INJECT").is_ok_and(|order| order == "copy:stopped");
-        if is_ordered && !IS_DONE.swap(true, Ordering::Relaxed) {
+        let (task, signal) = match std::env::var("HEAPTRACE_INJECT").as_deref() {
+            Ok("copy:stopped") => (maker, libc::SIGSTOP),
+            Ok("copy:killed") => (child, libc::SIGKILL),
+            _ => return,
+        };
+        if !IS_DONE.swap(true, Ordering::Relaxed) {
             // SAFETY: tkill has no memory effects; the task stands still, traced by us.
-            unsafe { libc::syscall(libc::SYS_tkill, maker, libc::SIGSTOP) };
+            unsafe { libc::syscall(libc::SYS_tkill, task, signal) };
         }
     }
 

@@ -124,6 +124,12 @@ fn a_report_shows_the_figures_of_the_profile() {
         let rows = told["tables"]["function"]["live"]["all"].as_array().unwrap();
         assert_eq!(rows.iter().find(|row| row["name"] == function).unwrap()["self"], flat, "{function}");
     }
+    let listed = |of: &str| told["inBlocks"][of].as_array().unwrap();
+    assert!(!listed("shown").is_empty(), "{}", told["inBlocks"]);
+    for (row, cells) in listed("all").iter().zip(listed("shown")) {
+        let blocks = cells[0].as_str().unwrap().replace(',', "");
+        assert_eq!(blocks, row["self"].to_string(), "blocks are no bytes: {cells}");
+    }
     let shown = told["tables"]["function"]["allocated"]["shown"].as_array().unwrap();
     assert_eq!(shown[0][7], "high", "most was allocated there: {shown:?}");
     assert!(told["csv"].as_str().unwrap().starts_with("Itself,Total,Blocks,Mean size,Temporary,Function,Where\r\n"));
@@ -151,6 +157,8 @@ fn a_report_shows_the_figures_of_the_profile() {
     assert!(!told["hidden"]["functions"].as_array().unwrap().contains(&json!("early")));
     assert!(said("/moved").contains(": ") && said("/moved").ends_with('%'), "{}", told["moved"]);
 
+    let veiled = &told["veiled"];
+    assert!(veiled[0] != veiled[1] && veiled[0] == veiled[2], "{veiled}");
     let [from, to, end] = [0, 1, 2].map(|at| told["window"][at].as_f64().unwrap());
     assert!(0.0 < from && from < to && to < end, "{}", told["window"]);
     assert!(said("/brushed").contains("heaptrace convert t.fxt --from "), "{}", told["brushed"]);

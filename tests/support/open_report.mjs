@@ -60,7 +60,7 @@ async function press(page, key) {
 
 // The rows that the table has, and what the first of them show.
 const rows = async page => (await settled(page)) && page.evaluate(`({
-  all: heaptrace.table.all().map(({ name, whole, self, total, blocks, mean, temporary }) => ({ name: whole ?? name, self, total, blocks, mean, temporary })),
+  all: [...heaptrace.table.order].map(row => heaptrace.table.rows.at(row)).map(({ name, whole, self, total, blocks, mean, temporary }) => ({ name: whole ?? name, self, total, blocks, mean, temporary })),
   shown: [...document.querySelectorAll('#rows tbody tr:not(.space, .off, [hidden])')].map(row => [...row.cells].map(cell => cell.textContent)),
   headings: [...document.querySelectorAll('#rows thead th')].map(cell => cell.textContent),
 })`);
@@ -75,6 +75,13 @@ const placeOf = (page, name) => page.evaluate(`(() => {
     if (at >= 0) return [box.x + row.x[at] + row.w[at] / 2, box.y + depth * 20 + 10 - flame.scroll.scrollTop];
   }
   return null;
+})()`);
+
+// A pixel of the course, high up at `x`. It is read from a copy: browsers warn of canvases that are read again and again.
+const pixelOfCourse = (page, x) => page.evaluate(`(() => {
+  const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  copy.drawImage(heaptrace.timeline.canvas, ${Math.round(x)}, 14, 1, 1, 0, 0, 1, 1);
+  return [...copy.getImageData(0, 0, 1, 1).data];
 })()`);
 
 async function use(file, name) {
@@ -145,12 +152,26 @@ async function use(file, name) {
     }
   }
   await clickOn(page, '#groups [data-value=function]');
+  // the same rows in blocks
+  await update(page, { col: 'allocated' });
+  await press(page, 'b');
+  told.inBlocks = await rows(page);
+  await press(page, 'b');
   await clickOn(page, '#rows [data-key=name] button');
   told.byName = (await rows(page)).all.map(row => row.name);
   told.csv = await page.evaluate('(() => { const steps = heaptrace.csv(); for (;;) { const { done, value } = steps.next(); if (done) return value; } })()');
   // a part of the time
   const box = await page.evaluate(`(() => { window.scrollTo(0, 0); const { x, y, width } = document.getElementById('timeline').getBoundingClientRect(); return [x, y, width]; })()`);
   await mouse(page, 'mouseMoved', box[0] + box[2] * 0.3, box[1] + 50);
+  // a click of an unsteady hand chooses nothing, and leaves nothing veiled
+  const veiled = [await pixelOfCourse(page, box[2] * 0.95)];
+  await mouse(page, 'mousePressed', box[0] + box[2] * 0.3, box[1] + 50);
+  await mouse(page, 'mouseMoved', box[0] + box[2] * 0.3 + 2, box[1] + 50);
+  veiled.push(await pixelOfCourse(page, box[2] * 0.95));
+  await mouse(page, 'mouseReleased', box[0] + box[2] * 0.3 + 2, box[1] + 50);
+  await settled(page);
+  veiled.push(await pixelOfCourse(page, box[2] * 0.95));
+  told.veiled = veiled;
   await mouse(page, 'mousePressed', box[0] + box[2] * 0.3, box[1] + 50);
   await mouse(page, 'mouseMoved', box[0] + box[2] * 0.8, box[1] + 50);
   await mouse(page, 'mouseReleased', box[0] + box[2] * 0.8, box[1] + 50);

@@ -100,11 +100,18 @@ function large() {
   return { tree: firstTree(Uint32Array.from(depth), Uint32Array.from(frame), [0, 1, 2, 3, 4, 5]), own: Float64Array.from(amounts) };
 }
 
+// The functions on the way to a node, as text.
+function wayTo({ parent, func }, node) {
+  let way = '';
+  for (let at = node; at > 0; at = parent[at]) way = func[at] + way;
+  return way;
+}
+
 // What each way of a tree has, as texts, without what has nothing.
 function ways(made, totals) {
   const sums = new Map();
   for (let i = 1; i < made.n; i++) {
-    const way = made.path(i).map(node => made.func[node]).join('');
+    const way = wayTo(made, i);
     assert.equal(sums.has(way), false, `${way} is there once`);
     if (totals[i] > 0) sums.set(way, totals[i]);
   }
@@ -115,7 +122,7 @@ function ways(made, totals) {
 function waysOf({ tree, own }, change) {
   const sums = new Map();
   for (let i = 1; i < tree.n; i++) {
-    const way = own[i] > 0 ? change(tree.path(i).map(node => tree.func[node]).join('')) : null;
+    const way = own[i] > 0 ? change(wayTo(tree, i)) : null;
     for (let length = 1; way !== null && length <= way.length; length++) sums.set(way.slice(0, length), (sums.get(way.slice(0, length)) ?? 0) + own[i]);
   }
   return new Map([...sums].sort());

@@ -10,13 +10,18 @@ use crate::profile::Amount;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path};
 use std::time::SystemTime;
 
 /// So many lines with bytes are shown, those with most.
 const MOST_LINES: usize = 2_000;
+
+/// So many files are looked for, those with most bytes: on a file system that answers late each may take long.
+const MOST_FILES: usize = 500;
 
 /// So many lines before and behind one with bytes are shown, too.
 const AROUND: u32 = 2;
@@ -34,7 +39,13 @@ const MOST_TEXT: usize = 192 << 10;
 const ENDINGS: &str = "c cc cpp cxx c++ h hh hpp hxx h++ ipp inl tcc rs go zig d swift m mm f f90 f95 py pyx java kt cu S s asm y l ada adb ads nim cr v ml hs";
 
 /// Names with these are taken for secrets, whatever their case.
-const SECRET: [&str; 7] = ["secret", "credential", "password", "passwd", "key", "token", ".env"];
+const SECRET: [&str; 4] = ["secret", "credential", "password", "passwd"];
+
+/// So are names of which one word is one of these.
+const SECRET_WORDS: [&str; 7] = ["key", "keys", "apikey", "privatekey", "token", "tokens", "env"];
+
+/// Opening a pipe that nobody writes to does not wait (`O_NONBLOCK` of open(2)).
+const NONBLOCK: i32 = 0o4000;
 
 /// Folders that begin with a dot and hold sources of other people.
 const KNOWN_HIDDEN: [&str; 4] = [".cargo", ".rustup", ".conan", ".conan2"];
@@ -73,16 +84,12 @@ type Place<'a> = (&'a str, &'a str, u32);
 
 /// Reads what `view` needs.
 pub(super) fn of(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column]) -> Source {
-    let mut is_here: FxHashMap<&str, bool> = FxHashMap::default();
     let mut places: FxHashMap<Place<'_>, usize> = FxHashMap::default();
     let mut lines: Vec<Line> = Vec::new();
     let of_frame: Vec<Option<usize>> = (0u32..)
         .zip(table.frames())
         .map(|(index, frame)| {
             let (file, line) = (frame.file?, frame.line?);
-            if !*is_here.entry(file).or_insert_with(|| opened(Path::new(file)).is_ok()) {
-                return None;
-            }
             Some(*places.entry((frame.function, file, line)).or_insert_with(|| {
                 lines.push(Line { frame: index, own: vec![0; columns.len()], total: vec![0; columns.len()] });
                 lines.len() - 1
@@ -93,9 +100,18 @@ pub(super) fn of(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column]) ->
         return Source::default();
     }
     add_up(view, table, columns, &of_frame, &mut lines);
-    lines.sort_by_key(|line| (std::cmp::Reverse(line.total.iter().max().copied()), line.frame));
-    lines.truncate(MOST_LINES);
     lines.retain(|line| line.total.iter().any(|bytes| *bytes > 0));
+    lines.sort_by_key(|line| (std::cmp::Reverse(line.total.iter().max().copied()), line.frame));
+    let mut is_here: FxHashMap<&str, bool> = FxHashMap::default();
+    lines.retain(|line| {
+        let file = table.frames().get(line.frame as usize).and_then(|frame| frame.file);
+        file.is_some_and(|file| match is_here.get(file).copied() {
+            Some(is_here) => is_here,
+            None if is_here.len() >= MOST_FILES => false,
+            None => *is_here.entry(file).or_insert(opened(Path::new(file)).is_ok()),
+        })
+    });
+    lines.truncate(MOST_LINES);
     let files = texts(table, &lines);
     Source { lines, files }
 }
@@ -118,8 +134,8 @@ fn add_up(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column], of_frame:
             let Some(line) = lines.get_mut(index) else { continue };
             let is_first = seen.insert(index);
             for ((own, total), bytes) in line.own.iter_mut().zip(&mut line.total).zip(&bytes) {
-                *own += if depth == 0 { *bytes } else { 0 };
-                *total += if is_first { *bytes } else { 0 };
+                *own = own.saturating_add(if depth == 0 { *bytes } else { 0 });
+                *total = total.saturating_add(if is_first { *bytes } else { 0 });
             }
         }
     }
@@ -183,14 +199,15 @@ fn text_of(path: &Path) -> io::Result<(String, SystemTime)> {
 /// A source file that may be shown.
 fn opened(path: &Path) -> io::Result<File> {
     let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-    if !path.is_absolute() || !may_be_shown(path) || !may_be_shown(&path.canonicalize()?) {
+    let real = path.canonicalize()?;
+    if !path.is_absolute() || !may_be_shown(path) || !may_be_shown(&real) {
         return Err(refused());
     }
-    let about = std::fs::metadata(path)?;
-    if !about.is_file() || about.len() > LARGEST_FILE {
-        return Err(refused());
-    }
-    File::open(path)
+    let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&real)?;
+    let about = file.metadata()?;
+    // Folders may be somebody else's, who has put a link there meanwhile: what counts is what was opened.
+    let is_it = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))? == real;
+    if is_it && about.is_file() && about.len() <= LARGEST_FILE { Ok(file) } else { Err(refused()) }
 }
 
 /// Whether a name is that of source code, and of nothing secret.
@@ -202,10 +219,27 @@ fn may_be_shown(path: &Path) -> bool {
     let may = |name: &str| {
         let lower = name.to_lowercase();
         let is_hidden = name.starts_with('.') && !KNOWN_HIDDEN.contains(&name);
-        !is_hidden && !SECRET.iter().any(|secret| lower.contains(secret))
+        let is_secret = SECRET.iter().any(|secret| lower.contains(secret));
+        !is_hidden && !is_secret && !words(name).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
     };
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
     is_source && parts.map(|part| part.as_os_str().to_str()).all(|name| name.is_some_and(may))
+}
+
+/// The words of a name, in small letters: `HostKey`, `host_key` and `host-key.c` have the same first ones.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for letter in name.chars() {
+        if !letter.is_alphabetic() || before.is_lowercase() && letter.is_uppercase() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| letter.is_alphabetic()) {
+            word.extend(letter.to_lowercase());
+        }
+        before = letter;
+    }
+    words
 }
 
 #[cfg(test)]
@@ -215,7 +249,14 @@ mod tests {
 
     #[test]
     fn what_is_no_source_or_looks_secret_is_not_shown() {
-        for path in ["/src/main.c", "/a/b/lib.rs", "/root/.cargo/registry/src/x-1.0/src/lib.rs", "/a/x.y/B.CPP"] {
+        for path in [
+            "/src/main.c",
+            "/a/b/lib.rs",
+            "/root/.cargo/registry/src/x-1.0/src/lib.rs",
+            "/a/x.y/B.CPP",
+            "/home/monkey/keyboard.c",
+            "/a/tokenizer.cc",
+        ] {
             assert!(may_be_shown(Path::new(path)), "{path}");
         }
         for path in [
@@ -224,6 +265,7 @@ mod tests {
             "/src/my-Secret/main.c",
             "/src/.env.c",
             "/src/id_key.rs",
+            "/src/HostKey.java",
             "/home/a/.ssh/x.c",
             "/src/Credentials.java",
             "/src/password.py",

@@ -2,6 +2,7 @@
 
 use super::super::window::Window;
 use super::super::{Chunk, Fault, Finding, State, Walk};
+use super::Seen;
 use super::arenas::{BINS_WORDS, FAST_BINS, Found};
 use crate::addr::Addr;
 use std::collections::{HashMap, HashSet};
@@ -26,11 +27,10 @@ const HALF_DONE: usize = 1;
 const SPARE: usize = 1 << 20;
 
 /// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
-/// `may_be_caches`: the numbers of chunks of which [`may_be_cache`] said so.
-pub(super) fn note(walk: &mut Walk, found: &Found, may_be_caches: &[usize], window: &mut Window<'_>) {
+pub(super) fn note(walk: &mut Walk, found: &Found, seen: &Seen, window: &mut Window<'_>) {
     let first = first_chunks(walk);
     let mut links = walk.chunks.len() + SPARE;
-    for &number in may_be_caches {
+    for &number in &seen.may_be_caches {
         let is_live = walk.chunks.get(number).is_some_and(|chunk| chunk.state == State::Live);
         if is_live && let Some(members) = cache(walk, number, first.contains(&number), &mut links, window) {
             set(walk, number, State::Own);
@@ -52,7 +52,7 @@ pub(super) fn note(walk: &mut Walk, found: &Found, may_be_caches: &[usize], wind
                 }
             }
         }
-        check_bins(walk, found.bins(arena), &mut links, window);
+        check_bins(walk, found.bins(arena), &mut links, seen, window);
     }
 }
 
@@ -242,7 +242,7 @@ fn linked(
 }
 
 /// Looks whether the bins lead to free chunks and back.
-fn check_bins(walk: &mut Walk, bins: Addr, links: &mut usize, window: &mut Window<'_>) {
+fn check_bins(walk: &mut Walk, bins: Addr, links: &mut usize, seen: &Seen, window: &mut Window<'_>) {
     for bin in 0..BINS_WORDS / 2 {
         let head = bins.add(16 * bin).sub(16);
         let mut at = window.lone_word(head.add(16)).unwrap_or(head.0);
@@ -264,7 +264,7 @@ fn check_bins(walk: &mut Walk, bins: Addr, links: &mut usize, window: &mut Windo
             }
             *links = left.unwrap_or(0);
             before = chunk;
-            match window.lone_word(Addr(at).add(16)) {
+            match seen.next(Addr(at)).or_else(|| window.lone_word(Addr(at).add(16))) {
                 Some(next) => at = next,
                 None => break,
             }

@@ -7,6 +7,7 @@ use super::{CACHE_LINE, PAGE, page_of};
 use crate::addr::Addr;
 use crate::maps::Mapping;
 use crate::memory::{ReadMemory, word};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -57,6 +58,7 @@ pub(super) struct Tree {
 pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Tree> {
     let mut last = Addr::NULL;
     let mut heads = Heads::default();
+    let mut numbers: FxHashMap<u64, Option<u64>> = FxHashMap::default();
     sources.data.iter().find_map(|data| {
         let data = data.start..end_of_data(data, sources.mappings);
         if data.end <= last || data.end.0 - data.start.0 < NODE {
@@ -68,8 +70,12 @@ pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option
         words_in(&data, memory, &mut |at, word, memory| {
             let is_possible = ADDRESSES.contains(&word) && word.is_multiple_of(CACHE_LINE);
             if is_possible && heads.holds(word, memory) && is_place(word, sources.mappings) {
-                root = root_by(at, word, &data, memory);
-                tried += 1;
+                // many words may lead to one place
+                let number = *numbers.entry(word).or_insert_with(|| {
+                    tried += 1;
+                    number_of(word, memory)
+                });
+                root = number.and_then(|number| root_at(at, number, &data));
             }
             root.is_none() && tried < MOST_TRIED
         });
@@ -93,8 +99,15 @@ fn is_place(leaf: u64, mappings: &[Mapping]) -> bool {
     reached.0 >= leaf + NODE
 }
 
-/// Where the root is, if `leaf`, which stands at `at`, leads to one of its leaves: extents tell their addresses, and so for which word of the root the leaf is.
-fn root_by(at: Addr, leaf: u64, data: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Range<Addr>> {
+/// Where the root is, if its word of this number stands at `at`, and all of it lies in a module's data.
+fn root_at(at: Addr, number: u64, data: &Range<Addr>) -> Option<Range<Addr>> {
+    let root = Addr(at.0.checked_sub(8 * number)?);
+    let end = root.add(NODE);
+    (data.start <= root && root < end && end <= data.end).then_some(root..end)
+}
+
+/// For which word of the root the leaf at `leaf` is: extents tell their addresses, and so that. None if there is no leaf.
+fn number_of(leaf: u64, memory: &mut dyn ReadMemory) -> Option<u64> {
     let mut last = Addr::NULL;
     let mut sampled = 0;
     let mut found: Vec<u64> = Vec::new();
@@ -110,12 +123,8 @@ fn root_by(at: Addr, leaf: u64, data: &Range<Addr>, memory: &mut dyn ReadMemory)
         sampled < SAMPLE && (found.len() * 2 >= sampled || sampled < LEAST)
     });
     let first = *found.first()?;
-    let root = Addr(at.0.checked_sub(8 * first)?);
-    let end = root.add(NODE);
     let agree = found.iter().filter(|word| **word == first).count();
-    let is_root =
-        first < WORDS && agree >= 2 && agree * 4 >= sampled * 3 && data.start <= root && root < end && end <= data.end;
-    is_root.then_some(root..end)
+    (first < WORDS && agree >= 2 && agree * 4 >= sampled * 3).then_some(first)
 }
 
 /// For which word of the root a leaf is, one of whose words leads to an extent.

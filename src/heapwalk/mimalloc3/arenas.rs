@@ -5,7 +5,8 @@ use super::SLICE;
 use super::records::Page;
 use crate::addr::Addr;
 use crate::memory::{ReadMemory, word};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// So much of an arena's structure is looked at.
@@ -14,6 +15,10 @@ const HEAD: usize = 256;
 const SUBPROC: usize = 16;
 /// So much of the structure that knows all arenas is looked through.
 const ALL: usize = 4096;
+/// So many such structures are looked through, those that most arenas lead to: a process has one, or a few.
+const MOST_ALL: usize = 16;
+/// So many arenas are looked at, those that most pages tell of: mimalloc knows 160 at a time.
+const MOST_ARENAS: usize = 1 << 12;
 
 /// An arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,28 +41,32 @@ pub(super) fn find(pages: &mut [Page], sources: &Sources<'_>, memory: &mut dyn R
     let places = pages.first().map_or(0, |page| page.origins.len());
     let votes = |place: usize| pages.iter().filter(|page| origin(page, place).is_some()).count();
     let Some(place) = (0..places).rev().max_by_key(|place| votes(*place)) else { return Vec::new() };
-    let mut reached: BTreeMap<Addr, u64> = BTreeMap::new();
+    // how far the pages of each reach, and how many they are
+    let mut reached: BTreeMap<Addr, (u64, u64)> = BTreeMap::new();
     for page in pages.iter_mut() {
         if let Some((arena, end, size)) = origin(page, place) {
             page.size = size;
-            let reach = reached.entry(arena).or_default();
+            let (reach, told) = reached.entry(arena).or_default();
             *reach = end.max(*reach);
+            *told += 1;
         }
     }
     let mut areas: BTreeMap<Addr, Area> = BTreeMap::new();
-    let mut all: BTreeSet<(u64, usize)> = BTreeSet::new();
-    for (at, slices) in &reached {
-        let bytes = head(*at, memory);
-        let found =
-            (0..HEAD).step_by(8).find_map(|member| Some((member, area(*at, &bytes, member, *slices, sources)?)));
+    let mut all: BTreeMap<(u64, usize), u64> = BTreeMap::new();
+    let reached = reached.into_iter().map(|(at, (slices, told))| ((at, slices), told));
+    for (at, slices) in most(reached, MOST_ARENAS) {
+        let bytes = head(at, memory);
+        let found = (0..HEAD).step_by(8).find_map(|member| Some((member, area(at, &bytes, member, slices, sources)?)));
         if let Some((member, area)) = found {
-            areas.insert(*at, area);
-            all.extend(member.checked_sub(SUBPROC).and_then(|before| word(&bytes, before)).map(|all| (all, member)));
+            areas.insert(at, area);
+            if let Some(known) = member.checked_sub(SUBPROC).and_then(|before| word(&bytes, before)) {
+                *all.entry((known, member)).or_default() += 1;
+            }
         }
     }
     // such as no page lies in at the moment
     let mut list = [0; ALL];
-    for (known, member) in all {
+    for (known, member) in most(all.into_iter(), MOST_ALL) {
         let count = memory.read(Addr(known), &mut list);
         for place in list.get(..count).unwrap_or(&[]).chunks_exact(8).filter_map(|place| word(place, 0)) {
             let at = Addr(place);
@@ -80,6 +89,13 @@ pub(super) fn find(pages: &mut [Page], sources: &Sources<'_>, memory: &mut dyn R
         is_apart
     });
     areas
+}
+
+/// Those with the most votes, so many at most.
+fn most<T>(voted: impl Iterator<Item = (T, u64)>, count: usize) -> Vec<T> {
+    let mut voted: Vec<(T, u64)> = voted.collect();
+    voted.sort_by_key(|(_, votes)| Reverse(*votes));
+    voted.into_iter().take(count).map(|(one, _)| one).collect()
 }
 
 fn head(at: Addr, memory: &mut dyn ReadMemory) -> Vec<u8> {

@@ -25,8 +25,14 @@ const MOST_DATA: u64 = 64 << 20;
 const MOST_TRIED: usize = 1 << 14;
 /// A map is judged by so many pages.
 const SAMPLE: usize = 64;
+/// A map of so many pages is judged before all of it is read: most of what is tried is none.
+const EARLY: usize = 1 << 12;
 /// More pages are not read.
 const MOST_PAGES: usize = 1 << 24;
+/// So many words are looked at until a map is found and read: whatever a process has in its memory, that comes to an end.
+pub(super) const BUDGET: u64 = 2 * MOST_PAGES as u64;
+/// So many bytes that are read count as a word that is looked at.
+const READ_AS_WORD: u64 = 64;
 
 /// What a map leads to.
 #[derive(Debug)]
@@ -35,13 +41,40 @@ pub(super) struct Map {
     pub(super) layout: Layout,
     /// The record of each page, and its first slice: ascending.
     pub(super) pages: Vec<(Addr, Addr)>,
+    /// Where it is.
+    pub(super) at: Addr,
+    /// Whether it may lead to more pages, which were not read.
+    pub(super) is_cut: bool,
 }
 
-/// Finds the map, and reads it. None if there is none.
-pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Map> {
+/// How many words may still be looked at.
+#[derive(Debug)]
+struct Budget(u64);
+
+impl Budget {
+    /// A word is looked at. False: it was the last one.
+    fn take_word(&mut self) -> bool {
+        self.0 = self.0.saturating_sub(1);
+        !self.is_spent()
+    }
+
+    /// So many bytes are read.
+    fn take_bytes(&mut self, bytes: u64) {
+        self.0 = self.0.saturating_sub(bytes / READ_AS_WORD);
+    }
+
+    const fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Finds the map, and reads it; looks at so many words at most ([`BUDGET`]). None if there is none.
+pub(super) fn find(sources: &Sources<'_>, budget: u64, memory: &mut dyn ReadMemory) -> Option<Map> {
     let mut last = Addr::NULL;
+    let mut budget = Budget(budget);
+    let mut seen: FxHashSet<u64> = FxHashSet::default();
     sources.data.iter().find_map(|data| {
-        if data.end <= last {
+        if data.end <= last || budget.is_spent() {
             return None;
         }
         last = end_of_data(data, sources.mappings);
@@ -50,11 +83,12 @@ pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option
         let mut tried = 0;
         words_in(&data, memory, &mut |_, word, memory| {
             let is_possible = ADDRESSES.contains(&word) && word.is_multiple_of(KERNEL_PAGE);
-            if is_possible && holds(word, KERNEL_PAGE, sources.mappings) {
+            // many words may lead to one place
+            if is_possible && holds(word, KERNEL_PAGE, sources.mappings) && seen.insert(word) {
                 tried += 1;
-                found = map_at(word, sources.mappings, memory);
+                found = map_at(word, sources.mappings, &mut budget, memory);
             }
-            found.is_none() && tried < MOST_TRIED
+            found.is_none() && tried < MOST_TRIED && !budget.is_spent()
         });
         found
     })
@@ -75,12 +109,14 @@ fn holds(at: u64, size: u64, mappings: &[Mapping]) -> bool {
 }
 
 /// The map whose words begin at `at`, if there is one.
-fn map_at(at: u64, mappings: &[Mapping], memory: &mut dyn ReadMemory) -> Option<Map> {
+fn map_at(at: u64, mappings: &[Mapping], budget: &mut Budget, memory: &mut dyn ReadMemory) -> Option<Map> {
+    budget.take_bytes(KERNEL_PAGE);
     let first = memory.read_u64(Addr(at))?;
     let size = first.checked_sub(at)?;
     if !size.is_power_of_two() || !ROOTS.contains(&size) || !holds(first, PART, mappings) {
         return None;
     }
+    budget.take_bytes(size);
     let mut parts: Vec<(u64, u64)> = Vec::new();
     let mut places: BTreeSet<u64> = BTreeSet::new();
     words_in(&(Addr(at)..Addr(first)), memory, &mut |place, part, _| {
@@ -90,21 +126,31 @@ fn map_at(at: u64, mappings: &[Mapping], memory: &mut dyn ReadMemory) -> Option<
             places.insert(part);
             parts.push(((place.0 - at) / 8, part));
         }
-        true
+        budget.take_word()
     });
     let mut known: FxHashSet<Addr> = FxHashSet::default();
     let mut pages: Vec<(Addr, Addr)> = Vec::new();
+    let mut is_judged = false;
     for (number, part) in parts {
+        if budget.is_spent() || pages.len() >= MOST_PAGES {
+            break;
+        }
+        budget.take_bytes(PART);
         words_in(&(Addr(part)..Addr(part + PART)), memory, &mut |place, word, _| {
             let slice = Addr((number * WORDS + (place.0 - part) / 8) * SLICE);
             if known.insert(Addr(word)) {
                 pages.push((Addr(word), slice));
             }
-            pages.len() < MOST_PAGES
+            budget.take_word() && pages.len() < MOST_PAGES
         });
+        if !is_judged && pages.len() >= EARLY {
+            judge(&pages, memory)?;
+            is_judged = true;
+        }
     }
     let layout = judge(&pages, memory)?;
-    Some(Map { layout, pages })
+    let is_cut = budget.is_spent() || pages.len() >= MOST_PAGES;
+    Some(Map { layout, pages, at: Addr(at), is_cut })
 }
 
 /// How records are, if most that the map leads to are such.

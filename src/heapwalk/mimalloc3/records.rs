@@ -3,7 +3,7 @@
 use super::super::mimalloc::blocks::Blocks;
 use super::super::{Fault, Finding};
 use super::map::Map;
-use super::{KERNEL_PAGE, MOST_FINDINGS, SLICE};
+use super::{KERNEL_PAGE, SLICE, note};
 use crate::addr::Addr;
 use crate::memory::{ReadMemory, word};
 
@@ -115,16 +115,16 @@ impl Page {
     }
 }
 
-/// All pages that the map leads to, ascending. None if there are none.
+/// All pages that the map leads to, ascending. None if there are none. That the map leads to more than was read is told, too.
 pub(super) fn read(map: &Map, findings: &mut Vec<Finding>, memory: &mut dyn ReadMemory) -> Option<Vec<Page>> {
+    if map.is_cut {
+        note(findings, Finding { at: map.at, what: Fault::Table, before: None });
+    }
     let mut pages = Vec::with_capacity(map.pages.len());
     for (record, slice) in &map.pages {
         match Page::read(*record, *slice, map.layout, memory) {
             Some(page) => pages.push(page),
-            None if findings.len() < MOST_FINDINGS => {
-                findings.push(Finding { at: *slice, what: Fault::Entry, before: None });
-            }
-            None => {}
+            None => note(findings, Finding { at: *slice, what: Fault::Entry, before: None }),
         }
     }
     pages.sort_by_key(|page| page.at);

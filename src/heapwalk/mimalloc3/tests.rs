@@ -74,25 +74,40 @@ impl Pieces {
     }
 
     fn walk(&mut self) -> Option<Walk> {
-        let mapping = |start, len, kind| Mapping {
-            start: Addr(start),
-            end: Addr(start + len),
-            perms: Perms { read: true, write: true, ..Perms::default() },
-            offset: 0,
-            dev: Device::default(),
-            inode: 0,
-            path: None,
-            deleted: false,
-            kind,
-        };
-        let mappings = [
-            mapping(DATA, 4096, Kind::File),
-            mapping(MAP, 4096 + 2 * SLICE, Kind::Anonymous),
-            mapping(ARENA, SLICES * SLICE, Kind::Anonymous),
-            mapping(LONE, 3 * SLICE, Kind::Anonymous),
-            mapping(EMPTY, 4 * SLICE, Kind::Anonymous),
-        ];
-        walk(&Sources { mappings: &mappings, data: &[mappings[0].range()] }, self)
+        walk_by(map::BUDGET, self)
+    }
+}
+
+/// Walks the heap that [`filled`] makes, by the mappings that it has.
+fn walk_by(budget: u64, memory: &mut dyn ReadMemory) -> Option<Walk> {
+    let mapping = |start, len, kind| Mapping {
+        start: Addr(start),
+        end: Addr(start + len),
+        perms: Perms { read: true, write: true, ..Perms::default() },
+        offset: 0,
+        dev: Device::default(),
+        inode: 0,
+        path: None,
+        deleted: false,
+        kind,
+    };
+    let mappings = [
+        mapping(DATA, 4096, Kind::File),
+        mapping(MAP, 4096 + 2 * SLICE, Kind::Anonymous),
+        mapping(ARENA, SLICES * SLICE, Kind::Anonymous),
+        mapping(LONE, 3 * SLICE, Kind::Anonymous),
+        mapping(EMPTY, 4 * SLICE, Kind::Anonymous),
+    ];
+    walk_within(budget, &Sources { mappings: &mappings, data: &[mappings[0].range()] }, memory)
+}
+
+/// Counts how often one word is read alone.
+struct Counting(Pieces, u64, usize);
+
+impl ReadMemory for Counting {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        self.2 += usize::from(addr == Addr(self.1) && buf.len() == 8);
+        self.0.read(addr, buf)
     }
 }
 
@@ -219,6 +234,45 @@ fn what_is_not_so_is_none() {
         memory.put(small(block), 0x1234_5678_9abc_def0 ^ block);
     }
     assert!(memory.walk().is_none());
+}
+
+#[test]
+fn what_many_words_lead_to_is_tried_once() {
+    let mut memory = filled(Layout::Distance);
+    memory.put_all(DATA + 64, &[EMPTY; 20]);
+    memory.put(DATA + 64 + 8 * 20, MAP);
+    let mut memory = Counting(memory, EMPTY, 0);
+    assert!(walk_by(map::BUDGET, &mut memory).is_some());
+    assert_eq!(memory.2, 1);
+}
+
+#[test]
+fn a_map_that_is_not_read_to_its_end_is_told() {
+    let findings = |budget: u64| {
+        let walk = walk_by(budget, &mut filled(Layout::Distance))?;
+        Some(walk.findings.iter().map(|finding| (finding.at.0, finding.what)).collect::<Vec<_>>())
+    };
+    let budgets: Vec<u64> = (0..1 << 14).collect();
+    let whole = budgets.partition_point(|budget| findings(*budget) != Some(Vec::new())) as u64;
+    assert!((2..1 << 14).contains(&whole), "{whole}");
+    assert_eq!(findings(0), None);
+    // the last word that it leads to was the last one that was looked at: of more nothing is known
+    assert_eq!(findings(whole - 1), Some(vec![(MAP, Fault::Table)]));
+    // up to the page of large blocks
+    let walk = walk_by(whole - 4, &mut filled(Layout::Distance)).unwrap();
+    let told: Vec<_> = walk.findings.iter().map(|finding| (finding.at.0, finding.what)).collect();
+    assert_eq!(told, [(MAP, Fault::Table)]);
+    assert_eq!(blocks(&walk, State::Live).last(), Some(&(LARGE + 3 * 8192)));
+}
+
+#[test]
+fn findings_are_kept_as_long_as_they_are_not_too_many() {
+    let mut findings = Vec::new();
+    for at in 0..MOST_FINDINGS as u64 + 2 {
+        note(&mut findings, Finding { at: Addr(at), what: Fault::Entry, before: None });
+    }
+    assert_eq!(findings.len(), MOST_FINDINGS);
+    assert_eq!(findings.last().map(|finding| finding.at.0), Some(MOST_FINDINGS as u64 - 1));
 }
 
 proptest! {

@@ -165,7 +165,7 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
                 // The kernel will write the call's answer over whatever registers are given here: after a failure the thread goes on by itself.
                 let on = thread.event_message().and_then(|message| {
                     *child = i32::try_from(message).ok();
-                    injection::at_child(tid);
+                    child.iter().for_each(|child| injection::at_child(tid, *child));
                     thread.run_to_system_call()
                 });
                 on.map_err(|_| TracerError::Unresponsive { tid })?;

@@ -77,20 +77,24 @@ fn a_process_whose_tracer_is_killed_while_it_is_copied_lives() {
     }
 }
 
-/// Who makes a copy is told to stop just then: no zombie is left, and the process stops.
+/// Who makes a copy is told to stop just then, or the copy dies: the process itself is read, it does what it was told, and no zombie is left.
 #[test]
 fn a_copy_that_is_of_no_use_leaves_nothing() {
-    for question in ["heap", "leaks"] {
+    for (order, question) in
+        ["copy:stopped", "copy:killed"].iter().flat_map(|order| ["heap", "leaks"].map(|of| (*order, of)))
+    {
         let mut running = Program::fixture("copied").start();
         let pid: i32 = running.value("ready").parse().unwrap();
         let mut command = Command::new(HEAPTRACE);
-        command.args([question, "--json", &pid.to_string()]).env("HEAPTRACE_INJECT", "copy:stopped");
-        assert!(!was_copied(&command.output().unwrap(), "/copied"), "{question}");
-        assert_eq!(copies(pid), (vec![], vec![]), "{question}");
-        procfs::wait_until("it has stopped", || procfs::state(pid) == Some('T'));
-        running.signal(Signal::SIGCONT);
+        command.args([question, "--json", &pid.to_string()]).env("HEAPTRACE_INJECT", order);
+        assert!(!was_copied(&command.output().unwrap(), "/copied"), "{order}, {question}");
+        assert_eq!(copies(pid), (vec![], vec![]), "{order}, {question}");
+        if order == "copy:stopped" {
+            procfs::wait_until("it has stopped", || procfs::state(pid) == Some('T'));
+            running.signal(Signal::SIGCONT);
+        }
         running.send("well");
-        assert_eq!(running.line(), "well", "{question}");
+        assert_eq!(running.line(), "well", "{order}, {question}");
         running.feed(b"");
         running.wait().success();
     }
@@ -99,20 +103,25 @@ fn a_copy_that_is_of_no_use_leaves_nothing() {
 /// The same of a process that heaptrace traces: when it goes on, a thread of it takes the status of the copy.
 #[test]
 fn a_copy_of_a_traced_process_that_is_of_no_use_leaves_nothing() {
-    for engine in ["trap", "jump"] {
-        let program = Program::fixture("copied").env("HEAPTRACE_INJECT", "copy:stopped");
+    for (order, engine) in
+        ["copy:stopped", "copy:killed"].iter().flat_map(|order| ["trap", "jump"].map(|of| (*order, of)))
+    {
+        let program = Program::fixture("copied").env("HEAPTRACE_INJECT", order);
         let mut running = program.start_traced(&["--engine", engine]);
         let pid: i32 = running.value("ready").parse().unwrap();
-        assert!(!was_copied(&ask(pid).wait_with_output().unwrap(), "/leaks/copied"), "{engine}");
-        procfs::wait_until("the copy was made", || !copies(pid).1.is_empty());
-        kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+        assert!(!was_copied(&ask(pid).wait_with_output().unwrap(), "/leaks/copied"), "{order}, {engine}");
+        if order == "copy:stopped" {
+            // until it goes on it can't take the status
+            procfs::wait_until("the copy was made", || !copies(pid).1.is_empty());
+            kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+        }
         procfs::wait_until("the status of the copy is taken", || copies(pid) == (vec![], vec![]));
         running.send("well");
-        assert_eq!(running.line(), "well", "{engine}");
+        assert_eq!(running.line(), "well", "{order}, {engine}");
         // the next one is of use
-        assert!(was_copied(&ask(pid).wait_with_output().unwrap(), "/leaks/copied"), "{engine}");
+        assert!(was_copied(&ask(pid).wait_with_output().unwrap(), "/leaks/copied"), "{order}, {engine}");
         running.feed(b"");
-        assert_eq!(program.collect(running.wait()).ended.code(), 0, "{engine}");
+        assert_eq!(program.collect(running.wait()).ended.code(), 0, "{order}, {engine}");
     }
 }
 

@@ -1,0 +1,146 @@
+//! The commands in docs/agents.md: each does what is said there. And what packages install: pages for man, completions.
+
+use crate::support::fixtures;
+use crate::support::procfs;
+use crate::support::program::Program;
+use crate::support::tempdir::TempDir;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
+
+/// The commands of a page, as it shows them: in lines that are indented by four.
+fn commands(page: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page);
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().filter_map(|line| line.strip_prefix("    ")).map(str::to_owned).collect()
+}
+
+fn shell(command: &str, folder: &Path) -> Output {
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", Path::new(HEAPTRACE).parent().unwrap().display());
+    Command::new("sh").args(["-c", command]).current_dir(folder).env("PATH", path).output().unwrap()
+}
+
+/// Whether an answer has anything in it.
+fn tells(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(values) => !values.is_empty() && values.iter().all(tells),
+        Value::Object(values) => !values.is_empty() && values.values().all(tells),
+        _ => true,
+    }
+}
+
+/// In the order of the page: some read what others have written.
+#[test]
+fn the_commands_for_scripts_answer() {
+    let dir = TempDir::new();
+    std::fs::copy(fixtures::program("sites"), dir.path().join("app")).unwrap();
+    for name in ["main.json", "branch.json"] {
+        assert!(shell(&format!("heaptrace run -o {name} -- ./app"), dir.path()).status.success());
+    }
+    let mut running = Program::fixture("blocks_of").start();
+    running.send("begin");
+    let pid: i32 = loop {
+        if let Some(pid) = running.line().strip_prefix("ready ") {
+            break pid.parse().unwrap();
+        }
+    };
+    let commands = commands("agents.md");
+    assert!(commands.len() > 12, "{commands:?}");
+    for command in commands {
+        let output = shell(&command.replace(" 1234", &format!(" {pid}")), dir.path());
+        let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        // that program leaks
+        let expected = if command.starts_with("heaptrace check") { 23 } else { 0 };
+        assert_eq!(output.status.code(), Some(expected), "{command}: {said}{told}");
+        if command.starts_with("jq") {
+            let values = serde_json::Deserializer::from_str(&told).into_iter::<Value>();
+            let values: Vec<Value> = values.map(|value| value.unwrap()).collect();
+            assert!(!values.is_empty() && values.iter().all(tells), "{command}: {told}");
+        } else if command.ends_with("--json") {
+            let value: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{command}: {error}: {told}"));
+            assert!(value.as_object().is_some_and(|value| value.len() > 3), "{command}: {told}");
+        }
+        if let Some(file) = command.split_once(" -o ").and_then(|(_, rest)| rest.split(' ').next()) {
+            let size = std::fs::metadata(dir.path().join(file)).map(|metadata| metadata.len());
+            assert!(size.is_ok_and(|size| size > 0), "{command}: {file}");
+        }
+    }
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait();
+}
+
+/// What bash offers for the last of some words, with the completions that heaptrace prints.
+fn completed(words: &[&str]) -> Vec<String> {
+    let script = format!(
+        "eval \"$(heaptrace completions bash)\"; COMP_WORDS=({words}); COMP_CWORD={at}; _heaptrace heaptrace '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words = words.join(" "),
+        at = words.len() - 1,
+        last = words[words.len() - 1],
+        before = words[words.len() - 2],
+    );
+    let path = format!("{}:{}", Path::new(HEAPTRACE).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let output = Command::new("bash").args(["-c", &script]).env("PATH", path).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    assert_eq!(completed(&["heaptrace", "sn"]), ["snapshot"]);
+    assert_eq!(completed(&["heaptrace", "run", "--sample-i"]), ["--sample-interval"]);
+    assert_eq!(completed(&["heaptrace", "report", "--value", "pe"]), ["peak"]);
+    for shell in ["zsh", "fish"] {
+        let output = answer(&["completions", shell]);
+        assert!(output.contains("sample-interval"), "{shell}");
+    }
+}
+
+fn answer(arguments: &[&str]) -> String {
+    let output = Command::new(HEAPTRACE).args(arguments).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// groff sets each command's page without a complaint, and it has all options that `--help` has.
+#[test]
+fn pages_for_man_have_what_help_has() {
+    let dir = TempDir::new();
+    let page = dir.path().join("page.1");
+    for command in [
+        "",
+        "run",
+        "attach",
+        "check",
+        "leaks",
+        "ctl",
+        "heap",
+        "snapshot",
+        "report",
+        "view",
+        "completions",
+        "man",
+        "convert",
+        "diff",
+        "merge",
+        "doctor",
+    ] {
+        let given = |words: [&'static str; 2]| words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+        std::fs::write(&page, answer(&given(["man", command]))).unwrap();
+        let output = Command::new("groff").args(["-man", "-Tutf8", "-ww", "-P-cbou", "-rLL=2000n"]).arg(&page).output();
+        let output = output.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{command}");
+        // it sets hyphens where a minus is not asked for
+        let text = String::from_utf8(output.stdout).unwrap().replace('\u{2010}', "-");
+        let help = answer(&given([command, "--help"]));
+        let long = |word: &&str| word.starts_with("--") && word.len() > 2;
+        let options = help.lines().filter_map(|line| line.split_whitespace().take(2).find(long));
+        for option in options.map(|option| option.split(['=', '[', ',', '.']).next().unwrap()) {
+            assert!(text.contains(option), "{command}: {option}: {text}");
+        }
+    }
+}
