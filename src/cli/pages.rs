@@ -4,7 +4,6 @@ use super::{Refusal, command};
 use clap::Args;
 use clap_complete::Shell;
 use clap_mangen::Man;
-use std::io;
 
 /// Print completions of command lines for a shell
 #[derive(Args, Debug)]
@@ -54,8 +53,7 @@ pub(super) fn man(arguments: &ManArguments) -> Refusal {
         return Refusal::Usage("there is no such command: heaptrace --help lists them\n".to_owned());
     };
     let mut text = Vec::new();
-    let written: io::Result<()> = Man::new(wanted.disable_help_subcommand(true)).section("1").render(&mut text);
-    match written {
+    match Man::new(wanted.disable_help_subcommand(true)).section("1").render(&mut text) {
         Ok(()) => Refusal::Answer(String::from_utf8_lossy(&text).into_owned()),
         Err(error) => Refusal::Usage(format!("the page can't be written: {error}\n")),
     }
