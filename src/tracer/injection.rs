@@ -4,7 +4,8 @@
 //! seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of it, as SIGKILL
 //! does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
 //! whatever way; from call 0 on: from the start. `copy:stopped` has the first thread told to stop that has just made a copy of the
-//! target, `copy:killed` that copy killed. In builds without debug assertions none of this exists.
+//! target, `copy:killed` that copy killed, `call:killed:3` its thread killed in front of the third call that
+//! one makes for us. In builds without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,8 +36,12 @@ pub fn arm() {}
 #[cfg(not(debug_assertions))]
 pub fn at_child(_maker: i32, _child: i32) {}
 
+/// Thread `caller` of the target is about to make a system call for us.
+#[cfg(not(debug_assertions))]
+pub fn at_call(_caller: i32) {}
+
 #[cfg(debug_assertions)]
-pub use ordered::{arm, at_child, point};
+pub use ordered::{arm, at_call, at_child, point};
 
 #[cfg(debug_assertions)]
 mod ordered {
@@ -44,7 +49,7 @@ mod ordered {
     use std::cell::Cell;
     use std::io;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     thread_local! {
         /// Calls of this thread so far, if they are counted.
@@ -129,6 +134,19 @@ mod ordered {
         if !IS_DONE.swap(true, Ordering::Relaxed) {
             // SAFETY: tkill has no memory effects; the task stands still, traced by us.
             unsafe { libc::syscall(libc::SYS_tkill, task, signal) };
+        }
+    }
+
+    /// Thread `caller` of the target is about to make a system call for us.
+    pub fn at_call(caller: i32) {
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        static KILLED_AT: OnceLock<Option<u64>> = OnceLock::new();
+        let read = || std::env::var("HEAPTRACE_INJECT").ok()?.strip_prefix("call:killed:")?.parse().ok();
+        if let Some(at) = *KILLED_AT.get_or_init(read)
+            && CALLS.fetch_add(1, Ordering::Relaxed) + 1 == at
+        {
+            // SAFETY: tkill has no memory effects; the task stands still, traced by us.
+            unsafe { libc::syscall(libc::SYS_tkill, caller, libc::SIGKILL) };
         }
     }
 

@@ -10,7 +10,7 @@ use super::memory::TargetMemory;
 use super::procfs::{self, Position};
 use super::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::status::WaitStatus;
-use super::{Result, TracerError};
+use super::{Result, TracerError, injection};
 use crate::addr::Addr;
 
 /// A stopped thread that can make a system call for us.
@@ -97,6 +97,7 @@ impl Caller<'_> {
             faulted: false,
             over: false,
         };
+        injection::at_call(thread.tid());
         call.make(self.code, number, arguments).inspect_err(|error| {
             // It is in another stop, or gone; or it goes on by itself, by the way back behind the call.
             call.over = error.is_out_of_reach();

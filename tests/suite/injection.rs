@@ -300,3 +300,25 @@ fn code_is_written_through_stopped_threads_where_proc_mem_is_refused() {
     let program = refused(Program::fixture("fork_many").args(["20"]));
     assert_eq!(program.traced().ended.text(), "children 20\n");
 }
+
+/// A program is killed while it makes a system call for us, each of them in turn: its end is told, by whichever request it comes.
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
+fn a_program_killed_in_a_call_for_heaptrace_has_an_end() {
+    for options in [&[] as &[&str], &["-f"]] {
+        let mut call = 0;
+        loop {
+            call += 1;
+            let program = Program::fixture("peak").env("HEAPTRACE_INJECT", format!("call:killed:{call}"));
+            let ended = program.stays_on_trap(WHATEVER).start_traced(options).wait();
+            if ended.code() == 0 {
+                break;
+            }
+            assert_eq!(ended.code(), 128 + 9, "call {call}, {options:?}: {}", ended.stderr);
+            assert!(ended.stderr.contains("killed by signal 9"), "call {call}, {options:?}: {}", ended.stderr);
+        }
+        // the handler of SIGTRAP is installed and removed; the jump engine maps its memory besides
+        let least = if engine() == "jump" { 8 } else { 1 };
+        assert!(call > least, "{call} calls, {options:?}");
+    }
+}

@@ -52,6 +52,14 @@ pub enum SetUpError {
     Tracer(#[from] TracerError),
 }
 
+impl SetUpError {
+    /// Whether the thread can still take back what was made. One that is ending can't, and of its end the error tells: that of a further
+    /// call would take its place.
+    const fn leaves_a_caller(&self) -> bool {
+        !matches!(self, Self::Tracer(error) if error.is_out_of_reach())
+    }
+}
+
 impl Region {
     /// Makes both mappings by a stopped thread: the code region at `code`, the shared one at `shared`, where nothing is mapped. What was made is
     /// taken back if something fails.
@@ -64,7 +72,7 @@ impl Region {
         let executable = libc::PROT_READ | libc::PROT_EXEC;
         call(caller, "mmap", libc::SYS_mmap, [code.0, REGION_SIZE, executable as u64, exact as u64, u64::MAX, 0])?;
         let made = Self::set_up_rest(caller, pid, code, shared);
-        if made.is_err() {
+        if made.as_ref().is_err_and(SetUpError::leaves_a_caller) {
             call(caller, "munmap", libc::SYS_munmap, [code.0, REGION_SIZE, 0, 0, 0, 0])?;
         }
         made
@@ -85,7 +93,9 @@ impl Region {
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let fd = call(caller, "memfd_create", libc::SYS_memfd_create, [code.0 + NAME_AT, flags, 0, 0, 0, 0])?;
         let mapped = Self::map(caller, pid, fd, code, shared);
-        call(caller, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        if mapped.as_ref().map_or_else(SetUpError::leaves_a_caller, |_| true) {
+            call(caller, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        }
         mapped
     }
 
@@ -112,7 +122,9 @@ impl Region {
             call(caller, "madvise", libc::SYS_madvise, [start, size, libc::MADV_DONTFORK as u64, 0, 0, 0])
         };
         if let Err(error) = prepare() {
-            call(caller, "munmap", libc::SYS_munmap, [start, size, 0, 0, 0, 0])?;
+            if error.leaves_a_caller() {
+                call(caller, "munmap", libc::SYS_munmap, [start, size, 0, 0, 0, 0])?;
+            }
             return Err(error);
         }
         mapping.set_word(0, MAGIC);
