@@ -20,12 +20,14 @@ mod minidebug;
 mod sections;
 mod stackwalk;
 mod symbols;
+mod tls;
 mod unpacking;
 
 pub use minidebug::unpacked_object;
 pub use sections::{DebugLink, hex};
 pub use stackwalk::has_jemalloc;
 pub use symbols::{Binding, PlainSymbols, Symbol, SymbolKind, Table, base_name};
+pub use tls::{Tls, TlsSlot, TlsSlotKind};
 pub use unpacking::mind_available_memory;
 
 type Header = elf::FileHeader64<LE>;
@@ -93,15 +95,6 @@ impl Segment {
     pub fn contains(&self, addr: ObjAddr) -> bool {
         (self.addr..self.end()).contains(&addr)
     }
-}
-
-/// Thread-local variables (PT_TLS).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tls {
-    /// Where their first values are, as addresses in the object; those of zeros are in memory only.
-    pub image: Range<u64>,
-    /// To so many bytes each thread's block of them is aligned.
-    pub align: u64,
 }
 
 /// Unused bytes between the end of a segment and the end of its last page.
@@ -204,20 +197,6 @@ impl<'d> Elf<'d> {
                 execute: flags.contains(elf::PF_X),
             }
         })
-    }
-
-    /// Its thread-local variables, if it has some (PT_TLS).
-    pub fn tls(&self) -> Option<Tls> {
-        let header = self.program_header(elf::PT_TLS)?;
-        let start = header.p_vaddr(LE);
-        let image = start..start.checked_add(header.p_memsz(LE))?;
-        Some(Tls { image, align: header.p_align(LE).max(1) })
-    }
-
-    /// The size of its thread-local variables in bytes, with what aligns them (PT_TLS).
-    pub fn tls_size(&self) -> u64 {
-        let header = self.program_header(elf::PT_TLS);
-        header.map_or(0, |h| h.p_memsz(LE).checked_next_multiple_of(h.p_align(LE).max(1)).unwrap_or(0))
     }
 
     /// The unused bytes behind each executable segment, up to the end of its last page or the next segment.

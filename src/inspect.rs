@@ -9,6 +9,7 @@ pub mod lost;
 mod modules;
 mod names;
 mod seen;
+mod threadlocals;
 pub mod trimming;
 
 use self::core::Core;

@@ -51,11 +51,11 @@ impl<'d> Elf<'d> {
         self.header.e_type(LE) == elf::ET_EXEC || says_so() || is_executed()
     }
 
-    fn dynamic_value(&self, wanted: elf::DynamicTag) -> Option<u64> {
+    pub(super) fn dynamic_value(&self, wanted: elf::DynamicTag) -> Option<u64> {
         self.dynamic().find(|(tag, _)| *tag == wanted).map(|(_, value)| value)
     }
 
-    fn dynamic_address(&self, wanted: elf::DynamicTag) -> Option<ObjAddr> {
+    pub(super) fn dynamic_address(&self, wanted: elf::DynamicTag) -> Option<ObjAddr> {
         self.dynamic_value(wanted).map(|value| self.dynamic_pointer(value))
     }
 
@@ -102,6 +102,13 @@ impl<'d> Elf<'d> {
 }
 
 impl<'d> DynamicTables<'d> {
+    /// The value of a symbol that is defined here, by its number.
+    pub(super) fn defined_value(self, number: u32) -> Option<u64> {
+        let start = usize::try_from(u64::from(number) * SYMBOL_SIZE).ok()?;
+        let (symbol, _) = object::pod::from_bytes::<elf::Sym64<LE>>(self.symbols.get(start..)?).ok()?;
+        (symbol.st_shndx.get(LE) != elf::SHN_UNDEF).then(|| symbol.st_value.get(LE))
+    }
+
     pub(super) fn symbols(self) -> impl Iterator<Item = Symbol<'d>> {
         let count = self.symbols.len() / size_of::<elf::Sym64<LE>>();
         let entries = object::pod::slice_from_bytes::<elf::Sym64<LE>>(self.symbols, count).map_or(&[][..], |(e, _)| e);

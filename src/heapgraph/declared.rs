@@ -6,6 +6,7 @@ use crate::heaptypes::{Places, TypeId, TypeTable, in_element};
 use crate::leaks::{Graph, RootKind};
 use crate::memory::ReadMemory;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// So many members of one type are named; an array in a structure may have any number.
@@ -37,10 +38,23 @@ pub struct Declared {
     pub by_name: FxHashMap<u64, TypeId>,
     /// In the order of addresses.
     variables: Vec<Variable>,
-    /// Thread-local ones of the program, whose starts count from that of a thread's block; in their order.
-    thread_locals: Vec<Variable>,
+    /// Thread-local ones by the numbers of their modules, whose starts count from that of a thread's block; in their order.
+    thread_locals: FxHashMap<u32, Vec<Variable>>,
     /// Tables of Rust `dyn` pointers: the types of values, and the numbers of the modules that they are in.
     pub tables: FxHashMap<Addr, (TypeId, u32)>,
+    /// The names of the modules' files, by the modules' numbers.
+    pub modules: Vec<String>,
+}
+
+/// Where a thread has the thread-local variables of a module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThreadBlock {
+    /// From the first to the last.
+    pub range: Range<Addr>,
+    /// The module's number.
+    pub module: u32,
+    /// So many bytes more a block of the heap may have that was made for it, in bytes; None: it lies in whatever block, from the library's coming on.
+    pub room: Option<u64>,
 }
 
 /// Those of what modules declare that are still where they were.
@@ -50,8 +64,8 @@ pub struct Present<'a> {
     pub all: &'a Declared,
     /// Of each module whether it is there.
     there: Vec<bool>,
-    /// Where the threads have the program's thread-local variables, in the order of addresses.
-    blocks: Vec<Range<Addr>>,
+    /// Where the threads have thread-local variables, in the order of addresses.
+    blocks: Vec<ThreadBlock>,
 }
 
 /// How pointers lie in blocks of one type.
@@ -129,17 +143,27 @@ impl Declared {
         sort(&mut self.variables);
     }
 
-    /// Adds thread-local variables of the program, whose starts count from that of a thread's block.
+    /// Adds thread-local variables, whose starts count from that of a thread's block of their module.
     pub fn add_thread_locals(&mut self, more: Vec<Variable>) {
-        self.thread_locals.extend(more);
-        sort(&mut self.thread_locals);
+        for variable in more {
+            self.thread_locals.entry(variable.module).or_default().push(variable);
+        }
+        self.thread_locals.values_mut().for_each(sort);
     }
 
-    /// Those of modules that are `there`, by their numbers; `blocks`: where threads have the program's thread-local variables.
-    pub fn of_modules(&self, there: Vec<bool>, mut blocks: Vec<Range<Addr>>) -> Present<'_> {
-        blocks.sort_unstable_by_key(|block| block.start);
+    /// Those of modules that are `there`, by their numbers; `blocks`: where threads have thread-local variables.
+    pub fn of_modules(&self, there: Vec<bool>, mut blocks: Vec<ThreadBlock>) -> Present<'_> {
+        blocks.sort_unstable_by_key(|block| block.range.start);
         Present { all: self, there, blocks }
     }
+}
+
+/// Blocks of the heap that hold the thread-local variables of one module, in which these begin equally far behind the start.
+#[derive(Default)]
+struct Alike {
+    blocks: Vec<u32>,
+    /// The names of pointers, by how far behind the start of any of the blocks they lie.
+    places: BTreeMap<u64, String>,
 }
 
 /// Of several at one place the largest is kept: a structure with its first member, units that share one.
@@ -169,13 +193,40 @@ impl Present<'_> {
 
     /// The variable at an address, and how far behind its start.
     fn variable(&self, addr: Addr) -> Option<(&Variable, u64)> {
-        let behind = self.blocks.partition_point(|block| block.start <= addr);
-        let block = behind.checked_sub(1).and_then(|last| self.blocks.get(last)).filter(|block| block.contains(&addr));
-        let (variable, offset) = match block {
-            Some(block) => find(&self.all.thread_locals, Addr(addr.0 - block.start.0)),
+        let behind = self.blocks.partition_point(|block| block.range.start <= addr);
+        let block = behind.checked_sub(1).and_then(|last| self.blocks.get(last));
+        let (variable, offset) = match block.filter(|block| block.range.contains(&addr)) {
+            Some(block) => self.thread_local(block, addr.0 - block.range.start.0),
             None => find(&self.all.variables, addr),
         }?;
         self.is_there(variable.module).then_some((variable, offset))
+    }
+
+    /// The variable so many bytes behind the start of a thread's block, and how far behind its own start.
+    fn thread_local(&self, block: &ThreadBlock, at: u64) -> Option<(&Variable, u64)> {
+        find(self.all.thread_locals.get(&block.module)?, Addr(at))
+    }
+
+    /// The blocks of the heap that hold thread-local variables, which the dynamic linker makes for libraries that came later; and how far behind the start these begin.
+    ///
+    /// A thread that has not used a library's variables yet may have the block of one that had its number before, and is gone: what does not have the size is none.
+    fn on_heap<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = (u32, u64, &'a ThreadBlock)> {
+        self.blocks.iter().filter_map(|block| {
+            let Range { start, end } = block.range;
+            let number = graph.blocks().partition_point(|one| one.addr <= start).checked_sub(1)?;
+            let holder = graph.blocks().get(number)?;
+            let room = holder.addr.0.checked_add(holder.size)?.checked_sub(end.0)?;
+            let is_made_for_it = block.room.is_none_or(|most| room <= most);
+            is_made_for_it.then_some((number as u32, start.0 - holder.addr.0, block))
+        })
+    }
+
+    /// What a pointer at `addr` in a variable to `into` bytes behind the start of block `target` says of that.
+    fn lead(&self, places: &mut Places, addr: Addr, target: u32, into: u64) -> Option<Lead> {
+        let (variable, offset) = self.variable(addr)?;
+        let place = places.get(&self.all.table, variable.of, offset)?;
+        let finish = place.finish.map(|(ahead, finish)| (Addr(addr.0.wrapping_add_signed(ahead)), finish));
+        Some(Lead { target, into, of: place.leads?, is_end: place.is_end, finish })
     }
 
     /// The way to a pointer that lies at an address outside of the blocks: `g_server.keys._M_impl._M_start`.
@@ -191,16 +242,15 @@ impl Present<'_> {
         let mut places = Places::default();
         let mut leads = Vec::new();
         for (kind, addr, target, into) in graph.root_targets() {
-            let is_variable = matches!(kind, RootKind::Data { .. } | RootKind::Tls { .. });
-            let Some((addr, (variable, offset))) =
-                addr.filter(|_| is_variable).and_then(|addr| Some((addr, self.variable(addr)?)))
-            else {
-                continue;
-            };
-            let Some(place) = places.get(&self.all.table, variable.of, offset) else { continue };
-            let Some(of) = place.leads else { continue };
-            let finish = place.finish.map(|(ahead, finish)| (Addr(addr.0.wrapping_add_signed(ahead)), finish));
-            leads.push(Lead { target, into, of, is_end: place.is_end, finish });
+            if let RootKind::Data { .. } | RootKind::Tls { .. } = kind {
+                leads.extend(addr.and_then(|addr| self.lead(&mut places, addr, target, into)));
+            }
+        }
+        for (number, start, block) in self.on_heap(graph) {
+            for edge in graph.edges(number) {
+                let addr = edge.at.checked_sub(start).map(|at| block.range.start.add(at));
+                leads.extend(addr.and_then(|addr| self.lead(&mut places, addr, edge.target, edge.into)));
+            }
         }
         spread::spread(&self.all.table, graph, exact, &leads, memory)
     }
@@ -245,6 +295,38 @@ impl Present<'_> {
             layout.places = places.into_iter().collect();
             layout.places.sort_unstable();
         }
+        self.lay_out_thread_locals(&mut layouts, graph);
         layouts
+    }
+
+    /// Names the pointers in blocks of the heap that hold thread-local variables: blocks of one module have one layout.
+    fn lay_out_thread_locals(&self, layouts: &mut Layouts, graph: &Graph) {
+        let mut known: BTreeMap<(u32, Option<u64>), Alike> = BTreeMap::new();
+        for (number, start, block) in self.on_heap(graph).filter(|(_, _, block)| self.is_there(block.module)) {
+            let Alike { blocks, places } = known.entry((block.module, block.room.map(|_| start))).or_default();
+            blocks.push(number);
+            let Some(start) = block.range.start.0.checked_sub(start) else { continue };
+            for edge in graph.edges(number) {
+                if places.len() < MOST_PLACES
+                    && !places.contains_key(&edge.at)
+                    && let Some(path) = self.path(Addr(start).add(edge.at))
+                {
+                    places.insert(edge.at, path);
+                }
+            }
+        }
+        for ((module, start), Alike { blocks, places }) in known {
+            let Some(module) = self.all.modules.get(module as usize) else { continue };
+            for number in blocks {
+                if let Some(slot) = layouts.of_block.get_mut(number as usize) {
+                    *slot = layouts.all.len() as u32;
+                }
+            }
+            let name = match start {
+                Some(_) => format!("thread-local variables of {module}"),
+                None => format!("{module} as loaded, with thread-local variables"),
+            };
+            layouts.all.push(Layout { name, stride: 0, phase: 0, places: places.into_iter().collect() });
+        }
     }
 }

@@ -37,6 +37,9 @@ const MOST_WORDS: usize = 1 << 16;
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let tree = tree::find(sources, memory)?;
     let mut walk = Walk { allocator: Allocator::Jemalloc, ..Walk::default() };
+    if tree.entries.len() >= tree::MOST_ENTRIES {
+        note(&mut walk.findings, tree.root.start, Fault::Table);
+    }
     let extents = extents::read(&tree.entries, &mut walk.findings, memory)?;
     let mut inside: Vec<Addr> = extents.all.iter().map(|extent| extent.structure).collect();
     inside.extend(&tree.leaves);
@@ -53,7 +56,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
         let (Some(begin), Some(end)) = (run.first(), run.last()) else { continue };
         let first = walk.chunks.len();
         for extent in run {
-            add(&mut walk.chunks, extent, &extents, &of_threads);
+            add(&mut walk, extent, &extents, &of_threads);
         }
         walk.regions.push(Region {
             range: begin.at..end.end(),
@@ -210,9 +213,11 @@ impl OfThreads {
 }
 
 /// Adds what an extent holds.
-fn add(chunks: &mut Vec<Chunk>, extent: &Extent, extents: &Extents, of_threads: &OfThreads) {
+fn add(walk: &mut Walk, extent: &Extent, extents: &Extents, of_threads: &OfThreads) {
     let chunk = |at: Addr, size: u64, state: State| Chunk::new(at, size, state, 0, 0);
+    let chunks = &mut walk.chunks;
     if chunks.len() >= MOST_CHUNKS {
+        note(&mut walk.findings, extent.at, Fault::Entry);
         return;
     }
     match extent.holds {

@@ -2,14 +2,14 @@
 
 use super::core::Core;
 use super::modules::{self, Object, Objects};
+use super::threadlocals::{self, ThreadLocals};
 use crate::addr::{Addr, LoadBias};
-use crate::elf::Tls;
-use crate::heapgraph::declared::{Declared, Present, Variable};
+use crate::heapgraph::declared::{Declared, Present, ThreadBlock, Variable};
+use crate::memory::ReadMemory;
 use crate::symbols::Search;
 use crate::symbols::declared::{Budget, DeclaredTypes, VariablePlace};
 use crate::tracer::procfs;
 use crate::tracer::root::TargetRoot;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -36,6 +36,8 @@ pub(super) struct Declarations {
     pub(super) all: Declared,
     /// Which module each of their variables' modules is.
     modules: Vec<(PathBuf, LoadBias)>,
+    /// Those that have thread-local variables.
+    thread_locals: Vec<ThreadLocals>,
     /// What is missing, in sentences.
     pub(super) warnings: Vec<String>,
 }
@@ -81,7 +83,6 @@ impl Declarations {
         let mut declared = Self::default();
         let (mut variables, mut thread_locals) = (Vec::new(), Vec::new());
         for object in &objects.found {
-            let has_thread_locals = object.program_tls().is_some();
             let found = types.read(&object.source(), &search, &mut budget);
             let module = declared.modules.len() as u32;
             if let Some(why) = found.problem {
@@ -92,17 +93,18 @@ impl Declarations {
                 declared.warnings.push(format!("{path}: {missing} .dwo {WITHOUT}"));
             }
             declared.modules.push((object.path.clone(), object.bias));
+            let name = object.path.file_name().unwrap_or(object.path.as_os_str());
+            declared.all.modules.push(name.to_string_lossy().into_owned());
+            declared.thread_locals.extend(ThreadLocals::of(object, module));
             for variable in found.variables {
                 let (name, of, size) = (variable.name, variable.of, types.table.size(variable.of));
                 match variable.place {
                     VariablePlace::Static(at) => {
                         variables.push(Variable { start: object.bias.to_process(at), size, name, of, module });
                     }
-                    VariablePlace::ThreadLocal(at) if has_thread_locals => {
+                    VariablePlace::ThreadLocal(at) => {
                         thread_locals.push(Variable { start: Addr(at), size, name, of, module });
                     }
-                    // where libraries have theirs is known to the dynamic linker only
-                    VariablePlace::ThreadLocal(_) => {}
                 }
             }
             let tables = found.tables.into_iter();
@@ -121,28 +123,24 @@ impl Declarations {
         declared
     }
 
-    /// Those of modules that are still where they were; `threads`: where the control blocks of threads are.
-    pub(super) fn of(&self, objects: &Objects, threads: &[Addr]) -> Present<'_> {
+    /// Where the threads with these control blocks have thread-local variables.
+    pub(super) fn thread_blocks(
+        &self,
+        objects: &Objects,
+        threads: &[Addr],
+        memory: &mut dyn ReadMemory,
+    ) -> Vec<ThreadBlock> {
+        threadlocals::blocks(&self.thread_locals, objects, threads, memory)
+    }
+
+    /// Those of modules that are still where they were; `blocks`: where threads have thread-local variables.
+    pub(super) fn of(&self, objects: &Objects, blocks: &[ThreadBlock]) -> Present<'_> {
         let there = self
             .modules
             .iter()
             .map(|(path, bias)| objects.found.iter().any(|object| object.path == *path && object.bias == *bias));
-        let mut programs = objects.found.iter().filter_map(Object::program_tls);
-        let blocks = match (programs.next(), programs.next()) {
-            (Some(tls), None) => threads.iter().filter_map(|tcb| block_of(&tls, *tcb)).collect(),
-            _ => Vec::new(),
-        };
-        self.all.of_modules(there.collect(), blocks)
+        self.all.of_modules(there.collect(), blocks.to_vec())
     }
-}
-
-/// Where the thread with this control block has the program's thread-local variables: right before it (x86-64 psABI, TLS variant II), as it is linked.
-fn block_of(tls: &Tls, tcb: Addr) -> Option<Range<Addr>> {
-    let size = tls.image.end.checked_sub(tls.image.start)?;
-    // as linkers make it; else the block begins elsewhere
-    let is_aligned = tls.image.start.checked_rem(tls.align)? == 0;
-    let start = tcb.0.checked_sub(size.checked_next_multiple_of(tls.align)?).filter(|_| is_aligned)?;
-    Some(Addr(start)..Addr(start + size))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::names::{Names, class_name};
 use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapgraph::contents::{self, Contents, Look, Table};
-use crate::heapgraph::declared::{Layouts, Present};
+use crate::heapgraph::declared::{Layouts, Present, ThreadBlock};
 use crate::heapgraph::duplicates::{self, Duplicates};
 use crate::heapgraph::holders::Holdings;
 use crate::heapgraph::pins::Pinned;
@@ -41,8 +41,8 @@ pub(super) struct Blocks {
     root: Option<TargetRoot>,
     thread_names: BTreeMap<i32, String>,
     spread: Option<Spread>,
-    /// Where the control blocks of threads are.
-    threads: Vec<Addr>,
+    /// Where threads have thread-local variables.
+    thread_blocks: Vec<ThreadBlock>,
 }
 
 /// Reads the blocks of a process and its roots from `memory`: its own, that of a copy, or that of a core.
@@ -81,8 +81,10 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
     let threads = seen.control_blocks(memory);
-    let spread = declared.filter(|declared| !declared.all.is_empty()).map(|declared| {
-        let declared = declared.of(&objects, &threads);
+    let declared = declared.filter(|declared| !declared.all.is_empty());
+    let thread_blocks = declared.map(|declared| declared.thread_blocks(&objects, &threads, memory)).unwrap_or_default();
+    let spread = declared.map(|declared| {
+        let declared = declared.of(&objects, &thread_blocks);
         let exact = exact_types(&contents, &declared);
         declared.spread(&graph, &exact, memory)
     });
@@ -93,7 +95,17 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
     contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
-    Blocks { graph, contents, duplicates, samples, objects, root, thread_names: seen.names.clone(), spread, threads }
+    Blocks {
+        graph,
+        contents,
+        duplicates,
+        samples,
+        objects,
+        root,
+        thread_names: seen.names.clone(),
+        spread,
+        thread_blocks,
+    }
 }
 
 /// The declared types of blocks whose own tables tell what they are.
@@ -125,9 +137,10 @@ fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<Stri
 impl Blocks {
     /// Finds who holds what, by name, but not what is pinned. Needs nothing of the process.
     pub(super) fn name(self, mappings: &[Mapping], declared: Option<&Declarations>) -> Held {
-        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread, threads } = self;
+        let Self { graph, mut contents, duplicates, samples, objects, root, thread_names, spread, thread_blocks } =
+            self;
         let looks = std::mem::take(&mut contents.looks);
-        let declared = declared.map(|declared| declared.of(&objects, &threads));
+        let declared = declared.map(|declared| declared.of(&objects, &thread_blocks));
         let layouts = match (&declared, &spread) {
             (Some(declared), Some(spread)) => declared.layouts(&graph, spread),
             _ => Layouts::default(),

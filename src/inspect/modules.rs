@@ -1,7 +1,7 @@
 //! The object files of a process that nobody has traced.
 
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use crate::elf::{self, Elf, Tls};
+use crate::elf::{self, Elf};
 use crate::leaks::roots::ModuleData;
 use crate::maps::{self, MappedModule, Mapping};
 use crate::symbols::{Bytes, ModuleSource};
@@ -77,11 +77,6 @@ impl Object {
     /// Whether it is the program, and no library.
     pub fn is_program(&self) -> bool {
         Elf::parse(&self.bytes).is_ok_and(|elf| elf.is_program())
-    }
-
-    /// The thread-local variables of the program itself; None: it is a library, or has none.
-    pub fn program_tls(&self) -> Option<Tls> {
-        Elf::parse(&self.bytes).ok().filter(Elf::is_program)?.tls()
     }
 
     /// Where one of its functions is.

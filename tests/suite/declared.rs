@@ -27,8 +27,8 @@ struct Ledger {
     lost: Vec<u64>,
 }
 
-fn start(exe: &Path) -> (Running, i32, Ledger) {
-    let mut running = Program::new(exe).start();
+fn start(program: &Program) -> (Running, i32, Ledger) {
+    let mut running = program.start();
     let mut ledger = Ledger::default();
     let address = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap();
     loop {
@@ -167,7 +167,11 @@ fn certainty(answer: &Value, name: &str) -> String {
 
 /// All that a fixture says of its blocks is told of the process, of its core and of the saved heap.
 fn agrees(exe: &Path) -> (Running, i32, Value) {
-    let (running, pid, ledger) = start(exe);
+    agrees_of(&Program::new(exe))
+}
+
+fn agrees_of(program: &Program) -> (Running, i32, Value) {
+    let (running, pid, ledger) = start(program);
     let dir = TempDir::new();
     let saved = dir.path().join("saved.heap");
     let pid_text = pid.to_string();
@@ -182,7 +186,7 @@ fn agrees(exe: &Path) -> (Running, i32, Value) {
     let kept = Command::new(gcore).arg("-o").arg(dir.path().join("core")).arg(&pid_text).output().unwrap();
     assert!(kept.status.success());
     let core = dir.path().join(format!("core.{pid}"));
-    let (_, snapshot) = look(&["--core", core.to_str().unwrap(), exe.to_str().unwrap()], &dir);
+    let (_, snapshot) = look(&["--core", core.to_str().unwrap(), program.exe().to_str().unwrap()], &dir);
     snapshot.agrees(&ledger, true);
     (running, pid, answer)
 }
@@ -234,11 +238,54 @@ fn a_program_that_does_not_say_so_is_one() {
     let program = dir.path().join("silent");
     std::fs::write(&program, bytes).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (running, pid, ledger) = start(&program);
+    let (running, pid, ledger) = start(&Program::new(&program));
     assert!(!ledger.own.is_empty());
     let (_, snapshot) = look(&[&pid.to_string()], &dir);
     snapshot.agrees(&ledger, true);
     end(running, pid);
+}
+
+/// Where threads have the thread-local variables of libraries: of one that comes with the program, of one that is loaded later, by each way in which compilers
+/// have code find them.
+#[test]
+fn thread_local_variables_of_libraries_are_told() {
+    let models: [&[&str]; 4] =
+        [&[], &["-mtls-dialect=gnu2"], &["-ftls-model=initial-exec"], &["-ftls-model=global-dynamic"]];
+    for (model, preloaded) in models.into_iter().flat_map(|model| [(model, true), (model, false)]) {
+        let library = fixtures::library_with("declared_library", model);
+        let mut program = Program::fixture("declared_user").args([library.to_str().unwrap()]);
+        if preloaded {
+            program = program.env("LD_PRELOAD", &library);
+        }
+        let (running, pid, answer) = agrees_of(&program);
+        // room for the variables of libraries that are loaded later is where the others' are, if their code asks for that (or may, by glibc's tunable)
+        let told = answer["types"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|of| of["name"] == "thread-local variables of declared_library.so");
+        let is_on_heap = !preloaded && !model.contains(&"-ftls-model=initial-exec");
+        if !is_on_heap {
+            assert_eq!(told, None, "{model:?}");
+        } else if !model.contains(&"-mtls-dialect=gnu2") {
+            assert_eq!(told.unwrap()["blocks"], 3, "{model:?}: those of the threads that use them");
+        }
+        end(running, pid);
+    }
+}
+
+/// The same with musl, whose vectors and blocks are others.
+#[test]
+fn thread_local_variables_of_libraries_are_told_with_musl() {
+    let library = fixtures::musl_library("declared_library");
+    for preloaded in [true, false] {
+        let mut program = Program::new(fixtures::musl_program("declared_user", &[])).args([library.to_str().unwrap()]);
+        if preloaded {
+            program = program.env("LD_PRELOAD", &library);
+        }
+        let (running, pid, _) = agrees_of(&program);
+        end(running, pid);
+    }
 }
 
 #[test]
@@ -258,7 +305,7 @@ fn warnings(arguments: &[&str]) -> String {
 /// A variable's members are kept in a file, even where no block has a type of its own; what a file has cannot be asked for again.
 #[test]
 fn members_are_kept_where_no_block_has_a_type() {
-    let (running, pid, _) = start(&fixtures::program("declared_untyped"));
+    let (running, pid, _) = start(&Program::fixture("declared_untyped"));
     let dir = TempDir::new();
     let saved = dir.path().join("saved.heap");
     let (pid_text, saved) = (pid.to_string(), saved.to_str().unwrap());
@@ -275,7 +322,7 @@ fn members_are_kept_where_no_block_has_a_type() {
 /// Where debug information is not whole, that is told; not where there is none, as in most programs of a system: the report says which types are not known.
 #[test]
 fn what_is_missing_of_types_is_told() {
-    let (running, pid, _) = start(&fixtures::program_with("declared_untyped", &["-s"]));
+    let (running, pid, _) = start(&Program::new(fixtures::program_with("declared_untyped", &["-s"])));
     assert_eq!(warnings(&[&pid.to_string()]), "");
     end(running, pid);
     let dir = TempDir::new();
@@ -283,7 +330,7 @@ fn what_is_missing_of_types_is_told() {
     let mut compiler = Command::new("cc");
     compiler.args(["-g", "-gsplit-dwarf", "-o"]).arg(&program).arg(fixtures::source("declared_untyped"));
     assert!(compiler.current_dir(dir.path()).status().unwrap().success());
-    let (running, pid, _) = start(&program);
+    let (running, pid, _) = start(&Program::new(&program));
     let pid_text = pid.to_string();
     assert_eq!(warnings(&[&pid_text]), "");
     let files = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path());

@@ -93,6 +93,12 @@ pub fn library_with(name: &str, flags: &[&str]) -> PathBuf {
     build(name, &file, &all)
 }
 
+/// The same with musl instead of glibc.
+pub fn musl_library(name: &str) -> PathBuf {
+    let file = format!("{}.so", base(name));
+    build_by("musl-gcc", name, &file, &["-shared".into(), "-fPIC".into(), format!("-Wl,-soname,{file}").into()])
+}
+
 /// Builds a shared library `NAME.so`.
 pub fn library(name: &str) -> PathBuf {
     library_with(name, &[])

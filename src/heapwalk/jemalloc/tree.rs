@@ -27,7 +27,7 @@ const LEAST: usize = 4;
 /// So many leaves are tried in a module's data.
 const MOST_TRIED: usize = 1 << 14;
 /// More entries are not read.
-const MOST_ENTRIES: usize = 1 << 25;
+pub(super) const MOST_ENTRIES: usize = 1 << 25;
 
 /// What a leaf says of a page, and of those behind that are the same extent's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

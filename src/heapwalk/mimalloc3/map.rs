@@ -27,10 +27,10 @@ const MOST_TRIED: usize = 1 << 14;
 const SAMPLE: usize = 64;
 /// A map of so many pages is judged before all of it is read: most of what is tried is none.
 const EARLY: usize = 1 << 12;
-/// More pages are not read.
-const MOST_PAGES: usize = 1 << 24;
+/// More pages are not read. They have 64 KiB at least.
+const MOST_PAGES: usize = 1 << 22;
 /// So many words are looked at until a map is found and read: whatever a process has in its memory, that comes to an end.
-pub(super) const BUDGET: u64 = 2 * MOST_PAGES as u64;
+pub(super) const BUDGET: u64 = 1 << 25;
 /// So many bytes that are read count as a word that is looked at.
 const READ_AS_WORD: u64 = 64;
 
