@@ -330,21 +330,71 @@ fn shorten(path: &mut String) {
     }
 }
 
-/// A hash of a type's qualified name, in which neither spaces count nor what follows numbers (`3ul`): compilers and demanglers write them differently.
+/// A hash of a type's qualified name, in which neither spaces count, nor what follows numbers (`3ul`), nor on which side of a type its `const` stands: compilers and demanglers
+/// write them differently.
 pub fn name_hash(parts: &[&str]) -> u64 {
-    let mut hasher = rustc_hash::FxHasher::default();
-    let mut is_number = false;
-    let mut last = b' ';
-    for byte in parts.iter().flat_map(|part| part.bytes()).filter(|byte| *byte != b' ') {
-        let is_within = last.is_ascii_alphanumeric() || last == b'_';
-        is_number =
-            if byte.is_ascii_digit() { is_number || !is_within } else { is_number && byte.is_ascii_lowercase() };
-        last = byte;
-        if !(is_number && matches!(byte, b'u' | b'l')) {
-            byte.hash(&mut hasher);
+    let mut name = NameHasher::default();
+    for part in parts {
+        let mut rest = part.as_bytes();
+        while let Some((&byte, behind)) = rest.split_first() {
+            let (word, next) = rest.split_at(rest.iter().take_while(|byte| is_of_word(**byte)).count());
+            rest = if word.is_empty() { behind } else { next };
+            match word {
+                b"const" => name.levels |= 1,
+                [] => name.take(byte),
+                _ => word.iter().for_each(|byte| name.take(*byte)),
+            }
         }
     }
-    hasher.finish()
+    name.end_type();
+    name.hasher.finish()
+}
+
+const fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// A [`name_hash`] on the way.
+#[derive(Default)]
+struct NameHasher {
+    hasher: rustc_hash::FxHasher,
+    is_number: bool,
+    last: u8,
+    /// Whether `const` was said of the type that is being read, in the lowest bit; above that of those in whose arguments it is.
+    levels: u64,
+}
+
+impl NameHasher {
+    fn take(&mut self, byte: u8) {
+        match byte {
+            b' ' => return,
+            b'*' | b'&' | b',' => self.end_type(),
+            b'<' | b'(' => self.levels <<= 1,
+            b'>' | b')' => {
+                self.end_type();
+                self.levels >>= 1;
+            }
+            _ => {}
+        }
+        let is_within = is_of_word(self.last);
+        self.is_number = if byte.is_ascii_digit() {
+            self.is_number || !is_within
+        } else {
+            self.is_number && byte.is_ascii_lowercase()
+        };
+        self.last = byte;
+        if !(self.is_number && matches!(byte, b'u' | b'l')) {
+            byte.hash(&mut self.hasher);
+        }
+    }
+
+    /// The type that was read is whole, or what follows is of a pointer to it.
+    fn end_type(&mut self) {
+        if self.levels & 1 != 0 {
+            b' '.hash(&mut self.hasher);
+            self.levels &= !1;
+        }
+    }
 }
 
 /// A name as most write it: GCC says `long unsigned int` in names of templates, demanglers and others say `unsigned long`.

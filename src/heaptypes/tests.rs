@@ -116,3 +116,18 @@ proptest! {
         }
     }
 }
+
+/// GCC and clang write `const char*` where demanglers write `char const*`.
+#[test]
+fn the_side_on_which_const_stands_does_not_count() {
+    let same = |a: &str, b: &str| name_hash(&[a]) == name_hash(&[b]);
+    assert!(same("Box<const char*>", "Box<char const*>"));
+    assert!(same("Map<const std::vector<const int*>&, 3ul>", "Map<std::vector<int const*> const&, 3>"));
+    assert!(same("F<void (*)(const char*, int)>", "F<void (*)(char const*, int)>"));
+    assert!(same("Box<char* const>", "Box<char*const>"));
+    for other in ["Box<char*>", "Box<char* const>", "Box<const char>", "Box<const char* const>", "Box<constchar*>"] {
+        assert!(!same("Box<const char*>", other), "{other}");
+    }
+    assert!(!same("Map<const A, B>", "Map<A, const B>") && !same("A<const B<C>>", "A<B<const C>>"));
+    assert!(same("constant::Value", "constant::Value") && !same("constant::Value", "ant::Value"));
+}
