@@ -18,6 +18,7 @@ mod snapshot;
 mod subcommands;
 #[cfg(test)]
 mod tests;
+mod top;
 mod trace;
 mod values;
 
@@ -42,6 +43,7 @@ pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+pub use top::TopOptions;
 
 /// The interval that `--max-overhead` begins with, in bytes.
 const LEAST_INTERVAL: u64 = 4096;
@@ -68,6 +70,8 @@ pub enum Command {
     Heap(HeapOptions),
     /// Write what is live in a traced process now.
     Snapshot(SnapshotOptions),
+    /// Watch the heap of a running process.
+    Top(TopOptions),
     /// Show a saved profile.
     Report(ReportOptions),
     /// Show a saved profile in a browser.
@@ -322,6 +326,7 @@ pub fn parse(
         Subcommand::Report(arguments) => Command::Report(saved::resolve_report(arguments)?),
         Subcommand::Ctl(arguments) => Command::Ctl(ask::resolve(arguments)?),
         Subcommand::Snapshot(arguments) => Command::Snapshot(snapshot::resolve(arguments)?),
+        Subcommand::Top(arguments) => Command::Top(top::resolve(arguments, debug_path())?),
         Subcommand::Heap(arguments) => Command::Heap(heap::resolve(arguments)?),
         Subcommand::Convert(arguments) => Command::Convert(convert::resolve(arguments, binary_path(&variable))?),
         Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())?),

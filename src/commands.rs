@@ -14,6 +14,7 @@ pub mod doctor;
 mod heap;
 pub mod hook;
 pub mod instances;
+mod live;
 mod lost;
 pub mod merge;
 mod notes;
@@ -29,6 +30,7 @@ pub mod settings;
 mod slowdown;
 mod snapshot;
 pub mod supervise;
+mod top;
 pub mod tracefile;
 mod tracestore;
 pub mod tree;
@@ -75,6 +77,10 @@ pub fn execute(command: &Command) -> anyhow::Result<u8> {
         Command::Ctl(options) => ask::control(options),
         Command::Heap(options) => heap::execute(options),
         Command::Snapshot(options) => snapshot::execute(options),
+        Command::Top(options) => {
+            show_diagnostics(options.profile.verbosity, use_color(options.profile.color, &io::stderr()));
+            top::execute(options)
+        }
         Command::Check(options) => {
             let profile = &options.run.profile;
             show_diagnostics(profile.verbosity, use_color(profile.color, &io::stderr()));

@@ -9,8 +9,12 @@
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 
-/// The version of this protocol: 2 has snapshots and marks. Questions of each earlier version are answered.
-pub const VERSION: u32 = 2;
+mod top;
+
+pub use top::{Base, Change, MOST_FRAMES, MOST_SITES, Order, TopAnswer, TopFrame, TopQuestion, TopSite};
+
+/// The version of this protocol: 2 has snapshots and marks, 3 what `heaptrace top` asks. Questions of each earlier version are answered.
+pub const VERSION: u32 = 3;
 
 /// The longest file in an answer, in bytes.
 pub const LONGEST_FILE: u64 = 1 << 30;
@@ -69,6 +73,8 @@ pub enum Command {
         /// Its name, see [`crate::event::MarkName`].
         name: String,
     },
+    /// Tell the sums and the sites that come first. More such questions can follow on the same connection.
+    Top(TopQuestion),
 }
 
 /// What is wanted of a snapshot.
@@ -115,6 +121,7 @@ impl Command {
         match self {
             Self::Leaks { .. } | Self::Pause | Self::Resume | Self::Detach => 1,
             Self::Snapshot(_) | Self::Mark { .. } => 2,
+            Self::Top(_) => 3,
         }
     }
 
@@ -122,6 +129,7 @@ impl Command {
     pub const fn longest_answer(&self) -> usize {
         match self {
             Self::Leaks { json: true, .. } => LONGEST_REPORT,
+            Self::Top(_) => top::LONGEST_ANSWER,
             _ => LONGEST_ANSWER,
         }
     }
@@ -148,6 +156,8 @@ pub enum Response {
     Failed(String),
     /// The files of a snapshot follow.
     Snapshot(SnapshotHead),
+    /// What `heaptrace top` shows.
+    Top(Box<TopAnswer>),
 }
 
 /// Why the other side could not be understood.
@@ -330,7 +340,7 @@ mod tests {
             question(newer.as_bytes())
                 .unwrap_err()
                 .to_string()
-                .contains("versions 1 to 2 of the protocol, the request has 7")
+                .contains("versions 1 to 3 of the protocol, the request has 7")
         );
         assert!(matches!(question(br#"{"version":2,"pid":1,"command":"levitate"}"#), Err(ProtocolError::Malformed(_))));
     }

@@ -7,6 +7,7 @@ mod devtools;
 pub mod diff;
 pub mod escape;
 mod folded;
+pub mod frames;
 pub mod github;
 mod gzip;
 pub mod heap;

@@ -77,6 +77,7 @@ mod replay;
 mod sampling;
 mod session;
 mod symbols;
+mod top;
 mod trace;
 mod tracer;
 mod triggers;

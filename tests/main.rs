@@ -29,6 +29,7 @@ mod support {
     pub mod running;
     pub mod stopped;
     pub mod tempdir;
+    pub mod terminal;
 }
 
 mod suite {
@@ -101,6 +102,7 @@ mod suite {
     mod summaries;
     mod threads;
     mod timelines;
+    mod top;
     mod traces;
     mod unwinding;
     mod viewing;

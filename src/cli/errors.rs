@@ -5,9 +5,6 @@ use crate::tracer::launch::Program;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
-/// Commands of later versions.
-const PLANNED_COMMANDS: [&str; 1] = ["top"];
-
 /// Options of later versions.
 const PLANNED_OPTIONS: [&str; 1] = ["--mmap"];
 
@@ -53,14 +50,6 @@ fn explain_option(word: &str) -> Option<String> {
 
 fn explain_command(word: &str) -> Option<String> {
     let is_program = Program::new(OsStr::new(word), &[], []).is_ok();
-    if PLANNED_COMMANDS.contains(&word) {
-        let program = if is_program {
-            format!(" (to profile the program of that name: `heaptrace run {word}`)")
-        } else {
-            String::new()
-        };
-        return Some(format!("the command `{word}` does not exist yet in this version{program}\n"));
-    }
     is_program.then(|| format!("`{word}` is no command of heaptrace; did you mean `heaptrace run {word}`?\n"))
 }
 

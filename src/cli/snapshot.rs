@@ -31,6 +31,23 @@ pub struct SnapshotOptions {
     pub quiet: bool,
 }
 
+impl SnapshotOptions {
+    /// What is meant without any options but a process, and without a word.
+    pub fn of(pid: i32) -> Self {
+        Self {
+            target: AttachTarget::Pid(pid),
+            outputs: vec![DEFAULT_SNAPSHOT.into()],
+            format: None,
+            pprof_columns: PprofColumns::default(),
+            since: None,
+            until: None,
+            contents: None,
+            contents_limit: 0,
+            quiet: true,
+        }
+    }
+}
+
 /// Write what is live in a traced process now
 ///
 /// Asks the heaptrace that traces the process (`heaptrace run` or `attach`); the process runs on meanwhile. All blocks in the files were

@@ -8,6 +8,7 @@ use super::heap::HeapArguments;
 use super::pages::{CompletionsArguments, ManArguments};
 use super::saved::{DiffArguments, MergeArguments, ReportArguments, ViewArguments};
 use super::snapshot::SnapshotArguments;
+use super::top::TopArguments;
 use crate::tracer::guardian;
 use clap::Parser;
 
@@ -24,6 +25,7 @@ Examples:
   heaptrace run ./app                       profile a program from start to end
   heaptrace run -o heap.svg ./app --option  the same, and draw a flame graph
   heaptrace attach 1234 --duration 30s      profile a running process for half a minute
+  heaptrace top 1234                        watch what is live in it, and what grows
   heaptrace check ./app_test                fail if the program leaks or frees wrongly
   heaptrace report heap.pb.gz               show a saved profile again
   heaptrace diff old.pb.gz new.pb.gz        what has grown, what is new
@@ -45,6 +47,7 @@ pub(super) enum Subcommand {
     Ctl(CtlArguments),
     Heap(HeapArguments),
     Snapshot(SnapshotArguments),
+    Top(TopArguments),
     Report(ReportArguments),
     View(ViewArguments),
     Convert(ConvertArguments),

@@ -171,8 +171,6 @@ fn what_is_planned_is_refused_by_name() {
         assert!(text.contains("does not exist yet in this version"), "{option}: {text}");
     }
     assert_eq!(usage("run --mmap ./app"), "the option --mmap does not exist yet in this version\n");
-    let text = usage("top ./app");
-    assert!(text.starts_with("the command `top` does not exist yet in this version"), "{text}");
 }
 
 #[test]

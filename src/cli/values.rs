@@ -2,6 +2,7 @@
 
 use super::{Engine, LeakKinds, Unwinder, When};
 use crate::addr::Addr;
+use crate::ctl::Order;
 use crate::event::MarkName;
 use crate::export::report::By;
 use crate::export::{Format, PprofColumns, Value};
@@ -40,6 +41,11 @@ pub(super) fn value() -> impl TypedValueParser<Value = Value> {
         ("freed", Value::Freed),
         ("temporary", Value::Temporary),
     ])
+}
+
+/// What the sites of `heaptrace top` are sorted by.
+pub(super) fn order() -> impl TypedValueParser<Value = Order> {
+    one_of(&[("live", Order::Live), ("grown", Order::Grown), ("bytes", Order::Bytes), ("calls", Order::Calls)])
 }
 
 /// What sums are made by.

@@ -108,7 +108,9 @@ fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: 
     match ctl::receive(&mut answers, limit).with_context(|| no_answer(pid))? {
         Response::Done(text) => Ok(text),
         Response::Failed(reason) => Err(refused(pid, &reason)),
-        Response::Snapshot(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
+        Response::Snapshot(_) | Response::Top(_) => {
+            bail!("process {pid}: its tracer answers with what was not asked for")
+        }
     }
 }
 

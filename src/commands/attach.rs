@@ -15,6 +15,7 @@ use crate::session::{SessionError, Target, Traced};
 use crate::tracer::permission::{self, ByNameError, Cause, Instance, Refusal};
 use crate::tracer::{TracerError, control, procfs};
 use anyhow::{anyhow, bail};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -49,11 +50,7 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
         }
         (target, _) => {
             let pid = find(target)?;
-            if let Ok(Some(process)) = procfs::thread_group(pid)
-                && process != pid
-            {
-                bail!("{pid} is a thread of process {process}: heaptrace attach {process}");
-            }
+            process_of(pid, "attach")?;
             take_signals(profile)?;
             let traced = trace(pid, options, &destinations, progress::wanted(profile, Sharing::Alone))?;
             Ok(status(conclude_it(traced, profile, &destinations)))
@@ -78,7 +75,10 @@ fn trace(
     destinations.begin_trace(&mut settings, true)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(shows_progress);
-    let tick = || line.tick(progress.read());
+    let tick = || {
+        line.tick(progress.read());
+        ControlFlow::Continue(())
+    };
     let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
     let target = Target::Attach { pid };
     let traced = supervise(target, settings, Schedule::of(profile), Signals::ForUs, &wanted, &progress, tick);
@@ -199,8 +199,21 @@ pub fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
     }
 }
 
+/// Refuses the id of a thread; `command`: what the user wanted to do with it.
+///
+/// # Errors
+/// It is one.
+pub(super) fn process_of(pid: i32, command: &str) -> anyhow::Result<()> {
+    match procfs::thread_group(pid) {
+        Ok(Some(process)) if process != pid => {
+            bail!("{pid} is a thread of process {process}: heaptrace {command} {process}")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Replaces what the kernel said of a failed attach by its cause.
-fn explain(error: anyhow::Error, pid: i32) -> anyhow::Error {
+pub(super) fn explain(error: anyhow::Error, pid: i32) -> anyhow::Error {
     match error.downcast::<SessionError>() {
         Ok(SessionError::Tracer(error)) => refused(error, pid),
         Ok(other) => other.into(),

@@ -15,6 +15,7 @@ use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{TracerError, control, limits, permission};
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub(super) fn trace(
     let tick = || {
         line.tick(progress.read());
         notice.tick(progress.read());
+        ControlFlow::Continue(())
     };
     let schedule = Schedule::of(profile).with_timeout(timeout);
     let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };

@@ -2,11 +2,12 @@
 
 use super::conclude::{export_options, wanted};
 use super::contents::Contents;
+use super::live::Live;
 use super::saver::Snapshots;
 use super::tell;
 use crate::addr::Addr;
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::ctl::{self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion};
+use crate::ctl::{self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TopQuestion};
 use crate::event::MarkName;
 use crate::export::leaks::{LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
@@ -14,6 +15,7 @@ use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{ClassAmounts, LeakSite};
+use crate::progress::Progress;
 use crate::session::{Answer, HeapCapture, Interim, Requests, Wish};
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
@@ -39,6 +41,9 @@ const PATIENCE_FOR_CONTENTS: Duration = Duration::from_secs(900);
 /// How long it may take to take the files of a snapshot.
 const PATIENCE_FOR_FILES: Duration = Duration::from_secs(120);
 
+/// How long `heaptrace top` may say nothing between two questions.
+const PATIENCE_WITH_TOP: Duration = Duration::from_secs(600);
+
 /// The open control socket of a traced process; its name vanishes with this value.
 #[derive(Debug)]
 pub struct Service {
@@ -47,7 +52,12 @@ pub struct Service {
 
 impl Service {
     /// Opens the socket and serves it on a thread of its own. Without a socket tracing goes on: None, and a diagnostic.
-    pub fn start(control: &Arc<Control>, requests: &Arc<Requests>, profile: &ProfileOptions) -> Option<Self> {
+    pub fn start(
+        control: &Arc<Control>,
+        requests: &Arc<Requests>,
+        progress: &Arc<Progress>,
+        profile: &ProfileOptions,
+    ) -> Option<Self> {
         let socket = match ControlSocket::bind() {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
@@ -63,6 +73,7 @@ impl Service {
         let answerer = Arc::new(Answerer {
             control: Arc::clone(control),
             requests: Arc::clone(requests),
+            progress: Arc::clone(progress),
             options: profile.clone(),
             guests: Mutex::default(),
             slow: Mutex::default(),
@@ -89,6 +100,7 @@ impl Drop for Service {
 struct Answerer {
     control: Arc<Control>,
     requests: Arc<Requests>,
+    progress: Arc<Progress>,
     options: ProfileOptions,
     /// Those who are connected, in the order in which they came.
     guests: Mutex<Vec<Guest>>,
@@ -157,12 +169,15 @@ impl Answerer {
         if asker.is_gone() { Err("nobody waits for the answer any more".to_owned()) } else { Ok(slow) }
     }
 
-    /// One question, one answer. Whatever goes wrong with one who asks concerns nobody else.
+    /// One question, one answer, but for `heaptrace top`. Whatever goes wrong with one who asks concerns nobody else.
     fn serve(&self, number: u64, mut asker: Conversation) {
         asker.wait_at_most(PATIENCE);
         let question = ctl::receive_question(&mut BufReader::new(&mut asker));
         for guest in self.guests().iter_mut().filter(|guest| guest.number == number) {
             guest.has_asked = true;
+        }
+        if let Ok(Request { pid, command: Command::Top(question), .. }) = question {
+            return self.keep_telling(asker, pid, question);
         }
         let mut files = Vec::new();
         let mut blocks = None;
@@ -199,6 +214,35 @@ impl Answerer {
         }
         if let Err(error) = sent {
             tracing::info!("an answer could not be given: {error}");
+        }
+    }
+
+    /// Answers `heaptrace top`, question by question, until it has gone or has said nothing for a long time.
+    fn keep_telling(&self, mut asker: Conversation, pid: i32, mut question: TopQuestion) {
+        let mut live = Live::default();
+        let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
+        loop {
+            let mut answer = live.answer(snapshots, pid, &question);
+            if let Ok(answer) = &mut answer
+                && self.progress.processes() == [answer.pid]
+            {
+                // it is measured for all processes together
+                let waited = self.progress.read().waited.as_nanos();
+                answer.waited_ns = Some(u64::try_from(waited).unwrap_or(u64::MAX));
+            }
+            let response = answer.map_or_else(Response::Failed, |answer| Response::Top(Box::new(answer)));
+            asker.wait_at_most(PATIENCE);
+            let limit = Command::Top(question).longest_answer();
+            if let Err(error) = ctl::send(&response, &mut asker, limit) {
+                tracing::info!("an answer could not be given: {error}");
+                return;
+            }
+            asker.wait_at_most(PATIENCE_WITH_TOP);
+            question = match ctl::receive_question(&mut BufReader::new(&mut asker)) {
+                Ok(Request { pid: same, command: Command::Top(next), .. }) if same == pid => next,
+                // it has left, or asks what is for a connection of its own
+                _ => return,
+            };
         }
     }
 
@@ -263,7 +307,7 @@ impl Answerer {
             Command::Detach => Wish::Detach,
             Command::Mark { name } => Wish::Mark(mark_name(name)?),
             // See `Self::serve`.
-            Command::Snapshot(_) => Wish::View { blocks: false, at: None },
+            Command::Snapshot(_) | Command::Top(_) => Wish::View { blocks: false, at: None },
         };
         let answer = self.requests.ask(&self.control, request.pid, wish).ok_or("tracing has just ended")??;
         match (answer, &request.command) {
@@ -319,7 +363,7 @@ impl Answerer {
     }
 }
 
-fn mark_name(name: &str) -> Result<MarkName, String> {
+pub(super) fn mark_name(name: &str) -> Result<MarkName, String> {
     MarkName::new(name).ok_or_else(|| {
         format!(
             "`{name}` can't be the name of a mark: it has 1 to {} bytes, and no control characters",

@@ -7,7 +7,7 @@ use super::direct::Waiter;
 use super::{owners, tell};
 use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
 use crate::ctl::{self, Command, Look, Response, SnapshotHead, SnapshotQuestion};
-use crate::export::output::{Outputs, Subject};
+use crate::export::output::{Outcome, Outputs, Subject};
 use crate::export::{Format, Source};
 use crate::tracer::{control, socket};
 use anyhow::{Context, anyhow, bail};
@@ -48,6 +48,25 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
     }
 }
 
+/// Writes a snapshot where `heaptrace snapshot` does without options; in words, what became of it.
+///
+/// # Errors
+/// The file can't be written; the process is not traced any more, or its tracer can't tell.
+pub(super) fn write_one(pid: i32) -> anyhow::Result<String> {
+    let options = SnapshotOptions::of(pid);
+    let outputs = Outputs::prepare(&options.outputs, None, owners())?.filled_from(Source::Run)?;
+    let Taken { head, written, .. } = take(pid, &options, outputs, None, None)?;
+    let (told, _) = what_was_written(&head, &written);
+    Ok(told.join("; "))
+}
+
+/// What has come of a snapshot.
+struct Taken {
+    head: SnapshotHead,
+    written: Vec<Outcome>,
+    stdout: Option<Vec<u8>>,
+}
+
 /// Asks, and writes what comes.
 fn ask(
     pid: i32,
@@ -56,6 +75,47 @@ fn ask(
     stdout_format: Option<Format>,
     folder: Option<Folder>,
 ) -> anyhow::Result<u8> {
+    let Taken { head, written, stdout } = take(pid, options, outputs, stdout_format, folder)?;
+    let (told, well) = what_was_written(&head, &written);
+    for (text, file) in told.iter().zip(&written) {
+        if !options.quiet || file.result.is_err() {
+            tell(text);
+        }
+    }
+    if let Some(bytes) = stdout {
+        let mut out = io::stdout().lock();
+        match out.write_all(&bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(anyhow!(error).context("could not write to standard output"));
+            }
+            _ => {}
+        }
+    }
+    Ok(if well { 0 } else { EXIT_OWN_FAILURE })
+}
+
+/// What became of each file, in words, and whether all were written.
+fn what_was_written(head: &SnapshotHead, written: &[Outcome]) -> (Vec<String>, bool) {
+    let told = |file: &Outcome| match &file.result {
+        Ok(bytes) => format!(
+            "{}: {bytes} bytes; {} blocks live, {} bytes",
+            file.path.display(),
+            head.live_blocks,
+            head.live_bytes
+        ),
+        Err(error) => format!("{}: {error}", file.path.display()),
+    };
+    (written.iter().map(told).collect(), written.iter().all(|file| file.result.is_ok()))
+}
+
+/// Asks, and writes what comes to files.
+fn take(
+    pid: i32,
+    options: &SnapshotOptions,
+    outputs: Outputs,
+    stdout_format: Option<Format>,
+    folder: Option<Folder>,
+) -> anyhow::Result<Taken> {
     let formats: Vec<Format> = outputs.formats().chain(stdout_format).collect();
     let mut tracer = socket::connect_to_tracer_of(pid)?;
     let question = SnapshotQuestion {
@@ -72,7 +132,7 @@ fn ask(
     let head = match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
         Response::Snapshot(head) => head,
         Response::Failed(reason) => return Err(refused(pid, &reason)),
-        Response::Done(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
+        Response::Done(_) | Response::Top(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
     };
     let mut files = files(&head, formats.len(), &mut answers).with_context(|| no_answer(pid))?;
     if let Some(folder) = folder {
@@ -95,32 +155,7 @@ fn ask(
         allocated_bytes: head.live_bytes,
     };
     let written = outputs.write_contents(&subject, &files, &mut Waiter::new(verbosity));
-    let mut well = true;
-    for file in &written {
-        match &file.result {
-            Ok(_) if options.quiet => {}
-            Ok(bytes) => tell(&format!(
-                "{}: {bytes} bytes; {} blocks live, {} bytes",
-                file.path.display(),
-                head.live_blocks,
-                head.live_bytes
-            )),
-            Err(error) => {
-                well = false;
-                tell(&format!("{}: {error}", file.path.display()));
-            }
-        }
-    }
-    if let Some(bytes) = stdout {
-        let mut out = io::stdout().lock();
-        match out.write_all(&bytes).and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                return Err(anyhow!(error).context("could not write to standard output"));
-            }
-            _ => {}
-        }
-    }
-    Ok(if well { 0 } else { EXIT_OWN_FAILURE })
+    Ok(Taken { head, written, stdout })
 }
 
 /// The files that follow the head of an answer.

@@ -13,6 +13,7 @@ use crate::session::{self, Endings, Settings, Target, Traced};
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use crate::tracer::guardian::GuardianProcess;
 use anyhow::{Context, anyhow};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,7 @@ pub fn take_signals(options: &ProfileOptions) -> anyhow::Result<SignalMask> {
 }
 
 /// Traces `target` to its end, or until its time has passed, or until the user has had enough. `tick` is called on this
-/// thread several times a second.
+/// thread several times a second, and can end the tracing, too.
 ///
 /// # Errors
 /// If tracing could not begin, or broke off: see [`session::trace`].
@@ -96,7 +97,7 @@ pub fn supervise(
     signals: Signals,
     wanted: &Wanted<'_>,
     progress: &Arc<Progress>,
-    mut tick: impl FnMut(),
+    mut tick: impl FnMut() -> ControlFlow<()>,
 ) -> anyhow::Result<Traced> {
     let trace = settings.trace.clone();
     let launches = matches!(target, Target::Launch { .. });
@@ -106,7 +107,7 @@ pub fn supervise(
     let notes = Notes::wanted(wanted.profile);
     let mut watcher =
         Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref(), notes.as_ref())?;
-    let _service = Service::start(&control, &settings.requests, wanted.profile);
+    let _service = Service::start(&control, &settings.requests, progress, wanted.profile);
     // On this thread: the tracer thread's waits must not find another child.
     let mut guardian = match GuardianProcess::start(settings.pin) {
         Ok((process, guardian)) => {
@@ -244,7 +245,9 @@ pub fn supervise(
             Some(_) => {}
         }
         slowdown.look(progress);
-        tick();
+        if tick().is_break() && !control.detach_requested() {
+            control.request_detach();
+        }
     }
     // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
     let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"));

@@ -82,7 +82,17 @@ impl HeapView {
         snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline)
     }
 
-    /// The sums.
+    /// The figures of all sites, in no order.
+    pub fn sites(&self) -> impl Iterator<Item = SiteStats> {
+        self.sites.stats(self.figures.peak_epoch)
+    }
+
+    /// One byte in so many is sampled on average; 0: every block is recorded.
+    pub fn sample_interval(&self) -> u64 {
+        self.figures.sample_interval
+    }
+
+    /// The sums. Where blocks are sampled, their numbers are those of the sample.
     pub fn totals(&self) -> Totals {
         self.figures.totals
     }

@@ -2,7 +2,8 @@
 
 use super::recording::Recording;
 use crate::event::{Generation, MarkName};
-use crate::heapmodel::{HeapView, Snapshot};
+use crate::heapmodel::{HeapView, SiteStats, Snapshot};
+use crate::profile::{Cost, ProcessInfo};
 use crate::unwinder::StackTable;
 
 /// The state of a living process at one moment. Its tables are shared with those of the process, which is traced on.
@@ -62,6 +63,21 @@ impl Interim {
         &self.heap
     }
 
+    /// What tracing has cost until then.
+    pub fn cost(&self) -> &Cost {
+        &self.recording.cost
+    }
+
+    /// The process.
+    pub fn process(&self) -> &ProcessInfo {
+        &self.recording.process
+    }
+
+    /// How many programs it was before the one that it is.
+    pub fn images(&self) -> usize {
+        self.recording.images.len()
+    }
+
     /// The same without all else.
     pub fn into_heap(self) -> HeapView {
         self.heap
@@ -94,6 +110,11 @@ impl Interim {
     pub fn into_recording_since(self, name: &MarkName) -> Result<Recording, NoSuchMark> {
         let snapshot = self.heap.survivors(self.births_at(name)?).unwrap_or_default();
         Ok(self.with(snapshot, Some(*name)))
+    }
+
+    /// What was found out by then, with these sites in place of all figures: to have their stacks named.
+    pub fn into_recording_of(self, sites: Vec<SiteStats>) -> Recording {
+        self.with(Snapshot { sites, ..Snapshot::default() }, None)
     }
 
     fn with(self, snapshot: Snapshot, since: Option<MarkName>) -> Recording {

@@ -120,6 +120,7 @@ fn pages_for_man_have_what_help_has() {
         "ctl",
         "heap",
         "snapshot",
+        "top",
         "report",
         "view",
         "completions",

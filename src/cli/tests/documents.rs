@@ -173,7 +173,7 @@ fn faults_of_documents_are_found() {
     let commands = commands();
     let fault = |code: &str| invocation(code).and_then(|words| fault(&words, &commands));
     for wrong in [
-        "heaptrace top a b",
+        "heaptrace levitate a b",
         "sudo heaptrace run --mmap ./app",
         "heaptrace attach 1234 --leak-kinds definite",
         "heaptrace attach 1234 -Z",

@@ -1,0 +1,157 @@
+//! The conversation with the heaptrace that traces the process, on a thread of its own: the screen waits for nobody.
+
+use crate::commands::ask::{no_answer, put, refused};
+use crate::commands::{message, snapshot};
+use crate::ctl::{self, Command, Look, Order, Response, TopAnswer, TopQuestion};
+use crate::tracer::pressure;
+use crate::tracer::socket::{self, AskError, HangUp, TracerOf};
+use anyhow::{Context, bail};
+use std::io::BufReader;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+/// How long an answer may take: the first one has names to find.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How the answers are to look: this side draws.
+const LOOK: Look = Look { top: None, color: false, width: 0 };
+
+/// What has come.
+#[derive(Debug)]
+pub(super) enum News {
+    /// An answer.
+    Answer {
+        /// What it says.
+        answer: Box<TopAnswer>,
+        /// The resident memory of the process then, bytes.
+        resident: Option<u64>,
+        /// The mark that was set with it.
+        mark: Option<String>,
+    },
+    /// The tracer does not do it.
+    Refused(String),
+    /// Something else is done, or could not be.
+    Told(String),
+    /// There will be no more answers.
+    Over(String),
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Asker {
+    pid: i32,
+    questions: Sender<TopQuestion>,
+    news: Receiver<News>,
+    tell: Sender<News>,
+    connection: HangUp,
+    is_waiting: bool,
+}
+
+impl Asker {
+    /// Begins the conversation.
+    ///
+    /// # Errors
+    /// No descriptor is free, or no thread.
+    pub(super) fn start(pid: i32, mut tracer: TracerOf) -> anyhow::Result<Self> {
+        let connection = tracer.conversation.hang_up()?;
+        let (questions, to_ask) = mpsc::channel::<TopQuestion>();
+        let (tell, news) = mpsc::channel();
+        let told = tell.clone();
+        std::thread::Builder::new().name("asking".to_owned()).spawn(move || {
+            for question in to_ask {
+                let mark = question.mark.clone();
+                let new = match ask(&mut tracer, pid, question) {
+                    Ok(Ok(answer)) => News::Answer { answer, resident: pressure::resident(pid), mark },
+                    Ok(Err(_)) if !tracer.still_traces() => News::Over(why_over(pid)),
+                    Ok(Err(reason)) => News::Refused(message(&refused(pid, &reason))),
+                    Err(_) if !tracer.still_traces() => News::Over(why_over(pid)),
+                    Err(error) => News::Over(message(&error)),
+                };
+                if told.send(new).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { pid, questions, news, tell, connection, is_waiting: false })
+    }
+
+    /// Whether an answer has not come yet.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
+    /// Asks, and waits for nothing.
+    pub(super) fn ask(&mut self, order: Order, sites: usize, mark: Option<String>) {
+        self.is_waiting = self.questions.send(TopQuestion { order, sites, mark }).is_ok();
+    }
+
+    /// What has come, within `patience`.
+    pub(super) fn news(&mut self, patience: Duration) -> Option<News> {
+        let news = self.news.recv_timeout(patience).ok()?;
+        self.is_waiting &= matches!(news, News::Told(_));
+        Some(news)
+    }
+
+    /// Has a snapshot written. How that went is told.
+    pub(super) fn take_snapshot(&self) {
+        self.beside(snapshot::write_one);
+    }
+
+    /// Orders the tracer to let the process go.
+    pub(super) fn detach(&self) {
+        self.beside(|pid| {
+            let mut tracer = socket::connect_to_tracer_of(pid)?;
+            put(&mut tracer, pid, Command::Detach, LOOK, PATIENCE)?;
+            let mut answers = BufReader::new(&mut tracer.conversation);
+            match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
+                Response::Failed(reason) => Err(refused(pid, &reason)),
+                _ => Ok("the process is being let go".to_owned()),
+            }
+        });
+    }
+
+    /// Does something beside the conversation, over a connection of its own.
+    fn beside(&self, work: impl FnOnce(i32) -> anyhow::Result<String> + Send + 'static) {
+        let (pid, tell) = (self.pid, self.tell.clone());
+        let spawned = std::thread::Builder::new().name("order".to_owned()).spawn(move || {
+            let told = work(pid).unwrap_or_else(|error| message(&error));
+            // Who asked may have left.
+            let _ = tell.send(News::Told(told));
+        });
+        if let Err(error) = spawned {
+            let _ = self.tell.send(News::Told(format!("no thread could be started: {error}")));
+        }
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        // Ends the thread that may wait for an answer.
+        self.connection.now();
+    }
+}
+
+/// The answer, or in words why the tracer gives none. An error is one of the connection.
+fn ask(tracer: &mut TracerOf, pid: i32, question: TopQuestion) -> anyhow::Result<Result<Box<TopAnswer>, String>> {
+    let command = Command::Top(question);
+    let limit = command.longest_answer();
+    put(tracer, pid, command, LOOK, PATIENCE)?;
+    let mut answers = BufReader::new(&mut tracer.conversation);
+    match ctl::receive(&mut answers, limit).with_context(|| no_answer(pid))? {
+        Response::Top(answer) => Ok(Ok(answer)),
+        Response::Failed(reason) => Ok(Err(reason)),
+        Response::Done(_) | Response::Snapshot(_) => {
+            bail!("process {pid}: its tracer answers with what was not asked for")
+        }
+    }
+}
+
+/// What has become of a process that is traced no more.
+fn why_over(pid: i32) -> String {
+    match socket::connect_to_tracer_of(pid) {
+        Err(AskError::NotTraced { .. }) => {
+            format!("process {pid} was let go by the heaptrace that traced it, or is ending")
+        }
+        _ => format!("process {pid} has ended"),
+    }
+}
