@@ -7,6 +7,7 @@
 //! * `doc_url` stays unset: Perfetto's detection of the format refuses fields that it does not know.
 
 mod comments;
+mod drop;
 
 pub(super) use comments::comments;
 
@@ -315,23 +316,19 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
     labels
 }
 
-/// A regular expression of the allocator's entry points, for consumers that get stacks from elsewhere too. Stacks of
-/// ours begin behind them, but a debugger's view of an inlined shim may still hold one.
+/// A regular expression of the functions that pprof leaves out with all that they called: the allocator's entry points,
+/// and who only hands memory on (see [`drop`]). The stacks in the file are whole.
 fn drop_frames(profile: &Profile) -> String {
     let probed = profile.allocators.iter().flat_map(|allocator| &allocator.functions);
-    let mut names: Vec<&str> =
-        probed.map(|name| without_arguments(name)).filter(|name| !name.starts_with("_Z")).collect();
-    for name in shim_names() {
-        names.push(name);
-    }
-    names.sort_unstable();
-    names.dedup();
-    let mut frames: Vec<String> = names.into_iter().map(escape).collect();
+    let probed = probed.map(|name| without_arguments(name)).filter(|name| !name.starts_with("_Z"));
+    let mut frames: Vec<String> = probed.map(escape).collect();
+    frames.extend(shim_names().map(escape));
+    frames.extend(drop::patterns().map(str::to_owned));
     if let Some(saved) = &profile.saved {
         frames.extend(saved.drop_frames.iter().cloned());
-        frames.sort_unstable();
-        frames.dedup();
     }
+    frames.sort_unstable();
+    frames.dedup();
     frames.join("|")
 }
 

@@ -10,6 +10,7 @@ mod tables;
 use super::budget::{Budget, Exhausted};
 use super::wire::Torn;
 use super::{ImportError, Limits, comments};
+use crate::profile::identity::alternatives;
 use crate::profile::saved::{Holds, Saved, Writer};
 use crate::profile::{Conditions, Cost, Meta, Mode, ProcessInfo, Profile};
 use samples::Samples;
@@ -135,7 +136,7 @@ fn profile(bytes: &[u8], budget: &mut Budget) -> Result<Profile, Trouble> {
     };
     comments::apply(tables.comments(), &mut profile, &mut saved, budget)?;
     if saved.writer == Writer::Heaptrace {
-        for frame in tables.drop_frames().split('|').filter(|frame| !frame.is_empty()) {
+        for frame in alternatives(tables.drop_frames()).filter(|frame| !frame.is_empty()) {
             budget.hashed::<String, ()>()?;
             budget.copy(frame.len())?;
             saved.drop_frames.insert(frame.to_owned());

@@ -19,6 +19,22 @@ pub fn without_arguments(name: &str) -> &str {
     name.split_once('(').map_or(name, |(bare, _)| bare)
 }
 
+/// The parts of a regular expression between those `|` that stand in no parentheses: what `drop_frames` is made of.
+/// Brackets are taken for plain characters, so a `|` or a parenthesis in them has to be escaped.
+pub fn alternatives(pattern: &str) -> impl Iterator<Item = &str> {
+    let (mut depth, mut escaped) = (0_usize, false);
+    pattern.split(move |c: char| {
+        let plain = !escaped;
+        escaped = plain && c == '\\';
+        depth = match c {
+            '(' if plain => depth.saturating_add(1),
+            ')' if plain => depth.saturating_sub(1),
+            _ => depth,
+        };
+        plain && c == '|' && depth == 0
+    })
+}
+
 /// Whether a function has no name but only a place: `module+0xoffset`.
 pub fn is_unresolved(name: &str) -> bool {
     name.rsplit_once("+0x").is_some_and(|(_, hex)| !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -80,4 +96,19 @@ impl Profile {
 
 fn hash_name(hash: u64, name: &str) -> u64 {
     fnv1a(fnv1a(hash, name.as_bytes()), &[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::alternatives;
+
+    #[test]
+    fn a_pattern_is_taken_apart_outside_of_parentheses_only() {
+        let parts = |pattern| alternatives(pattern).collect::<Vec<_>>();
+        assert_eq!(parts("a|b(?:c|d(e|f))|g"), ["a", "b(?:c|d(e|f))", "g"]);
+        assert_eq!(parts(r"operator\||\(|x\\|y"), [r"operator\|", r"\(", r"x\\", "y"]);
+        assert_eq!(parts(")|a"), [")", "a"]);
+        assert_eq!(parts("(a|b"), ["(a|b"]);
+        assert_eq!(parts(""), [""]);
+    }
 }

@@ -109,3 +109,34 @@ fn mappings_have_build_ids() {
     let id = libc.split_whitespace().find(|word| word.len() == 40 && word.bytes().all(|b| b.is_ascii_hexdigit()));
     assert!(id.is_some(), "{libc}");
 }
+
+/// What pprof shows is who asked for memory, not the standard library's way to it or a wrapper; and code of the program that
+/// a library runs on the way is shown as ever. The fixtures tell their account; at all levels of optimisation.
+#[test]
+fn top_names_functions_of_the_program() {
+    for (fixture, flags) in
+        [("wrapped", "-O0"), ("wrapped", "-O2"), ("wrapped_rust", "-Copt-level=0"), ("wrapped_rust", "-Copt-level=3")]
+    {
+        let program = Program::new(fixtures::program_with(fixture, &[flags]));
+        let traced = program.traced();
+        let arguments = ["-top", "-alloc_space", "-unit=B", "-nodefraction=0", "-nodecount=100000"];
+        let top = pprof(&arguments, &[&traced.profile]);
+        let flat = |function: &str| {
+            let lines = top.lines().filter_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let name = words.get(5..)?.join(" ");
+                let bare = name.split(['(', ' ']).next()?.rsplit("wrapped_rust::").next()?.to_owned();
+                (bare == function).then(|| words[0].trim_end_matches('B').parse::<u64>().unwrap())
+            });
+            lines.sum::<u64>()
+        };
+        let told = traced.ended.text();
+        assert!(told.lines().count() > 4, "{told}");
+        for (function, bytes) in told.lines().map(|line| line.split_once(' ').unwrap()) {
+            assert_eq!(flat(function).to_string(), bytes, "{function} of {fixture} {flags}\n{top}");
+        }
+        // the stacks in the file are whole, and nothing is lost from the sum
+        let total = format!("{}B total", traced.report.total("bytes_allocated"));
+        assert!(top.contains(&total), "{total}\n{top}");
+    }
+}

@@ -125,17 +125,151 @@ fn the_default_column_is_the_peak_of_a_run_and_the_live_bytes_of_an_attach() {
 #[test]
 fn top_shows_names_whole_and_allocators_not_at_all() {
     let files = Files::new("top");
-    let path = files.add("a.pb.gz", &sample_profile());
+    let mut profile = sample_profile();
+    profile.functions[4].name = "Table<int, std::allocator<int> >::reserve(unsigned long)".to_owned();
+    let path = files.add("a.pb.gz", &profile);
     let top = files.pprof(&["-top", "-unit=B", "-nodefraction=0", "-sample_index=alloc_objects", &path]);
     for name in
         ["<alpha::Beta as core::clone::Clone>::clone", "libfoo.so.1+0x1234", "[unknown stack]", "new_node (inline)"]
     {
         assert!(top.contains(name), "{name} is not in {top}");
     }
-    assert!(top.contains("std::vector<int, std::allocator<int> >::reserve(unsigned long)"), "{top}");
+    assert!(top.contains("Table<int, std::allocator<int> >::reserve(unsigned long)"), "{top}");
     assert!(!top.contains("operator new"), "{top}");
     assert!(top.contains("File: app"), "the first mapping is the program's: {top}");
     assert!(top.contains("Duration: 2.31s"), "{top}");
+}
+
+/// Functions that only hand memory on, of which nothing may be shown.
+const HIDDEN: [&str; 38] = [
+    "operator new(unsigned long)",
+    "alloc::alloc::realloc",
+    "alloc::alloc::exchange_malloc",
+    "<alloc::alloc::Global as core::alloc::Allocator>::allocate",
+    "alloc::raw_vec::RawVec<T,A>::grow_one",
+    "<alloc::raw_vec::RawVecInner>::finish_grow",
+    "<alloc::raw_vec::RawVec<(u8, my::Type)>>::grow_one",
+    "__rustc::__rdl_alloc",
+    "std::sys::alloc::unix::<impl core::alloc::global::GlobalAlloc for std::alloc::System>::alloc",
+    "<my::Counting as core::alloc::global::GlobalAlloc>::alloc_zeroed",
+    "alloc::vec::Vec<T,A>::push",
+    "<alloc::vec::Vec<[u8; 3], alloc::alloc::Global>>::with_capacity_in",
+    "<alloc::vec::Vec<alloc::boxed::Box<dyn core::any::Any + core::marker::Send>>>::reserve",
+    "<alloc::string::String>::push_str",
+    "<alloc::string::String as core::fmt::Write>::write_str",
+    "<str as alloc::borrow::ToOwned>::to_owned",
+    "hashbrown::raw::RawTable<T,A>::reserve_rehash",
+    "grow_amortized<alloc::alloc::Global>",
+    "push_mut<(u64, my::Type), alloc::alloc::Global>",
+    "std::__new_allocator<Row>::allocate(unsigned long, void const*)",
+    "__gnu_cxx::new_allocator<std::_Sp_counted_ptr_inplace<Row, std::allocator<Row>, (__gnu_cxx::_Lock_policy)2> >::allocate(unsigned long)",
+    "std::allocator_traits<std::allocator<Row> >::allocate(std::allocator<Row>&, unsigned long)",
+    "std::_Vector_base<Row, std::allocator<Row> >::_M_allocate(unsigned long)",
+    "void std::vector<int, std::allocator<int> >::_M_realloc_insert<int const&>(int const&)",
+    "std::__detail::_Hashtable_alloc<std::allocator<std::__detail::_Hash_node<Row, true> > >::_M_allocate_buckets(unsigned long)",
+    "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_create(unsigned long&, unsigned long)",
+    "void std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_construct<char const*>(char const*)",
+    "std::string::_Rep::_S_create(unsigned long, unsigned long, std::allocator<char> const&)",
+    "void* std::__1::__libcpp_operator_new[abi:ne180100]<unsigned long>(unsigned long)",
+    "xmalloc",
+    "x2nrealloc",
+    "g_malloc0_n",
+    "CRYPTO_zalloc",
+    "_PyObject_Malloc",
+    "ztrymalloc_usable",
+    "sqlite3DbMallocRawNN",
+    "jv_mem_alloc_unguarded",
+    "QArrayData::allocate(unsigned long, unsigned long)",
+];
+
+/// Functions whose names look like it. They are the program's, or may call what is.
+const SHOWN: [&str; 26] = [
+    "my_alloc",
+    "allocate",
+    "alloc",
+    "push",
+    "my::alloc::alloc",
+    "my::raw_vec::RawVec<T>::grow_one",
+    "<alloc::vec::Vec<u8> as my::Stack>::push",
+    "<alloc::vec::Vec<T> as alloc::vec::spec_from_iter::SpecFromIter<T,I>>::from_iter",
+    "alloc::vec::Vec<T,A>::extend_desugared",
+    "<alloc::string::String as core::convert::From<my::Name>>::from",
+    "<alloc::boxed::Box<dyn core::ops::function::FnOnce()> as core::ops::function::FnOnce<()>>::call_once",
+    "hashbrown::raw::RawTable<T,A>::clear",
+    "core::ptr::drop_in_place<alloc::vec::Vec<my::Type>>",
+    "my_operator new",
+    "Pool::operator new(unsigned long)",
+    "Pool<int>::allocate(unsigned long)",
+    "std::_Vector_base<Row, Pool<Row> >::_M_allocate(unsigned long)",
+    "void std::vector<Row, std::allocator<Row> >::_M_realloc_insert<int>(int)",
+    "std::shared_ptr<Row> std::make_shared<Row>()",
+    "void std::__new_allocator<Row>::construct<Row, int>(Row*, int)",
+    "std::__new_allocator<Row>::construct<Row, int>(Row*, int)",
+    "std::allocator_traits<std::allocator<Row> >::construct<Row, int>(std::allocator<Row>&, Row*, int)",
+    "xmalloc_table",
+    "zmallocs",
+    "g_malloc_stats",
+    "sqlite3VdbeSorterWrite",
+];
+
+#[test]
+fn who_asked_for_memory_is_shown_and_not_the_way_to_it() {
+    let files = Files::new("drop");
+    let mut profile = sample_profile();
+    let sample = profile.samples[0];
+    let function =
+        |name: &str| Function { name: name.to_owned(), system_name: String::new(), file: None, start_line: 0 };
+    let location = |address: u64, lines: &[usize]| Location {
+        module: Some(0),
+        address: Addr(0x5555_5555_6000 + address),
+        offset: 0x2000 + address,
+        lines: lines.iter().map(|function| Line { function: *function, line: 1, inlined: false }).collect(),
+    };
+    profile.functions = vec![function("main"), function("deep")];
+    profile.locations = vec![location(0, &[0]), location(1, &[1])];
+    (profile.stacks, profile.samples) = (Vec::new(), Vec::new());
+    for name in HIDDEN.iter().chain(&SHOWN) {
+        let (this, caller) = (profile.functions.len(), profile.functions.len() + 1);
+        profile.functions.extend([function(name), function(&format!("caller of {this}"))]);
+        let first = profile.locations.len();
+        // a frame of its own, and inlined into its caller
+        let address = first as u64;
+        profile.locations.extend([
+            location(address, &[this]),
+            location(address + 1, &[caller]),
+            location(address + 2, &[1, this, caller]),
+        ]);
+        for locations in [vec![1, first, first + 1, 0], vec![1, first + 2, 0]] {
+            profile.samples.push(Sample { stack: profile.stacks.len(), at_peak: amount(1, 100), ..sample });
+            profile.stacks.push(Stack { locations, quality: Quality::Complete, leak: None });
+        }
+    }
+    // nothing is left of a stack of such functions alone: so it is shown
+    let alone = profile.functions.iter().position(|function| function.name == "xmalloc").expect("a name");
+    profile.locations.push(location(9_999, &[alone]));
+    profile.stacks.push(Stack { locations: vec![profile.locations.len() - 1], quality: Quality::Complete, leak: None });
+    profile.samples.push(Sample { stack: profile.stacks.len() - 1, at_peak: amount(1, 7), ..sample });
+    let path = files.add("a.pb.gz", &profile);
+    let options = ["-top", "-sample_index=peak_space", "-unit=B", "-nodefraction=0", "-nodecount=1000000"];
+    let top = files.pprof(&[&options[..], &[&path]].concat());
+    // flat flat% sum% cum cum%, two spaces, the name, and whether it was inlined
+    let row = |line: &str| {
+        let (figures, name) = line.split_once("%  ").and_then(|_| line.rsplit_once("%  "))?;
+        let name = name.trim_end_matches(" (inline)").trim_end_matches(" (partial-inline)");
+        Some((name.to_owned(), figures.split_whitespace().next()?.trim_end_matches('B').parse::<usize>().ok()?))
+    };
+    let rows: std::collections::BTreeMap<String, usize> = top.lines().filter_map(row).collect();
+    let flat = |name: &str| rows.get(name).copied().unwrap_or(0);
+    for (index, name) in HIDDEN.iter().chain(&SHOWN).enumerate() {
+        let hidden = index < HIDDEN.len();
+        assert_eq!(flat(&format!("caller of {}", 2 + 2 * index)), if hidden { 200 } else { 0 }, "{name}\n{top}");
+        assert_eq!(rows.contains_key(*name), !hidden || *name == "xmalloc", "{name}\n{top}");
+    }
+    assert_eq!(flat("xmalloc"), 7);
+    assert_eq!(flat("deep"), 200 * SHOWN.len());
+    let total = 200 * (HIDDEN.len() + SHOWN.len()) + 7;
+    assert!(top.contains(&format!("{total}B total")), "{top}");
+    assert_eq!(files.total("-sample_index=peak_space", &[&path]), total as i64);
 }
 
 #[test]
