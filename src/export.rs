@@ -4,6 +4,7 @@
 //! through the same [`view`]: stacks begin at the allocator's caller, and sampled figures are scaled up.
 
 mod devtools;
+mod dhat;
 pub mod diff;
 pub mod escape;
 mod folded;
@@ -85,11 +86,13 @@ pub enum Format {
     Otlp,
     /// The live blocks and their allocations over time, for Chrome's developer tools.
     HeapTimeline,
+    /// What Valgrind's DHAT writes: for its viewer and the Firefox Profiler.
+    Dhat,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
@@ -104,6 +107,7 @@ impl Format {
         Self::Perfetto,
         Self::Heaptrack,
         Self::Otlp,
+        Self::Dhat,
         Self::HeapTimeline,
     ];
 
@@ -125,6 +129,7 @@ impl Format {
             Self::Heaptrack => "heaptrack.zst",
             Self::Otlp => "otlp.pb",
             Self::HeapTimeline => "heaptimeline",
+            Self::Dhat => "dhat.json",
         }
     }
 
@@ -150,7 +155,7 @@ impl Format {
     /// The format of a file by the longest known end of its name.
     ///
     /// # Errors
-    /// The name ends like no format, or like one that is planned but does not exist yet (`app.dhat.json` is not taken
+    /// The name ends like no format, or like one that is planned but does not exist yet (`app.firefox.json` is not taken
     /// for a report.json).
     pub fn from_path(path: &Path) -> Result<Self, FormatError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -198,7 +203,7 @@ impl fmt::Display for Format {
 }
 
 /// Names that are reserved for formats of later versions: refused, never mistaken for a shorter one.
-const PLANNED: [&str; 4] = ["dhat.json", "dhat.json.gz", "firefox.json", "firefox.json.gz"];
+const PLANNED: [&str; 3] = ["dhat.json.gz", "firefox.json", "firefox.json.gz"];
 
 /// Lists the formats that exist, for messages.
 fn available() -> String {
@@ -336,5 +341,6 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Heaptrack => heaptrack::write(&view, out),
         Format::Otlp => otlp::write(&view, options, out),
         Format::HeapTimeline => heaptimeline::write(&view, out),
+        Format::Dhat => dhat::write(&view, out),
     }
 }

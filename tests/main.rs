@@ -51,6 +51,7 @@ mod suite {
     mod debuginfod;
     mod declared;
     mod detach;
+    mod dhat;
     mod docs;
     mod emulator;
     mod existing;

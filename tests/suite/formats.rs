@@ -273,6 +273,7 @@ fn live_of_take(path: &Path) -> u64 {
             if told { 700 } else { panic!("{text}") }
         }
         "html" => super::html::live_of(path, "take"),
+        "dhat.json" => of(&super::dhat::by_function(&super::dhat::viewed(path))),
         "pftrace" => of(&by_function(&read_format("pftrace", path))),
         "otlp.pb" => of(&by_function(&read_format("otlp", path))),
         "heaptrack.zst" => of(&heaptrack_functions(path, &path.with_extension("stacks"))),
@@ -283,8 +284,20 @@ fn live_of_take(path: &Path) -> u64 {
 /// Each format from each command that writes profiles, with the same figures.
 #[test]
 fn all_formats_come_from_run_attach_snapshot_and_convert() {
-    const FORMATS: [&str; 11] =
-        ["pb.gz", "pb", "svg", "html", "folded", "json", "json.gz", "txt", "pftrace", "heaptrack.zst", "otlp.pb"];
+    const FORMATS: [&str; 12] = [
+        "pb.gz",
+        "pb",
+        "svg",
+        "html",
+        "folded",
+        "json",
+        "json.gz",
+        "txt",
+        "pftrace",
+        "heaptrack.zst",
+        "otlp.pb",
+        "dhat.json",
+    ];
     let traces = Program::new("/bin/true");
     let paths =
         |command: &str| FORMATS.map(|format| traces.outside(&format!("{command}.{format}")).display().to_string());
