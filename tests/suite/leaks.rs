@@ -3,6 +3,7 @@
 
 mod allocators;
 mod blind;
+mod builds;
 mod chains;
 mod ci;
 mod clean;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Options of other programs that the documents name, and of the programs that examples run.
-const OF_OTHERS: [&str; 22] = [
+const OF_OTHERS: [&str; 25] = [
     "all",
     "bench",
     "build",
@@ -15,6 +15,7 @@ const OF_OTHERS: [&str; 22] = [
     "fail",
     "features",
     "format-version",
+    "heaptrace",
     "its-option",
     "locked",
     "max-time",
@@ -23,6 +24,8 @@ const OF_OTHERS: [&str; 22] = [
     "output-on-failure",
     "path",
     "perf-basic-prof",
+    "print-errorlogs",
+    "quick",
     "release",
     "security-opt",
     "show-error",

@@ -7,11 +7,11 @@ use crate::support::running::Ended;
 use std::path::{Path, PathBuf};
 
 /// An example of the page.
-struct Example {
+pub(super) struct Example {
     /// Which test runs it; None for one that says that it is not tested.
     test: Option<String>,
     language: String,
-    text: String,
+    pub(super) text: String,
 }
 
 /// All fenced blocks of the page. Fails for one of which nothing is said.
@@ -46,7 +46,7 @@ fn examples() -> Vec<Example> {
 }
 
 /// The examples that a test has to run; at least one.
-fn examples_of(test: &str) -> Vec<Example> {
+pub(super) fn examples_of(test: &str) -> Vec<Example> {
     let found: Vec<_> = examples().into_iter().filter(|example| example.test.as_deref() == Some(test)).collect();
     assert!(!found.is_empty(), "docs/ci.md has no example for {test}");
     found
@@ -55,7 +55,7 @@ fn examples_of(test: &str) -> Vec<Example> {
 /// No example names a test that does not exist.
 #[test]
 fn every_example_has_its_test() {
-    let tests = ["unit_tests", "cargo", "cargo-config", "python", "baseline"];
+    let tests = ["unit_tests", "cargo", "cargo-config", "python", "baseline", "ctest", "meson", "checked", "action"];
     for test in examples().into_iter().filter_map(|example| example.test) {
         assert!(tests.contains(&test.as_str()), "{test}");
     }
@@ -83,7 +83,7 @@ fn steps(example: &Example) -> Vec<String> {
 }
 
 /// bash with heaptrace in its path, in the folder of the program given.
-fn shell(folder_of: Program, script: &str) -> Program {
+pub(super) fn shell(folder_of: Program, script: &str) -> Program {
     let heaptrace = Path::new(env!("CARGO_BIN_EXE_heaptrace")).parent().unwrap();
     let cargo = cargo();
     let path = format!("{}:{}:/usr/bin:/bin", heaptrace.display(), cargo.parent().unwrap().display());
@@ -221,9 +221,10 @@ fn examples_with_cargo() {
 /// Tests of a native library, in Python.
 #[test]
 fn examples_with_python() {
-    let [example] = &examples_of("python")[..] else { panic!("one example") };
+    let examples = examples_of("python");
     let library = fixtures::library("leaks/extension");
-    for (call, status) in [("extension_sum((ctypes.c_int * 3)(1, 2, 3), 3)", 0), ("extension_lose(100)", 23)] {
+    let calls = [("extension_sum((ctypes.c_int * 3)(1, 2, 3), 3)", 0), ("extension_lose(100)", 23)];
+    for (example, (call, status)) in examples.iter().flat_map(|example| calls.map(|call| (example, call))) {
         let program = Program::new("/bin/bash");
         let test = format!(
             "import ctypes, unittest\nclass Test(unittest.TestCase):\n    def test(self):\n        \
