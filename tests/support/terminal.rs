@@ -73,7 +73,7 @@ impl Terminal {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// The terminal goes away; the program is told by what it reads only, as SIGHUP is the session leader's.
+    /// The terminal goes away: the program, which leads its session, gets SIGHUP and can read nothing any more.
     pub fn hang_up(&mut self) {
         self.master = std::fs::File::open("/dev/null").unwrap();
     }

@@ -87,6 +87,8 @@ pub(super) fn shell(folder_of: Program, script: &str) -> Program {
     let heaptrace = Path::new(env!("CARGO_BIN_EXE_heaptrace")).parent().unwrap();
     let cargo = cargo();
     let path = format!("{}:{}:/usr/bin:/bin", heaptrace.display(), cargo.parent().unwrap().display());
+    // the engine that users have
+    let folder_of = folder_of.env("HEAPTRACE_ENGINE", "auto");
     folder_of.args(["-e", "-c", script]).env("PATH", path).env("GITHUB_STEP_SUMMARY", "summary.md")
 }
 
