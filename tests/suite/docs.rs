@@ -1,5 +1,6 @@
-//! The commands in docs/agents.md: each does what is said there. And what packages install: pages for man, completions.
+//! The commands in docs/agents.md and docs/guide: each does what is said there. And what packages install: pages for man, completions.
 
+use super::attach::{assert_victim_well, start_victim};
 use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -17,10 +18,16 @@ fn commands(page: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("    ")).map(str::to_owned).collect()
 }
 
-fn shell(command: &str, folder: &Path) -> Output {
+fn in_shell(command: &str, folder: &Path) -> Command {
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", Path::new(HEAPTRACE).parent().unwrap().display());
-    Command::new("sh").args(["-c", command]).current_dir(folder).env("PATH", path).output().unwrap()
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).current_dir(folder).env("PATH", path);
+    shell
+}
+
+fn shell(command: &str, folder: &Path) -> Output {
+    in_shell(command, folder).output().unwrap()
 }
 
 /// Whether an answer has anything in it.
@@ -72,6 +79,63 @@ fn the_commands_for_scripts_answer() {
     procfs::assert_left_as_it_was(pid);
     running.feed(b"");
     running.wait();
+}
+
+/// The pages of the guide: each with a program of its own, which leaks, and a process that allocates all the time.
+#[test]
+fn the_commands_of_the_guide_do_what_is_said() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide");
+    let index = std::fs::read_to_string(folder.join("README.md")).unwrap();
+    let mut pages: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    pages.sort();
+    assert!(pages.len() > 7, "{pages:?}");
+    for page in pages {
+        let page = page.to_str().unwrap();
+        assert!(page == "README.md" || index.contains(&format!("[{page}]({page})")), "{page} is not in the index");
+        run_page(&format!("guide/{page}"));
+    }
+}
+
+/// Runs the commands of a page in their order. `# 23` says that one exits with that status, `&` that one goes on meanwhile.
+fn run_page(page: &str) {
+    let commands = commands(page);
+    if commands.is_empty() {
+        return;
+    }
+    let dir = TempDir::new();
+    std::fs::copy(fixtures::program("sites"), dir.path().join("app")).unwrap();
+    let (victim, pid) = start_victim(&Program::fixture("victim").args(["2", "churn"]));
+    let mut meanwhile = Vec::new();
+    for command in commands {
+        let (text, status) = command.split_once(" # ").unwrap_or((&command, "0"));
+        let text = text.trim().replace(" 1234", &format!(" {pid}"));
+        if let Some(text) = text.strip_suffix(" &") {
+            meanwhile.push(in_shell(text, dir.path()).spawn().unwrap());
+            let asked = format!("heaptrace ctl {pid} mark begun");
+            procfs::wait_until("it is traced", || shell(&asked, dir.path()).status.success());
+            continue;
+        }
+        let mut output = shell(&text, dir.path());
+        for _ in 0..50 {
+            // the threads may hold a lock whenever it looks
+            if !text.ends_with("--trim") || output.status.success() {
+                break;
+            }
+            output = shell(&text, dir.path());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), status.parse().ok(), "{page}: {command}: {said}");
+        assert!(!said.contains("panicked"), "{page}: {command}: {said}");
+        for (_, rest) in text.match_indices(" -o ").map(|(at, option)| text.split_at(at + option.len())) {
+            let file = rest.split(' ').next().unwrap();
+            let size = std::fs::metadata(dir.path().join(file)).map(|metadata| metadata.len());
+            assert!(size.is_ok_and(|size| size > 0), "{page}: {command}: {file}: {said}");
+        }
+    }
+    for mut one in meanwhile {
+        assert!(one.wait().unwrap().success(), "{page}");
+    }
+    assert_victim_well(victim, pid);
 }
 
 /// What bash offers for the last of some words, with the completions that heaptrace prints.
