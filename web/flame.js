@@ -17,6 +17,9 @@ const PALE = 0.45;
 // So long texts are drawn at once, in milliseconds; the rest follows in the next frames.
 const TEXT_SLICE = 5;
 
+// So many shades each way tell by how much of itself something has grown or shrunk.
+const LEVELS = 8;
+
 // Modules of which each has a hue of its own, the program's first.
 const HUES = [32, 212, 152, 282, 352, 92, 182, 252, 322, 62];
 
@@ -59,6 +62,11 @@ export class Colors {
       this.fills.set(module, shades);
     }
     const paper = themeColor('--paper');
+    this.changes = [...Array(2 * LEVELS + 1).keys()].map(i => {
+      const share = Math.abs(i - LEVELS) / LEVELS;
+      return `hsl(${i > LEVELS ? 4 : 214} ${6 + 66 * share}% ${dark ? 32 + 6 * share : 86 - 16 * share}%)`;
+    });
+    this.changePixels = this.changes.map(color => [pixelOf(color), pixelOf(color, PALE, paper)]);
     const { module } = this.data.frames;
     // Of each frame and shade, plain and faint.
     const pixels = new Map([...this.fills].map(([key, shades]) => [key, shades.map(shade => [pixelOf(shade), pixelOf(shade, PALE, paper)])]));
@@ -75,6 +83,18 @@ export class Colors {
   of(func, frame, isPale) {
     if (func < 0) return this.root;
     return (isPale ? this.pale : this.plain)[4 * frame + this.shade[func]];
+  }
+
+  // That of what had so much and has so much: red if it has grown, blue if it has shrunk.
+  ofChange(before, after, isPale) {
+    const most = Math.max(before, after);
+    const level = most > 0 ? Math.round((after - before) / most * LEVELS) : 0;
+    return this.changePixels[level + LEVELS][isPale ? 1 : 0];
+  }
+
+  // What has come anew (1), is gone (-1), or is as before (0).
+  changeSwatch(way) {
+    return this.changes[(way + 1) * LEVELS];
   }
 
   swatch(module) {
@@ -165,11 +185,11 @@ export class Flame {
     canvas.addEventListener('blur', () => this.draw());
   }
 
-  // Shows a tree. `found` marks functions, or is null; `flipped` has callers at the bottom.
-  show(tree, totals, zoom, flipped, found) {
+  // Shows a tree. `found` marks functions, or is null; `flipped` has callers at the bottom; `change` has what nodes had and have, if colours are to tell that.
+  show(tree, totals, zoom, flipped, found, change = null) {
     const moved = this.tree !== tree || this.flipped !== flipped || this.zoom !== zoom;
     if (this.tree !== tree || this.focus >= tree.n) this.focus = zoom;
-    Object.assign(this, { tree, totals, zoom, flipped, found });
+    Object.assign(this, { tree, totals, zoom, flipped, found, change });
     this.hover(-1);
     this.layOut(moved);
     this.draw();
@@ -260,7 +280,7 @@ export class Flame {
 
   // Fills the frames: a line of pixels for each row, which is then repeated.
   paint(context) {
-    const { tree, zoom, found, colors, room, width, canvas } = this;
+    const { tree, zoom, found, change, colors, room, width, canvas } = this;
     const ratio = canvas.width / Math.max(1, width);
     const isNew = this.picture?.width !== canvas.width || this.picture.height !== canvas.height;
     if (isNew) this.picture = context.createImageData(canvas.width, canvas.height);
@@ -277,9 +297,12 @@ export class Flame {
         const left = Math.max(drawn, Math.floor(row.x[k] * ratio));
         const right = Math.min(line.length, Math.max(left + (drawn > row.x[k] * ratio ? 0 : 1), Math.round((row.x[k] + row.w[k]) * ratio)));
         if (right <= left) continue;
-        const func = tree.func[row.node[k]];
+        const node = row.node[k];
+        const func = tree.func[node];
         const isFound = found !== null && func >= 0 && found[func] === 1;
-        const color = func < 0 ? colors.root : isFound ? colors.mark : found !== null ? colors.faint : colors.of(func, tree.frame[row.node[k]], isPale);
+        let color = isFound ? colors.mark : colors.faint;
+        if (func < 0) color = colors.root;
+        else if (found === null) color = change === null ? colors.of(func, tree.frame[node], isPale) : colors.ofChange(change.before[node], change.after[node], isPale);
         line.fill(color, left, right - left > 2 ? right - 1 : right);
         drawn = right;
       }

@@ -1,9 +1,9 @@
 // Puts the page together: one state, the views that show it, and what changes it.
-import { amountText, bytesText, durationText, percentText, plural, shortName } from './text.js';
+import { amountText, bytesText, changeText, durationText, percentText, plural, shortName } from './text.js';
 import { decode, unpack } from './data.js';
 import { Work } from './work.js';
 import { csv, siteName } from './sums.js';
-import { doubts, isExact, sentences } from './words.js';
+import { differences, doubts, isExact, sentences } from './words.js';
 import { firstState, fragmentOf, stateOf } from './state.js';
 import { Model } from './model.js';
 import { byId, choice, choose, make, saveFile, tell, Tip } from './dom.js';
@@ -14,7 +14,7 @@ import { showSource } from './source.js';
 import { showFindings } from './findings.js';
 import { showAbout, showSizes } from './about.js';
 
-const COLUMN_TITLES = { live: 'Live', peak: 'At peak', allocated: 'Allocated', freed: 'Freed', temporary: 'Temporary', leaked: 'Leaked' };
+const COLUMN_TITLES = { live: 'Live', peak: 'At peak', allocated: 'Allocated', freed: 'Freed', temporary: 'Temporary', leaked: 'Leaked', grown: 'Grown', shrunk: 'Shrunk', after: 'After', before: 'Before' };
 const MODES = [['icicle', 'Icicle', 'i'], ['flame', 'Flame', 'f'], ['callers', 'Callers', 'c'], ['callees', 'Callees', 'e']];
 const UNITS_CHOICE = [['bytes', 'Bytes', 'b'], ['blocks', 'Blocks', 'b']];
 const GROUPS = [['function', 'Functions'], ['file', 'Files'], ['module', 'Modules'], ['thread', 'Threads'], ['site', 'Sites']];
@@ -38,6 +38,7 @@ function tellError(what, error) {
 class Page {
   constructor(data) {
     this.data = data;
+    this.isDifference = data.words.difference !== null;
     this.model = new Model(data);
     this.work = new Work();
     this.saving = new Work();
@@ -92,7 +93,7 @@ class Page {
 
   head() {
     const { words, report } = this.data;
-    byId('program').textContent = report.program;
+    byId('program').textContent = this.isDifference ? words.difference.files.join(' → ') : report.program;
     const [first, ...rest] = words.header;
     byId('run').textContent = [first.replace(/^heaptrace: /, ''), ...rest].join(' ');
     const { sites, strings } = this.data;
@@ -100,7 +101,8 @@ class Page {
       const names = siteName(this.model.first, strings, sites.node[site], sites.telling[site]).split(' ← ');
       return names.length > 1 ? `${names[0]}, called by ${names[1]}` : names[0];
     };
-    const lines = sentences(this.data, nameOf).map(({ kind, lead, text, to }) => make('a', {
+    const told = this.isDifference ? differences(this.data, nameOf) : sentences(this.data, nameOf);
+    const lines = told.map(({ kind, lead, text, to }) => make('a', {
       class: `word ${kind}`, href: `#${fragmentOf({ ...this.firstState, ...to }, this.firstState)}`,
       onclick: event => {
         event.preventDefault();
@@ -108,22 +110,29 @@ class Page {
         byId('views').scrollIntoView({ block: 'nearest' });
       },
     }, make('strong', {}, lead), text === '' ? null : make('span', {}, text)));
-    const doubtful = doubts(this.data);
-    const about = make('a', { class: 'word quiet', href: '#view=about', onclick: event => event.preventDefault() || this.update({ view: 'about' }) },
-      make('strong', {}, doubtful.length > 0 ? 'To be known' : isExact(this.data) ? 'Exact' : 'About'), make('span', {}, doubtful.length > 0 ? doubtful.join('; ') : isExact(this.data) ? 'every allocation was recorded, nothing was missed' : 'how the figures came to be'));
-    byId('words').replaceChildren(...lines, about);
+    byId('words').replaceChildren(...lines, ...(this.isDifference ? [] : [this.aboutLine()]));
     byId('course').hidden = report.timeline.length < 2;
+  }
+
+  // What leads to how the figures came to be.
+  aboutLine() {
+    const doubtful = doubts(this.data);
+    return make('a', { class: 'word quiet', href: '#view=about', onclick: event => event.preventDefault() || this.update({ view: 'about' }) },
+      make('strong', {}, doubtful.length > 0 ? 'To be known' : isExact(this.data) ? 'Exact' : 'About'), make('span', {}, doubtful.length > 0 ? doubtful.join('; ') : isExact(this.data) ? 'every allocation was recorded, nothing was missed' : 'how the figures came to be'));
   }
 
   tools() {
     const { report } = this.data;
     const views = [['flame', 'Graph'], ['table', 'Table'], ['findings', report.findings.length > 0 ? `Leaks and errors (${report.findings.length})` : 'Leaks and errors'], ['sizes', 'Sizes'], ['about', 'About']];
-    const tabs = views.map(([value, title]) => make('button', { type: 'button', role: 'tab', 'data-value': value, 'aria-controls': value, onclick: () => this.update({ view: value }) }, title));
+    const shown = this.isDifference ? views.slice(0, 2) : views;
+    views.forEach(([value]) => { byId(value).hidden = true; });
+    const tabs = shown.map(([value, title]) => make('button', { type: 'button', role: 'tab', 'data-value': value, 'aria-controls': value, onclick: () => this.update({ view: value }) }, title));
     byId('views').replaceChildren(...tabs);
     choice(byId('columns'), this.columnNames.map((name, i) => [name, COLUMN_TITLES[name], String(i + 1)]), this.state.col, col => this.update({ col }));
     choice(byId('units'), UNITS_CHOICE, this.state.unit, unit => this.update({ unit }));
     choice(byId('modes'), MODES, this.state.mode, mode => this.setMode(mode));
-    choice(byId('groups'), GROUPS, this.state.by, by => this.update({ by }));
+    // Whose threads could be compared is not known.
+    choice(byId('groups'), GROUPS.filter(([by]) => by !== 'thread' || !this.isDifference), this.state.by, by => this.update({ by }));
     byId('search').addEventListener('input', event => this.update({ q: event.target.value }));
     byId('hide').addEventListener('change', event => this.update({ hide: event.target.value }));
     byId('merge').addEventListener('change', event => this.update({ merge: event.target.checked }));
@@ -196,13 +205,21 @@ class Page {
       make('strong', {}, name), make('div', { class: 'place' }, node > 0 ? model.place(tree.frame[node]) : ''),
       make('div', {}, `${bytesText(bytes[node])} in ${plural(blocks[node], 'block')} – ${share}`),
       own > 0 && own < shown[node] ? make('div', { class: 'place' }, `itself ${amountText(own, state.unit)}`) : null,
+      this.isDifference ? make('div', {}, this.changeOf(node)) : null,
     ].filter(part => part !== null);
+  }
+
+  // What a node had and has, of a difference.
+  changeOf(node) {
+    const { before, after } = this.shown.change;
+    const { unit } = this.state;
+    return `${amountText(before[node], unit)} before, ${amountText(after[node], unit)} after: ${changeText(after[node] - before[node], unit)}`;
   }
 
   tellNode(node) {
     const { tree, totals } = this.shown;
     const name = node > 0 ? shortName(this.data.strings[tree.func[node]]) : 'all';
-    byId('status').textContent = `${name}: ${amountText(totals[node], this.state.unit)}, ${percentText(totals[node], totals[0])}`;
+    byId('status').textContent = `${name}: ${amountText(totals[node], this.state.unit)}, ${percentText(totals[node], totals[0])}${this.isDifference ? `; ${this.changeOf(node)}` : ''}`;
   }
 
   render() {
@@ -232,7 +249,7 @@ class Page {
     this.work.stop();
     if (isGraph) this.later(this.model.graph(state), shown => this.renderGraph(shown));
     else if (isTable) {
-      const columns = Table.columns(state.by, state.unit);
+      const columns = Table.columns(state.by, state.unit, this.isDifference);
       this.later(this.model.table(state, Table.sortable(columns, state.sort)), shown => this.renderTable(shown, columns));
     } else this.wait(false);
     if (state.view === 'findings') showFindings(byId('findings'), this.data);
@@ -266,12 +283,13 @@ class Page {
   renderGraph(shown) {
     this.shown = shown;
     const { state } = this;
-    const { tree, sums, totals, zoom, marks, found } = shown;
+    const { tree, sums, totals, zoom, marks, found, change } = shown;
     state.zoom = zoom;
-    this.flame.show(tree, totals, zoom, state.mode === 'flame', marks);
+    this.flame.show(tree, totals, zoom, state.mode === 'flame', marks, change);
     const title = this.columnTitle();
     const parts = [`${title}: ${bytesText(sums.bytes[zoom])} in ${plural(sums.blocks[zoom], 'block')}`];
     if (zoom > 0) parts.push(`${percentText(totals[zoom], totals[0])} of all`);
+    if (change !== null) parts.push(this.changeOf(zoom));
     if (found !== null) parts.push(`found ${amountText(found.sum, state.unit)} (${percentText(found.sum, totals[zoom])}) in ${plural(found.count, 'function')}`);
     else if (state.q.trim() !== '') parts.push('the expression is not one');
     byId('status').textContent = parts.join(' · ');
@@ -316,6 +334,11 @@ class Page {
 
   renderLegend() {
     const { colors } = this;
+    if (this.isDifference) {
+      const of = ([way, text]) => make('span', { class: 'module' }, make('i', { style: `background:${colors.changeSwatch(way)}` }), text);
+      byId('legend').replaceChildren(...[[1, 'more than before'], [0, 'as before'], [-1, 'less than before']].map(of));
+      return;
+    }
     const shown = colors.modules.slice(0, LEGEND).map(module => make('span', { class: 'module' }, make('i', { style: `background:${colors.swatch(module)}` }), colors.moduleName(module)));
     const more = colors.modules.length - LEGEND;
     byId('legend').replaceChildren(...shown, ...(more > 0 ? [make('span', { class: 'module' }, `and ${plural(more, 'more module')}`)] : []));

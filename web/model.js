@@ -145,7 +145,13 @@ export class Model {
     const zoom = state.zoom >= 0 && state.zoom < tree.n ? state.zoom : 0;
     const { marks, count } = yield* this.found(state.q);
     const found = marks === null ? null : { count, sum: matched(tree, totals, zoom, marks).sum };
-    return { tree, sums, totals, zoom, marks, found };
+    return { tree, sums, totals, zoom, marks, found, change: this.change(tree, state.unit) };
+  }
+
+  // Of a difference: what the nodes had before and have after; of other pages null.
+  change(tree, unit) {
+    if (this.data.words.difference === null) return null;
+    return { before: this.totals(tree, { col: 'before' }, unit), after: this.totals(tree, { col: 'after' }, unit) };
   }
 
   // The index of a function's name; -1 if there is none.
@@ -216,7 +222,9 @@ export class Model {
 
   // What the columns of the table add up.
   *amounts(tree, { col, unit }) {
-    const wanted = { self: [col, unit], blocks: [col, 'blocks'], allocations: ['allocated', 'blocks'], allocatedBytes: ['allocated', 'bytes'], temporaries: ['temporary', 'blocks'] };
+    const wanted = this.data.words.difference !== null
+      ? { self: [col, unit], before: ['before', unit], after: ['after', unit] }
+      : { self: [col, unit], blocks: [col, 'blocks'], allocations: ['allocated', 'blocks'], allocatedBytes: ['allocated', 'bytes'], temporaries: ['temporary', 'blocks'] };
     const amounts = {};
     for (const [name, pair] of Object.entries(wanted)) {
       amounts[name] = this.owned(tree, ...pair);
@@ -229,7 +237,7 @@ export class Model {
     const { frames, strings } = this.data;
     const tree = yield* this.folded(state);
     const own = yield* this.amounts(tree, state);
-    const totals = this.totals(tree, state, state.unit);
+    const totals = { total: this.totals(tree, state, state.unit), ...this.change(tree, state.unit) };
     yield;
     if (state.by === 'function') {
       const { group, values } = yield* sumsBy(tree, tree.func, listOf(Uint32Array, this.kinds, i => i), this.kinds, own, totals);

@@ -48,11 +48,17 @@ export class Rows {
       const isText = this.values[column] === undefined;
       for (const ranks of yield* this.ranks(isText ? column : '')) order = yield* sortedBy(order, ranks, isText && down);
       yield;
-      if (!isText) order = yield* sortedBy(order, this.values[column], down);
+      if (!isText) order = yield* sortedBy(order, notNegative(this.values[column]), down);
       this.orders.set(key, order);
     }
     return this.orders.get(key);
   }
+}
+
+// Numbers with the same differences, none of which is below 0.
+function notNegative(list) {
+  const least = list.reduce((least, value) => Math.min(least, Number.isNaN(value) ? 0 : value), 0);
+  return least < 0 ? list.map(value => value - least) : list;
 }
 
 // Numbers in order of the keys that they have, none below 0; NaN comes last. Equal ones stay as they are. By digits of 16 bits, from the last on.
@@ -109,8 +115,8 @@ export function* ranksOf(texts) {
 }
 
 // Sums of what the nodes of a tree have in common. `groupOf` has for each value of `kind`, a list of the tree, a whole number below `groups`. `own` has amounts that the nodes have by
-// themselves, by name; `totals` are those of `self` with all below. The result has lists of what has something: `group`, the sums, and under `total` what stacks through it have: each
-// counts once.
+// themselves, by name; `totals` has amounts with all below, by name: `total` are those of `self`. The result has lists of what has something: `group`, the sums, and under the names of
+// `totals` what stacks through it have: each counts once.
 export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
   const sums = {};
   for (const [name, amounts] of Object.entries(own)) {
@@ -121,11 +127,13 @@ export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
     sums[name] = list;
     yield;
   }
-  sums.total = new Float64Array(groups);
-  const until = new Int32Array(groups);
-  for (let from = 1; from < tree.n; from += STEP) {
-    totalsPart(tree, kind, groupOf, until, totals, sums.total, from, Math.min(tree.n, from + STEP));
-    yield;
+  for (const [name, amounts] of Object.entries(totals)) {
+    sums[name] = new Float64Array(groups);
+    const until = new Int32Array(groups);
+    for (let from = 1; from < tree.n; from += STEP) {
+      totalsPart(tree, kind, groupOf, until, amounts, sums[name], from, Math.min(tree.n, from + STEP));
+      yield;
+    }
   }
   const used = [];
   for (let group = 0; group < groups; group++) {
@@ -145,9 +153,10 @@ function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
   }
 }
 
-// Adds what follows from the sums: the mean size of the blocks allocated, and the share of them that were temporary.
+// Adds what follows from the sums: the mean size of the blocks allocated, and the share of them that were temporary; of a difference, by how much they have changed.
 export function withShares(values) {
-  const { allocations, allocatedBytes, temporaries } = values;
+  const { allocations, allocatedBytes, temporaries, before, after } = values;
+  if (before !== undefined) return { ...values, change: listOf(Float64Array, before.length, i => after[i] - before[i]) };
   const share = part => listOf(Float64Array, allocations.length, i => (allocations[i] > 0 ? part[i] / allocations[i] : NaN));
   return { ...values, mean: share(allocatedBytes), temporary: share(temporaries) };
 }

@@ -1,6 +1,6 @@
 // The table: real rows, of which only those in sight are in the page.
 import { make } from './dom.js';
-import { amountText, bytesText, countText, percentText, shortPath } from './text.js';
+import { amountText, bytesText, changeText, countText, percentText, shortPath } from './text.js';
 
 const ROW_HEIGHT = 26;
 
@@ -38,8 +38,8 @@ export class Table {
     });
   }
 
-  // The columns of such rows in this unit.
-  static columns(by, unit) {
+  // The columns of such rows in this unit; `isDifference`: of a page that compares.
+  static columns(by, unit, isDifference = false) {
     const amount = value => amountText(value, unit);
     const number = (key, title, text, hint) => ({ key, title, text, hint, isNumber: true });
     const columns = [
@@ -47,12 +47,18 @@ export class Table {
       { ...number('selfShare', '', text => text, ''), share: 'self' },
       number('total', 'Total', amount, 'What all stacks through it have; each counts once'),
       { ...number('totalShare', '', text => text, ''), share: 'total' },
+    ];
+    const others = isDifference ? [
+      number('before', 'Before', amount, 'What all stacks through it had in the earlier profile'),
+      number('after', 'After', amount, 'What they have in the later one'),
+      number('change', 'Change', value => changeText(value, unit), 'By how much that is more, or less'),
+    ] : [
       number('blocks', 'Blocks', countText, 'Blocks of what is itself'),
       number('mean', 'Mean size', value => (Number.isNaN(value) ? '–' : bytesText(value)), 'Of all blocks allocated there'),
       number('temporary', 'Temporary', value => (Number.isNaN(value) ? '–' : percentText(value, 1)), 'The share of all blocks allocated there that were freed before their thread’s next allocation'),
     ];
     const isWhole = by === 'thread' || by === 'site';
-    const kept = isWhole ? columns.filter(column => !column.key.startsWith('total')) : columns;
+    const kept = [...columns.filter(column => !isWhole || !column.key.startsWith('total')), ...others];
     if (isWhole && unit === 'blocks') kept[0].title = 'Blocks';
     else if (isWhole) kept[0].title = 'Bytes';
     const title = { function: 'Function', file: 'File', module: 'Module', thread: 'Thread', site: 'Allocated by' }[by];

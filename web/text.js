@@ -25,6 +25,11 @@ export function amountText(amount, unit) {
   return unit === 'bytes' ? bytesText(amount) : countText(amount);
 }
 
+// `+12.34 MiB`, `−3`, `0`: a change of an amount in the unit that is shown.
+export function changeText(change, unit) {
+  return `${change > 0 ? '+' : change < 0 ? '−' : ''}${amountText(Math.abs(change), unit)}`;
+}
+
 // `12.3 %`; a dash where there is no whole.
 export function percentText(part, whole) {
   if (!(whole > 0)) return '–';

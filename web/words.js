@@ -1,5 +1,5 @@
 // What the figures say, in sentences. Each leads to the view that shows it. Pure.
-import { bytesText, countText, durationText, percentText, plural } from './text.js';
+import { bytesText, changeText, countText, durationText, percentText, plural } from './text.js';
 
 // From this share of all allocations on, in so many parts of one, temporary blocks are worth a sentence.
 const CHURN = 0.25;
@@ -81,6 +81,24 @@ export function sentences(data, nameOf) {
   }
   if (words.resident) say('plain', 'Resident', words.resident.replace(/^Resident: /, ''), { view: 'about' });
   if (totals.allocations === 0 && totals.live_blocks === 0) say('plain', 'No allocation was seen', 'the figures below say what was looked at', { view: 'about' });
+  return found;
+}
+
+// What is to be said of a difference, in the same form.
+export function differences(data, nameOf) {
+  const { value, before, after, unchanged } = data.words.difference;
+  const change = after.bytes - before.bytes;
+  const share = change !== 0 && before.bytes > 0 ? ` (${change > 0 ? '+' : '−'}${percentText(Math.abs(change), before.bytes)})` : '';
+  const told = ({ bytes, objects }) => `${bytesText(bytes)} in ${plural(objects, 'block')}`;
+  const kind = change > 0 ? 'warn' : change < 0 ? 'good' : 'plain';
+  const lead = change === 0 ? 'No change of the sum' : changeText(change, 'bytes') + share;
+  const found = [{ kind, lead, text: `${value}: ${told(before)} before, ${told(after)} after`, to: { view: 'flame', col: 'after', mode: 'icicle' } }];
+  for (const [name, title, kind] of [['grown', 'Grown', 'warn'], ['shrunk', 'Shrunk', 'good']]) {
+    const { site, most, whole } = largest(data.columns.find(column => column.name === name));
+    if (site < 0) continue;
+    found.push({ kind, lead: `${title} by ${bytesText(whole)}`, text: `${percentText(most, whole)} of it is one call: ${nameOf(site)}`, to: { view: 'flame', col: name, mode: 'icicle' } });
+  }
+  if (unchanged > 0) found.push({ kind: 'plain', lead: plural(unchanged, 'stack'), text: 'as before', to: { view: 'table', col: 'after', by: 'site' } });
   return found;
 }
 

@@ -344,7 +344,7 @@ pub(super) struct DiffArguments {
     #[arg(long, value_name = "LIMIT", value_parser = growth_limit)]
     fail_if_grown: Vec<GrowthLimit>,
 
-    /// File to write; repeatable: .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt; of heaps the last three
+    /// File to write; repeatable: .html (a page with what has grown in red), .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt; of heaps the last three
     ///
     /// `-o -` is standard output, and needs --format.
     #[arg(short, long, value_name = "FILE")]

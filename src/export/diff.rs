@@ -6,7 +6,7 @@ mod table;
 use super::escape::Json;
 use super::text::{grouped, human_bytes};
 use super::view::View;
-use super::{Format, folded};
+use super::{Format, folded, html};
 use crate::profile::diff::{Diff, Kind};
 use crate::profile::value::Value;
 use crate::profile::{Amount, Profile};
@@ -40,8 +40,8 @@ pub struct DiffOptions {
 }
 
 /// The formats that a difference can be written in.
-pub const FORMATS: [Format; 6] =
-    [Format::PprofGz, Format::Pprof, Format::Folded, Format::Markdown, Format::Json, Format::Txt];
+pub const FORMATS: [Format; 7] =
+    [Format::Html, Format::PprofGz, Format::Pprof, Format::Folded, Format::Markdown, Format::Json, Format::Txt];
 
 impl<'a> Comparison<'a> {
     /// Compares. Without a value that which both are about is taken, else what is live, else the first that both hold.
@@ -83,6 +83,10 @@ impl<'a> Comparison<'a> {
             Format::Markdown => out.write_all(table::markdown(self, options.top).as_bytes()),
             Format::Json => self.json(out),
             Format::Folded => self.folded(out),
+            Format::Html => {
+                let [before, after] = self.names;
+                html::write_difference((before, &self.before), (after, &self.after), &self.diff, self.headline(), out)
+            }
             Format::Pprof => pprof::write(&self.before, &self.after, out),
             Format::PprofGz => pprof::write_gz(&self.before, &self.after, out),
             other => Err(io::Error::other(format!("a difference can't be written as .{other}"))),

@@ -4,6 +4,7 @@
 //! the summary has, and `numbers`, the call tree as flat lists (`numbers.rs`). Both are compressed and in Base64, so that no name of the program's
 //! can be taken for markup; the page puts them in as text only.
 
+mod difference;
 mod numbers;
 mod pack;
 mod source;
@@ -14,12 +15,14 @@ use super::problems::problems;
 use super::report::thread_sums;
 use super::sections::{self, Layout, is_held, value_title};
 use super::text::{self, Paint};
-use super::view::View;
+use super::view::{StackTotals, View};
 use super::{ExportOptions, names};
 use crate::check::suppressions::suppression_of;
 use crate::profile::leaks::LeakClass;
 use crate::profile::value::Value;
 use crate::profile::{Amount, Profile};
+pub(super) use difference::write as write_difference;
+use difference::{Side, WordsDifference};
 use numbers::Numbers;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -68,16 +71,21 @@ pub(super) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     let mut table = json::frames(view);
     tree::stacks_of_heaps(view.profile).for_each(|stack| table.enter(stack));
     let columns = columns(view);
-    let tree = CallTree::new(view, &table, view.value(options.value));
+    let value = view.value(options.value);
+    let tree = CallTree::new(view, &table, &tree::by_place(&table), |site| site.of(value).bytes);
     let mut numbers = Numbers::new(&table);
     numbers.tree(&tree);
     numbers.sites(view, &tree, &columns);
     numbers.heaps(view, &tree);
     let source = if options.source { source::of(view, &table, &columns) } else { Source::default() };
     let words = words(view, options, &table, &columns, &numbers.strings, &source);
+    page(&title(view, options), &words, &numbers.bytes, out)
+}
+
+/// The page with these data.
+fn page(title: &str, words: &impl Serialize, numbers: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let mut json = Vec::new();
-    serde_json::to_writer(super::escape::Json(&mut json), &words)?;
-    let title = super::escape::xml(&title(view, options));
+    serde_json::to_writer(super::escape::Json(&mut json), words)?;
     let script = bundle();
     for piece in PAGE.split("{{").enumerate() {
         let text = match piece {
@@ -85,11 +93,11 @@ pub(super) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
             (_, piece) => {
                 let (name, text) = piece.split_once("}}").unwrap_or((piece, ""));
                 match name {
-                    "title" => out.write_all(title.as_bytes())?,
+                    "title" => out.write_all(super::escape::xml(title).as_bytes())?,
                     "style" => out.write_all(STYLE.as_bytes())?,
                     "script" => out.write_all(script.as_bytes())?,
                     "words" => pack::write(&json, out)?,
-                    "numbers" => pack::write(&numbers.bytes, out)?,
+                    "numbers" => pack::write(numbers, out)?,
                     _ => {}
                 }
                 text
@@ -121,6 +129,27 @@ fn bundle() -> String {
 enum Column {
     Value(Value),
     Leaked,
+    /// Of a difference.
+    Side(Side),
+}
+
+impl Column {
+    fn words(self, view: &View<'_>) -> WordsColumn {
+        match self {
+            Self::Value(value) => WordsColumn { name: value.name(), title: value_title(view, value) },
+            Self::Leaked => WordsColumn { name: LEAKED, title: "Leaked" },
+            Self::Side(side) => WordsColumn { name: side.name(), title: side.title() },
+        }
+    }
+
+    /// What a site has; `leaked`: what each has lost, by its id.
+    fn of(self, site: &StackTotals, view: &View<'_>, leaked: &FxHashMap<u64, Amount>) -> Amount {
+        match self {
+            Self::Value(value) => site.of(value),
+            Self::Leaked => leaked.get(&view.id_of(site)).copied().unwrap_or_default(),
+            Self::Side(side) => side.of(site),
+        }
+    }
 }
 
 /// Those that the profile knows, in the order of their keys.
@@ -162,6 +191,8 @@ struct Words<'a, R: Serialize> {
     resident_course: &'a [(u64, u64)],
     attached: bool,
     source: &'a Source,
+    /// Of a difference: of what.
+    difference: Option<WordsDifference<'a>>,
 }
 
 #[derive(Serialize)]
@@ -204,13 +235,9 @@ fn words<'a>(
     source: &'a Source,
 ) -> Words<'a, impl Serialize + use<'a>> {
     let profile = view.profile;
-    let name = |column: &Column| match column {
-        Column::Value(value) => WordsColumn { name: value.name(), title: value_title(view, *value) },
-        Column::Leaked => WordsColumn { name: LEAKED, title: "Leaked" },
-    };
     let values = columns.iter().map(|column| match column {
         Column::Value(value) => Some(*value),
-        Column::Leaked => None,
+        Column::Leaked | Column::Side(_) => None,
     });
     let threads = thread_sums(view, &values.collect::<Vec<_>>()).into_iter();
     let found = text::anomalies(&profile.anomalies).into_iter().filter(|anomaly| anomaly.count > 0);
@@ -218,7 +245,7 @@ fn words<'a>(
         title: title(view, options),
         report: json::head(view, table),
         strings,
-        columns: columns.iter().map(name).collect(),
+        columns: columns.iter().map(|column| column.words(view)).collect(),
         column: view.value(options.value).name(),
         header: lines(|out| sections::header(out, UNWRAPPED, profile, "")),
         resident: sections::resident_sentence(profile),
@@ -233,6 +260,7 @@ fn words<'a>(
         resident_course: &profile.course.resident,
         attached: profile.meta.mode.is_attached(),
         source,
+        difference: None,
     }
 }
 

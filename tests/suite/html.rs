@@ -260,6 +260,74 @@ fn a_report_of_a_check_has_its_findings() {
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
 }
 
+/// Two runs in one page: what has grown is red, what has shrunk is blue; the figures are those of the fixture and of `diff --json`.
+#[test]
+fn a_difference_has_both_sides() {
+    let runs = ["before", "after"].map(|side| {
+        let program = Program::fixture("compared").args([side]);
+        let report = program.outside("side.json");
+        assert_eq!(program.start_traced(&["-o", text(&report)]).wait().code(), 0);
+        (program, report)
+    });
+    let [(program, before), (_after, after)] = &runs;
+    let html = program.outside("x.html");
+    let compared =
+        program.start_heaptrace(["diff", text(before), text(after), "--value", "live", "-o", text(&html)]).wait();
+    assert_eq!(compared.code(), 0, "{}", compared.stderr);
+    let names = ["grows", "shrinks", "stays", "comes", "goes", "work"];
+    let told = &opened("difference", &[&[text(&html)], &names[..]].concat())[0];
+    assert_eq!(
+        told["columns"],
+        json!({ "grown": [6000 + 700, 1], "shrunk": [4000 + 400, 1], "after": [12700, 4], "before": [10400, 4] })
+    );
+    assert_eq!(told["first"], "Grown");
+    assert_eq!(told["views"], json!(["Graph", "Table"]));
+    assert_eq!(told["sections"], json!(["flame"]));
+    assert_eq!(told["legend"], json!(["more than before", "as before", "less than before"]));
+    let files = [before, after].map(|path| text(path));
+    assert_eq!(told["program"], files.join(" → "));
+    let words: Vec<&str> = told["words"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    assert_eq!(words[0], "+2.25 KiB (+22.1 %): Live: 10.16 KiB in 4 blocks before, 12.40 KiB in 4 blocks after");
+    assert!(
+        words[1].starts_with("Grown by 6.54 KiB: 89.6 % of it is one call: ") && words[1].contains("grows"),
+        "{words:?}"
+    );
+    assert!(words[2].starts_with("Shrunk by 4.30 KiB: 90.9 % of it is one call: "), "{words:?}");
+    assert_eq!(words[3], "1 stack: as before");
+    let color = |name: &str| -> [i64; 3] {
+        let color = told["colors"][name].as_array().unwrap_or_else(|| panic!("{name}: {told}"));
+        [0, 1, 2].map(|at| color[at].as_i64().unwrap())
+    };
+    let red_of = |name: &str| color(name)[0] - color(name)[2];
+    assert!(red_of("comes") > red_of("grows") && red_of("grows") > red_of("work") && red_of("work") > 0, "{told}");
+    assert!(red_of("shrinks") < -20, "{told}");
+    assert!(red_of("stays").abs() < 12, "{told}");
+    assert_eq!(told["colors"]["goes"], Value::Null, "nothing is left of it");
+    let row = |rows: &Value, name: &str| -> Option<[i64; 3]> {
+        let row = rows.as_array().unwrap().iter().find(|row| row[0] == name)?;
+        Some([1, 2, 3].map(|at| row[at].as_i64().unwrap()))
+    };
+    let functions = &told["rows"]["function"];
+    assert_eq!(row(functions, "work"), Some([10400, 12700, 2300]));
+    assert_eq!(row(functions, "grows"), Some([3000, 9000, 6000]));
+    assert_eq!(functions[0][0], "grows", "most has come there: {functions}");
+    assert_eq!(row(functions, "goes"), None, "nothing is left of it");
+    assert!(told["headings"].to_string().contains("Change"), "{}", told["headings"]);
+    // what diff itself says, stack by stack
+    let answer = program.start_heaptrace(["diff", text(before), text(after), "--value", "live", "--json"]).wait();
+    let answer: Value = serde_json::from_str(&answer.text()).unwrap();
+    for change in answer["changes"].as_array().unwrap().iter().filter(|change| change["change"] != "new") {
+        let name =
+            change["stack"].as_array().unwrap().iter().find(|name| names.contains(&name.as_str().unwrap())).unwrap();
+        let bytes = |side: &str| change[side]["bytes"].as_i64().unwrap();
+        let expected = [bytes("before"), bytes("after"), bytes("after") - bytes("before")];
+        let sites = &told["rows"]["site"];
+        let found =
+            sites.as_array().unwrap().iter().any(|row| [1, 2, 3].map(|at| row[at].as_i64().unwrap()) == expected);
+        assert!(found, "{name}: {expected:?} in {sites}");
+    }
+}
+
 /// Names that want to be markup stay names, and nothing of them runs.
 #[test]
 fn hostile_names_stay_names() {

@@ -1,6 +1,6 @@
 // Opens reports of heaptrace (.html) in Chromium without a window, uses them as a person does, and prints what is read back as JSON.
 // node --experimental-websocket open_report.mjs CHROMIUM PLAN FILE...
-// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `source`: the source of a function; `time`: how long the first file takes.
+// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `source`: the source of a function; `difference`: a page of a difference; `time`: how long the first file takes.
 import { pathToFileURL } from 'node:url';
 import { Browser } from './browser.mjs';
 
@@ -219,6 +219,42 @@ async function source(file, name) {
   };
 }
 
+// What a page of a difference tells: sums of its columns, what functions and sites had and have, and the colours of functions.
+async function difference(file, names) {
+  const page = await opened(pathToFileURL(file).href);
+  const told = { title: await page.evaluate('document.title'), program: await text(page, '#program'), words: await words(page), first: await text(page, '#columns [aria-pressed=true]'), columns: {}, rows: {} };
+  told.views = await page.evaluate(`[...document.querySelectorAll('#views button')].map(button => button.textContent)`);
+  told.sections = await page.evaluate(`[...document.querySelectorAll('#view > section:not([hidden])')].map(section => section.id)`);
+  told.legend = await page.evaluate(`[...document.querySelectorAll('#legend span')].map(part => part.textContent)`);
+  for (const column of await page.evaluate('heaptrace.columnNames')) {
+    await update(page, { col: column });
+    told.columns[column] = [await page.evaluate('heaptrace.flame.totals[0]'), await page.evaluate(`heaptrace.model.totals(heaptrace.flame.tree, heaptrace.state, 'blocks')[0]`)];
+  }
+  // after, where all but one can be seen
+  await update(page, { col: 'after' });
+  told.colors = {};
+  for (const name of names) {
+    const place = await placeOf(page, name);
+    if (place === null) continue;
+    await mouse(page, 'mouseMoved', ...place);
+    told.colors[name] = await page.evaluate(`(() => {
+      const { canvas } = heaptrace.flame;
+      const box = canvas.getBoundingClientRect();
+      const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+      copy.drawImage(canvas, ${place[0]} - box.x, ${place[1]} - box.y - 8, 1, 1, 0, 0, 1, 1);
+      return [...copy.getImageData(0, 0, 1, 1).data];
+    })()`);
+    told.tip = await text(page, '#tip');
+  }
+  for (const by of ['function', 'site']) {
+    await update(page, { view: 'table', by, col: by === 'site' ? 'before' : 'after', sort: 'change' });
+    told.rows[by] = await page.evaluate(`[...heaptrace.table.order].map(row => heaptrace.table.rows.at(row)).map(({ name, before, after, change }) => [name.split(' ')[0], before, after, change])`);
+  }
+  told.headings = (await rows(page)).headings;
+  told.shown = (await rows(page)).shown[0];
+  return told;
+}
+
 // Milliseconds until the report is there; of each gesture until the page hears and has drawn again, and until all is there.
 async function time(file) {
   const page = await opened(pathToFileURL(file).href);
@@ -304,6 +340,7 @@ const told = { reports: [] };
 if (plan === 'use') told.reports.push(await use(files[0], files[1]));
 else if (plan === 'window') told.reports.push(await part(files[0]));
 else if (plan === 'source') told.reports.push(await source(files[0], files[1]));
+else if (plan === 'difference') told.reports.push(await difference(files[0], files.slice(1)));
 else if (plan === 'time') told.reports.push(await time(files[0]));
 else {
   for (const file of files) told.reports.push(await look(file));

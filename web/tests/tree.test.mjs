@@ -49,7 +49,7 @@ test('what is found counts once for each stack', () => {
 test('sums of groups count each stack once', () => {
   const first = tree();
   const none = new Float64Array(8);
-  const { group, values } = finished(sumsBy(first, first.func, Uint32Array.of(0, 1, 2, 3), 4, { self: own, allocations: none, allocatedBytes: none, temporaries: none }, first.totals(own)));
+  const { group, values } = finished(sumsBy(first, first.func, Uint32Array.of(0, 1, 2, 3), 4, { self: own, allocations: none, allocatedBytes: none, temporaries: none }, { total: first.totals(own) }));
   assert.deepEqual([[...group], [...values.total], [...values.self]], [[0, 1, 2, 3], [63, 15, 46, 48], [0, 5, 42, 16]]);
 });
 

@@ -5,6 +5,7 @@ import { Model } from '../model.js';
 import { Rows } from '../sums.js';
 import { firstRow, Table } from '../table.js';
 import { Timeline } from '../timeline.js';
+import { differences } from '../words.js';
 import { Work } from '../work.js';
 
 // A table without elements: it counts its heads and bodies.
@@ -104,6 +105,49 @@ test('another window makes another tree of all callers, in which the node of a z
   assert.equal(model.changed(zoomed, { from: -1, to: -1, zoom: 2 }).zoom, 2);
   const icicle = model.changed(zoomed, { mode: 'icicle', zoom: 5 });
   assert.equal(model.changed(icicle, { from: 20, to: 30 }).zoom, 5, 'the tree of all is the same at all times');
+});
+
+// What a page of a difference has: main calls f, which has grown from 100 to 300, and g, which has shrunk from 50 to 10; h is as before.
+function difference() {
+  const column = (name, bytes) => ({ name, title: name, bytes: Float64Array.from(bytes), blocks: Float64Array.from(bytes, value => value / 10) });
+  return {
+    strings: ['', 'main', 'f', 'g', 'h'], nodes: { depth: Uint32Array.of(0, 1, 2, 2, 2), frame: Uint32Array.of(0, 0, 1, 2, 3) },
+    frames: { name: [1, 2, 3, 4], file: [0, 0, 0, 0], module: [0, 0, 0, 0], line: [0, 0, 0, 0] }, sites: { node: [2, 3, 4], telling: [0, 0, 0] }, heaps: [],
+    columns: [column('grown', [200, 0, 0]), column('shrunk', [0, 40, 0]), column('after', [300, 10, 7]), column('before', [100, 50, 7])],
+    words: { difference: { files: ['a', 'b'], value: 'Live', before: { bytes: 157, objects: 16 }, after: { bytes: 317, objects: 32 }, unchanged: 1 } },
+  };
+}
+
+function finished(steps) {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done) return value;
+  }
+}
+
+test('a difference tells what functions and sites had and have', () => {
+  const model = new Model(difference());
+  const rowsOf = changes => {
+    const state = { ...firstState('after'), sort: 'change', ...changes };
+    const { rows, order } = finished(model.table(state, 'change'));
+    return [...order].map(row => rows.at(row)).map(({ name, before, after, change }) => [name, before, after, change]);
+  };
+  assert.deepEqual(rowsOf({ by: 'function' }), [['f', 100, 300, 200], ['main', 157, 317, 160], ['h', 7, 7, 0], ['g', 50, 10, -40]]);
+  assert.deepEqual(rowsOf({ by: 'site', down: false }).map(([name, , , change]) => [name.split(' ')[0], change]), [['g', -40], ['h', 0], ['f', 200]]);
+  assert.deepEqual(rowsOf({ by: 'site', col: 'shrunk' }).map(([, , , change]) => change), [-40]);
+  const { change } = finished(model.graph(firstState('grown')));
+  assert.deepEqual([[...change.before], [...change.after]], [[157, 157, 100, 50, 7], [317, 317, 300, 10, 7]]);
+  const columns = Table.columns('function', 'bytes', true).map(({ title }) => title);
+  assert.deepEqual(columns, ['Itself', '', 'Total', '', 'Before', 'After', 'Change', 'Function', 'Where']);
+  assert.equal(Table.columns('site', 'bytes', true).find(({ key }) => key === 'change').text(-40), '−40 B');
+});
+
+test('a difference is told in words', () => {
+  const told = differences(difference(), site => `site ${site}`).map(({ kind, lead, text }) => `${kind}: ${lead}: ${text}`);
+  assert.deepEqual(told, [
+    'warn: +160 B (+101.9 %): Live: 157 B in 16 blocks before, 317 B in 32 blocks after', 'warn: Grown by 200 B: 100.0 % of it is one call: site 0', 'good: Shrunk by 40 B: 100.0 % of it is one call: site 1',
+    'plain: 1 stack: as before',
+  ]);
 });
 
 // Work that goes on in a later slice, whatever the machine does meanwhile, and tells that it does; in the end it returns or throws what `end` does.

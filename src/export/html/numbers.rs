@@ -8,7 +8,7 @@
 
 use super::super::json::frames::FrameTable;
 use super::super::text::{printable, telling};
-use super::super::view::{NamedFrame, StackTotals, View};
+use super::super::view::{NamedFrame, View};
 use super::tree::CallTree;
 use super::{Column, leaked};
 use crate::profile::Amount;
@@ -93,11 +93,7 @@ impl Numbers {
         }));
         let leaked = leaked(view.profile);
         for column in columns {
-            let amount = |site: &StackTotals| match column {
-                Column::Value(value) => site.of(*value),
-                Column::Leaked => leaked.get(&view.id_of(site)).copied().unwrap_or_default(),
-            };
-            let amounts: Vec<Amount> = sites.iter().map(amount).collect();
+            let amounts: Vec<Amount> = sites.iter().map(|site| column.of(site, view, &leaked)).collect();
             self.list(amounts.iter().map(|amount| amount.objects));
             self.list(amounts.iter().map(|amount| amount.bytes));
         }

@@ -6,7 +6,6 @@
 use super::super::json::frames::FrameTable;
 use super::super::view::View;
 use super::{Column, leaked};
-use crate::profile::Amount;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -120,14 +119,7 @@ fn add_up(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column], of_frame:
     let leaked = leaked(view.profile);
     let mut seen: FxHashSet<usize> = FxHashSet::default();
     for site in view.sites() {
-        let bytes: Vec<u64> = columns
-            .iter()
-            .map(|column| match column {
-                Column::Value(value) => site.of(*value),
-                Column::Leaked => leaked.get(&view.id_of(site)).copied().unwrap_or_else(Amount::default),
-            })
-            .map(|amount| amount.bytes)
-            .collect();
+        let bytes: Vec<u64> = columns.iter().map(|column| column.of(site, view, &leaked).bytes).collect();
         seen.clear();
         for (depth, frame) in table.stack(site.stack).enumerate() {
             let Some(index) = of_frame.get(frame as usize).copied().flatten() else { continue };

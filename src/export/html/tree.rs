@@ -1,12 +1,12 @@
 //! The call tree of all sites: a node for each function on each way to it, whatever the lines.
 
 use super::super::json::frames::{FrameTable, ReportFrame};
-use super::super::view::View;
+use super::super::view::{StackTotals, View};
 use crate::profile::Profile;
-use crate::profile::value::Value;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::hash::Hash;
 
 /// The nodes in preorder. The first one is the root, which has no frame.
 #[derive(Debug, Default)]
@@ -31,9 +31,9 @@ struct Growing {
 }
 
 impl CallTree {
-    /// The tree of the view's sites. Of those that one function calls, those with most of `value` come first.
-    pub fn new(view: &View<'_>, table: &FrameTable<'_>, value: Value) -> Self {
-        let places = places(table);
+    /// The tree of the view's sites: `places` says of each frame which node it is ([`by_place`], [`by_name`]). Of those that one function calls, those come first whose sites
+    /// have most by `weigh`.
+    pub fn new(view: &View<'_>, table: &FrameTable<'_>, places: &[u32], weigh: impl Fn(&StackTotals) -> u64) -> Self {
         let mut nodes = vec![Growing { parent: 0, place: u32::MAX, frame: 0, total: 0 }];
         let mut known: FxHashMap<(u32, u32), u32> = FxHashMap::default();
         let mut stack: Vec<u32> = Vec::new();
@@ -55,7 +55,7 @@ impl CallTree {
             }
             at
         };
-        let of_site = view.sites().iter().map(|site| enter(site.stack, site.of(value).bytes)).collect();
+        let of_site = view.sites().iter().map(|site| enter(site.stack, weigh(site))).collect();
         let of_stack = stacks_of_heaps(view.profile).map(|stack| (stack, enter(stack, 0))).collect();
         for index in (1..nodes.len()).rev() {
             let Some((parent, total)) = nodes.get(index).map(|node| (node.parent, node.total)) else { continue };
@@ -103,12 +103,23 @@ pub(super) fn stacks_of_heaps(profile: &Profile) -> impl Iterator<Item = usize> 
 }
 
 /// For each frame a number for its function, file and module: lines and addresses make no difference.
-fn places(table: &FrameTable<'_>) -> Vec<u32> {
-    let mut known: FxHashMap<(&str, Option<&str>, Option<&str>), u32> = FxHashMap::default();
-    let mut places = Vec::with_capacity(table.frames().len());
-    for ReportFrame { function, file, module, .. } in table.frames() {
+pub(super) fn by_place(table: &FrameTable<'_>) -> Vec<u32> {
+    numbered(
+        table.frames().iter().map(|ReportFrame { function, file, module, .. }| (*function, *file, module.as_deref())),
+    )
+}
+
+/// For each frame a number for its function's name: builds compare whose files are elsewhere.
+pub(super) fn by_name(table: &FrameTable<'_>) -> Vec<u32> {
+    numbered(table.frames().iter().map(|frame| frame.function))
+}
+
+/// Equal ones have the same number.
+fn numbered<T: Eq + Hash>(all: impl Iterator<Item = T>) -> Vec<u32> {
+    let mut known: FxHashMap<T, u32> = FxHashMap::default();
+    all.map(|one| {
         let next = known.len() as u32;
-        places.push(*known.entry((*function, *file, module.as_deref())).or_insert(next));
-    }
-    places
+        *known.entry(one).or_insert(next)
+    })
+    .collect()
 }
