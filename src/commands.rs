@@ -151,12 +151,19 @@ fn told(text: &str) -> String {
 /// # Errors
 /// If stdout can't be written for another reason.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    print_for_reader(text).map(drop)
+}
+
+/// The same. False if nobody reads any more.
+///
+/// # Errors
+/// As for [`print`].
+pub fn print_for_reader(text: &str) -> anyhow::Result<bool> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("could not write to standard output"))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(anyhow::Error::new(error).context("could not write to standard output")),
     }
 }
 

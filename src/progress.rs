@@ -21,6 +21,7 @@ pub struct Progress {
     counts_allocated: AtomicBool,
     allocated_bytes: AtomicU64,
     processes: Mutex<Vec<i32>>,
+    begun: AtomicU64,
 }
 
 impl Default for Progress {
@@ -38,6 +39,7 @@ impl Default for Progress {
             counts_allocated: AtomicBool::new(false),
             allocated_bytes: AtomicU64::new(0),
             processes: Mutex::new(Vec::new()),
+            begun: AtomicU64::new(0),
         }
     }
 }
@@ -95,6 +97,7 @@ impl Progress {
 
     /// Notes a process that is traced from now on.
     pub fn begins(&self, pid: i32) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
         self.processes.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
     }
 
@@ -106,6 +109,14 @@ impl Progress {
     /// The processes that are traced.
     pub fn processes(&self) -> Vec<i32> {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The process that is traced, if there was never another one: what is measured of the session is its own then.
+    pub fn only_process(&self) -> Option<i32> {
+        match self.processes()[..] {
+            [pid] if self.begun.load(Ordering::Relaxed) == 1 => Some(pid),
+            _ => None,
+        }
     }
 
     /// Notes that one process has seen `all` heap events so far, of which `shown` are counted already.
@@ -155,6 +166,17 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_the_only_one_if_there_was_never_another() {
+        let progress = Progress::default();
+        assert_eq!(progress.only_process(), None);
+        progress.begins(7);
+        assert_eq!(progress.only_process(), Some(7));
+        progress.begins(8);
+        progress.ends(7);
+        assert_eq!((progress.processes(), progress.only_process()), (vec![8], None));
+    }
 
     #[test]
     fn stops_and_heaps_add_up() {

@@ -10,7 +10,7 @@ mod tests;
 mod watch;
 
 pub use draw::draw;
-pub use keys::Key;
+pub use keys::{Key, KeyReader};
 pub use plain::answer;
 pub use state::{Action, State, Subject};
 pub use watch::{Moment, Row, Watch, by_stack};

@@ -47,8 +47,7 @@ impl Live {
         let engine = if cost.conditions.jump { "jump" } else { "trap" }.to_owned();
         let waited_ns = cost.waited_ns;
         let (program, pid) = (interim.process().program.clone(), interim.process().pid);
-        let mut sites_told = self.name(snapshots, interim, &rows);
-        sites_told.truncate(sites);
+        let sites_told = self.name(snapshots, interim, &rows, sites);
         let (span_ns, recent) = self.watch.span();
         Ok(TopAnswer {
             pid,
@@ -83,8 +82,8 @@ impl Live {
         Ok(())
     }
 
-    /// The rows as sites, in their order.
-    fn name(&mut self, snapshots: Snapshots<'_>, interim: Interim, rows: &[Row]) -> Vec<TopSite> {
+    /// The rows as sites, in their order; so many sites at most.
+    fn name(&mut self, snapshots: Snapshots<'_>, interim: Interim, rows: &[Row], most: usize) -> Vec<TopSite> {
         // Each row is a site of its own, whose size says which one it is.
         let stand_in = |(place, row): (usize, &Row)| SiteStats {
             key: SiteKey { stack: row.stack, task: 0, function: row.function, size: place as u64, interval: 0 },
@@ -107,13 +106,16 @@ impl Live {
         for (place, stack) in places {
             let Some(row) = rows.get(place) else { continue };
             let id = profile.site_id(stack);
-            let at = *by_id.entry(id).or_insert(sites.len());
+            let count = sites.len();
+            let at = *by_id.entry(id).or_insert(count);
             match sites.get_mut(at) {
                 Some(site) => {
                     site.live = site.live.plus(row.live);
                     site.grown = site.grown.plus(row.grown);
                     site.recent = site.recent.plus(row.recent);
                 }
+                // a row of it may follow that counts to one of those
+                None if count >= most => {}
                 None => {
                     let frames = told_frames(&profile, stack, MOST_FRAMES).into_iter();
                     let frames = frames.map(|(function, place, dull)| TopFrame { function, place, dull }).collect();

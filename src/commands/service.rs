@@ -173,11 +173,9 @@ impl Answerer {
     fn serve(&self, number: u64, mut asker: Conversation) {
         asker.wait_at_most(PATIENCE);
         let question = ctl::receive_question(&mut BufReader::new(&mut asker));
-        for guest in self.guests().iter_mut().filter(|guest| guest.number == number) {
-            guest.has_asked = true;
-        }
+        self.note_asked(number, true);
         if let Ok(Request { pid, command: Command::Top(question), .. }) = question {
-            return self.keep_telling(asker, pid, question);
+            return self.keep_telling(number, asker, pid, question);
         }
         let mut files = Vec::new();
         let mut blocks = None;
@@ -217,14 +215,21 @@ impl Answerer {
         }
     }
 
+    /// Notes whether the whole question of a guest has come.
+    fn note_asked(&self, number: u64, has_asked: bool) {
+        for guest in self.guests().iter_mut().filter(|guest| guest.number == number) {
+            guest.has_asked = has_asked;
+        }
+    }
+
     /// Answers `heaptrace top`, question by question, until it has gone or has said nothing for a long time.
-    fn keep_telling(&self, mut asker: Conversation, pid: i32, mut question: TopQuestion) {
+    fn keep_telling(&self, number: u64, mut asker: Conversation, pid: i32, mut question: TopQuestion) {
         let mut live = Live::default();
         let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
         loop {
             let mut answer = live.answer(snapshots, pid, &question);
             if let Ok(answer) = &mut answer
-                && self.progress.processes() == [answer.pid]
+                && self.progress.only_process() == Some(answer.pid)
             {
                 // it is measured for all processes together
                 let waited = self.progress.read().waited.as_nanos();
@@ -233,13 +238,24 @@ impl Answerer {
             let response = answer.map_or_else(Response::Failed, |answer| Response::Top(Box::new(answer)));
             asker.wait_at_most(PATIENCE);
             let limit = Command::Top(question).longest_answer();
-            if let Err(error) = ctl::send(&response, &mut asker, limit) {
+            let sent = match ctl::send(&response, &mut asker, limit) {
+                Err(error @ ProtocolError::TooLong { .. }) => {
+                    ctl::send(&Response::Failed(error.to_string()), &mut asker, limit)
+                }
+                sent => sent,
+            };
+            if let Err(error) = sent {
                 tracing::info!("an answer could not be given: {error}");
                 return;
             }
             asker.wait_at_most(PATIENCE_WITH_TOP);
+            // where others are to be answered, who is silent makes room for them
+            self.note_asked(number, false);
             question = match ctl::receive_question(&mut BufReader::new(&mut asker)) {
-                Ok(Request { pid: same, command: Command::Top(next), .. }) if same == pid => next,
+                Ok(Request { pid: same, command: Command::Top(next), .. }) if same == pid => {
+                    self.note_asked(number, true);
+                    next
+                }
                 // it has left, or asks what is for a connection of its own
                 _ => return,
             };

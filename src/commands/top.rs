@@ -6,7 +6,7 @@ mod screen;
 use super::attach::{find, process_of};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
-use super::{attach, hook, print, tell, use_color};
+use super::{attach, hook, print, print_for_reader, tell, use_color};
 use crate::cli::{EXIT_OWN_FAILURE, TopOptions};
 use crate::progress::Progress;
 use crate::session::{Target, Traced};
@@ -15,7 +15,7 @@ use crate::tracer::socket::{self, AskError, TracerOf};
 use crate::tracer::{control, terminal};
 use anyhow::{anyhow, bail};
 use asking::{Asker, News};
-use screen::{Event, Screen};
+use screen::Screen;
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -51,6 +51,11 @@ pub fn execute(options: &TopOptions) -> anyhow::Result<u8> {
             bail!(
                 "top draws on a terminal, and standard {name} is none: `heaptrace top --batch -n 1 PID` prints the same once, \
                  `heaptrace snapshot PID --format json -o -` is for scripts"
+            );
+        }
+        if terminal::is_anothers(&io::stdin()) {
+            bail!(
+                "another job has the terminal: `fg` gives it to top, and `heaptrace top --batch PID` prints without one"
             );
         }
     }
@@ -200,14 +205,14 @@ impl View<'_> {
                 Some(News::Answer { answer: new, resident, .. }) => {
                     state.update(*new, resident);
                     let gap = if seen == 0 { "" } else { "\n" };
-                    print(&format!("{gap}{}", answer(&state, self.options.rows, width())))?;
+                    let is_read = print_for_reader(&format!("{gap}{}", answer(&state, self.options.rows, width())))?;
                     seen += 1;
-                    if self.options.samples.is_some_and(|samples| seen >= samples) {
+                    if !is_read || self.options.samples.is_some_and(|samples| seen >= samples) {
                         return Ok(Seen { state, end: None });
                     }
                 }
                 Some(News::Over(end)) => return self.ended(state, end, seen),
-                Some(News::Refused(reason)) => bail!("{reason}"),
+                Some(News::Refused(reason) | News::Broken(reason)) => bail!("{reason}"),
                 Some(News::Told(_)) | None => {}
             }
         }
@@ -246,7 +251,7 @@ impl View<'_> {
                     }
                     News::Told(text) => state.tell(&text),
                     News::Refused(reason) if screen.is_some() => state.tell(&reason),
-                    News::Refused(reason) => bail!("{reason}"),
+                    News::Refused(reason) | News::Broken(reason) => bail!("{reason}"),
                     News::Over(end) => return self.ended(state, end, seen),
                 }
             }
@@ -254,21 +259,18 @@ impl View<'_> {
             if std::mem::take(&mut changed) {
                 screen.draw(&state)?;
             }
-            match screen.event(LOOK)? {
-                None => {}
-                Some(Event::Other) => changed = true,
-                Some(Event::Key(key)) => {
-                    changed = true;
-                    match state.press(key) {
-                        Some(Action::Quit) => return Ok(Seen { state, end: None }),
-                        Some(Action::Ask) => due = Instant::now(),
-                        Some(Action::Mark(name)) => mark = Some(name),
-                        Some(Action::Snapshot) => asker.take_snapshot(),
-                        // ours is let go when we leave
-                        Some(Action::Detach) if self.subject.attached => return Ok(Seen { state, end: None }),
-                        Some(Action::Detach) => asker.detach(),
-                        None => {}
-                    }
+            let keys = screen.keys(LOOK)?;
+            changed = screen.has_new_size() || !keys.is_empty();
+            for key in keys {
+                match state.press(key) {
+                    Some(Action::Quit) => return Ok(Seen { state, end: None }),
+                    Some(Action::Ask) => due = Instant::now(),
+                    Some(Action::Mark(name)) => mark = Some(name),
+                    Some(Action::Snapshot) => asker.take_snapshot(),
+                    // ours is let go when we leave
+                    Some(Action::Detach) if self.subject.attached => return Ok(Seen { state, end: None }),
+                    Some(Action::Detach) => asker.detach(),
+                    None => {}
                 }
             }
         }

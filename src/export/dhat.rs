@@ -8,6 +8,7 @@
 use super::escape::{Json, printable};
 use super::text::shell_words;
 use super::view::{NamedFrame, StackTotals, View};
+use crate::profile::Amount;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -77,7 +78,10 @@ fn dhat(view: &View<'_>) -> Dhat {
     let mut pps: Vec<Point> = Vec::new();
     // the viewer takes a second point of the same frames for damage
     let mut known: FxHashMap<Vec<u32>, usize> = FxHashMap::default();
-    for site in view.sites().iter().filter(|site| site.allocated.objects > 0 || site.live.objects > 0) {
+    let has_amounts = |site: &&StackTotals| {
+        [site.allocated, site.live, site.at_peak].iter().any(|amount| *amount != Amount::default())
+    };
+    for site in view.sites().iter().filter(has_amounts) {
         let fs: Vec<u32> = view.frames(site.stack).map(|frame| frames.index_of(&frame)).collect();
         let place = *known.entry(fs.clone()).or_insert(pps.len());
         match pps.get_mut(place) {
@@ -114,7 +118,7 @@ impl Point {
         // what came over a fork, or was there before, was not allocated here; the viewer has no more live than allocated
         let allocated = [site.live, site.at_peak].into_iter().fold(site.allocated, |most, amount| {
             let (objects, bytes) = (most.objects.max(amount.objects), most.bytes.max(amount.bytes));
-            crate::profile::Amount { objects, bytes }
+            Amount { objects, bytes }
         });
         for (bytes, blocks, amount) in [
             (&mut self.tb, &mut self.tbk, allocated),
@@ -159,5 +163,26 @@ fn text_of(frame: &NamedFrame<'_>) -> String {
         }
         (_, _, Some(module)) => format!("{name} (in {})", printable(&module.path.to_string_lossy())),
         _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::tests::sample_profile;
+
+    /// What came over a fork and is gone, and bytes of other tools' files that count no blocks.
+    #[test]
+    fn what_was_live_at_the_peak_only_counts() {
+        let mut profile = sample_profile();
+        let sample = profile.samples[0];
+        let none = Amount::default();
+        let bare = crate::profile::Sample { allocated: none, freed: none, live: none, at_peak: none, ..sample };
+        let at_peak = crate::profile::Sample { at_peak: Amount { objects: 2, bytes: 700 }, ..bare };
+        let of_bytes = crate::profile::Sample { live: Amount { objects: 0, bytes: 30 }, ..bare };
+        profile.samples = vec![at_peak, of_bytes];
+        let told = dhat(&View::new(&profile));
+        let sums = told.pps.iter().fold((0, 0), |(peak, end), point| (peak + point.gb, end + point.eb));
+        assert_eq!(sums, (700, 30));
     }
 }

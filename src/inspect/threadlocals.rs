@@ -174,13 +174,17 @@ fn found(modules: &[ThreadLocals], is_glibc: bool, threads: &[Addr], memory: &mu
         found.extend(ranges.map(|range| program.block(range, is_glibc)));
     }
     for by_symbol in [false, true] {
-        let before = found.clone();
-        for module in modules.iter().filter(|module| before.iter().all(|block| block.module != module.module)) {
+        let mut before = found.clone();
+        before.sort_unstable_by_key(|block| block.range.start);
+        let known: BTreeSet<u32> = before.iter().map(|block| block.module).collect();
+        for module in modules.iter().filter(|module| !known.contains(&module.module)) {
             let Some(at) = module.whereabouts(by_symbol, memory) else { continue };
             for thread in &threads {
                 let Some(range) = module.of_thread(at, thread, memory) else { continue };
-                let is_others = |block: &ThreadBlock| block.range.start < range.end && range.start < block.range.end;
-                if !by_symbol || !before.iter().any(is_others) {
+                // what is sure does not overlap: the last one that begins before its end
+                let behind = before.partition_point(|block| block.range.start < range.end);
+                let other = behind.checked_sub(1).and_then(|last| before.get(last));
+                if !by_symbol || other.is_none_or(|other| other.range.end <= range.start) {
                     found.push(module.block(range, is_glibc));
                 }
             }

@@ -134,7 +134,7 @@ fn draw_sites(state: &State, answer: &TopAnswer, frame: &mut Frame<'_>, area: Re
     let site_title = match (sites.len(), state.filter.is_empty()) {
         (count, false) => format!("  site ({count} of {} with `{}`)", answer.sites.len(), state.filter),
         (count, true) if (count as u64) < answer.stacks => {
-            format!("  site (the first {count} of {} stacks)", answer.stacks)
+            format!("  site ({count}, of {} stacks)", answer.stacks)
         }
         _ => "  site".to_owned(),
     };

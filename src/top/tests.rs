@@ -285,6 +285,11 @@ fn the_base_is_the_first_look_the_mark_or_the_new_program() {
     assert_eq!(watch.base().mark.as_deref(), Some("m"));
     let new = look(&mut watch, 11, 1, &heap(3, 3));
     assert_eq!((new.grown, watch.base().mark.as_deref(), watch.span().0), (Change::default(), None, 0));
+    // a mark that comes with the first question
+    let mut marked = Watch::default();
+    marked.rebase(Base { mark: Some("m".to_owned()), at_ns: 4, live: amount(10, 100) }, &heap(10, 50));
+    let first = look(&mut marked, 5, 0, &heap(13, 53));
+    assert_eq!((first.grown.objects, marked.base().mark.as_deref(), marked.span().0), (3, Some("m"), 0));
 }
 
 proptest! {

@@ -81,6 +81,8 @@ pub struct Watch {
     /// What each had allocated when the last answer was given.
     before: FxHashMap<StackId, Amount>,
     last: Option<Moment>,
+    /// Whether a base was set before the first moment.
+    has_base: bool,
     span_ns: u64,
     recent: Amount,
 }
@@ -88,17 +90,20 @@ pub struct Watch {
 impl Watch {
     /// Compares with another moment from now on.
     pub fn rebase(&mut self, base: Base, stacks: &FxHashMap<StackId, Figures>) {
+        self.has_base = true;
         self.base = base;
         self.base_live = stacks.iter().map(|(stack, figures)| (*stack, figures.live)).collect();
     }
 
-    /// Takes what the stacks have now, and gives the `most` that come first. The first time, and when another program has been
+    /// Takes what the stacks have now, and gives the `most` that come first. The first time, if there is no base yet, and when another program has been
     /// executed, whose stacks are others, now is the base.
     pub fn look(&mut self, now: Moment, stacks: &FxHashMap<StackId, Figures>, order: Order, most: usize) -> Vec<Row> {
         let last = self.last.filter(|last| last.image == now.image);
         if last.is_none() {
             self.before = stacks.iter().map(|(stack, figures)| (*stack, figures.allocated)).collect();
-            self.rebase(Base { mark: None, at_ns: now.elapsed_ns, live: now.live }, stacks);
+            if self.last.is_some() || !self.has_base {
+                self.rebase(Base { mark: None, at_ns: now.elapsed_ns, live: now.live }, stacks);
+            }
         }
         self.span_ns = last.map_or(0, |last| now.elapsed_ns.saturating_sub(last.elapsed_ns));
         self.recent = last.map_or(Amount::default(), |last| now.allocated.minus(last.allocated));

@@ -220,6 +220,53 @@ fn the_end_of_the_terminal_ends_it() {
     taker.assert_left_alone();
 }
 
+/// The beginning of a sequence of which no rest ever comes holds nothing up: signals end it, and the end of the terminal.
+#[test]
+fn a_sequence_without_an_end_holds_nothing_up() {
+    for beginning in ["\x1b[", "\x1bO", "\x1b[1;"] {
+        let mut taker = Taker::traced();
+        let mut top = taker.top(&[]);
+        top.wait_until("the first screen", |screen| screen.contains("since this began"));
+        top.press(beginning);
+        taker.take(3);
+        top.wait_until("what comes afterwards", |screen| says(screen, &["300 B"]));
+        kill(Pid::from_raw(top.pid()), Signal::SIGTERM).unwrap();
+        assert_eq!(top.wait().status.code(), Some(0));
+    }
+    let taker = Taker::alone();
+    let mut top = taker.top(&[]);
+    top.wait_until("the first screen", |screen| screen.contains("since this began"));
+    top.press("\x1b[");
+    let pid = top.pid();
+    top.hang_up();
+    procfs::wait_until("top has ended", || procfs::state(pid).is_none_or(|state| state == 'Z'));
+    taker.assert_left_alone();
+}
+
+/// Who reads no more has had enough: the process is let go.
+#[test]
+fn who_reads_no_more_ends_it() {
+    let taker = Taker::alone();
+    let script = format!("{HEAPTRACE} top {} --batch --every 100ms | head -n 1", taker.pid);
+    let output = Command::new("sh").args(["-c", &script]).env("HEAPTRACE_ENGINE", engine()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("traced for"), "{output:?}");
+    taker.assert_left_alone();
+}
+
+/// In the background it leaves the terminal to whoever has it.
+#[test]
+fn a_job_in_the_background_does_not_take_the_terminal() {
+    let taker = Taker::traced();
+    let mut command = Command::new("sh");
+    command.args(["-mc", &format!("{HEAPTRACE} top {} & wait $!; echo status $?; read line", taker.pid)]);
+    let mut shell = Terminal::start(command, 130, 30);
+    shell.wait_until("the refusal", |screen| {
+        screen.contains("another job has the terminal") && screen.contains("status 125")
+    });
+    shell.press("\n");
+    assert_eq!(shell.wait().status.code(), Some(0));
+}
+
 #[test]
 fn the_end_of_the_program_is_told_with_its_last_figures() {
     for traced in [false, true] {

@@ -225,6 +225,7 @@ async function difference(file, names) {
   const told = { title: await page.evaluate('document.title'), program: await text(page, '#program'), words: await words(page), first: await text(page, '#columns [aria-pressed=true]'), columns: {}, rows: {} };
   told.views = await page.evaluate(`[...document.querySelectorAll('#views button')].map(button => button.textContent)`);
   told.sections = await page.evaluate(`[...document.querySelectorAll('#view > section:not([hidden])')].map(section => section.id)`);
+  told.hasCourse = await page.evaluate(`!document.getElementById('course').hidden`);
   told.legend = await page.evaluate(`[...document.querySelectorAll('#legend span')].map(part => part.textContent)`);
   for (const column of await page.evaluate('heaptrace.columnNames')) {
     await update(page, { col: column });

@@ -8,6 +8,7 @@ use crate::tracer::socket::{self, AskError, HangUp, TracerOf};
 use anyhow::{Context, bail};
 use std::io::BufReader;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long an answer may take: the first one has names to find.
@@ -32,8 +33,10 @@ pub(super) enum News {
     Refused(String),
     /// Something else is done, or could not be.
     Told(String),
-    /// There will be no more answers.
+    /// There will be no more answers, as the process is traced no more.
     Over(String),
+    /// There will be no more, as the conversation has failed.
+    Broken(String),
 }
 
 /// See the module's head.
@@ -45,6 +48,8 @@ pub(super) struct Asker {
     tell: Sender<News>,
     connection: HangUp,
     is_waiting: bool,
+    /// Snapshots that are being written.
+    snapshots: Vec<JoinHandle<()>>,
 }
 
 impl Asker {
@@ -65,14 +70,14 @@ impl Asker {
                     Ok(Err(_)) if !tracer.still_traces() => News::Over(why_over(pid)),
                     Ok(Err(reason)) => News::Refused(message(&refused(pid, &reason))),
                     Err(_) if !tracer.still_traces() => News::Over(why_over(pid)),
-                    Err(error) => News::Over(message(&error)),
+                    Err(error) => News::Broken(message(&error)),
                 };
                 if told.send(new).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(Self { pid, questions, news, tell, connection, is_waiting: false })
+        Ok(Self { pid, questions, news, tell, connection, is_waiting: false, snapshots: Vec::new() })
     }
 
     /// Whether an answer has not come yet.
@@ -93,8 +98,9 @@ impl Asker {
     }
 
     /// Has a snapshot written. How that went is told.
-    pub(super) fn take_snapshot(&self) {
-        self.beside(snapshot::write_one);
+    pub(super) fn take_snapshot(&mut self) {
+        let written = self.beside(snapshot::write_one);
+        self.snapshots.extend(written);
     }
 
     /// Orders the tracer to let the process go.
@@ -111,15 +117,19 @@ impl Asker {
     }
 
     /// Does something beside the conversation, over a connection of its own.
-    fn beside(&self, work: impl FnOnce(i32) -> anyhow::Result<String> + Send + 'static) {
+    fn beside(&self, work: impl FnOnce(i32) -> anyhow::Result<String> + Send + 'static) -> Option<JoinHandle<()>> {
         let (pid, tell) = (self.pid, self.tell.clone());
         let spawned = std::thread::Builder::new().name("order".to_owned()).spawn(move || {
             let told = work(pid).unwrap_or_else(|error| message(&error));
             // Who asked may have left.
             let _ = tell.send(News::Told(told));
         });
-        if let Err(error) = spawned {
-            let _ = self.tell.send(News::Told(format!("no thread could be started: {error}")));
+        match spawned {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                let _ = self.tell.send(News::Told(format!("no thread could be started: {error}")));
+                None
+            }
         }
     }
 }
@@ -128,6 +138,10 @@ impl Drop for Asker {
     fn drop(&mut self) {
         // Ends the thread that may wait for an answer.
         self.connection.now();
+        // What was ordered is written to its end.
+        for written in self.snapshots.drain(..) {
+            let _ = written.join();
+        }
     }
 }
 

@@ -1,28 +1,29 @@
 //! The terminal while `heaptrace top` has it. It is given back whatever ends that.
 
-use crate::top::{self, Key, State};
-use crate::tracer::terminal;
+use crate::top::{self, Key, KeyReader, State};
+use crate::tracer::terminal::{self, Input};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
-use std::io::{self, Stdout};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
+};
+use std::fs::File;
+use std::io::{self, Read, Stdout};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// What came from the terminal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
-    /// A key that can mean something.
-    Key(Key),
-    /// Something else, as another size.
-    Other,
-}
+/// So many bytes are read at a time.
+const PIECE: usize = 256;
 
 /// The terminal, in raw mode and with another screen.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// What is typed. crossterm's own reader waits for the rest of what has begun, and reads a terminal that has gone for ever.
+    input: File,
+    keys: KeyReader,
+    size: (u16, u16),
     _given_back: GivesBack,
 }
 
@@ -43,11 +44,12 @@ impl Screen {
     /// # Errors
     /// It refuses.
     pub(super) fn open() -> io::Result<Self> {
+        let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         enable_raw_mode()?;
         let given_back = GivesBack;
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-        Ok(Self { terminal, _given_back: given_back })
+        Ok(Self { terminal, input, keys: KeyReader::default(), size: size()?, _given_back: given_back })
     }
 
     /// Draws what has changed, in the size that the terminal has now.
@@ -58,44 +60,29 @@ impl Screen {
         self.terminal.draw(|frame| top::draw(state, frame)).map(|_| ())
     }
 
-    /// Waits for the user, `patience` at most.
+    /// Waits for the user, `patience` at most: the keys that were pressed.
     ///
     /// # Errors
-    /// The terminal can't be read.
-    pub(super) fn event(&mut self, patience: Duration) -> io::Result<Option<Event>> {
-        // crossterm would read a terminal that has gone for ever.
-        if !terminal::wait_for_input(&io::stdin(), patience) {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal has gone"));
+    /// The terminal can't be read, or has gone.
+    pub(super) fn keys(&mut self, patience: Duration) -> io::Result<Vec<Key>> {
+        let gone = || io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal has gone");
+        match terminal::wait_for_input(&self.input, patience) {
+            Input::Nothing => return Ok(self.keys.pause().into_iter().collect()),
+            Input::Gone => return Err(gone()),
+            Input::Ready => {}
         }
-        if !event::poll(Duration::ZERO)? {
-            return Ok(None);
+        let mut bytes = [0; PIECE];
+        match self.input.read(&mut bytes) {
+            Ok(0) => Err(gone()),
+            Ok(count) => Ok(self.keys.take(bytes.get(..count).unwrap_or_default())),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Vec::new()),
+            Err(error) => Err(error),
         }
-        Ok(Some(match event::read()? {
-            event::Event::Key(pressed) if pressed.kind != KeyEventKind::Release => {
-                key(pressed).map_or(Event::Other, Event::Key)
-            }
-            _ => Event::Other,
-        }))
     }
-}
 
-fn key(pressed: KeyEvent) -> Option<Key> {
-    let control = pressed.modifiers.contains(KeyModifiers::CONTROL);
-    Some(match pressed.code {
-        KeyCode::Char('c' | 'd') if control => Key::Interrupt,
-        KeyCode::Char(_) if control => return None,
-        KeyCode::Char(c) if !c.is_control() => Key::Char(c),
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::Left => Key::Left,
-        KeyCode::Right => Key::Right,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Home => Key::Home,
-        KeyCode::End => Key::End,
-        _ => return None,
-    })
+    /// Whether the terminal has become larger or smaller since it was asked.
+    pub(super) fn has_new_size(&mut self) -> bool {
+        let new = size().unwrap_or(self.size);
+        std::mem::replace(&mut self.size, new) != new
+    }
 }

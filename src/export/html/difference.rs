@@ -161,5 +161,6 @@ fn joined(before: &View<'_>, after: &View<'_>, value: Value) -> Profile {
     };
     let mut merger = Merger::new(side(after, true), &Origin::default());
     merger.add(side(before, false), &Origin::default());
-    merger.finish(Vec::new())
+    // Neither's course is the other's.
+    Profile { timeline: Vec::new(), ..merger.finish(Vec::new()) }
 }

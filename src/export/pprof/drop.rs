@@ -5,7 +5,8 @@
 //! to the root that matches goes, and **all that it called**. A stack that matches up to its root stays as it is.
 //! So only functions that never run code of the program may be named here, or its functions would be lost behind them:
 //! `Vec::push` may, `Vec::extend` may not (it runs an iterator). The one exception is the growth of a hash table, which
-//! may hash keys. Where a type may have an allocator of the program, the names are those with the standard one.
+//! may hash keys; and an allocator of the program's own is the way to memory as any other. Inlined functions are cut within a
+//! location, also where nothing else of the stack is left.
 //!
 //! The patterns are in Go's syntax, and have no `|` outside of parentheses: see [`alternatives`].
 //!
@@ -87,12 +88,14 @@ const RUST: [&str; 21] = [
 /// The same by their bare names, as debug information without linkage names (`debug = 1`, `line-tables-only`) has them
 /// where they are inlined: only names that nobody else gives, or those whose types say that it is Rust's allocator. A name
 /// of which a tuple comes first ends at the `<` for pprof; hardly any function of C++ is called so, with a `(` behind it.
-const RUST_INLINED: [&str; 5] = [
+const RUST_INLINED: [&str; 6] = [
     r"(?:exchange_malloc|try_allocate_in|grow_amortized|finish_grow|do_reserve_and_handle|reserve_for_push)(?:<.*>)?",
     r"(?:alloc|grow|shrink|deallocate)_impl_runtime",
-    r"(?:push|push_mut|push_back|push_front|grow|grow_one|new_in|reserve|reserve_exact|reserve_rehash|try_reserve|with_capacity_in|with_capacity_zeroed_in|append_elements|shrink_to_fit|find_or_find_insert_index|find_or_find_insert_slot)<.*alloc::alloc::Global.*>",
+    // the allocator is the last argument, or that before the hasher; within an argument it says nothing
+    r"(?:push|push_mut|push_back|push_front|grow|new_in|reserve|reserve_exact|try_reserve|with_capacity_in|shrink_to_fit)<(?:.*, )?alloc::alloc::Global(?:, hashbrown::map::make_hasher::.*)?>",
+    r"(?:grow_one|reserve_rehash|with_capacity_zeroed_in|append_elements|find_or_find_insert_index|find_or_find_insert_slot)<.*alloc::alloc::Global.*>",
     r"(?:to_vec|to_vec_in|spec_extend|from_elem|extend_from_slice)<(?:[a-z0-9]*, )?alloc::alloc::Global>",
-    r"(?:push_mut|reserve|reserve_rehash|grow_one|with_capacity_in|find_or_find_insert_index|find_or_find_insert_slot)<",
+    r"(?:push_mut|reserve_rehash|grow_one|find_or_find_insert_index|find_or_find_insert_slot)<",
 ];
 
 /// C++: libstdc++, libc++, and the allocating functions of large libraries.
@@ -108,7 +111,10 @@ const CXX: [&str; 20] = [
         scalar!(),
         r", std::allocator<",
         scalar!(),
-        r"> ?>::[~A-Za-z_=]*(?:<.*>)?"
+        // iterators and values of the program run its code
+        r"> ?>::[~A-Za-z_=]*(?:<(?:(?:void|",
+        scalar!(),
+        r")(?: const)?&*(?:, )?)*>)?"
     ),
     concat!(
         r"std::_Vector_base<.*, ",

@@ -183,7 +183,7 @@ const HIDDEN: [&str; 38] = [
 ];
 
 /// Functions whose names look like it. They are the program's, or may call what is.
-const SHOWN: [&str; 26] = [
+const SHOWN: [&str; 31] = [
     "my_alloc",
     "allocate",
     "alloc",
@@ -210,6 +210,13 @@ const SHOWN: [&str; 26] = [
     "zmallocs",
     "g_malloc_stats",
     "sqlite3VdbeSorterWrite",
+    // an iterator, and a value, of the program's own
+    "std::vector<int, std::allocator<int> >::_M_range_initialize<std::istream_iterator<int, char, std::char_traits<char>, long> >",
+    "int& std::vector<int, std::allocator<int> >::emplace_back<Convertible>(Convertible&&)",
+    "std::vector<int, std::allocator<int> >::vector<Numbers, void>(Numbers, Numbers)",
+    // methods of the program that are called as the standard library's
+    "push<alloc::vec::Vec<u8, alloc::alloc::Global>>",
+    "reserve<",
 ];
 
 #[test]

@@ -53,8 +53,8 @@ pub enum SetUpError {
 }
 
 impl SetUpError {
-    /// Whether the thread can still take back what was made. One that is ending can't, and of its end the error tells: that of a further
-    /// call would take its place.
+    /// Whether the thread can still take back what was made. One that is ending, or has stopped for something else, can't: of that the error tells, and that of a
+    /// further call would take its place.
     const fn leaves_a_caller(&self) -> bool {
         !matches!(self, Self::Tracer(error) if error.is_out_of_reach())
     }

@@ -205,6 +205,11 @@ fn the_action_hands_arguments_on() {
     let report: Value = serde_json::from_slice(&std::fs::read(&told.outputs["report"]).unwrap()).unwrap();
     assert_eq!(report["command"].as_array().unwrap().len(), 9, "{}", report["command"]);
 
+    let blank = act("leaks/clean/plain", &[("command", "./unit_tests"), ("args", "  ")]);
+    assert_eq!(blank.status, 0, "{}", blank.log);
+    let report: Value = serde_json::from_slice(&std::fs::read(&blank.outputs["report"]).unwrap()).unwrap();
+    assert_eq!(report["command"], serde_json::json!(["./unit_tests"]));
+
     // never green for what was not understood
     let open = act("leaks/clean/plain", &[("command", "./unit_tests"), ("args", "'open")]);
     assert!(open.status != 0 && open.outputs.is_empty(), "{}", open.log);
