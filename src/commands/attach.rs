@@ -35,9 +35,7 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     if options.leaks_at_end && profile.occasions.generation != Generation::default() {
         bail!("--leaks-at-end is about all blocks: without --since and --until");
     }
-    if options.existing && profile.sample_interval > 0 {
-        bail!("--existing needs every block: without --sample-interval and --max-overhead");
-    }
+    require_every_block(options.existing, profile)?;
     // A declaration that can't be understood is refused before anything is waited for.
     settings(profile, false)?;
     match (&options.target, options.wait) {
@@ -197,6 +195,17 @@ pub fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
         AttachTarget::Pid(pid) => Ok(*pid),
         AttachTarget::Name(name) => permission::find_by_name(name),
     }
+}
+
+/// Refuses to sample where blocks from before are looked for.
+///
+/// # Errors
+/// Both are wanted.
+pub(super) fn require_every_block(existing: bool, profile: &ProfileOptions) -> anyhow::Result<()> {
+    if existing && profile.sample_interval > 0 {
+        bail!("--existing needs every block: without --sample-interval and --max-overhead");
+    }
+    Ok(())
 }
 
 /// Refuses the id of a thread; `command`: what the user wanted to do with it.

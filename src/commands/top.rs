@@ -3,7 +3,7 @@
 mod asking;
 mod screen;
 
-use super::attach::{find, process_of};
+use super::attach::{find, process_of, require_every_block};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use super::{attach, hook, print, print_for_reader, tell, use_color};
@@ -79,9 +79,7 @@ fn attach_to(pid: i32, options: &TopOptions) -> anyhow::Result<u8> {
     process_of(pid, "top")?;
     let mut settings = settings(profile, false)?;
     settings.existing = options.existing;
-    if options.existing && profile.sample_interval > 0 {
-        bail!("--existing needs every block: without --sample-interval and --max-overhead");
-    }
+    require_every_block(options.existing, profile)?;
     take_signals(profile)?;
     control::block_terminal_stops()?;
     let progress = Arc::new(Progress::default());
