@@ -151,7 +151,7 @@ fn differences_are_told_and_judged() {
     grown.sort();
     assert_eq!(grown, [0, 23]);
     let error = heaptrace(&["diff", text(&first), text(&second), "-o", "x.svg"]);
-    assert!(error.stderr.contains("a difference can be written as .pb.gz"), "{}", error.stderr);
+    assert!(error.stderr.contains("a difference can be written as .html .pb.gz"), "{}", error.stderr);
 }
 
 /// A fleet's profiles: as many as there are processes, each of a session of its own.
