@@ -3,7 +3,8 @@
 //! ```text
 //! live blocks, roots  -> leaks::Graph (which block points to which)  while the process stands still
 //!                     -> contents     (what can be told of a block by what it holds)
-//! Graph + names       -> holders      (roots by name; reachable and lost; retained bytes by dominators)
+//! Graph + names       -> holders      (roots by name; reachable and lost; which holder alone leads to a block: owners)
+//! holders             -> retention    (who retains whom, block by block, by dominators: where that is asked for)
 //! declarations + Graph -> declared    (types of variables, carried along pointers; names of members)
 //! contents + declared -> types
 //! chunks + pages      -> pins         (which live blocks keep free pages)
@@ -17,7 +18,9 @@ pub mod declared;
 pub mod dominators;
 pub mod duplicates;
 pub mod holders;
+pub mod owners;
 pub mod pins;
+pub mod retention;
 pub mod tree;
 pub mod types;
 

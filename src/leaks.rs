@@ -12,18 +12,22 @@
 //! is in use.
 
 mod classify;
+mod edges;
 mod graph;
 mod heuristics;
 mod index;
 pub mod roots;
+mod scan;
 mod stored;
 
 use crate::addr::{Addr, ModuleId};
 
 pub use classify::{Path, Scan};
-pub use graph::{Graph, Pointer, Pointers};
+pub use edges::Pointer;
+pub use graph::{Graph, Pointers};
 pub use heuristics::{Heuristics, MappedFiles};
 pub use index::BlockIndex;
+pub use scan::{Beside, for_words};
 
 /// What a root is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

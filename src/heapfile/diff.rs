@@ -5,6 +5,7 @@
 
 use super::SavedHeap;
 use crate::heapgraph::holders::LOST;
+use crate::heapgraph::owners::Owner;
 use crate::heapgraph::types::Certainty;
 use crate::heapgraph::{Held, Sum};
 use rustc_hash::FxHashMap;
@@ -133,13 +134,13 @@ impl<'a> Side<'a> {
         let called = |name: &str| if by_process { name.to_owned() } else { of_any_process(name) };
         let of_holder: Vec<usize> =
             holdings.holders.iter().map(|holder| holders.number(called(&holder.name))).collect();
-        let last = holdings.last_retainers();
-        let row = |node: &u32| match (*node as usize).checked_sub(blocks) {
-            None => several,
-            Some(holder) => of_holder.get(holder).copied().unwrap_or(lost),
+        let row = |block: usize| match holdings.owner(block) {
+            Owner::Several => several,
+            Owner::Holder(holder) => of_holder.get(holder as usize).copied().unwrap_or(several),
+            Owner::Lost => lost,
         };
         let types = held.types.all.iter().map(|of| types.number(of.told())).collect();
-        Self { held, types, holders: last.iter().map(row).collect() }
+        Self { held, types, holders: (0..blocks).map(row).collect() }
     }
 
     /// The rows of a block, and what it adds to them.

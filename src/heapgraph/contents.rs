@@ -8,7 +8,7 @@
 
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
-use crate::leaks::BlockIndex;
+use crate::leaks::{Beside, BlockIndex, for_words};
 use crate::maps::{Kind, Mapping};
 use crate::memory::{ReadMemory, word};
 use rustc_hash::FxHashMap;
@@ -86,6 +86,7 @@ pub struct Contents {
 }
 
 /// The mapped files, by what they are good for.
+#[derive(Debug)]
 struct Files {
     ranges: Vec<(Range<u64>, bool)>,
     span: Range<u64>,
@@ -119,95 +120,146 @@ impl Files {
     }
 }
 
-/// Reads the blocks of `index`, and of `roots` the ranges that may hold pairs that name blocks.
-pub fn read(index: &BlockIndex, roots: &[Range<Addr>], mappings: &[Mapping], memory: &mut dyn ReadMemory) -> Contents {
-    let blocks = index.blocks();
-    let contents =
-        Contents { looks: vec![Look::Unknown; blocks.len()], hashes: vec![0; blocks.len()], tables: Vec::new() };
-    let files = Files::of(mappings);
-    let mut reading = Reading { index, files, memory, contents, known: FxHashMap::default() };
-    let mut buffer = vec![0; WINDOW];
-    let (mut start, mut held) = (0u64, 0usize);
-    for (number, block) in blocks.iter().enumerate() {
-        let size = if block.size > LARGEST { BEGINNING } else { block.size as usize };
-        let within = |start: u64, held: usize| {
-            let offset = usize::try_from(block.addr.0.checked_sub(start)?).ok()?;
-            (offset.checked_add(size)? <= held).then_some(offset)
-        };
-        let offset = within(start, held).or_else(|| {
-            let wanted = ahead(blocks, number).clamp(size, WINDOW);
-            start = block.addr.0;
-            held = buffer.get_mut(..wanted).map_or(0, |piece| reading.memory.read(block.addr, piece));
-            within(start, held)
-        });
-        let Some(bytes) = offset.and_then(|offset| buffer.get(offset..offset + size)) else { continue };
-        reading.note(number, block, bytes);
-    }
-    for range in roots {
-        let mut at = range.start.0.next_multiple_of(8);
-        while at < range.end.0 {
-            let wanted = usize::try_from(range.end.0 - at).unwrap_or(WINDOW).min(WINDOW);
-            let read = buffer.get_mut(..wanted).map_or(0, |piece| reading.memory.read(Addr(at), piece));
-            reading.pairs(buffer.get(..read).unwrap_or(&[]));
-            // what is cut by the end of a piece comes again with the next one
-            at += if read == WINDOW { WINDOW as u64 - 16 } else { (read as u64 + 1).next_multiple_of(4096) };
-        }
-    }
-    reading.contents
-}
-
-/// How many bytes from block `number` on are worth reading in one go.
-fn ahead(blocks: &[LiveBlock], number: usize) -> usize {
-    let Some(first) = blocks.get(number) else { return 0 };
-    let mut end = first.addr.0;
-    for block in blocks.iter().skip(number) {
-        let next = block.addr.0.saturating_add(block.size);
-        if block.size > LARGEST || block.addr.0 > end.saturating_add(4096) || next - first.addr.0 > WINDOW as u64 {
-            break;
-        }
-        end = next.max(end);
-    }
-    usize::try_from(end - first.addr.0).unwrap_or(WINDOW)
-}
-
-struct Reading<'a> {
+/// Looks at blocks while they are read, part by part.
+#[derive(Debug)]
+pub struct Looking<'a> {
     index: &'a BlockIndex,
     files: Files,
-    memory: &'a mut dyn ReadMemory,
-    contents: Contents,
-    /// By where a table is, as a C++ or a Rust one.
-    known: FxHashMap<(u64, bool), Option<u32>>,
 }
 
-impl Reading<'_> {
-    fn note(&mut self, number: usize, block: &LiveBlock, bytes: &[u8]) {
-        self.pairs(bytes);
+impl<'a> Looking<'a> {
+    /// To look at the blocks of `index`.
+    pub fn new(index: &'a BlockIndex, mappings: &[Mapping]) -> Self {
+        Self { index, files: Files::of(mappings) }
+    }
+
+    /// Looks at the blocks with these numbers.
+    pub fn part(&'a self, part: Range<usize>) -> Part<'a> {
+        Part {
+            index: self.index,
+            files: &self.files,
+            first: part.start,
+            looks: vec![Look::Unknown; part.len()],
+            hashes: vec![0; part.len()],
+            tables: Vec::new(),
+            known: FxHashMap::default(),
+            named: Vec::new(),
+        }
+    }
+
+    /// Tells what the parts have seen, one behind the other, and looks at the ranges of `roots`, which may hold pairs that name blocks.
+    pub fn finish(&'a self, parts: [Part<'a>; 2], roots: &[Range<Addr>], memory: &mut dyn ReadMemory) -> Contents {
+        let [mut all, behind] = parts;
+        all.append(behind);
+        let mut buffer = vec![0; WINDOW];
+        for range in roots {
+            let mut at = range.start.0.next_multiple_of(8);
+            while at < range.end.0 {
+                let wanted = usize::try_from(range.end.0 - at).unwrap_or(WINDOW).min(WINDOW);
+                let read = buffer.get_mut(..wanted).map_or(0, |piece| memory.read(Addr(at), piece));
+                let bytes = buffer.get(..read).unwrap_or(&[]);
+                for_words(bytes, self.index.span(), |at, value| {
+                    all.pointer(value, bytes.get(at + 8..).unwrap_or(&[]), memory);
+                });
+                // what is cut by the end of a piece comes again with the next one
+                at += if read == WINDOW { WINDOW as u64 - 16 } else { (read as u64 + 1).next_multiple_of(4096) };
+            }
+        }
+        let Part { mut looks, hashes, tables, named, .. } = all;
+        for (block, look) in named {
+            if let Some(slot) = looks.get_mut(block as usize)
+                && !matches!(slot, Look::Table(_) | Look::Text | Look::Dyn(_))
+            {
+                *slot = look;
+            }
+        }
+        Contents { looks, hashes, tables }
+    }
+}
+
+/// What was seen of some blocks.
+#[derive(Debug)]
+pub struct Part<'a> {
+    index: &'a BlockIndex,
+    files: &'a Files,
+    /// The number of its first block.
+    first: usize,
+    /// By block, from the first on, as are the hashes.
+    looks: Vec<Look>,
+    hashes: Vec<u64>,
+    tables: Vec<Table>,
+    /// By where a table is, as a C++ or a Rust one.
+    known: FxHashMap<(u64, bool), Option<u32>>,
+    /// What others say of blocks, of any part. Their own tables and text are better.
+    named: Vec<(u32, Look)>,
+}
+
+impl Beside for Part<'_> {
+    fn wanted(&self, block: &LiveBlock) -> usize {
+        if block.size > LARGEST { BEGINNING } else { block.size as usize }
+    }
+
+    fn look(&mut self, number: usize, block: &LiveBlock, bytes: &[u8], memory: &mut dyn ReadMemory) {
+        let number = number.wrapping_sub(self.first);
         let whole = bytes.len() as u64 == block.size;
-        if whole && let Some(slot) = self.contents.hashes.get_mut(number) {
+        if whole && let Some(slot) = self.hashes.get_mut(number) {
             let mut hasher = rustc_hash::FxHasher::default();
             hasher.write(bytes);
             *slot = hasher.finish().max(1);
         }
-        let look = self.look(bytes);
-        if let Some(slot) = self.contents.looks.get_mut(number)
-            && (matches!(look, Look::Table(_)) || *slot == Look::Unknown)
-        {
+        let look = self.look_of(bytes, memory);
+        if let Some(slot) = self.looks.get_mut(number) {
             *slot = look;
         }
     }
 
-    fn look(&mut self, bytes: &[u8]) -> Look {
+    /// It may begin a pair or a triple of words that name a block.
+    fn pointer(&mut self, value: u64, behind: &[u8], memory: &mut dyn ReadMemory) {
+        let Some(second) = word(behind, 0) else { return };
+        if self.files.is_data(second) {
+            self.dyn_pointer(value, second, memory);
+        }
+        if let Some(third) = word(behind, 8).filter(|third| value < *third && (value..=*third).contains(&second)) {
+            self.vector(value, third);
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Adds the part behind this one, with its own numbers of tables.
+    fn append(&mut self, behind: Self) {
+        let mut numbers = vec![None; behind.tables.len()];
+        for (&(at, rust), number) in &behind.known {
+            let Some(number) = number.map(|number| number as usize) else { continue };
+            let own = match self.known.get(&(at, rust)) {
+                Some(Some(own)) => Some(*own),
+                _ => self.remember(at, rust, behind.tables.get(number).cloned()),
+            };
+            numbers.get_mut(number).into_iter().for_each(|slot| *slot = own);
+        }
+        let own = |number: u32| numbers.get(number as usize).copied().flatten();
+        let told = |look: Look| match look {
+            Look::Table(number) => own(number).map_or(Look::Unknown, Look::Table),
+            Look::Dyn(number) => own(number).map_or(Look::Unknown, Look::Dyn),
+            other => other,
+        };
+        self.looks.extend(behind.looks.into_iter().map(told));
+        self.hashes.extend(behind.hashes);
+        self.named.extend(behind.named.into_iter().map(|(block, look)| (block, told(look))));
+    }
+
+    fn look_of(&mut self, bytes: &[u8], memory: &mut dyn ReadMemory) -> Look {
         let Some(first) = word(bytes, 0) else { return Look::Unknown };
         if first.is_multiple_of(8)
             && self.files.is_data(first)
-            && let Some(table) = self.class_table(first)
+            && let Some(table) = self.class_table(first, memory)
         {
             return Look::Table(table);
         }
         if is_text(bytes) {
             return Look::Text;
         }
-        if first == 0 && bytes.iter().all(|&byte| byte == 0) {
+        if first == 0 && is_zero(bytes) {
             return Look::Zeros;
         }
         let (first, fourth) = (first as u32 <= 1, bytes.get(24).is_some_and(|&byte| byte <= 1));
@@ -215,19 +267,19 @@ impl Reading<'_> {
     }
 
     /// The C++ table at `at`.
-    fn class_table(&mut self, at: u64) -> Option<u32> {
+    fn class_table(&mut self, at: u64, memory: &mut dyn ReadMemory) -> Option<u32> {
         if let Some(known) = self.known.get(&(at, false)) {
             return *known;
         }
-        let table = self.read_class_table(at);
+        let table = self.read_class_table(at, memory);
         self.remember(at, false, table)
     }
 
     fn remember(&mut self, at: u64, rust: bool, table: Option<Table>) -> Option<u32> {
-        let is_full = self.contents.tables.len() >= MOST_TABLES;
+        let is_full = self.tables.len() >= MOST_TABLES;
         let number = table.filter(|_| !is_full).map(|table| {
-            self.contents.tables.push(table);
-            self.contents.tables.len() as u32 - 1
+            self.tables.push(table);
+            self.tables.len() as u32 - 1
         });
         if number.is_none() && self.known.len() >= MOST_KNOWN {
             // what is none may be asked for again; what is one must not be forgotten: it has its number
@@ -237,29 +289,29 @@ impl Reading<'_> {
         number
     }
 
-    fn read_class_table(&mut self, at: u64) -> Option<Table> {
-        let mut before = |back: u64| self.memory.read_u64(Addr(at.wrapping_sub(back)));
+    fn read_class_table(&self, at: u64, memory: &mut dyn ReadMemory) -> Option<Table> {
+        let mut before = |back: u64| memory.read_u64(Addr(at.wrapping_sub(back)));
         let (top, info, first) = (before(16)?, before(8)?, before(0)?);
         if top != 0 || !(self.files.is_code(first) || first == 0) {
             return None;
         }
-        let class = if info == 0 { None } else { Some(self.class_name(info)?) };
+        let class = if info == 0 { None } else { Some(self.class_name(info, memory)?) };
         // without type information or a function, any two zeros would do
         (class.is_some() || first != 0).then_some(Table { at: Addr(at), class, first: Addr(first) })
     }
 
     /// The mangled name in a `type_info`.
-    fn class_name(&mut self, info: u64) -> Option<Vec<u8>> {
+    fn class_name(&self, info: u64, memory: &mut dyn ReadMemory) -> Option<Vec<u8>> {
         if !info.is_multiple_of(8) || !self.files.is_data(info) {
             return None;
         }
-        let own_table = self.memory.read_u64(Addr(info))?;
-        let name = self.memory.read_u64(Addr(info).add(8))?;
+        let own_table = memory.read_u64(Addr(info))?;
+        let name = memory.read_u64(Addr(info).add(8))?;
         if !self.files.is_data(own_table) || self.files.at(name).is_none() {
             return None;
         }
         let mut bytes = vec![0; LONGEST_NAME];
-        let read = self.memory.read(Addr(name), &mut bytes);
+        let read = memory.read(Addr(name), &mut bytes);
         bytes.truncate(read);
         let end = bytes.iter().position(|&byte| byte == 0)?;
         bytes.truncate(end);
@@ -271,33 +323,16 @@ impl Reading<'_> {
         fits.then_some(bytes)
     }
 
-    /// Looks for pairs and triples of words that name blocks.
-    fn pairs(&mut self, bytes: &[u8]) {
-        let span = self.index.span();
-        let mut before = [0u64; 2];
-        for piece in bytes.chunks_exact(8) {
-            let value = u64::from_le_bytes(piece.try_into().unwrap_or_default());
-            let [first, second] = before;
-            before = [second, value];
-            if second.wrapping_sub(span.0) < span.1 && self.files.is_data(value) {
-                self.dyn_pointer(second, value);
-            }
-            if first < value && first <= second && second <= value && first.wrapping_sub(span.0) < span.1 {
-                self.vector(first, value);
-            }
-        }
-    }
-
     fn vector(&mut self, start: u64, end: u64) {
         let Some((block, 0)) = self.index.find(start) else { return };
         let size = self.index.blocks().get(block as usize).map_or(0, |block| block.size);
         let told = end - start;
         if told <= size && size - told <= SLACK {
-            self.name(block, Look::Vector);
+            self.named.push((block, Look::Vector));
         }
     }
 
-    fn dyn_pointer(&mut self, data: u64, table: u64) {
+    fn dyn_pointer(&mut self, data: u64, table: u64, memory: &mut dyn ReadMemory) {
         if !table.is_multiple_of(8) {
             return;
         }
@@ -306,22 +341,22 @@ impl Reading<'_> {
         let number = match self.known.get(&(table, true)) {
             Some(known) => *known,
             None => {
-                let read = self.read_dyn_table(table);
+                let read = self.read_dyn_table(table, memory);
                 self.remember(table, true, read)
             }
         };
         let Some(number) = number else { return };
         // it may have changed since
-        let value = self.memory.read_u64(Addr(table).add(8)).filter(|value| *value <= LARGEST_VALUE);
+        let value = memory.read_u64(Addr(table).add(8)).filter(|value| *value <= LARGEST_VALUE);
         let Some(value) = value else { return };
         let fits = |value: u64| value <= size && size - value <= SLACK;
         if fits(value) || fits(value.next_multiple_of(8) + COUNTS) {
-            self.name(block, Look::Dyn(number));
+            self.named.push((block, Look::Dyn(number)));
         }
     }
 
-    fn read_dyn_table(&mut self, at: u64) -> Option<Table> {
-        let mut read = |offset: u64| self.memory.read_u64(Addr(at).add(offset));
+    fn read_dyn_table(&self, at: u64, memory: &mut dyn ReadMemory) -> Option<Table> {
+        let mut read = |offset: u64| memory.read_u64(Addr(at).add(offset));
         let (first, size, alignment) = (read(0)?, read(8)?, read(16)?);
         let fits = self.files.is_code(first)
             && (1..=LARGEST_VALUE).contains(&size)
@@ -330,24 +365,31 @@ impl Reading<'_> {
             && size.is_multiple_of(alignment);
         fits.then_some(Table { at: Addr(at), class: None, first: Addr(first) })
     }
+}
 
-    fn name(&mut self, block: u32, look: Look) {
-        if let Some(slot) = self.contents.looks.get_mut(block as usize)
-            && !matches!(slot, Look::Table(_) | Look::Text | Look::Dyn(_))
-        {
-            *slot = look;
-        }
-    }
+/// So many bytes are looked at at once: what has no early end, the compiler does with the processor's wide registers.
+const WIDE: usize = 64;
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(WIDE).all(|piece| piece.iter().fold(0, |any, byte| any | byte) == 0)
+}
+
+fn first_zero(bytes: &[u8]) -> Option<usize> {
+    let has_zero = |piece: &[u8]| piece.iter().fold(false, |any, byte| any | (*byte == 0));
+    let piece = bytes.chunks(WIDE).position(has_zero)? * WIDE;
+    Some(piece + bytes.get(piece..)?.iter().position(|byte| *byte == 0)?)
+}
+
+fn is_printable(text: &[u8]) -> bool {
+    let printable = |byte: u8| (byte >= 0x20) & (byte != 0x7f) | (byte == b'\t') | (byte == b'\n') | (byte == b'\r');
+    text.chunks(WIDE).all(|piece| piece.iter().fold(true, |all, byte| all & printable(*byte)))
 }
 
 /// Whether the bytes are text up to a zero or to their end, and more than half of them, or nothing but zeros behind it.
 fn is_text(bytes: &[u8]) -> bool {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    let (text, rest) = bytes.split_at(end);
-    let printable =
-        |text: &[u8]| text.iter().all(|&byte| byte >= 0x20 && byte != 0x7f || matches!(byte, b'\t' | b'\n' | b'\r'));
+    let (text, rest) = bytes.split_at(first_zero(bytes).unwrap_or(bytes.len()));
     text.len() >= SHORTEST_TEXT
-        && (text.len() * 2 >= bytes.len() || rest.iter().all(|&byte| byte == 0))
-        && printable(text)
+        && is_printable(text)
+        && (text.len() * 2 >= bytes.len() || is_zero(rest))
         && std::str::from_utf8(text).is_ok()
 }

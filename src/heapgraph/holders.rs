@@ -1,11 +1,12 @@
 //! Who holds the blocks: roots by name, what each retains, what is lost.
 
 use super::Sum;
-use super::dominators::{self, Dominators, NONE, Successors};
+use super::owners::{self, Owner, Owners};
+use super::retention::Retention;
 use crate::addr::Addr;
 use crate::leaks::{Graph, RootKind};
 use rustc_hash::FxHashMap;
-use std::ops::Range;
+use std::sync::OnceLock;
 
 /// So many holders are told by their names; what comes behind is told by one of them.
 const MOST_HOLDERS: usize = 1 << 20;
@@ -63,190 +64,65 @@ pub struct Holdings {
     root_names: Vec<Option<Box<str>>>,
     /// Blocks that no other lost block leads to, and one of each circle of such.
     lost_heads: Vec<u32>,
-    dominators: Dominators,
-    /// Of each node, itself included: bytes.
-    retained: Vec<u64>,
+    owners: Owners,
+    /// The largest blocks, with the bytes that each retains.
+    largest: Vec<(u32, u64)>,
+    /// Found when somebody asks: it takes as long as all the rest.
+    retention: OnceLock<Retention>,
     /// Blocks that a root leads to.
     pub reachable: Sum,
     /// The others.
     pub lost: Sum,
-    /// Reachable blocks that no one holder retains, with what hangs on them.
+    /// Reachable blocks that no one holder retains.
     pub shared: Sum,
 }
 
-/// The graph with its holders. Its edges are numbered: those of blocks as in the graph, then those of holders, those to the heads of lost blocks, those of the root of all.
-struct Nodes<'a> {
-    graph: &'a Graph,
-    holders: u32,
-    root_edges: &'a [(u32, u32)],
-    /// Where the edges of each holder begin, and where those of the last one end.
-    starts: &'a [u32],
-    lost_heads: &'a [u32],
-    /// The numbers of the first edge of a holder, to a lost block, of the root.
-    first: [u32; 3],
-}
-
-impl<'a> Nodes<'a> {
-    /// Edges that no number is left for are left out, those of blocks first.
-    fn new(
-        graph: &'a Graph,
-        holders: usize,
-        root_edges: &'a [(u32, u32)],
-        starts: &'a [u32],
-        lost_heads: &'a [u32],
-    ) -> Self {
-        let mut left = (u32::MAX as usize).saturating_sub(holders + 1);
-        let mut take = |edges: usize| {
-            let taken = edges.min(left);
-            left -= taken;
-            taken as u32
-        };
-        let (lost, held, blocks) = (take(lost_heads.len()), take(root_edges.len()), take(graph.edge_count()));
-        let first = [blocks, blocks + held, blocks + held + lost];
-        Self { graph, holders: holders as u32, root_edges, starts, lost_heads, first }
-    }
-
-    fn blocks(&self) -> u32 {
-        self.graph.blocks().len() as u32
-    }
-
-    fn lost(&self) -> u32 {
-        self.blocks() + self.holders
-    }
-}
-
-impl Successors for Nodes<'_> {
-    fn nodes(&self) -> usize {
-        self.lost() as usize + 2
-    }
-
-    fn edges(&self, node: u32) -> Range<u32> {
-        let [held, lost, root] = self.first;
-        let Some(holder) = node.checked_sub(self.blocks()) else {
-            let edges = self.graph.edges_of(node);
-            return edges.start.min(held)..edges.end.min(held);
-        };
-        match holder {
-            holder if holder < self.holders => {
-                let start = |holder: u32| self.starts.get(holder as usize).copied().unwrap_or(0);
-                let number = |at: u32| held.saturating_add(at).min(lost);
-                number(start(holder))..number(start(holder + 1))
-            }
-            holder if holder == self.holders => lost..root,
-            // the root of all leads to holders and to the lost blocks
-            _ => root..root + self.holders + 1,
-        }
-    }
-
-    fn target(&self, edge: u32) -> u32 {
-        let [held, lost, root] = self.first;
-        let target = if edge < held {
-            self.graph.target(edge)
-        } else if edge < lost {
-            self.root_edges.get((edge - held) as usize).map(|(_, block)| *block)
-        } else if edge < root {
-            self.lost_heads.get((edge - lost) as usize).copied()
-        } else {
-            Some(self.blocks() + (edge - root))
-        };
-        target.unwrap_or(NONE)
-    }
-}
-
 impl Holdings {
-    /// Finds them. What stacks and registers point to is held by them only where nothing else leads to it: such pointers come and go, and words of ended calls stay. `names`: what to call a root, by what it is and where its pointer lies.
+    /// Finds them. `names`: what to call a root, by what it is and where its pointer lies.
     pub fn find(graph: Graph, names: &mut dyn RootNames) -> Self {
-        let named = names;
-        let mut names: Vec<String> = Vec::new();
-        let mut known: FxHashMap<String, u32> = FxHashMap::default();
-        let mut root_edges = Vec::new();
-        let mut are_named = 0;
-        let mut lasting = vec![false; graph.blocks().len()];
-        let lasting_roots = graph.root_pointers().filter(|(kind, ..)| !is_passing(*kind));
-        flood(&graph, lasting_roots.map(|(.., block)| block), &mut lasting);
-        for (kind, addr, block) in graph.root_pointers() {
-            if is_passing(kind) && lasting.get(block as usize) == Some(&true) {
-                continue;
-            }
-            let mut called = named.holder(kind, addr);
-            if names.len() >= MOST_HOLDERS && !known.contains_key(&called) {
-                OTHERS.clone_into(&mut called);
-            }
-            let holder = *known.entry(called).or_insert_with_key(|called| {
-                names.push(called.clone());
-                names.len() as u32 - 1
-            });
-            let member = addr.filter(|_| are_named < MOST_NAMED).and_then(|addr| named.member(addr));
-            are_named += usize::from(member.is_some());
-            root_edges.push((holder, block, member.map(String::into_boxed_str)));
-        }
-        drop(known);
-        Self::beyond(graph, names, root_edges, lasting)
+        let found = Finding::begin(&graph, names).finish(names);
+        Self::of_found(graph, found)
+    }
+
+    /// The same, of what was found of the same graph.
+    pub fn of_found(graph: Graph, found: FoundHolders) -> Self {
+        Self::sum_up(graph, found.naming.names, found.naming.edges, found.owners)
     }
 
     /// The same of holders that are known: their names, and which of them point to which blocks, with the names of members.
     pub fn of(graph: Graph, names: Vec<String>, root_edges: Vec<RootEdge>) -> Self {
-        let reached = vec![false; graph.blocks().len()];
-        Self::beyond(graph, names, root_edges, reached)
+        let mut spread = owners::Spread::new(&graph);
+        root_edges.iter().for_each(|(holder, block, _)| spread.begin(*block, *holder));
+        let found = spread.finish();
+        Self::sum_up(graph, names, root_edges, found)
     }
 
-    /// The same where it is known of some blocks that roots lead to them.
-    fn beyond(graph: Graph, names: Vec<String>, mut root_edges: Vec<RootEdge>, lasting: Vec<bool>) -> Self {
+    fn sum_up(graph: Graph, names: Vec<String>, mut root_edges: Vec<RootEdge>, found: owners::Found) -> Self {
         // the first of several pointers gives the name
         root_edges.sort_by_key(|(holder, block, _)| (*holder, *block));
         root_edges.dedup_by_key(|(holder, block, _)| (*holder, *block));
-        let (root_edges, root_names): (Vec<_>, Vec<_>) =
+        let (root_edges, root_names) =
             root_edges.into_iter().map(|(holder, block, name)| ((holder, block), name)).unzip();
-        let lost_heads = lost_heads(&graph, &root_edges, lasting);
-        let starts: Vec<u32> =
-            (0..=names.len() as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
-        let nodes = Nodes::new(&graph, names.len(), &root_edges, &starts, &lost_heads);
-        let root = nodes.lost() + 1;
-        let dominators = dominators::find(&nodes, root);
-        Self { root_names, ..Self::sum_up(graph, names, root_edges, lost_heads, dominators) }
-    }
-
-    fn sum_up(
-        graph: Graph,
-        names: Vec<String>,
-        root_edges: Vec<(u32, u32)>,
-        lost_heads: Vec<u32>,
-        dominators: Dominators,
-    ) -> Self {
-        let blocks = graph.blocks();
-        let first_holder = blocks.len();
-        let lost = first_holder + names.len();
-        let root = lost + 1;
-        let mut retained: Vec<u64> = blocks.iter().map(|block| block.size).collect();
-        retained.resize(root + 1, 0);
-        let mut counts: Vec<u32> = vec![1; first_holder];
-        counts.resize(root + 1, 0);
-        let mut shared = Sum::default();
-        for &node in dominators.order.iter().rev() {
-            let node = node as usize;
-            let by = dominators.idom.get(node).map_or(usize::MAX, |by| *by as usize);
-            let (bytes, count) = (at(&retained, node), counts.get(node).copied().unwrap_or(0));
-            if by == root && node < first_holder {
-                shared.join(Sum { blocks: u64::from(count), bytes });
-            }
-            if let (Some(of), Some(number)) = (retained.get_mut(by), counts.get_mut(by)) {
-                *of = of.saturating_add(bytes);
-                *number = number.saturating_add(count);
+        let owners::Found { owners, lost_heads, largest } = found;
+        let mut sums = vec![Sum::default(); names.len()];
+        let (mut lost, mut shared) = (Sum::default(), Sum::default());
+        for (number, block) in graph.blocks().iter().enumerate() {
+            match owners.of(number) {
+                Owner::Holder(holder) => sums.get_mut(holder as usize).into_iter().for_each(|sum| sum.add(block.size)),
+                Owner::Several => shared.add(block.size),
+                Owner::Lost => lost.add(block.size),
             }
         }
-        let sum =
-            |node: usize| Sum { blocks: u64::from(counts.get(node).copied().unwrap_or(0)), bytes: at(&retained, node) };
-        let holders = names.into_iter().enumerate();
-        let holders = holders.map(|(number, name)| Holder { name, retained: sum(first_holder + number) }).collect();
-        let (all, lost) = (sum(root), sum(lost));
-        let reachable = Sum { blocks: all.blocks - lost.blocks, bytes: all.bytes.saturating_sub(lost.bytes) };
-        let root_names = Vec::new();
-        Self { holders, root_edges, root_names, lost_heads, retained, reachable, lost, shared, graph, dominators }
+        let mut reachable = shared;
+        sums.iter().for_each(|sum| reachable.join(*sum));
+        let holders = names.into_iter().zip(sums).map(|(name, retained)| Holder { name, retained }).collect();
+        let retention = OnceLock::new();
+        Self { graph, holders, root_edges, root_names, lost_heads, owners, largest, retention, reachable, lost, shared }
     }
 
     /// How many nodes there are.
     pub fn nodes(&self) -> usize {
-        self.retained.len()
+        self.lost_node() + 2
     }
 
     /// The node of a holder, by its number.
@@ -264,47 +140,20 @@ impl Holdings {
         self.graph.blocks().len() + self.holders.len()
     }
 
-    /// What a node retains, itself included, in bytes.
-    pub fn retained(&self, node: usize) -> u64 {
-        at(&self.retained, node)
+    /// Who alone leads to a block.
+    pub fn owner(&self, block: usize) -> Owner {
+        self.owners.of(block)
     }
 
-    /// The node that retains another one at once; None: several holders have it.
-    pub fn retainer(&self, node: usize) -> Option<usize> {
-        let by = *self.dominators.idom.get(node).filter(|by| **by != NONE)? as usize;
-        (by + 1 != self.nodes()).then_some(by)
+    /// The largest blocks, and what each of them retains, itself included, in bytes.
+    pub fn largest(&self) -> &[(u32, u64)] {
+        &self.largest
     }
 
-    /// All nodes that can be reached, each behind the one that retains it.
-    pub fn order(&self) -> &[u32] {
-        &self.dominators.order
-    }
-
-    /// The last of those who retain a node: a holder, the lost blocks' node, or a block that several holders have.
-    pub fn last_retainer(&self, node: usize) -> Option<usize> {
-        let mut at = node;
-        let mut found = None;
-        // a dominator's dominators come to an end
-        while let Some(by) = self.retainer(at) {
-            found = Some(by);
-            at = by;
-        }
-        found
-    }
-
-    /// Of each block, the last of those who retain it, itself if nobody does.
-    pub fn last_retainers(&self) -> Vec<u32> {
-        let mut last: Vec<u32> = (0..self.nodes() as u32).collect();
-        for &node in &self.dominators.order {
-            if let Some(by) = self.retainer(node as usize) {
-                let told = last.get(by).copied().unwrap_or(node);
-                if let Some(slot) = last.get_mut(node as usize) {
-                    *slot = told;
-                }
-            }
-        }
-        last.truncate(self.graph.blocks().len());
-        last
+    /// Who retains whom, block by block. The first time that takes as long as all the rest.
+    pub fn retention(&self) -> &Retention {
+        self.retention
+            .get_or_init(|| Retention::find(&self.graph, self.holders.len(), &self.root_edges, &self.lost_heads))
     }
 
     /// The blocks that a holder points to.
@@ -345,36 +194,77 @@ const fn is_passing(kind: RootKind) -> bool {
     matches!(kind, RootKind::Stack { .. } | RootKind::Register { .. })
 }
 
-fn at(of: &[u64], node: usize) -> u64 {
-    of.get(node).copied().unwrap_or(0)
+/// Holdings that are being found, step by step: the longest step needs no names. What stacks and registers point to is held by them only where nothing else leads to it: such pointers come and
+/// go, and words of ended calls stay.
+#[derive(Debug)]
+pub struct Finding<'a> {
+    graph: &'a Graph,
+    naming: Naming,
+    spread: owners::Spread<'a>,
 }
 
-/// The blocks from which all that no root leads to can be reached, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one. `reached`: what some roots lead to.
-fn lost_heads(graph: &Graph, root_edges: &[(u32, u32)], mut reached: Vec<bool>) -> Vec<u32> {
-    let blocks = graph.blocks().len() as u32;
-    flood(graph, root_edges.iter().map(|(_, block)| *block), &mut reached);
-    let mut seen = reached.clone();
-    let mut heads: Vec<u32> = (0..blocks).filter(|&block| flood(graph, [block], &mut seen)).collect();
-    seen = reached;
-    heads.reverse();
-    heads.retain(|&block| flood(graph, [block], &mut seen));
-    heads.reverse();
-    heads
+/// Holders, and which blocks each alone leads to.
+#[derive(Debug)]
+pub struct FoundHolders {
+    naming: Naming,
+    owners: owners::Found,
 }
 
-/// Marks blocks and all that they lead to; whether any was not marked before. All ways are gone side by side: each step waits for memory that is in no cache, and the processor waits for many at once if none depends on another.
-fn flood(graph: &Graph, blocks: impl IntoIterator<Item = u32>, marks: &mut [bool]) -> bool {
-    let mut is_new = |block: &u32| marks.get_mut(*block as usize).is_some_and(|mark| !std::mem::replace(mark, true));
-    let mut reached: Vec<u32> = blocks.into_iter().filter(&mut is_new).collect();
-    let any = !reached.is_empty();
-    let mut next = Vec::new();
-    while !reached.is_empty() {
-        for from in reached.drain(..) {
-            next.extend(graph.targets(from).filter(&mut is_new));
+impl<'a> Finding<'a> {
+    /// Names the roots that last.
+    pub fn begin(graph: &'a Graph, names: &mut dyn RootNames) -> Self {
+        let (mut naming, mut spread) = (Naming::default(), owners::Spread::new(graph));
+        for (kind, addr, block) in graph.root_pointers().filter(|(kind, ..)| !is_passing(*kind)) {
+            spread.begin(block, naming.note(names, kind, addr, block));
         }
-        std::mem::swap(&mut reached, &mut next);
+        Self { graph, naming, spread }
     }
-    any
+
+    /// Finds what they lead to.
+    pub fn follow(&mut self) {
+        self.spread.run();
+    }
+
+    /// Finds what else there is.
+    pub fn finish(mut self, names: &mut dyn RootNames) -> FoundHolders {
+        self.follow();
+        let Self { graph, mut naming, mut spread } = self;
+        let passing = graph.root_pointers().filter(|(kind, ..)| is_passing(*kind));
+        let alone: Vec<_> = passing.filter(|(.., block)| !spread.is_reached(*block)).collect();
+        for (kind, addr, block) in alone {
+            spread.begin(block, naming.note(names, kind, addr, block));
+        }
+        FoundHolders { naming, owners: spread.finish() }
+    }
+}
+
+/// Gives numbers to holders, by their names.
+#[derive(Debug, Default)]
+struct Naming {
+    names: Vec<String>,
+    known: FxHashMap<String, u32>,
+    /// How many pointers have the name of a member.
+    members: usize,
+    edges: Vec<RootEdge>,
+}
+
+impl Naming {
+    /// Notes a root's pointer to a block; returns its holder's number.
+    fn note(&mut self, called: &mut dyn RootNames, kind: RootKind, addr: Option<Addr>, block: u32) -> u32 {
+        let mut name = called.holder(kind, addr);
+        if self.names.len() >= MOST_HOLDERS && !self.known.contains_key(&name) {
+            OTHERS.clone_into(&mut name);
+        }
+        let names = &mut self.names;
+        let holder = *self.known.entry(name).or_insert_with_key(|name| {
+            names.push(name.clone());
+            names.len() as u32 - 1
+        });
+        let member = addr.filter(|_| self.members < MOST_NAMED).and_then(|addr| called.member(addr));
+        self.members += usize::from(member.is_some());
+        self.edges.push((holder, block, member.map(String::into_boxed_str)));
+        holder
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ pub struct Branch {
 
 /// The tree of a node: so many levels, so many nodes below each.
 pub fn of(holdings: &Holdings, node: usize, levels: usize, most: usize) -> Branch {
-    let mut root = Branch { node, retained: holdings.retained(node), ..Branch::default() };
+    let retention = holdings.retention();
+    let mut root = Branch { node, retained: retention.retained(node), ..Branch::default() };
     for _ in 0..levels {
         let mut ends = Vec::new();
         gather(&mut root, &mut ends);
@@ -28,11 +29,11 @@ pub fn of(holdings: &Holdings, node: usize, levels: usize, most: usize) -> Branc
         ends.sort_unstable_by_key(|branch| branch.node);
         let mut found: Vec<Vec<(u64, usize)>> = vec![Vec::new(); ends.len()];
         for below in 0..holdings.nodes() {
-            let Some(by) = holdings.retainer(below) else { continue };
+            let Some(by) = retention.retainer(below) else { continue };
             if let Ok(at) = ends.binary_search_by_key(&by, |branch| branch.node)
                 && let Some(list) = found.get_mut(at)
             {
-                list.push((holdings.retained(below), below));
+                list.push((retention.retained(below), below));
             }
         }
         for (branch, mut list) in ends.into_iter().zip(found) {

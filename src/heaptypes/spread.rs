@@ -20,6 +20,9 @@ const PROBED: usize = 64;
 /// An array of objects with destructors begins with their number (Itanium C++ ABI 2.7), in so many bytes.
 const COOKIES: [u64; 2] = [8, 16];
 
+/// So many blocks are loaded together.
+const LOADED: usize = 256;
+
 /// A pointer of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
@@ -41,6 +44,9 @@ pub trait Blocks {
 
     /// Its pointers, in the order of their places.
     fn edges(&self, block: u32) -> impl Iterator<Item = Edge>;
+
+    /// Has the processor load what will be asked for of some blocks and of those that they lead to, which are added to `targets`: of many at once, where the questions come one after the other.
+    fn load(&self, blocks: &[u32], targets: &mut Vec<u32>);
 }
 
 /// What a block is.
@@ -126,8 +132,13 @@ struct Spreading<'a, B> {
 
 impl<B: Blocks> Spreading<'_, B> {
     fn run(&mut self) {
+        let (mut loaded, mut targets) = (0, Vec::new());
         // each block waits once at most
         while let Some(block) = self.waiting.pop_front() {
+            if loaded == 0 {
+                loaded = self.load(block, &mut targets);
+            }
+            loaded -= 1;
             let Some(typed) = self.of(block) else { continue };
             let (start, _) = self.blocks.range(block);
             let blocks = self.blocks;
@@ -141,6 +152,16 @@ impl<B: Blocks> Spreading<'_, B> {
                 self.follow(&lead);
             }
         }
+    }
+
+    /// Loads `block` and those that wait behind it; returns how many.
+    fn load(&self, block: u32, targets: &mut Vec<u32>) -> usize {
+        let blocks: Vec<u32> = std::iter::once(block).chain(self.waiting.iter().copied().take(LOADED - 1)).collect();
+        targets.clear();
+        self.blocks.load(&blocks, targets);
+        let of = |target: &u32| self.found.of_block.get(*target as usize).copied().unwrap_or(NOTHING);
+        std::hint::black_box(targets.iter().fold(0, |any, target| any ^ of(target)));
+        blocks.len()
     }
 
     fn of(&self, block: u32) -> Option<Typed> {

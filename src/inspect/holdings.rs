@@ -5,10 +5,10 @@ use super::modules::Objects;
 use super::names::{Names, class_name};
 use super::seen::Seen;
 use crate::addr::Addr;
-use crate::heapgraph::contents::{self, Contents, Look, Table};
+use crate::heapgraph::contents::{Contents, Look, Looking, Table};
 use crate::heapgraph::declared::{Layouts, Present, ThreadBlock};
 use crate::heapgraph::duplicates::{self, Duplicates};
-use crate::heapgraph::holders::Holdings;
+use crate::heapgraph::holders::{Finding, Holdings};
 use crate::heapgraph::pins::Pinned;
 use crate::heapgraph::types::Types;
 use crate::heapgraph::{Held, live_blocks};
@@ -67,31 +67,30 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
         .map(|range| range.start..range.end)
         .collect();
     let index = BlockIndex::new(blocks);
-    // two readings of all blocks, side by side where that can be had
-    let (mut contents, pointers) = std::thread::scope(|scope| {
-        let reading = memory.again().and_then(|mut again| {
-            let (index, naming) = (&index, &naming);
-            let read = move || contents::read(index, naming, mappings, &mut again);
-            Builder::new().name("contents".to_owned()).spawn_scoped(scope, read).ok()
-        });
-        let pointers = Pointers::read(&index, &roots, memory, &options);
-        let contents = reading.and_then(|reading| reading.join().ok());
-        (contents.unwrap_or_else(|| contents::read(&index, &naming, mappings, memory)), pointers)
-    });
+    let looking = Looking::new(&index, mappings);
+    let (pointers, parts) = Pointers::read_beside(&index, &roots, memory, &options, |part| looking.part(part));
+    let mut contents = looking.finish(parts, &naming, memory);
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
-    let threads = seen.control_blocks(memory);
     let declared = declared.filter(|declared| !declared.all.is_empty());
-    let thread_blocks = declared.map(|declared| declared.thread_blocks(&objects, &threads, memory)).unwrap_or_default();
-    let spread = declared.map(|declared| {
-        let declared = declared.of(&objects, &thread_blocks);
-        let exact = exact_types(&contents, &declared);
-        declared.spread(&graph, &exact, memory)
+    let find_duplicates = || duplicates::find(graph.blocks(), &contents, DUPLICATES);
+    let (duplicates, thread_blocks, spread) = std::thread::scope(|scope| {
+        let finding =
+            declared.and_then(|_| Builder::new().name("equal".to_owned()).spawn_scoped(scope, find_duplicates).ok());
+        let threads = seen.control_blocks(memory);
+        let thread_blocks =
+            declared.map(|declared| declared.thread_blocks(&objects, &threads, memory)).unwrap_or_default();
+        let spread = declared.map(|declared| {
+            let declared = declared.of(&objects, &thread_blocks);
+            let exact = exact_types(&contents, &declared);
+            declared.spread(&graph, &exact, memory)
+        });
+        let duplicates = finding.and_then(|finding| finding.join().ok()).unwrap_or_else(find_duplicates);
+        (duplicates, thread_blocks, spread)
     });
     if let Some(spread) = spread.as_ref().filter(|spread| !spread.used.is_empty()) {
-        graph.keep(|block, at| spread.used.get(&block).is_none_or(|used| at < *used));
+        graph.keep_used(|block| spread.used.get(&block).copied());
     }
-    let duplicates = duplicates::find(graph.blocks(), &contents, DUPLICATES);
     contents.hashes = Vec::new();
     let samples = duplicates.most.iter().map(|one| one.text.then(|| sample(&graph, one.block, memory)).flatten());
     let samples = samples.collect();
@@ -147,9 +146,17 @@ impl Blocks {
         };
         drop(spread);
         let mut names = Names::new(&objects, root.as_ref(), &thread_names, mappings, &contents, declared.as_ref());
-        let types = Types::find(&graph, &looks, layouts, &mut names);
+        let mut finding = Finding::begin(&graph, &mut names);
+        let types = std::thread::scope(|scope| {
+            let beside = Builder::new().name("owners".to_owned()).spawn_scoped(scope, || finding.follow());
+            let types = Types::find(&graph, &looks, layouts, &mut names);
+            // without a thread, it is done at the end
+            drop(beside);
+            types
+        });
         drop(looks);
-        let holdings = Holdings::find(graph, &mut names);
+        let found = finding.finish(&mut names);
+        let holdings = Holdings::of_found(graph, found);
         Held { holdings, types, duplicates, samples, pinned: Pinned::default(), remedy: None }
     }
 }

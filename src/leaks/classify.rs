@@ -1,6 +1,7 @@
 //! Follows the pointers: from the roots, then among what is left.
 
-use super::graph::{Graph, NO_WORD, RootPlace};
+use super::edges::NO_WORD;
+use super::graph::{Graph, RootPlace};
 use super::index::BlockIndex;
 use super::{RootKind, Roots};
 use crate::addr::Addr;

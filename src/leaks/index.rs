@@ -9,6 +9,9 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::ops::Range;
 
+/// The bytes of a word of the target's.
+pub(super) const WORD: u64 = 8;
+
 /// A gap of so many bytes begins a new region.
 const GAP: u64 = 1 << 20;
 
@@ -115,6 +118,23 @@ impl BlockIndex {
     /// All blocks, in the order of addresses. A block's number is its place in this order.
     pub fn blocks(&self) -> &[LiveBlock] {
         &self.blocks
+    }
+
+    /// The lower halves of all blocks' addresses; nothing where those of one bucket could be equal.
+    pub(super) fn starts(&self) -> Vec<u32> {
+        let is_clear = self.regions.iter().all(|region| region.shift < u32::BITS);
+        self.blocks.iter().filter(|_| is_clear).map(|block| block.addr.0 as u32).collect()
+    }
+
+    /// The block in front of which half of all bytes lie.
+    pub(super) fn middle(&self) -> usize {
+        let half: u64 = self.blocks.iter().map(|block| block.size / 2).sum();
+        let mut before = 0u64;
+        let mut is_before = |block: &LiveBlock| {
+            before = before.saturating_add(block.size);
+            before <= half
+        };
+        self.blocks.iter().position(|block| !is_before(block)).unwrap_or(self.blocks.len())
     }
 
     /// The addresses from the first block's first to the last one's last byte: a quick test, as start and length.

@@ -1,11 +1,10 @@
 //! A graph made of pointers that were read before.
 
 use super::Roots;
-use super::graph::{Edges, Graph, NO_WORD, Pointer};
-use super::index::BlockIndex;
+use super::edges::{Edges, NO_WORD, Pointer};
+use super::graph::Graph;
+use super::index::{BlockIndex, WORD};
 use crate::heapmodel::LiveBlock;
-
-const WORD: u64 = 8;
 
 impl Graph {
     /// Makes one of blocks in the order of addresses, of equal ones the largest first, and of their pointers as [`Graph::pointers`] tells them: `next` gives each with the number

@@ -2,6 +2,7 @@
 
 use crate::export::text::{self, Paint};
 use crate::heapgraph::holders::{Holdings, LOST};
+use crate::heapgraph::owners::Owner;
 use crate::heapgraph::pins::Remedy;
 use crate::heapgraph::tree::{self, Branch};
 use crate::heapgraph::{Held, Sum};
@@ -77,34 +78,38 @@ fn types(out: &mut String, held: &Held, paint: Paint) {
 
 /// Who keeps free memory: bytes pinned with the number of live blocks that do it, by type and holder.
 pub(super) fn pinned_by(held: &Held) -> Vec<(String, String, Sum)> {
-    let last = held.holdings.last_retainers();
-    let mut sums: FxHashMap<(u32, u32), Sum> = FxHashMap::default();
+    let mut sums: FxHashMap<(u32, Owner), Sum> = FxHashMap::default();
     for (block, bytes) in &held.pinned.by_block {
         let of = held.types.of_block.get(*block as usize).copied().unwrap_or(u32::MAX);
-        let by = last.get(*block as usize).copied().unwrap_or(u32::MAX);
-        let sum = sums.entry((of, by_holder(&held.holdings, by))).or_default();
-        sum.add(*bytes);
+        sums.entry((of, held.holdings.owner(*block as usize))).or_default().add(*bytes);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_unstable_by_key(|(key, sum)| (Reverse(sum.bytes), *key));
-    let name = |(of, by): (u32, u32)| {
+    let name = |(of, owner): (u32, Owner)| {
         let of = held.types.all.get(of as usize).map_or("unknown", |of| of.name.as_str());
-        (of.to_owned(), holder_name(&held.holdings, by as usize))
+        (of.to_owned(), owner_name(&held.holdings, owner).to_owned())
     };
     sums.into_iter().map(|(key, sum)| (name(key).0, name(key).1, sum)).collect()
 }
 
-/// Blocks that several holders have are one holder here.
-fn by_holder(holdings: &Holdings, node: u32) -> u32 {
-    if (node as usize) < holdings.graph.blocks().len() { u32::MAX } else { node }
+/// What is said of blocks that no one holder has alone.
+pub(super) const HELD_BY_SEVERAL: &str = "(held by several)";
+
+/// What the owner of a block is called.
+pub(super) fn owner_name(holdings: &Holdings, owner: Owner) -> &str {
+    match owner {
+        Owner::Holder(number) => holdings.holders.get(number as usize).map_or(HELD_BY_SEVERAL, |holder| &holder.name),
+        Owner::Several => HELD_BY_SEVERAL,
+        Owner::Lost => LOST,
+    }
 }
 
 /// What a node that is no block is called.
-pub(super) fn holder_name(holdings: &Holdings, node: usize) -> String {
+pub(super) fn node_holder(holdings: &Holdings, node: usize) -> &str {
     match holdings.holder_of(node) {
-        Some(holder) => holder.name.clone(),
-        None if node == holdings.lost_node() => LOST.to_owned(),
-        None => "(held by several)".to_owned(),
+        Some(holder) => &holder.name,
+        None if node == holdings.lost_node() => LOST,
+        None => HELD_BY_SEVERAL,
     }
 }
 
@@ -177,42 +182,20 @@ fn duplicates(out: &mut String, held: &Held, paint: Paint) {
     }
 }
 
-/// The largest blocks.
-pub(super) fn largest_blocks(held: &Held, most: usize) -> Vec<usize> {
-    let blocks = held.holdings.graph.blocks();
-    let mut order: Vec<(u64, usize)> = Vec::new();
-    for (number, block) in blocks.iter().enumerate() {
-        if order.len() < most || order.last().is_some_and(|(size, _)| *size < block.size) {
-            let at = order.partition_point(|(size, _)| *size >= block.size);
-            order.insert(at, (block.size, number));
-            order.truncate(most);
-        }
-    }
-    order.into_iter().map(|(_, number)| number).collect()
-}
-
 fn largest(out: &mut String, held: &Held, paint: Paint) {
     let holdings = &held.holdings;
     let head = format!("  {:>12} {:>12}  The largest blocks", "bytes", "retained");
     let _ = writeln!(out, "\n{}", paint.dim(&head));
-    for number in largest_blocks(held, ROWS / 2) {
+    for &(number, retained) in holdings.largest().iter().take(ROWS / 2) {
+        let number = number as usize;
         let Some(block) = holdings.graph.blocks().get(number) else { continue };
-        let by = holdings.last_retainer(number).map_or_else(
-            || "(held by several)".to_owned(),
-            |by| {
-                if by < holdings.graph.blocks().len() {
-                    "(held by several)".to_owned()
-                } else {
-                    holder_name(holdings, by)
-                }
-            },
-        );
+        let by = owner_name(holdings, holdings.owner(number));
         let of = held.types.of(number).map_or("unknown", |of| of.name.as_str());
         let _ = writeln!(
             out,
             "  {:>12} {:>12}  {}",
             text::human_bytes(block.size),
-            text::human_bytes(holdings.retained(number)),
+            text::human_bytes(retained),
             short(&format!("{} {of}, {by}", block.addr))
         );
     }
@@ -225,7 +208,7 @@ fn node_name(held: &Held, node: usize) -> String {
             let of = held.types.of(node).map_or("unknown", |of| of.name.as_str());
             format!("{of} at {}, {} bytes", block.addr, text::grouped(block.size))
         }
-        None => holder_name(&held.holdings, node),
+        None => node_holder(&held.holdings, node).to_owned(),
     }
 }
 
@@ -235,7 +218,7 @@ pub fn tree(held: &Held, node: usize, paint: Paint) -> String {
     let _ = writeln!(out, "\n{}", paint.bold("What would be free without it"));
     let tree = tree::of(&held.holdings, node, LEVELS, BELOW);
     branch(&mut out, held, &tree, None, 0);
-    if let Some(by) = (node < held.holdings.graph.blocks().len()).then(|| held.holdings.retainer(node)) {
+    if let Some(by) = (node < held.holdings.graph.blocks().len()).then(|| held.holdings.retention().retainer(node)) {
         let by = by.map_or_else(|| "several holders".to_owned(), |by| node_name(held, by));
         let _ = writeln!(out, "  It would be free without {by}.");
     }

@@ -1,7 +1,8 @@
 //! The answer of `heaptrace heap --json`, version 1: docs/heap.md.
 
-use super::held::{advice, holder_name, largest_blocks, pinned_by};
+use super::held::{advice, owner_name, pinned_by};
 use super::{HeapReport, lost};
+use crate::heapgraph::owners::Owner;
 use crate::heapgraph::{Held, Sum};
 use crate::heapwalk::State;
 use crate::heapwalk::census::{Amount, Use};
@@ -78,8 +79,6 @@ fn heap(report: &HeapReport<'_>, walk: &Summary) -> Map<String, Value> {
 
 /// So many holders, types and groups of live blocks that keep free memory are told.
 const ROWS: usize = 1000;
-/// So many of the largest blocks.
-const LARGEST: usize = 20;
 
 fn sum(of: Sum) -> Value {
     json!({ "blocks": of.blocks, "bytes": of.bytes })
@@ -118,15 +117,15 @@ fn held(of: &Held) -> Map<String, Value> {
         "duplicates",
         json!({ "wasted": of.duplicates.wasted, "wasted_text": of.duplicates.wasted_text, "most": most }),
     );
-    let largest = largest_blocks(of, LARGEST).into_iter().filter_map(|number| {
-        let block = holdings.graph.blocks().get(number)?;
-        let by = holdings.last_retainer(number).filter(|by| *by >= holdings.graph.blocks().len());
+    let largest = holdings.largest().iter().filter_map(|&(number, retained)| {
+        let block = holdings.graph.blocks().get(number as usize)?;
+        let owner = holdings.owner(number as usize);
         Some(json!({
             "address": block.addr.to_string(),
             "bytes": block.size,
-            "retained": holdings.retained(number),
-            "type": of.types.of(number).map(|of| of.name.as_str()),
-            "holder": by.map(|by| holder_name(holdings, by)),
+            "retained": retained,
+            "type": of.types.of(number as usize).map(|of| of.name.as_str()),
+            "holder": (owner != Owner::Several).then(|| owner_name(holdings, owner)),
         }))
     });
     add("largest", largest.collect());

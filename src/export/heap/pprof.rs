@@ -3,7 +3,7 @@
 //!
 //! Types that follow each other in a stack are told once, and of deep stacks the middle is left out.
 
-use super::held::holder_name;
+use super::held::{HELD_BY_SEVERAL, node_holder};
 use crate::export::escape::printable;
 use crate::export::{gzip, proto};
 use crate::heapgraph::{Held, Sum};
@@ -140,18 +140,19 @@ fn ways(held: &Held, strings: &mut Strings) -> Ways {
     let mut ways = Ways::default();
     let mut of_node = vec![u32::MAX; holdings.nodes()];
     // whoever retains a node stands before it
-    for &node in holdings.order() {
+    let retention = holdings.retention();
+    for &node in retention.order() {
         let node = node as usize;
         let Some(block) = blocks.get(node) else {
             // the last node is the root of all
             if node + 1 < holdings.nodes() {
-                let name = strings.number(&holder_name(holdings, node));
+                let name = strings.number(node_holder(holdings, node));
                 of_node.get_mut(node).into_iter().for_each(|way| *way = ways.on(None, name));
             }
             continue;
         };
-        let by = holdings.retainer(node).and_then(|by| of_node.get(by).copied());
-        let by = by.unwrap_or_else(|| ways.on(None, strings.number(&holder_name(holdings, usize::MAX))));
+        let by = retention.retainer(node).and_then(|by| of_node.get(by).copied());
+        let by = by.unwrap_or_else(|| ways.on(None, strings.number(HELD_BY_SEVERAL)));
         let of = held.types.of_block.get(node).and_then(|of| types.get(*of as usize)).copied().unwrap_or(unknown);
         let way = ways.on(Some(by), of);
         of_node.get_mut(node).into_iter().for_each(|slot| *slot = way);

@@ -66,11 +66,12 @@ fn fold(held: &Held, most: usize) -> Folded {
     if blocks + others <= most {
         return folded;
     }
+    let retention = holdings.retention();
     let mut into: Vec<u32> = (0..blocks as u32).collect();
     let mut first: FxHashMap<(usize, u32), u32> = FxHashMap::default();
     for block in 0..blocks as u32 {
         if holdings.graph.edges_of(block).is_empty()
-            && let Some(by) = holdings.retainer(block as usize)
+            && let Some(by) = retention.retainer(block as usize)
         {
             let of = held.types.of_block.get(block as usize).copied().unwrap_or(0);
             let one = *first.entry((by, of)).or_insert(block);
@@ -84,7 +85,7 @@ fn fold(held: &Held, most: usize) -> Folded {
     let mut kept: Vec<(u64, u32)> = Vec::new();
     for (block, one) in into.iter().enumerate() {
         if *one as usize == block {
-            kept.push((holdings.retained(block), block as u32));
+            kept.push((retention.retained(block), block as u32));
         }
     }
     if kept.len() > room {
@@ -96,7 +97,7 @@ fn fold(held: &Held, most: usize) -> Folded {
             let mut way = Vec::new();
             while !is_kept.contains(&at) {
                 way.push(at);
-                match holdings.retainer(at as usize) {
+                match retention.retainer(at as usize) {
                     Some(by) if by < blocks => at = into.get(by).copied().unwrap_or(by as u32),
                     // nobody is left to stand for it: the largest of all does
                     _ => match kept.first() {
