@@ -133,6 +133,10 @@ impl StackId {
     pub const EXISTING: Self = Self(u32::MAX);
 }
 
+/// A test of a test program, by its name: tests of one name are one. From 0 on in each image; a forked child has its parent's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TestId(pub u32);
+
 /// Index into [`crate::allocators::AllocatorTable`] (the built-in functions, then the user's declarations): which
 /// allocator function a probe or an event is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -3,11 +3,13 @@
 //! Pure.
 
 pub mod baseline;
+pub mod growth;
 pub mod suppressions;
 pub mod verdict;
 
 use crate::profile::Profile;
 use baseline::Baseline;
+use growth::GrowthLimit;
 use suppressions::Suppressions;
 use verdict::{Circumstances, Policy};
 
@@ -20,6 +22,8 @@ pub struct CheckRules {
     pub suppressions: Suppressions,
     /// What an earlier report knew already.
     pub baseline: Option<Baseline>,
+    /// By how much each test may have grown since then; empty: by any.
+    pub growth: Vec<GrowthLimit>,
 }
 
 /// The function by which a program gives suppressions of its own.
@@ -49,6 +53,7 @@ impl CheckRules {
         }
         if let Some(baseline) = &self.baseline {
             baseline.apply(profile);
+            baseline.mark_grown(profile, &self.growth);
         }
         verdict::judge(profile, &self.policy, circumstances);
     }

@@ -37,7 +37,7 @@ use clap::{CommandFactory, FromArgMatches};
 pub use core::CoreTarget;
 pub use heap::{HeapFormat, HeapOptions, HeapTarget};
 pub use occasions::Occasions;
-pub use saved::{DiffOptions, GrowthLimit, MergeOptions, ReportOptions, SavedFiles, ViewOptions};
+pub use saved::{DiffOptions, MergeOptions, ReportOptions, SavedFiles, ViewOptions};
 pub use series::{DEFAULT_SERIES, SeriesOptions};
 pub use snapshot::SnapshotOptions;
 use std::ffi::OsString;
@@ -329,7 +329,7 @@ pub fn parse(
         Subcommand::Top(arguments) => Command::Top(top::resolve(arguments, debug_path())?),
         Subcommand::Heap(arguments) => Command::Heap(heap::resolve(arguments)?),
         Subcommand::Convert(arguments) => Command::Convert(convert::resolve(arguments, binary_path(&variable))?),
-        Subcommand::Check(arguments) => Command::Check(resolve_check(arguments, debug_path())?),
+        Subcommand::Check(arguments) => Command::Check(resolve_check(*arguments, debug_path())?),
         Subcommand::Completions(arguments) => return Err(pages::completions(&arguments)),
         Subcommand::Man(arguments) => return Err(pages::man(&arguments)),
         Subcommand::StandGuard { pinned } => Command::StandGuard { pinned },

@@ -8,7 +8,7 @@ mod definition;
 mod log;
 mod mark;
 
-use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId, TestId};
 use crate::allocators::Family;
 pub use definition::{Definition, ModuleDefinition, ProcessDefinition};
 #[cfg(any(test, debug_assertions))]
@@ -241,6 +241,27 @@ pub enum EventKind {
     },
     /// Somebody has set a mark here: what is allocated from now on belongs to a new generation.
     Mark(MarkName),
+    /// A test of the program has begun in a thread. What that thread allocates from now on is the test's.
+    TestBegan {
+        /// Which one; [`Definition::Test`] has its name.
+        test: TestId,
+        /// The thread.
+        task: TaskId,
+        /// Whether no other test runs meanwhile: then so is what threads allocate that are in no test.
+        alone: bool,
+    },
+    /// What this thread allocates is of the test in which another one is, until that ends: it has been made by it. Nothing if that is in none.
+    TestJoined {
+        /// The thread.
+        task: TaskId,
+        /// The one that has made it.
+        parent: TaskId,
+    },
+    /// The test that has begun last in this thread and not ended yet has ended. Without one nothing has.
+    TestEnded {
+        /// The thread.
+        task: TaskId,
+    },
 }
 
 /// A reader of a process's stream.

@@ -23,6 +23,7 @@ mod markdown;
 mod names;
 mod otlp;
 pub mod output;
+mod pertest;
 mod pftrace;
 mod pprof;
 mod problems;

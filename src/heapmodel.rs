@@ -14,6 +14,7 @@ mod ignored;
 mod marks;
 mod newest;
 mod period;
+mod pertest;
 mod recent;
 mod sites;
 mod timeline;
@@ -30,6 +31,8 @@ pub use marks::Mark;
 use marks::Marks;
 use newest::Newest;
 pub use period::Counted;
+use pertest::Tests;
+pub use pertest::{TestFigures, TestTally};
 use recent::RecentFrees;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -168,6 +171,7 @@ pub struct HeapModel {
     gap: Gap,
     ignored: Ignored,
     marks: Marks,
+    tests: Tests,
 }
 
 impl Default for HeapModel {
@@ -218,6 +222,7 @@ impl HeapModel {
             gap: Gap::default(),
             ignored: Ignored::default(),
             marks: Marks::default(),
+            tests: Tests::default(),
         }
     }
 
@@ -247,6 +252,7 @@ impl HeapModel {
         self.timeline = Timeline::new();
         (self.sizes, self.lifetimes) = ([0; 65], [0; 65]);
         self.ignored.fork(parent, child);
+        self.tests.fork(parent, child, self.births);
         self.newest = Newest::default();
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
@@ -331,6 +337,9 @@ impl HeapModel {
             EventKind::BlockIgnored(inside) => self.ignore_block(inside),
             EventKind::NewBlocksIgnored { task, ignore } => self.ignore_new_blocks(task.serial, ignore),
             EventKind::Mark(name) => self.marks.set(name, self.now_ns, self.births),
+            EventKind::TestBegan { test, task, alone } => self.begin_test(test, task, alone),
+            EventKind::TestJoined { task, parent } => self.join_test(task, parent),
+            EventKind::TestEnded { task } => self.end_test(task),
         }
     }
 
@@ -435,8 +444,8 @@ impl HeapModel {
         blocks.sort_unstable_by_key(|block| block.addr);
         let mut ignored = self.ignored_blocks();
         ignored.sort_unstable();
-        let (snapshot, pending, marks) = (self.snapshot(), &self.pending, self.marks());
-        format!("{snapshot:?}\n{blocks:?}\n{ignored:?}\n{pending:?}\n{:?}\n{marks:?}", self.preexisting)
+        let (snapshot, pending, marks, tests) = (self.snapshot(), &self.pending, self.marks(), self.tests());
+        format!("{snapshot:?}\n{blocks:?}\n{ignored:?}\n{pending:?}\n{:?}\n{marks:?}\n{tests:?}", self.preexisting)
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.

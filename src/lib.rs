@@ -53,6 +53,7 @@ mod elf;
 mod event;
 mod export;
 mod figures;
+mod frameworks;
 mod glob;
 mod heapfile;
 mod heapgraph;

@@ -3,8 +3,9 @@
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::check::verdict::Circumstances;
+use crate::frameworks::KNOWN;
 use crate::paths::below;
-use crate::profile::build::{BuildInput, LeakInput, LoadedModule, build, lack_names};
+use crate::profile::build::{BuildInput, LeakInput, LoadedModule, TestInput, build, lack_names};
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
@@ -293,6 +294,8 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         explain: wanted.explain,
         block: wanted.block,
     });
+    let tests =
+        recording.tests.as_ref().map(|tests| TestInput { names: &tests.names, tally: &tests.tally, live: &tests.live });
     let mut course = recording.course;
     // Stacks of a program before the last exec mean nothing any more.
     course.heaps.retain(|heap| heap.images == recording.images.len());
@@ -311,6 +314,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         warnings: recording.warnings,
         course,
         leaks,
+        tests,
     };
     let mut profile = build(input, symbolizer.as_mut());
     if wanted.symbolize {
@@ -319,13 +323,28 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     profile
 }
 
+const NO_TEST_RAN: &str = "no test was seen to begin: none was chosen, or the tests run in other processes";
+
+fn no_framework() -> String {
+    format!(
+        "no test framework was found in the program ({KNOWN} are known, by their symbols, which `strip` takes away): for others, \
+         run each test in a process of its own, without --per-test"
+    )
+}
+
 /// What a profile does not say of its recording, and a judge has to know.
 pub fn circumstances(recording: &Recording) -> Circumstances {
     let mut causes = recording.blind_spots.clone();
     if let LeakScan::Missed(cause) = &recording.leaks {
         causes.push(cause.clone());
     }
+    let no_tests = recording.tests.as_ref().and_then(|tests| {
+        let has_run = !tests.tally.tests.is_empty();
+        let why = if tests.has_framework { NO_TEST_RAN.to_owned() } else { no_framework() };
+        (!has_run).then_some(why)
+    });
     Circumstances {
+        no_tests,
         timed_out: recording.timed_out,
         not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
         is_child: recording.parent.is_some(),

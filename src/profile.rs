@@ -19,6 +19,7 @@ pub mod diff;
 pub(crate) mod identity;
 pub mod leaks;
 pub(crate) mod merge;
+pub mod pertest;
 mod pool;
 pub mod saved;
 pub mod series;
@@ -427,6 +428,7 @@ impl Profile {
             samples: Vec::new(),
             findings: Vec::new(),
             leaks: None,
+            tests: None,
             suppressions: Vec::new(),
             verdict: None,
             budgets: Vec::new(),
@@ -589,6 +591,8 @@ pub struct Profile {
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
     pub leaks: Option<leaks::Leaks>,
+    /// What each test did, if that was asked for.
+    pub tests: Option<pertest::Tests>,
     /// All suppression rules that were in force, in the order of their files and lines.
     pub suppressions: Vec<leaks::Suppression>,
     /// The verdict of `check`.

@@ -151,6 +151,7 @@ impl Profiler {
             guardian: None,
             requests: Arc::default(),
             leak_scan,
+            per_test: false,
             follow: false,
             selection: Selection::default(),
             profile_each: true,

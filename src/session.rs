@@ -52,6 +52,7 @@ mod observer;
 mod orders;
 mod pausing;
 mod period;
+mod pertest;
 mod pinning;
 mod process;
 mod prospect;
@@ -208,7 +209,8 @@ impl Session {
     /// A task appears.
     fn add_task(&mut self, slot: Slot, tid: i32, role: Role) {
         if let Some(process) = self.processes.get_mut(slot) {
-            process.tasks.add(tid, role);
+            let task = process.tasks.add(tid, role);
+            process.on_thread_come(task);
             if role == Role::VmSharer {
                 process.note_modes();
             }

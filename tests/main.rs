@@ -87,6 +87,7 @@ mod suite {
     mod occasions;
     mod outputs;
     mod pairing;
+    mod pertest;
     mod pipes;
     mod pprof;
     mod processes;

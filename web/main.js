@@ -12,6 +12,7 @@ import { Table } from './table.js';
 import { Timeline, windowText } from './timeline.js';
 import { showSource } from './source.js';
 import { showFindings } from './findings.js';
+import { showTests } from './tests.js';
 import { showAbout, showSizes } from './about.js';
 
 const COLUMN_TITLES = { live: 'Live', peak: 'At peak', allocated: 'Allocated', freed: 'Freed', temporary: 'Temporary', leaked: 'Leaked', grown: 'Grown', shrunk: 'Shrunk', after: 'After', before: 'Before' };
@@ -123,8 +124,9 @@ class Page {
 
   tools() {
     const { report } = this.data;
-    const views = [['flame', 'Graph'], ['table', 'Table'], ['findings', report.findings.length > 0 ? `Leaks and errors (${report.findings.length})` : 'Leaks and errors'], ['sizes', 'Sizes'], ['about', 'About']];
-    const shown = this.isDifference ? views.slice(0, 2) : views;
+    const views = [['flame', 'Graph'], ['table', 'Table'], ['findings', report.findings.length > 0 ? `Leaks and errors (${report.findings.length})` : 'Leaks and errors'], ['tests', 'Tests'], ['sizes', 'Sizes'], ['about', 'About']];
+    const hasTests = (report.tests ?? null) !== null;
+    const shown = this.isDifference ? views.slice(0, 2) : views.filter(([value]) => value !== 'tests' || hasTests);
     views.forEach(([value]) => { byId(value).hidden = true; });
     const tabs = shown.map(([value, title]) => make('button', { type: 'button', role: 'tab', 'data-value': value, 'aria-controls': value, onclick: () => this.update({ view: value }) }, title));
     byId('views').replaceChildren(...tabs);
@@ -253,6 +255,7 @@ class Page {
       this.later(this.model.table(state, Table.sortable(columns, state.sort)), shown => this.renderTable(shown, columns));
     } else this.wait(false);
     if (state.view === 'findings') showFindings(byId('findings'), this.data);
+    else if (state.view === 'tests' && this.data.report.tests) showTests(byId('tests'), this.data);
     else if (state.view === 'sizes') showSizes(byId('sizes'), this.data);
     else if (state.view === 'about') showAbout(byId('about'), this.data);
     this.renderCourse();

@@ -10,7 +10,7 @@ export function firstState(column) {
 
 // The choices of what is no free text or number.
 const CHOICES = {
-  view: ['flame', 'table', 'findings', 'sizes', 'about'],
+  view: ['flame', 'table', 'findings', 'tests', 'sizes', 'about'],
   unit: ['bytes', 'blocks'],
   mode: ['icicle', 'flame', 'callers', 'callees'],
   by: ['function', 'file', 'module', 'thread', 'site'],

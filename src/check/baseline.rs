@@ -1,6 +1,7 @@
 //! Baselines: an earlier report.json says which leaks and errors are known already. Findings match by their ids, which are made of
 //! function names: the same in another build, at other addresses and lines.
 
+use super::growth::{GrowthLimit, TestBefore, grown};
 use crate::profile::leaks::{BaselineStatus, LeakClass};
 use crate::profile::{Amount, Profile};
 use rustc_hash::FxHashMap;
@@ -52,6 +53,8 @@ pub enum BaselineError {
 pub struct Baseline {
     /// Leaks by id, with all that hangs on them; errors with their counts as objects.
     known: FxHashMap<u64, Amount>,
+    /// What each test did, by name, if the report says it.
+    tests: Option<FxHashMap<String, TestBefore>>,
 }
 
 /// What tells a report, of whatever version.
@@ -68,6 +71,22 @@ struct Report {
     mode: String,
     leaks: Option<IgnoredAny>,
     findings: Vec<KnownFinding>,
+    #[serde(default)]
+    tests: Option<KnownTests>,
+}
+
+#[derive(Deserialize)]
+struct KnownTests {
+    rows: Vec<KnownTest>,
+}
+
+#[derive(Deserialize)]
+struct KnownTest {
+    name: String,
+    runs: u64,
+    allocated: KnownAmount,
+    peak_bytes: u64,
+    kept: KnownAmount,
 }
 
 #[derive(Deserialize)]
@@ -122,7 +141,25 @@ impl Baseline {
             let sum = known.entry(id).or_default();
             *sum = sum.plus(amount);
         }
-        Ok(Self { known })
+        let of_test = |test: KnownTest| {
+            let KnownTest { name, runs, allocated, peak_bytes, kept } = test;
+            (name, TestBefore { allocations: allocated.objects, peak_bytes, kept_bytes: kept.bytes, runs })
+        };
+        let tests = report.tests.map(|tests| tests.rows.into_iter().map(of_test).collect());
+        Ok(Self { known, tests })
+    }
+
+    /// Whether it says what single tests did.
+    pub const fn knows_tests(&self) -> bool {
+        self.tests.is_some()
+    }
+
+    /// Says of each test in `profile` what has grown by more than a limit allows. Tests that the baseline does not have, have not.
+    pub fn mark_grown(&self, profile: &mut Profile, limits: &[GrowthLimit]) {
+        let (Some(known), Some(tests)) = (&self.tests, &mut profile.tests) else { return };
+        for row in &mut tests.rows {
+            row.grown = known.get(&row.name).map(|before| grown(row, before, limits)).unwrap_or_default();
+        }
     }
 
     /// Says of each error and of each class of each leaking site in `profile` whether the baseline knows it. A leak has grown if

@@ -7,6 +7,7 @@
 //! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
 
 use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, Leaks, Verdict, VerdictKind};
+use crate::profile::pertest::Judge;
 use crate::profile::{Amount, Exit, Profile, signal_text};
 
 /// The exit status of `check` when the program did not end in time, that of timeout(1).
@@ -74,6 +75,8 @@ pub struct Circumstances {
     pub timed_out: bool,
     /// Why memory was not read, if it was not; or why what was read can't be judged.
     pub not_scanned: Option<String>,
+    /// Why nothing is known of its tests, if that was wanted.
+    pub no_tests: Option<String>,
     /// Whether it is a child of the program. How a child ends is its parent's affair.
     pub is_child: bool,
 }
@@ -87,15 +90,45 @@ pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstanc
             .fold(Amount::default(), Amount::plus)
     });
     profile.budgets = budgets(profile, &policy.limits, leaked);
+    let over_budgets = profile.budgets.iter().filter(|budget| !budget.ok()).map(over_budget);
     let found = Found {
         unreliable: unreliable(profile),
         unobserved: unobserved(profile, policy, circumstances),
         errors: if policy.errors { errors(profile) } else { None },
         leaks: if policy.limits.max_leaked_bytes.is_some() { None } else { leaks(profile, policy, leaked) },
         unreadable: unreadable(profile),
-        budgets: profile.budgets.iter().filter(|budget| !budget.ok()).map(over_budget).collect(),
+        budgets: over_budgets.chain(grown_tests(profile)).collect(),
     };
     profile.verdict = Some(found.verdict(profile, policy, circumstances));
+    judge_tests(profile);
+}
+
+/// Says of each test what of its blocks counts as leaked.
+fn judge_tests(profile: &mut Profile) {
+    let Some(mut tests) = profile.tests.take() else { return };
+    let judge = Judge::of(profile);
+    for row in &mut tests.rows {
+        row.leaked = judge.leaked(&row.live);
+    }
+    tests.outside_leaked = judge.leaked(&tests.outside);
+    profile.tests = Some(tests);
+}
+
+/// So many tests are named; of more it is told how many they are.
+const NAMED_TESTS: usize = 3;
+
+/// Which tests have grown by more than they may.
+fn grown_tests(profile: &Profile) -> Option<String> {
+    let rows = profile.tests.iter().flat_map(|tests| &tests.rows);
+    let grown: Vec<&str> = rows.filter(|row| !row.grown.is_empty()).map(|row| row.name.as_str()).collect();
+    let all = match grown.len() {
+        0 => return None,
+        1 => "1 test has".to_owned(),
+        all => format!("{all} tests have"),
+    };
+    let more = if grown.len() > NAMED_TESTS { ", …" } else { "" };
+    let named = grown.get(..NAMED_TESTS).unwrap_or(&grown).join(", ");
+    Some(format!("{all} grown since the baseline by more than --fail-if-grown allows: {named}{more}"))
 }
 
 /// How many processes the reasons of a verdict on several name.
@@ -216,6 +249,7 @@ fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Circumstances)
         (None, None) => reasons.push("the memory could not be checked".to_owned()),
         (None, Some(_)) => {}
     }
+    reasons.extend(circumstances.no_tests.clone());
     if !profile.meta.complete && !circumstances.timed_out {
         reasons.push("the program was not watched to its end".to_owned());
     }

@@ -2,6 +2,7 @@
 
 use super::args::{ProfileArguments, RunArguments};
 use super::{Refusal, RunOptions, resolve_run, values};
+use crate::check::growth::GrowthLimit;
 use crate::check::verdict::{Limits, Policy};
 use crate::leaks::InteriorPointers;
 use clap::Args;
@@ -28,6 +29,10 @@ pub struct CheckOptions {
     pub explain: Option<String>,
     /// Whether to write annotations for GitHub Actions.
     pub github: bool,
+    /// Whether tests are told one by one.
+    pub per_test: bool,
+    /// By how much tests may grow since the baseline; empty: by any.
+    pub growth: Vec<GrowthLimit>,
     /// What pointers into the inside of blocks are worth.
     pub interior: InteriorPointers,
 }
@@ -59,6 +64,10 @@ Examples:
       The same with known leaks hidden, and the result as a file.
   heaptrace check --baseline main.json ./app_test
       Fails only on what the report of an earlier run does not have.
+  heaptrace check --per-test -o tests.xml ./app_test
+      A table of its tests, and one test case for each in tests.xml.
+  heaptrace check --per-test --baseline main.json --fail-if-grown 10% ./app_test
+      Fails, too, if a test's peak, allocations or what it keeps are over 10 % more than in main.json.
   heaptrace check --leak-kinds all --explain cache_insert ./app
       Counts every live block as a leak, and tells what still points to those that cache_insert allocated."
 )]
@@ -146,6 +155,24 @@ pub(super) struct CheckArguments {
     #[arg(long, value_name = "FUNCTION", help_heading = "Judgement")]
     explain: Option<String>,
 
+    /// Tell of each test of a test program what it leaked, kept, allocated and had at its peak
+    ///
+    /// Tests are seen to begin and to end by functions of GoogleTest, Catch2, doctest or Rust's own framework. A block is that of the
+    /// test in which it was allocated, and a test fails if some of its blocks are leaked at the end of the program.
+    #[arg(long, help_heading = "Judgement", conflicts_with = "follow_forks")]
+    per_test: bool,
+
+    /// Fail if the peak, the allocations or what is kept of a test have grown by more than this since the baseline: 5%, or 1MiB (which
+    /// says nothing of allocations); repeatable, each counts
+    #[arg(
+        long,
+        value_name = "LIMIT",
+        value_parser = values::growth_limit,
+        requires_all = ["per_test", "baseline"],
+        help_heading = "Judgement"
+    )]
+    fail_if_grown: Vec<GrowthLimit>,
+
     /// Write annotations for GitHub Actions to stderr
     #[arg(long, help_heading = "Judgement")]
     github: bool,
@@ -206,6 +233,8 @@ pub(super) fn resolve_check(
         timeout: arguments.timeout,
         explain: arguments.explain,
         github: arguments.github,
+        per_test: arguments.per_test,
+        growth: arguments.fail_if_grown,
         interior: arguments.interior_pointers,
     })
 }

@@ -1,6 +1,7 @@
 //! The commands for what was saved: report, merge, diff.
 
 use super::{Refusal, When, values};
+use crate::check::growth::GrowthLimit;
 use crate::export::report::{By, Query};
 use crate::export::{Format, PprofColumns, Value};
 use clap::Args;
@@ -236,15 +237,6 @@ pub struct DiffOptions {
     pub color: When,
 }
 
-/// By how much something may grow.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum GrowthLimit {
-    /// In percent of what it was.
-    Percent(f64),
-    /// In bytes.
-    Bytes(u64),
-}
-
 // Equal are limits that were typed alike; none of them is a NaN.
 impl Eq for DiffOptions {}
 
@@ -341,7 +333,7 @@ pub(super) struct DiffArguments {
     json: bool,
 
     /// Exit with status 23 if the sum has grown by more than this: 5%, or 1MiB; repeatable, each counts
-    #[arg(long, value_name = "LIMIT", value_parser = growth_limit)]
+    #[arg(long, value_name = "LIMIT", value_parser = values::growth_limit)]
     fail_if_grown: Vec<GrowthLimit>,
 
     /// File to write; repeatable: .html (a page with what has grown in red), .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt; of heaps the last three
@@ -357,15 +349,6 @@ pub(super) struct DiffArguments {
     /// Colours: auto means on a terminal
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::when())]
     color: When,
-}
-
-/// `5%`, or a number of bytes.
-fn growth_limit(text: &str) -> Result<GrowthLimit, String> {
-    let Some(percent) = text.trim().strip_suffix('%') else { return values::size(text).map(GrowthLimit::Bytes) };
-    match percent.trim().parse::<f64>() {
-        Ok(percent) if percent >= 0.0 && percent.is_finite() => Ok(GrowthLimit::Percent(percent)),
-        _ => Err("write it like 5%, 0.5% or 1MiB".to_owned()),
-    }
 }
 
 pub(super) fn resolve_merge(arguments: MergeArguments) -> Result<MergeOptions, Refusal> {
@@ -405,11 +388,11 @@ mod tests {
 
     #[test]
     fn limits_of_growth_are_shares_or_sizes() {
-        assert_eq!(growth_limit("5%"), Ok(GrowthLimit::Percent(5.0)));
-        assert_eq!(growth_limit("0.5 %"), Ok(GrowthLimit::Percent(0.5)));
-        assert_eq!(growth_limit("1MiB"), Ok(GrowthLimit::Bytes(1 << 20)));
+        assert_eq!(values::growth_limit("5%"), Ok(GrowthLimit::Percent(5.0)));
+        assert_eq!(values::growth_limit("0.5 %"), Ok(GrowthLimit::Percent(0.5)));
+        assert_eq!(values::growth_limit("1MiB"), Ok(GrowthLimit::Bytes(1 << 20)));
         for wrong in ["", "%", "-1%", "nan%", "inf%", "5 parsecs"] {
-            assert!(growth_limit(wrong).is_err(), "{wrong}");
+            assert!(values::growth_limit(wrong).is_err(), "{wrong}");
         }
     }
 }

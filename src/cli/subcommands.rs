@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 pub(super) enum Subcommand {
     Run(RunArguments),
     Attach(AttachArguments),
-    Check(CheckArguments),
+    Check(Box<CheckArguments>),
     Leaks(LeaksArguments),
     Ctl(CtlArguments),
     Heap(HeapArguments),

@@ -2,6 +2,7 @@
 
 use super::{Engine, LeakKinds, Unwinder, When};
 use crate::addr::Addr;
+use crate::check::growth::GrowthLimit;
 use crate::ctl::Order;
 use crate::event::MarkName;
 use crate::export::report::By;
@@ -20,6 +21,15 @@ fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static [(&'static str, T)]
     PossibleValuesParser::new(choices.iter().map(|(name, _)| *name)).try_map(move |word| {
         choices.iter().find(|(name, _)| *name == word).map(|(_, value)| *value).ok_or("no such choice")
     })
+}
+
+/// `5%`, or a number of bytes.
+pub(super) fn growth_limit(text: &str) -> Result<GrowthLimit, String> {
+    let Some(percent) = text.trim().strip_suffix('%') else { return size(text).map(GrowthLimit::Bytes) };
+    match percent.trim().parse::<f64>() {
+        Ok(percent) if percent >= 0.0 && percent.is_finite() => Ok(GrowthLimit::Percent(percent)),
+        _ => Err("write it like 5%, 0.5% or 1MiB".to_owned()),
+    }
 }
 
 /// `auto`, `always` or `never`.

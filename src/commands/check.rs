@@ -45,6 +45,7 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let mut settings = settings(profile, true)?;
     settings.profile_each = destinations.take_processes();
     Arc::make_mut(&mut settings.table).watch_deletes();
+    settings.per_test = options.per_test;
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
     let Some(mut traced) = run::trace(&options.run, settings, options.timeout, &destinations)? else {
         return Ok(EXIT_OWN_FAILURE);

@@ -3,7 +3,8 @@
 use super::conclude::terminal_width;
 use super::saved::load;
 use super::{heap, owners, print, tell, use_color};
-use crate::cli::{DiffOptions, GrowthLimit};
+use crate::check::growth::GrowthLimit;
+use crate::cli::DiffOptions;
 use crate::export::diff::{self, Comparison, FORMATS};
 use crate::export::escape::lines;
 use crate::export::heap::diff::HeapComparison;
@@ -144,10 +145,8 @@ fn can_be() -> String {
 
 /// What to tell if the sum has grown by more than `limit`.
 fn exceeded([before, after]: [u64; 2], value: &str, limit: GrowthLimit) -> Option<String> {
-    let growth = after.checked_sub(before).filter(|growth| *growth > 0)?;
-    let (is_exceeded, limit) = match limit {
-        GrowthLimit::Bytes(bytes) => (growth > bytes, format!("{bytes} bytes")),
-        GrowthLimit::Percent(percent) => (growth as f64 > before as f64 * percent / 100.0, format!("{percent} %")),
-    };
-    is_exceeded.then(|| format!("grown by more than {limit}: {before} {value} before, {after} now ({growth} more)"))
+    let growth = after.saturating_sub(before);
+    limit
+        .is_exceeded(before, after)
+        .then(|| format!("grown by more than {limit}: {before} {value} before, {after} now ({growth} more)"))
 }

@@ -49,6 +49,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         guardian: None,
         requests: Arc::default(),
         leak_scan: None,
+        per_test: false,
         follow: options.follow,
         selection: options.selection.clone(),
         profile_each: true,

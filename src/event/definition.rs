@@ -1,6 +1,6 @@
 //! What events name by a number: told to the readers of a stream before the first event that does.
 
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId, TestId};
 use crate::unwinder::StackNode;
 use std::path::Path;
 
@@ -17,6 +17,13 @@ pub enum Definition<'a> {
         id: StackId,
         /// What it consists of.
         node: StackNode,
+    },
+    /// A test of the program. A forked child has those of its parent.
+    Test {
+        /// Its id.
+        id: TestId,
+        /// Its name, as its framework has it.
+        name: &'a str,
     },
 }
 

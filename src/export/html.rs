@@ -37,7 +37,7 @@ const PAGE: &str = include_str!("../../web/page.html");
 const STYLE: &str = include_str!("../../web/style.css");
 
 /// Its modules: each names things only of those before it.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     include_str!("../../web/text.js"),
     include_str!("../../web/data.js"),
     include_str!("../../web/work.js"),
@@ -53,6 +53,7 @@ const MODULES: [&str; 17] = [
     include_str!("../../web/timeline.js"),
     include_str!("../../web/source.js"),
     include_str!("../../web/findings.js"),
+    include_str!("../../web/tests.js"),
     include_str!("../../web/about.js"),
     include_str!("../../web/main.js"),
 ];

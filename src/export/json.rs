@@ -5,6 +5,7 @@
 
 pub(super) mod frames;
 mod judged;
+mod tests;
 
 use super::escape::Json;
 use super::gzip;
@@ -19,6 +20,7 @@ use judged::{ReportBudget, ReportFinding, ReportLeaks, ReportSuppression, Report
 use serde::{Serialize, Serializer};
 use std::cmp::Reverse;
 use std::io::{self, Write};
+use tests::ReportTests;
 
 /// The version of the format. `--baseline` reads this one and all before it.
 const VERSION: u32 = 3;
@@ -87,6 +89,7 @@ struct Report<'a> {
     frames: &'a [ReportFrame<'a>],
     sites: Sites<'a>,
     leaks: Option<ReportLeaks>,
+    tests: Option<ReportTests<'a>>,
     findings: Vec<ReportFinding<'a>>,
     suppressions: Vec<ReportSuppression<'a>>,
     budgets: Vec<ReportBudget>,
@@ -230,6 +233,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         frames: table.frames(),
         sites: Sites { table, view, sites },
         leaks: judged::leaks(profile),
+        tests: tests::tests(profile),
         findings: judged::findings(table),
         suppressions: judged::suppressions(profile),
         budgets: judged::budgets(profile),

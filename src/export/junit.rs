@@ -1,17 +1,23 @@
 //! JUnit's XML, for Jenkins, GitLab and their like: one suite for the program; a test case each for its end, for whether
-//! everything was seen, for errors, leaks and budgets; one for each process, if there are several; and one for each leak and each error, by which those are followed from run to
+//! everything was seen, for errors, leaks and budgets; one for each process, if there are several; one for each test of `check --per-test`; and one for each leak and each error, by which those are followed from run to
 //! run. Only the first failure of a test case is shown by Jenkins, so that none has two.
 //!
 //! There is no schema of JUnit itself. The elements and attributes here are those that the de-facto schema of Jenkins' xUnit plugin and
 //! GitLab's documentation have.
 
 use super::escape::xml;
+use super::pertest::growth;
 use super::problems::{Problem, ProblemKind, best_line, problems, stack_text};
+use super::text::plural;
 use super::view::View;
-use crate::profile::leaks::{BaselineStatus, Verdict, VerdictKind};
-use crate::profile::{ProcessRow, Profile};
+use crate::profile::leaks::{BaselineStatus, LeakClass, Verdict, VerdictKind};
+use crate::profile::pertest::{Judge, TestRow};
+use crate::profile::{Amount, ProcessRow, Profile};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+
+/// So many stacks of a test are told.
+const STACKS: usize = 10;
 
 /// Writes the file.
 pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -43,6 +49,8 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
 
 struct Case {
     name: String,
+    /// Of a test of the program: for how long it ran, ns.
+    test_ns: Option<u64>,
     source: Option<(String, u32)>,
     outcome: Outcome,
 }
@@ -64,10 +72,19 @@ enum Outcome {
 }
 
 impl Case {
+    fn new(name: String, outcome: Outcome) -> Self {
+        Self { name, test_ns: None, source: None, outcome }
+    }
+
     fn write(&self, text: &mut String, suite: &str) {
         let source = self.source.as_ref();
         let file = source.map(|(file, line)| format!(" file=\"{}\" line=\"{line}\"", xml(file))).unwrap_or_default();
-        let _ = write!(text, "    <testcase name=\"{}\" classname=\"heaptrace.{suite}\"{file}", xml(&self.name));
+        let (class, time) = match self.test_ns {
+            Some(ns) => (".tests", format!(" time=\"{:.3}\"", ns as f64 / 1e9)),
+            None => ("", String::new()),
+        };
+        let name = xml(&self.name);
+        let _ = write!(text, "    <testcase name=\"{name}\" classname=\"heaptrace.{suite}{class}\"{time}{file}");
         match &self.outcome {
             Outcome::Passed => text.push_str("/>\n"),
             Outcome::Skipped { message } => {
@@ -97,7 +114,7 @@ fn cases(view: &View<'_>) -> Vec<Case> {
     ] {
         // what fails has test cases of its own
         if !fails {
-            cases.push(Case { name: name.to_owned(), source: None, outcome: Outcome::Passed });
+            cases.push(Case::new(name.to_owned(), Outcome::Passed));
         }
     }
     for budget in &profile.budgets {
@@ -107,8 +124,9 @@ fn cases(view: &View<'_>) -> Vec<Case> {
         } else {
             Outcome::Failed { kind: "over_budget", text: message.clone(), message }
         };
-        cases.push(Case { name: format!("--{}", budget.name), source: None, outcome });
+        cases.push(Case::new(format!("--{}", budget.name), outcome));
     }
+    cases.extend(profile.tests.iter().flat_map(|tests| &tests.rows).map(|row| test(view, row)));
     cases.extend(problems.iter().map(|problem| case(view, problem)));
     cases
 }
@@ -128,9 +146,34 @@ fn case(view: &View<'_>, problem: &Problem) -> Case {
     };
     Case {
         name: format!("{} [{:016x}]", problem.name(), problem.id),
+        test_ns: None,
         source: source.map(|s| (s.path, s.line)),
         outcome,
     }
+}
+
+/// One of the program's tests.
+fn test(view: &View<'_>, row: &TestRow) -> Case {
+    let Amount { objects, bytes } = row.leaked;
+    let mut messages = Vec::new();
+    if objects > 0 {
+        messages.push(format!("{} in {} leaked", plural(bytes, "byte"), plural(objects, "block")));
+    }
+    if !row.grown.is_empty() {
+        messages.push(format!("grown: {}", growth(row)));
+    }
+    let outcome = if messages.is_empty() {
+        Outcome::Passed
+    } else {
+        let message = messages.join("; ");
+        let stacks = Judge::of(view.profile).leaking_stacks(&row.live).into_iter();
+        let title = |class: LeakClass, amount: Amount| format!("{}, {}", class.name(), plural(amount.bytes, "byte"));
+        let stacks: String =
+            stacks.take(STACKS).map(|(stack, class, amount)| stack_text(view, &title(class, amount), stack)).collect();
+        let kind = if objects > 0 { "leaks" } else { "grown" };
+        Outcome::Failed { kind, text: format!("{message}\n{stacks}"), message }
+    };
+    Case { test_ns: Some(row.duration_ns), ..Case::new(row.name.clone(), outcome) }
 }
 
 /// Whether the program itself succeeded.
@@ -143,7 +186,7 @@ fn program(profile: &Profile) -> Case {
         }
         None => Outcome::Passed,
     };
-    Case { name: "the program succeeds".to_owned(), source: None, outcome }
+    Case::new("the program succeeds".to_owned(), outcome)
 }
 
 /// One of several processes. Its number is the same in the next run, its process id is not.
@@ -154,7 +197,7 @@ fn process(number: u64, row: &ProcessRow, verdict: &Verdict) -> Case {
         VerdictKind::Inconclusive => Outcome::Broken { message: message() },
         kind => Outcome::Failed { kind: kind.name(), text: message(), message: message() },
     };
-    Case { name: format!("process {number}: {}", row.program), source: None, outcome }
+    Case::new(format!("process {number}: {}", row.program), outcome)
 }
 
 /// Whether the check could judge.
@@ -166,5 +209,5 @@ fn seen(profile: &Profile) -> Case {
         Some(_) => Outcome::Passed,
         None => Outcome::Broken { message: "nothing was judged".to_owned() },
     };
-    Case { name: "the check sees everything".to_owned(), source: None, outcome }
+    Case::new("the check sees everything".to_owned(), outcome)
 }

@@ -2,6 +2,7 @@
 
 use super::names;
 use super::output::Outcome;
+use super::pertest;
 use super::problems::{leak_sentence, leak_state};
 use super::processes;
 use super::rows::frame_lines;
@@ -47,6 +48,7 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
         let clause = resident.map(|most| format!(", {most} resident at most")).unwrap_or_default();
         sections::header(&mut out, layout, profile, &clause);
         short(&mut out, layout, profile, leaks);
+        pertest::table(&mut out, layout, profile, options.top);
         files_and_verdict(&mut out, layout, profile, options, &view);
         return out;
     }
@@ -56,6 +58,7 @@ pub fn check_report(profile: &Profile, options: &CheckReportOptions<'_>) -> Stri
         explain(&mut out, layout, &view, leaks, function);
     }
     errors(&mut out, layout, &view, options.top);
+    pertest::table(&mut out, layout, profile, options.top);
     conclusions(&mut out, layout, profile);
     if let Some(resident) = sections::resident_sentence(profile) {
         let _ = writeln!(out);

@@ -102,6 +102,7 @@ pub(crate) fn sample_profile() -> Profile {
             baseline: None,
         }],
         leaks: None,
+        tests: None,
         suppressions: Vec::new(),
         verdict: None,
         budgets: Vec::new(),

@@ -63,6 +63,7 @@ impl HeapModel {
         }
         self.births = birth;
         self.ignored.born(addr, birth, by.task.serial);
+        self.tests.born(birth, by.task.serial, bytes);
         self.newest.set(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(id) {
@@ -227,6 +228,7 @@ impl HeapModel {
         totals.live_blocks = totals.live_blocks.wrapping_sub(1);
         totals.live_bytes = totals.live_bytes.wrapping_sub(bytes);
         let inherited = block.birth <= self.inherited_births;
+        self.tests.died(block.birth, bytes);
         site.keep_peak_figures(self.peak_epoch);
         subtract(&mut site.live, size);
         let alloc_stack = site.stack();

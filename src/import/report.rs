@@ -13,10 +13,11 @@ use super::budget::{Budget, Exhausted};
 use super::{ImportError, Limits};
 use crate::profile::course::Course;
 use crate::profile::leaks::Suppression;
+use crate::profile::pertest::{TestRow, Tests};
 use crate::profile::saved::{Holds, Saved, Writer};
 use crate::profile::{AllocatorUse, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample};
 use crate::unwinder::Quality;
-use model::{Head, Report, ReportResident, Site};
+use model::{Head, Report, ReportResident, ReportTests, Site};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 use tables::Tables;
@@ -162,6 +163,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         samples,
         findings,
         leaks,
+        tests: report.tests.map(tests),
         suppressions: report.suppressions.into_iter().map(judged::suppression).collect(),
         verdict: report.verdict.map(judged::verdict),
         budgets: report.budgets.iter().filter_map(judged::budget).collect(),
@@ -170,6 +172,26 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         saved: Some(Box::new(saved)),
         course: Course::default(),
     })
+}
+
+fn tests(told: ReportTests) -> Tests {
+    let rows = told.rows.into_iter().map(|row| TestRow {
+        name: row.name,
+        runs: row.runs,
+        duration_ns: row.duration_ns,
+        allocated: row.allocated,
+        peak_bytes: row.peak_bytes,
+        kept: row.kept,
+        live: Vec::new(),
+        leaked: row.leaked,
+        grown: row.grown,
+    });
+    Tests {
+        rows: rows.collect(),
+        outside: Vec::new(),
+        outside_leaked: told.outside_leaked,
+        unassigned: told.unassigned,
+    }
 }
 
 fn resident(resident: Option<&ReportResident>) -> Option<Resident> {

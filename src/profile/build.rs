@@ -19,9 +19,11 @@ use rustc_hash::FxHashMap;
 mod leaks;
 mod locations;
 pub(super) mod order;
+mod pertest;
 mod shims;
 
 pub use leaks::{LeakInput, root_name};
+pub use pertest::TestInput;
 
 use leaks::{Names, Place};
 use locations::Locations;
@@ -86,6 +88,8 @@ pub struct BuildInput<'a> {
     pub course: Course<StackId>,
     /// The leak scan, if one was made; `snapshot` is of its moment then.
     pub leaks: Option<LeakInput<'a>>,
+    /// What each test did; stacks are those of the scan.
+    pub tests: Option<TestInput<'a>>,
 }
 
 impl std::fmt::Debug for BuildInput<'_> {
@@ -135,6 +139,8 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         leaks::name(leaks, &names, &mut tables, symbolizer)
     });
 
+    let exported = |id| stacks.get(&id).map(|exported| exported.stack);
+    let tests = input.tests.as_ref().map(|tests| pertest::name(tests, exported));
     let module_index: FxHashMap<ModuleId, usize> =
         input.modules.iter().enumerate().map(|(i, m)| (m.info.id, i)).collect();
     let mut allocators: Vec<AllocatorUse> = Vec::new();
@@ -172,6 +178,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         findings: tables.findings,
         suppressions: Vec::new(),
         leaks,
+        tests,
         verdict: None,
         budgets: Vec::new(),
         warnings,

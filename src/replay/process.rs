@@ -416,6 +416,7 @@ impl Replayed {
             images: end.images,
             warnings,
             leaks: LeakScan::NotWanted,
+            tests: None,
             blind_spots: end.blind_spots,
             unknown_functions: end.unknown_functions,
             missing_mark: None,

@@ -196,6 +196,9 @@ impl Process {
         let mut copy = Self::new(tid, observer, space, common);
         copy.tasks = tasks;
         copy.leaks = self.leaks.fork();
+        if let Some(task) = copy.tasks.get(tid) {
+            copy.tests = self.tests.fork(parent, task.id);
+        }
         copy.identity.parent = Some(self.pid);
         copy.identity.selected = self.identity.selected;
         copy.teardown.exit_kill = self.teardown.exit_kill;

@@ -9,6 +9,7 @@ use super::{Session, space};
 use crate::event::{Definition, Preexisting, ProcessDefinition};
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
+use crate::session::pertest::TestWatch;
 use crate::session::signalstate::FallbackState;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
@@ -124,6 +125,9 @@ impl Process {
         if self.settings.leak_scan.is_some() {
             space.watch_exit();
         }
+        if self.settings.per_test {
+            space.watch_tests();
+        }
         std::mem::swap(&mut space, &mut self.space);
         space.code.end_guard();
         self.begin_jump();
@@ -134,6 +138,7 @@ impl Process {
         self.signals.fallback = FallbackState::default();
         self.signals.yielded.clear();
         self.leaks = LeakWatch::default();
+        self.tests = TestWatch::default();
         self.peak_resident = None;
         self.observer.exec();
         self.hold_probes_back();

@@ -232,6 +232,7 @@ impl Process {
             images: self.identity.images.clone(),
             warnings,
             leaks,
+            tests: self.tests_record(),
             blind_spots,
             unknown_functions: Vec::new(),
             missing_mark: None,

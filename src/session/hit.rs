@@ -12,7 +12,9 @@ use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Return, Returned};
 use crate::event::{EventKind, Missed};
 use crate::memory::ReadMemory;
-use crate::session::space::{ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, OriginalMemory, SIGACTION_TAG};
+use crate::session::space::{
+    ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, OriginalMemory, SIGACTION_TAG, TEST_TAG,
+};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{RawRegs, Stopped};
 use crate::tracer::{Result, TracerError};
@@ -70,6 +72,9 @@ impl Process {
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
             self.on_annotation(tid, &regs, at, stops)?;
+        }
+        if purposes.tags & TEST_TAG != 0 {
+            self.on_test(hit, &regs)?;
         }
         if purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(tid, raw, stops)?;

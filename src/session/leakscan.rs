@@ -292,8 +292,10 @@ impl Process {
         let HeapRead { graph, sites, thread_names } = read;
         let at_seq = self.observer.stream_end().next_seq;
         self.observer.profile_ends();
+        let scan = graph.classify();
+        self.note_tests(&scan);
         Ok(ScanRecord {
-            scan: graph.classify(),
+            scan,
             sites,
             snapshot,
             at_seq,

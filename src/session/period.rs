@@ -93,6 +93,7 @@ impl Recording {
             images: self.images.clone(),
             warnings: self.warnings.clone(),
             leaks: LeakScan::NotWanted,
+            tests: None,
             blind_spots: self.blind_spots.clone(),
             unknown_functions: self.unknown_functions.clone(),
             missing_mark: self.missing_mark.clone(),

@@ -7,6 +7,7 @@ use super::identity::{Identity, Owner};
 use super::jump::{Drained, Fallbacks, JumpState};
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
+use super::pertest::TestWatch;
 use super::pinning::Pinned;
 use super::settings::Settings;
 use super::signalstate::SignalState;
@@ -45,6 +46,7 @@ pub struct Process {
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
     pub(super) leaks: LeakWatch,
+    pub(super) tests: TestWatch,
     /// Copies of it that are read, or wanted.
     pub(super) copies: Copies,
     pub(super) children: Children,
@@ -76,6 +78,9 @@ impl Process {
         if common.settings.leak_scan.is_some() {
             space.watch_exit();
         }
+        if common.settings.per_test {
+            space.watch_tests();
+        }
         common.progress.begins(pid);
         Self {
             settings: Arc::clone(&common.settings),
@@ -104,6 +109,7 @@ impl Process {
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
             leaks: LeakWatch::default(),
+            tests: TestWatch::default(),
             copies: Copies::default(),
             children: Children::default(),
             observer,
@@ -205,6 +211,7 @@ impl Process {
                     self.share_cell(tid, true);
                 }
                 if event == Event::Clone {
+                    self.on_thread_made(tid, i32::try_from(stopped.event_message()?).ok());
                     self.unpin();
                 }
                 Ok(Action::Resume(0))
@@ -246,6 +253,7 @@ impl Process {
             self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
             self.free_cell(tid, task.id);
             self.end_calls_of(task.id);
+            self.end_tests_of(task.id);
             self.release_dropped_sites();
         }
     }

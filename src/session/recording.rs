@@ -3,6 +3,7 @@
 use super::aftermath::BreakOff;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
+use super::pertest::TestsRecord;
 use crate::addr::StackId;
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
@@ -57,6 +58,8 @@ pub struct Recording {
     pub warnings: Vec<String>,
     /// The leak scan. If one was made, `snapshot` is of its moment.
     pub leaks: LeakScan,
+    /// What its tests did, if that was wanted.
+    pub tests: Option<TestsRecord>,
     /// What could not be watched, in words: reasons not to judge the program.
     pub blind_spots: Vec<String>,
     /// Functions that the user has declared and no module has, in words.

@@ -64,6 +64,8 @@ pub struct Settings {
     pub requests: Arc<Requests>,
     /// Whether, and how, to look for leaks at the program's end.
     pub leak_scan: Option<ScanOptions>,
+    /// Whether tests are told, one by one.
+    pub per_test: bool,
     /// Whether every process of the tree is traced, rather than the first one only.
     pub follow: bool,
     /// Which executables are traced.

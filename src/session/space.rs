@@ -34,6 +34,7 @@ mod named;
 mod object;
 mod original;
 mod probes;
+mod testhooks;
 mod watched_libc;
 
 pub(super) use breakpoints::Placed;
@@ -42,7 +43,7 @@ pub use facts::SharedObjects;
 pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};
 pub use named::Annotation;
 pub use original::OriginalMemory;
-pub use probes::{ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, LOCKS_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG};
+pub use probes::{ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, LOCKS_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG, TEST_TAG};
 
 use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, ModuleId, StackId};
@@ -108,6 +109,8 @@ pub struct AddressSpace {
     is_guarded: bool,
     /// Whether libc's `_exit` is watched.
     exit_watched: bool,
+    /// Whether functions of test frameworks are watched.
+    tests_watched: bool,
     pad_mappings: PadMappings,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
@@ -146,6 +149,7 @@ impl AddressSpace {
             is_jumped: false,
             is_guarded: false,
             exit_watched: false,
+            tests_watched: false,
             pad_mappings: PadMappings::default(),
             stack_families: FxHashMap::default(),
             findings: Findings::default(),
@@ -245,6 +249,9 @@ impl AddressSpace {
             tracing::debug!("{error}");
         }
         if let Err(error) = self.watch_annotations(&facts, bias) {
+            tracing::debug!("{error}");
+        }
+        if let Err(error) = self.watch_test_hooks(&facts, bias) {
             tracing::debug!("{error}");
         }
     }

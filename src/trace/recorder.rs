@@ -5,7 +5,7 @@ use super::metadata::{End, FilePath, Module, Names, Process, ProfileEnd};
 use super::process_koid;
 use super::vocabulary::Word;
 use super::writer::{EventBuilder, TraceWriter, Written, pack};
-use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
+use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId, TestId};
 use crate::event::{Call, Definition, Event, EventKind, EventSink, Missed, ModuleDefinition, Preexisting};
 use crate::unwinder::StackNode;
 use rustc_hash::FxHashMap;
@@ -53,6 +53,7 @@ impl Recorder {
                 stacks: if self.circular { Stacks::Kept(Kept::default()) } else { Stacks::Passing(Vec::new()) },
                 modules: Vec::new(),
                 reallocs: FxHashMap::default(),
+                tests: FxHashMap::default(),
                 segment: None,
                 live_told_ns: None,
             },
@@ -141,6 +142,9 @@ impl EventSink for ProcessTrace {
     }
 }
 
+/// So many characters of a test's name are written.
+const LONGEST_TEST_NAME: usize = 1000;
+
 /// What a thread has begun to resize: stack and packed call.
 type OpenRealloc = (StackId, u32);
 
@@ -201,6 +205,8 @@ struct Stream {
     /// The modules of the image; none unless stacks are kept, too.
     modules: Vec<Module>,
     reallocs: FxHashMap<TaskId, OpenRealloc>,
+    /// The names of the tests of the image.
+    tests: FxHashMap<TestId, String>,
     /// The segment that all this stands in.
     segment: Option<u64>,
     live_told_ns: Option<u64>,
@@ -222,6 +228,7 @@ impl Stream {
             stacks: self.stacks.clone(),
             modules: self.modules.iter().map(|module| Module { process: koid, ..module.clone() }).collect(),
             reallocs: FxHashMap::default(),
+            tests: self.tests.clone(),
             segment: self.segment,
             live_told_ns: None,
         }
@@ -242,6 +249,7 @@ impl Stream {
                 }
                 self.modules.clear();
                 self.reallocs.clear();
+                self.tests.clear();
                 image
             }
             _ => return,
@@ -289,6 +297,9 @@ impl Stream {
                     kept.nodes.push(node);
                 }
             },
+            Definition::Test { id, name } => {
+                self.tests.insert(id, name.chars().take(LONGEST_TEST_NAME).collect());
+            }
             Definition::Process(process) => {
                 self.enter_segment(writer, self.next_seq);
                 let process = Process {
@@ -468,7 +479,19 @@ impl Stream {
                 record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
                 record.number(writer.word(Word::Size), size);
             }
-            EventKind::NotRecorded { task: thread } => task = Some(thread),
+            EventKind::NotRecorded { task: thread } | EventKind::TestEnded { task: thread } => task = Some(thread),
+            EventKind::TestJoined { task: thread, parent } => {
+                record.wide(argument::KOID, writer.word(Word::ParentThread), super::thread_koid(parent));
+                task = Some(thread);
+            }
+            EventKind::TestBegan { test, task: thread, alone } => {
+                record.flag(writer.word(Word::Alone), alone);
+                record.small(argument::U32, writer.word(Word::Test), test.0);
+                if let Some(name) = self.tests.get(&test) {
+                    record.text(writer.word(Word::Name), name);
+                }
+                task = Some(thread);
+            }
             EventKind::Counted { allocations, bytes } => {
                 record.number(writer.word(Word::Allocations), allocations);
                 record.number(writer.word(Word::Bytes), bytes);
@@ -501,6 +524,9 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         EventKind::BlockIgnored(_) => Word::BlockIgnored,
         EventKind::NewBlocksIgnored { .. } => Word::NewBlocksIgnored,
         EventKind::Mark(_) => Word::Mark,
+        EventKind::TestBegan { .. } => Word::TestBegan,
+        EventKind::TestJoined { .. } => Word::TestJoined,
+        EventKind::TestEnded { .. } => Word::TestEnded,
         EventKind::NotRecorded { .. } => Word::NotRecorded,
         EventKind::Counted { .. } => Word::Counted,
         EventKind::Allocated { .. }

@@ -56,6 +56,9 @@ words! {
     BlockIgnored = "block_ignored",
     NewBlocksIgnored = "new_blocks_ignored",
     Mark = "mark",
+    TestBegan = "test_began",
+    TestJoined = "test_joined",
+    TestEnded = "test_ended",
     NotRecorded = "not_recorded",
     Counted = "counted",
     LiveBytes = "live bytes",
@@ -82,6 +85,8 @@ words! {
     Bytes = "bytes",
     Allocations = "allocations",
     Process = "process",
+    Test = "test",
+    Alone = "alone",
     // blobs
     SessionBlob = "heaptrace.session",
     FunctionsBlob = "heaptrace.functions",

@@ -39,6 +39,11 @@ pub fn live_of(path: &Path, function: &str) -> u64 {
     row["self"].as_u64().unwrap()
 }
 
+/// The text of the page's view of single tests; None if it has none.
+pub fn tests_of(path: &Path) -> Option<String> {
+    opened("look", &[text(path)])[0]["tests"].as_str().map(str::to_owned)
+}
+
 fn successful(output: Output) -> String {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));

@@ -194,6 +194,10 @@ async function look(file) {
     await update(page, { view });
     told[view] = await text(page, `#${view}`);
   }
+  if (await page.evaluate(`document.querySelector('#views [data-value=tests]') !== null`)) {
+    await clickOn(page, '#views [data-value=tests]');
+    told.tests = await text(page, '#tests');
+  }
   await update(page, { view: 'table', col: 'live' });
   told.live = (await rows(page)).all;
   told.marks = await page.evaluate('heaptrace.timeline.marks');

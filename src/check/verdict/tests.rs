@@ -164,7 +164,8 @@ fn the_program_s_own_failure_comes_first() {
 
 #[test]
 fn a_program_out_of_time_gives_124_whatever_else() {
-    let circumstances = Circumstances { timed_out: true, not_scanned: Some("no".to_owned()), is_child: false };
+    let circumstances =
+        Circumstances { timed_out: true, not_scanned: Some("no".to_owned()), ..Circumstances::default() };
     for exit in [Some(Exit::Signal(15)), Some(Exit::Signal(9)), Some(Exit::Code(0)), None] {
         let mut profile = clean();
         (profile.meta.process.exit, profile.meta.complete, profile.leaks) = (exit, false, None);
@@ -194,11 +195,8 @@ fn what_was_not_seen_is_never_green() {
         assert_eq!((kind, status), (VerdictKind::Inconclusive, 125), "{name}");
         assert!(!reasons.is_empty(), "{name}");
     }
-    let failed = Circumstances {
-        is_child: false,
-        timed_out: false,
-        not_scanned: Some("its registers could not be read".to_owned()),
-    };
+    let not_scanned = Some("its registers could not be read".to_owned());
+    let failed = Circumstances { not_scanned, ..Circumstances::default() };
     let (kind, status, reasons) = judged(clean(), &Policy::default(), &failed);
     assert_eq!((kind, status), (VerdictKind::Inconclusive, 125));
     assert_eq!(reasons, ["the memory could not be checked: its registers could not be read"]);

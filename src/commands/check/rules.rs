@@ -6,7 +6,7 @@ use crate::check::suppressions::Suppressions;
 use crate::cli::CheckOptions;
 use crate::session::OwnSuppressions;
 use crate::tracer::launch::Program;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use flate2::read::MultiGzDecoder;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -48,7 +48,15 @@ impl Rules {
                 MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut report).with_context(unreadable)?;
                 bytes = report;
             }
-            rules.rules.baseline = Some(Baseline::from_report(&bytes, &path.display().to_string())?);
+            let baseline = Baseline::from_report(&bytes, &path.display().to_string())?;
+            if !options.growth.is_empty() && !baseline.knows_tests() {
+                bail!(
+                    "baseline {}: it does not say what single tests did; make one with `heaptrace check --per-test -o NAME.json`",
+                    path.display()
+                );
+            }
+            rules.rules.baseline = Some(baseline);
+            rules.rules.growth.clone_from(&options.growth);
         }
         Ok(rules)
     }

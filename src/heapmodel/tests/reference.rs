@@ -1,6 +1,7 @@
 //! The model against a naive one: plain maps, and a full copy of all live figures at each new maximum.
 
 use super::*;
+use crate::addr::TestId;
 use crate::event::{EventLog, MarkName};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -331,6 +332,12 @@ fn circumstance(n: u8) -> EventKind {
         4 => EventKind::Paused(n % 16 == 4),
         5 => EventKind::BlockIgnored(Addr(u64::from(n) * 16)),
         6 => EventKind::NewBlocksIgnored { task: task(u32::from(n % 3)), ignore: n % 16 == 6 },
+        7 if n % 48 == 15 => EventKind::TestBegan {
+            test: TestId(u32::from(n / 128)),
+            task: task(u32::from(n % 3)),
+            alone: n.is_multiple_of(5),
+        },
+        7 if n % 48 == 31 => EventKind::TestEnded { task: task(u32::from(n % 3)) },
         _ if n % 16 == 7 => EventKind::Mark(MarkName::new("a mark").unwrap()),
         _ => EventKind::Missed(Missed::Call),
     }

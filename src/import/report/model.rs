@@ -1,6 +1,7 @@
 //! The fields of report.json that are read. Fields that came with later versions have defaults.
 
 use crate::profile::leaks::ScanMoment;
+use crate::profile::pertest::Grown;
 use crate::profile::{
     Amount, Anomalies, Children, Exit, Histograms, Image, Mode, PromotedAt, Seen, TimelinePoint, Totals,
 };
@@ -50,6 +51,8 @@ pub(super) struct Report {
     pub(super) frames: Vec<Frame>,
     pub(super) sites: Vec<Site>,
     pub(super) leaks: Option<ReportLeaks>,
+    #[serde(default)]
+    pub(super) tests: Option<ReportTests>,
     pub(super) findings: Vec<ReportFinding>,
     pub(super) suppressions: Vec<ReportSuppression>,
     pub(super) budgets: Vec<ReportBudget>,
@@ -61,6 +64,25 @@ pub(super) struct ReportVerdict {
     pub(super) result: String,
     pub(super) reasons: Vec<String>,
     pub(super) exit_status: u8,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportTests {
+    pub(super) rows: Vec<ReportTest>,
+    pub(super) outside_leaked: Amount,
+    pub(super) unassigned: Amount,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ReportTest {
+    pub(super) name: String,
+    pub(super) runs: u64,
+    pub(super) duration_ns: u64,
+    pub(super) allocated: Amount,
+    pub(super) peak_bytes: u64,
+    pub(super) kept: Amount,
+    pub(super) leaked: Amount,
+    pub(super) grown: Vec<Grown>,
 }
 
 #[derive(Deserialize)]

@@ -48,6 +48,12 @@ pub fn normalize(profile: &mut Profile) {
             *index = stacks.of(*index);
         }
     }
+    if let Some(tests) = &mut profile.tests {
+        for live in tests.rows.iter_mut().map(|row| &mut row.live).chain([&mut tests.outside]) {
+            live.iter_mut().for_each(|of| of.stack = stacks.of(of.stack));
+            live.sort_unstable_by_key(|of| (of.stack, of.class as usize));
+        }
+    }
     for site in profile.leaks.iter_mut().flat_map(|leaks| &mut leaks.sites) {
         site.stack = stacks.of(site.stack);
         site.thread = texts.of(site.thread);

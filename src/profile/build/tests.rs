@@ -139,6 +139,7 @@ fn run_with(
         images: vec![],
         children: Children::default(),
         leaks,
+        tests: None,
         warnings: vec!["first".into()],
     };
     let profile = build(input, symbols);

@@ -6,6 +6,7 @@ use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::elf::{self, Elf, Segment, Slack, Symbol, has_jemalloc};
+use crate::frameworks::Hook;
 use crate::leaks::roots::ModuleData;
 use crate::symbols::FileVersion;
 use crate::unwinder::UnwindModule;
@@ -49,6 +50,8 @@ pub(super) struct Facts {
     pub(super) has_jemalloc: bool,
     /// Whether its code may throw exceptions by an unwinder of its own that nothing tells of.
     pub(super) throws_unseen: bool,
+    /// The functions of test frameworks in it, if they are wanted.
+    pub(super) test_hooks: Vec<(ObjAddr, Hook)>,
     tls_size: u64,
     glibc: Option<Option<Range<ObjAddr>>>,
 }
@@ -93,6 +96,7 @@ impl Facts {
             has_jemalloc: has_allocator && has_jemalloc(&plain),
             // the C library's handlers are those of ended threads
             throws_unseen: !is_glibc && named_unwinder_is_missing && elf.may_throw_unseen(&plain),
+            test_hooks: Vec::new(),
             tls_size: elf.tls_size(),
             glibc: is_glibc.then_some(arena),
         }

@@ -32,6 +32,7 @@ impl AddressSpace {
             is_jumped: false,
             is_guarded: false,
             exit_watched: self.exit_watched,
+            tests_watched: self.tests_watched,
             pad_mappings: self.pad_mappings,
             stack_families: self.stack_families.clone(),
             findings: Findings { warnings: Vec::new(), blind_spots: self.findings.blind_spots.clone() },

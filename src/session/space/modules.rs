@@ -7,6 +7,7 @@ use super::named::{Annotation, ExecCall};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::Family;
 use crate::allocators::select::ModuleSymbols;
+use crate::frameworks::Hook;
 use crate::leaks::roots::ModuleData;
 use crate::maps::MappedModule;
 use crate::session::modulerecord::ModuleRecord;
@@ -55,6 +56,8 @@ pub(super) struct Module {
     pub(super) libc_frames: LibcFrames,
     /// The entries of functions by which the program tells of its memory.
     pub(super) annotations: FxHashMap<Addr, Annotation>,
+    /// The entries of functions of test frameworks.
+    pub(super) test_hooks: FxHashMap<Addr, Hook>,
     /// The entries of [`super::named::EXEC_CALLS`].
     pub(super) exec_calls: FxHashMap<Addr, ExecCall>,
     /// The program's own function that returns suppressions for leaks.
@@ -109,6 +112,7 @@ impl Module {
             loader_state: facts.loader.map(|(_, state)| entry(state).add(R_STATE)),
             libc_frames: if until_exit { LibcFrames::of(named, bias) } else { LibcFrames::default() },
             annotations: named.annotations.iter().map(|&(at, told)| (entry(at), told)).collect(),
+            test_hooks: facts.test_hooks.iter().map(|&(at, hook)| (entry(at), hook)).collect(),
             exec_calls: named.exec_calls.iter().map(|&(at, call)| (entry(at), call)).collect(),
             leak_suppressions: facts.leak_suppressions.filter(|_| until_exit && !is_sanitizer).map(entry),
             walks_stacks: facts.walks_stacks,

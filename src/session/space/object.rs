@@ -2,6 +2,7 @@
 
 use super::AddressSpace;
 use super::facts::Facts;
+use super::testhooks::hooks;
 use crate::addr::{Addr, LoadBias};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
@@ -70,8 +71,13 @@ impl AddressSpace {
     }
 
     fn facts(&mut self, elf: &Elf<'_>, mapped: &MappedModule, is_program: bool, table: &AllocatorTable) -> Facts {
+        let tests_watched = self.tests_watched;
         let elsewhere = |known: &[AllocatorSymbol]| self.symbols_elsewhere(&mapped.path, elf, known, is_program, table);
-        Facts::of(elf, elsewhere, is_program, table)
+        let mut facts = Facts::of(elf, elsewhere, is_program, table);
+        if tests_watched {
+            facts.test_hooks = hooks(elf);
+        }
+        facts
     }
 
     /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory, or, if

@@ -42,6 +42,8 @@ pub(super) enum ToPlace {
     Annotation,
     /// A function of an unwinder that looks at stacks.
     Guard,
+    /// A function of a test framework.
+    Test,
 }
 
 impl ToPlace {
@@ -104,6 +106,9 @@ pub const ANNOTATION_TAG: u8 = 16;
 
 /// Marks the guards: the functions of unwinders that look at stacks.
 pub const GUARD_TAG: u8 = 32;
+
+/// Marks where tests, and functions of their frameworks, begin and return to.
+pub const TEST_TAG: u8 = 128;
 
 impl AddressSpace {
     /// Which functions get probes from now on: places what is missing, takes away what is too much.
@@ -205,6 +210,7 @@ impl AddressSpace {
             ToPlace::LocksMemory => Purpose::Tag(LOCKS_TAG),
             ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
             ToPlace::Guard => Purpose::Tag(GUARD_TAG),
+            ToPlace::Test => Purpose::Tag(TEST_TAG),
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,

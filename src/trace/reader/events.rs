@@ -3,7 +3,7 @@
 use super::super::decode::{EventRecord, Value};
 use super::super::task_of;
 use super::super::vocabulary::{Align, PackedCall, Word};
-use crate::addr::{Addr, ImageId, StackId, TaskId};
+use crate::addr::{Addr, ImageId, StackId, TaskId, TestId};
 use crate::event::{Call, EventKind, MarkName, Missed, Preexisting};
 use thiserror::Error;
 
@@ -232,6 +232,15 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
             };
             EventKind::Mark(name.ok_or_else(|| arguments.wrong(Word::Name))?)
         }
+        Word::TestBegan => EventKind::TestBegan {
+            test: TestId(arguments.number_of_32_bits(Word::Test)?),
+            task: arguments.task(),
+            alone: arguments.is(Word::Alone)?,
+        },
+        Word::TestJoined => {
+            EventKind::TestJoined { task: arguments.task(), parent: task_of(arguments.number(Word::ParentThread)?) }
+        }
+        Word::TestEnded => EventKind::TestEnded { task: arguments.task() },
         Word::NotRecorded => EventKind::NotRecorded { task: arguments.task() },
         Word::Counted => EventKind::Counted {
             allocations: arguments.number(Word::Allocations)?,

@@ -5,7 +5,7 @@ use super::super::recorder::Recorder;
 use super::super::testing::{Memory, recorder, session};
 use super::super::{TICK_NS, TraceMode, process_koid};
 use super::*;
-use crate::addr::{Addr, FunctionId, LoadBias, ProcessId, TaskId};
+use crate::addr::{Addr, FunctionId, LoadBias, ProcessId, TaskId, TestId};
 use crate::allocators::Family;
 use crate::event::{Call, Definition, EventSink, MarkName, Missed, ModuleDefinition, Preexisting, ProcessDefinition};
 use proptest::prelude::*;
@@ -161,7 +161,7 @@ impl World {
         let block = Addr(1 + (self.random.next() >> 17));
         let size = self.random.one_of(&[0, 1, 4096, u64::from(u32::MAX), 1 << 32, u64::MAX]);
         let by = self.call(process);
-        let kind = match self.random.below(43) {
+        let kind = match self.random.below(45) {
             0..10 => EventKind::Allocated { block, size, by },
             10..18 => {
                 let given_size = self.random.one_of(&[None, Some(0), Some(u64::MAX)]);
@@ -204,7 +204,15 @@ impl World {
                 EventKind::Mark(MarkName::new(self.random.one_of(&["a", "warmed up \u{e4}", &"x".repeat(47)])).unwrap())
             }
             40 => EventKind::Counted { allocations: size, bytes: block.0 },
-            41 if self.processes.len() < 6 => return self.fork(process, by.task),
+            41 => {
+                let test = TestId(u32::try_from(self.random.below(5)).unwrap());
+                EventKind::TestBegan { test, task: by.task, alone: self.random.below(2) == 0 }
+            }
+            42 => {
+                let task = self.call(process).task;
+                self.random.one_of(&[EventKind::TestEnded { task }, EventKind::TestJoined { task, parent: by.task }])
+            }
+            43 if self.processes.len() < 6 => return self.fork(process, by.task),
             _ => return self.exec(process),
         };
         self.tell(process, kind);

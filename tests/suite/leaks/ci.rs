@@ -55,7 +55,18 @@ pub(super) fn examples_of(test: &str) -> Vec<Example> {
 /// No example names a test that does not exist.
 #[test]
 fn every_example_has_its_test() {
-    let tests = ["unit_tests", "cargo", "cargo-config", "python", "baseline", "ctest", "meson", "checked", "action"];
+    let tests = [
+        "unit_tests",
+        "per-test",
+        "cargo",
+        "cargo-config",
+        "python",
+        "baseline",
+        "ctest",
+        "meson",
+        "checked",
+        "action",
+    ];
     for test in examples().into_iter().filter_map(|example| example.test) {
         assert!(tests.contains(&test.as_str()), "{test}");
     }
@@ -143,6 +154,20 @@ fn examples_with_a_baseline() {
         let script = format!("{first}\nln -sf {} unit_tests\n{second}", other.display());
         let ended = shell(with_unit_tests("leaks/chains"), &script).plain();
         assert_eq!(ended.code(), 23, "{script}\n{}", ended.stderr);
+    }
+}
+
+/// The examples with single tests, one after the other: with one test that leaks, and without.
+#[test]
+fn examples_with_single_tests() {
+    let script: String = examples_of("per-test").iter().map(|example| example.text.clone()).collect();
+    let exe = fixtures::program_with("gtested", &["-lgtest", "-lgtest_main"]);
+    for (filter, expected) in [("Tested.Churns", 0), ("Tested.Churns:Tested.Leaks_", 23)] {
+        let program = Program::new("/bin/bash").env("GTEST_FILTER", filter);
+        std::os::unix::fs::symlink(&exe, program.folder().join("unit_tests")).unwrap();
+        let ended = shell(program, &script).plain();
+        assert_eq!(ended.code(), expected, "{}", ended.stderr);
+        assert!(ended.stderr.contains("Tested.Churns"), "{}", ended.stderr);
     }
 }
 

@@ -1,0 +1,241 @@
+//! The tests of a program: seen to begin and to end by functions of their framework, told as events.
+
+use super::hit::Hit;
+use super::process::Process;
+use crate::addr::{Addr, StackId, TaskId, TestId};
+use crate::arch::Regs;
+use crate::event::{Definition, EventKind};
+use crate::figures::Amount;
+use crate::frameworks::{Hook, Told};
+use crate::heapmodel::{HeapModel, TestTally};
+use crate::leakclass::LeakClass;
+use crate::leaks::Scan;
+use crate::memory::ReadMemory;
+use crate::tracer::Result;
+use rustc_hash::FxHashMap;
+
+const UNSEEN_ENDS: &str =
+    "where a test returns to no breakpoint can be: its end was not seen, and it lasts until the next one begins";
+
+const UNREADABLE_NAME: &str =
+    "the name of a test could not be read, so that it is not told: this version of its framework is not known";
+
+/// What is known of the tests of a process.
+#[derive(Debug)]
+pub struct TestsRecord {
+    /// Their names, by [`TestId`].
+    pub names: Vec<String>,
+    /// What they have done.
+    pub tally: TestTally,
+    /// Blocks that were live when memory was read.
+    pub live: Vec<LiveOfTest>,
+    /// Whether a framework was found that is known.
+    pub has_framework: bool,
+}
+
+/// Live blocks of one test (None: outside of tests), one stack and one class: where they were allocated; of indirectly leaked ones, where the block was that
+/// they hang on.
+pub type LiveOfTest = (Option<TestId>, StackId, LeakClass, Amount);
+
+/// A test that has begun and was not seen to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Running {
+    task: TaskId,
+    /// The stack pointer at its function's entry.
+    sp: u64,
+    return_addr: Addr,
+}
+
+/// The state of this in a session.
+#[derive(Debug, Default)]
+pub(super) struct TestWatch {
+    names: Vec<String>,
+    ids: FxHashMap<String, TestId>,
+    /// Functions that are tests, their names, and whether they run one after the other.
+    functions: FxHashMap<Addr, (String, bool)>,
+    running: Vec<Running>,
+    /// Of tests whose framework also begins those that do not run: by an object that it makes of each that does.
+    makes_objects: bool,
+    /// Threads that have been announced and not come yet, and who has made them.
+    coming: Vec<(i32, TaskId)>,
+    /// What was found when memory was read.
+    at_scan: Option<(TestTally, Vec<LiveOfTest>)>,
+}
+
+impl TestWatch {
+    /// That of a copy of the process, whose thread `child` was `parent` there.
+    pub(super) fn fork(&self, parent: i32, child: TaskId) -> Self {
+        let of_parent = self.running.iter().filter(|running| running.task.tid == parent);
+        Self {
+            names: self.names.clone(),
+            ids: self.ids.clone(),
+            functions: self.functions.clone(),
+            running: of_parent.map(|running| Running { task: child, ..*running }).collect(),
+            makes_objects: self.makes_objects,
+            coming: Vec::new(),
+            at_scan: None,
+        }
+    }
+
+    /// The number of a test, and whether it is new.
+    fn intern(&mut self, name: &str) -> (TestId, bool) {
+        if let Some(known) = self.ids.get(name) {
+            return (*known, false);
+        }
+        let id = TestId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
+        self.names.push(name.to_owned());
+        self.ids.insert(name.to_owned(), id);
+        (id, true)
+    }
+
+    /// A thread that is in tests for which `is_over` holds is in these no more. How many there were.
+    fn leave(&mut self, task: TaskId, is_over: impl Fn(&Running) -> bool) -> usize {
+        let before = self.running.len();
+        self.running.retain(|running| running.task != task || !is_over(running));
+        before - self.running.len()
+    }
+}
+
+impl Process {
+    /// A thread is where a test, or one of its framework's functions, begins or returns to.
+    pub(super) fn on_test(&mut self, hit: &Hit<'_>, regs: &Regs) -> Result<()> {
+        let Some(task) = self.tasks.get(hit.tid).map(|task| task.id) else { return Ok(()) };
+        self.settle();
+        let returned = |running: &Running| running.return_addr == hit.at && running.sp + 8 == regs.sp();
+        if let Some(at) = self.tests.running.iter().find(|running| running.task == task && returned(running)).copied() {
+            // those further in were left by an exception
+            self.end_tests(task, |running| running.sp <= at.sp);
+        }
+        if let Some((name, alone)) = self.tests.functions.get(&hit.at).cloned() {
+            return self.begin_test(hit, regs, task, &name, alone);
+        }
+        let Some(hook) = self.space.test_hook_at(hit.at) else { return Ok(()) };
+        match self.space.told_by_framework(hook, &regs.arguments()) {
+            Some(Told::Runs(name)) => {
+                self.tests.makes_objects |= hook == Hook::GoogleTest;
+                self.begin_test(hit, regs, task, &name, true)
+            }
+            Some(Told::Tests(tests)) => self.watch_test_functions(hit, tests, hook != Hook::Libtest),
+            None => {
+                self.warn_once(UNREADABLE_NAME.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Watches functions that are tests. `alone`: they run one after the other.
+    fn watch_test_functions(&mut self, hit: &Hit<'_>, tests: Vec<(Addr, String)>, alone: bool) -> Result<()> {
+        for (function, name) in tests {
+            if !self.space.watch_test(function, hit.thread, hit.raw)? {
+                self.warn_once(format!("no probe could be placed at the test {name}: it is not told"));
+                continue;
+            }
+            let (known, is_alone) = self.tests.functions.entry(function).or_default();
+            *is_alone = alone;
+            // of equal functions a linker has made one
+            if !known.is_empty() && *known != name {
+                known.push_str(", ");
+                known.push_str(&name);
+            } else if known.is_empty() {
+                *known = name;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_test(&mut self, hit: &Hit<'_>, regs: &Regs, task: TaskId, name: &str, alone: bool) -> Result<()> {
+        let sp = regs.sp();
+        // left by an exception
+        self.end_tests(task, |running| running.sp <= sp);
+        let return_addr = self.space.original_memory().read_u64(Addr(sp)).map(Addr);
+        let watched = match return_addr {
+            Some(at) => self.space.watch_test(at, hit.thread, hit.raw)?,
+            None => false,
+        };
+        if !watched {
+            self.warn_once(UNSEEN_ENDS.to_owned());
+        }
+        let (test, is_new) = self.tests.intern(name);
+        if is_new {
+            self.observer.define(&Definition::Test { id: test, name });
+        }
+        self.tests.running.push(Running { task, sp, return_addr: return_addr.unwrap_or(Addr::NULL) });
+        self.tell(EventKind::TestBegan { test, task, alone });
+        Ok(())
+    }
+
+    fn end_tests(&mut self, task: TaskId, is_over: impl Fn(&Running) -> bool) {
+        for _ in 0..self.tests.leave(task, is_over) {
+            self.tell(EventKind::TestEnded { task });
+        }
+    }
+
+    /// A thread has made another one, `child`, which may have come already.
+    pub(super) fn on_thread_made(&mut self, parent: i32, child: Option<i32>) {
+        let (Some(parent), Some(child)) = (self.tasks.get(parent), child) else { return };
+        let parent = parent.id;
+        if !self.settings.per_test {
+            return;
+        }
+        match self.tasks.get(child).map(|task| task.id) {
+            Some(task) => self.join_tests(task, parent),
+            None => self.tests.coming.push((child, parent)),
+        }
+    }
+
+    /// A thread has come, which may have been announced.
+    pub(super) fn on_thread_come(&mut self, task: TaskId) {
+        if let Some(at) = self.tests.coming.iter().position(|(child, _)| *child == task.tid) {
+            let (_, parent) = self.tests.coming.swap_remove(at);
+            self.join_tests(task, parent);
+        }
+    }
+
+    fn join_tests(&mut self, task: TaskId, parent: TaskId) {
+        self.settle();
+        self.tell(EventKind::TestJoined { task, parent });
+    }
+
+    /// A thread is about to disappear, from wherever it is.
+    pub(super) fn end_tests_of(&mut self, task: TaskId) {
+        self.end_tests(task, |_| true);
+    }
+
+    /// Memory was read, and these are the classes of its blocks.
+    pub(super) fn note_tests(&mut self, scan: &Scan) {
+        if self.settings.per_test {
+            let model = self.observer.model();
+            self.tests.at_scan = Some((model.tests(), live_by_test(model, scan)));
+        }
+    }
+
+    /// What is known of its tests, if that is wanted.
+    pub(super) fn tests_record(&self) -> Option<TestsRecord> {
+        if !self.settings.per_test {
+            return None;
+        }
+        let (mut tally, live) =
+            self.tests.at_scan.clone().unwrap_or_else(|| (self.observer.model().tests(), Vec::new()));
+        if self.tests.makes_objects {
+            tally.tests.retain(|test| test.allocated.objects > 0);
+        }
+        Some(TestsRecord { names: self.tests.names.clone(), tally, live, has_framework: self.space.has_test_hooks() })
+    }
+}
+
+/// The live blocks by the tests that they are of.
+fn live_by_test(model: &HeapModel, scan: &Scan) -> Vec<LiveOfTest> {
+    let births: FxHashMap<Addr, u64> = model.live_births().map(|(birth, block)| (block.addr, birth)).collect();
+    let mut sums: FxHashMap<(Option<TestId>, StackId, LeakClass), Amount> = FxHashMap::default();
+    for (number, (block, class)) in scan.blocks().enumerate() {
+        let leader = scan.leader(number).and_then(|leader| scan.block(leader)).map_or(block, |(leader, _)| leader);
+        let Some(site) = model.site(leader.site) else { continue };
+        let test = births.get(&block.addr).and_then(|birth| model.test_of(*birth));
+        let sum = sums.entry((test, site.key.stack, class)).or_default();
+        *sum = sum.plus(Amount { objects: 1, bytes: block.size });
+    }
+    let mut live: Vec<LiveOfTest> =
+        sums.into_iter().map(|((test, stack, class), amount)| (test, stack, class, amount)).collect();
+    live.sort_unstable_by_key(|(test, stack, class, _)| (*test, *stack, *class as usize));
+    live
+}
