@@ -64,6 +64,23 @@ pub enum Kind {
         /// The size with which it must have been requested, for functions that are told it exactly.
         size: Option<Arg>,
     },
+    /// Changes what the process has mapped.
+    Mapping(MapFunction),
+}
+
+/// A function of the C library that changes what is mapped; their arguments are POSIX's and Linux's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MapFunction {
+    /// mmap(2).
+    Mmap,
+    /// munmap(2).
+    Munmap,
+    /// mremap(2).
+    Mremap,
+    /// brk(2), as the C library has it.
+    Brk,
+    /// sbrk(3).
+    Sbrk,
 }
 
 /// Which deallocation functions may free a block.
@@ -77,6 +94,8 @@ pub enum Family {
     NewArray,
     /// Declared by the user, or an allocator's own entries: not judged.
     Other,
+    /// mmap and its kin, called by the program itself.
+    Mapping,
 }
 
 impl Family {
@@ -148,6 +167,22 @@ impl AllocatorTable {
             table.push(function);
         }
         table
+    }
+
+    /// The same table with mmap and its kin. Asked for before anything is declared.
+    #[must_use]
+    pub fn with_mappings(mut self) -> Self {
+        for (symbol, function) in builtin::MAPPINGS {
+            let (symbol, kind) = ((*symbol).to_owned(), Kind::Mapping(*function));
+            self.push(Function { name: symbol.clone(), symbol, kind, family: Family::Mapping, align: None });
+        }
+        self.builtin = self.functions.len();
+        self
+    }
+
+    /// Whether the function is mmap or one of its kin.
+    pub fn is_mapping(&self, id: FunctionId) -> bool {
+        self.get(id).is_some_and(|function| function.family == Family::Mapping)
     }
 
     /// A table that can do nothing but tell names: of functions that another heaptrace knew, by the ids that they had there.

@@ -9,6 +9,7 @@
 //! * frames that a longjmp, an exception or a dead thread left behind are dropped and counted.
 
 mod frames;
+mod mapping;
 mod outcome;
 mod passed_on;
 
@@ -16,6 +17,7 @@ use crate::addr::{Addr, FunctionId, ModuleId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Family, Function, Kind};
 use crate::event::{Call, EventKind, Missed};
 use frames::{Frames, PendingCall, Verdict};
+pub use mapping::MapCall;
 pub use outcome::{Operation, Recorded, Returned, outcome};
 use passed_on::{DeleteArguments, LastFree, NewArguments};
 use rustc_hash::FxHashMap;
@@ -148,11 +150,19 @@ impl Calls {
                     let size = size.of(&entry.args);
                     frames.new_arguments = Some(NewArguments { size, align, sp: entry.sp, wrapper: entry.wrapper });
                 }
-                Kind::AllocOut { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } => {}
+                Kind::AllocOut { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } | Kind::Mapping(_) => {}
             }
             return Classified::Nothing;
         }
-        if freed == Some(Addr::NULL) {
+        // Another module's allocator maps its memory by the C library's functions at any time, not only when it is called.
+        let is_nothing = match function.kind {
+            Kind::Mapping(function) => {
+                MapCall::of(function, &entry.args).is_none()
+                    || entry.caller_is_allocator && entry.caller_module != entry.module
+            }
+            _ => freed == Some(Addr::NULL),
+        };
+        if is_nothing {
             return Classified::Nothing;
         }
         let Some(frames) = self.tasks.get_mut(&entry.task.serial) else { return Classified::Outermost };
@@ -189,6 +199,9 @@ impl Calls {
     ) -> Entered {
         let Some(function) = table.get(entry.function) else { return Entered { watch: None } };
         self.count_calls_of_ended(emit);
+        if let Operation::Mapping(call) = Operation::of(function.kind, &entry.args) {
+            return call.map_or(Entered { watch: None }, |call| self.enter_mapping(entry, call, stack, emit));
+        }
         let declared = table.is_declared(entry.function);
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
@@ -234,6 +247,19 @@ impl Calls {
             _ => {}
         }
         self.adopt(entry, operation, &by, (recorded, declared), emit);
+        Entered { watch: Some(entry.return_addr) }
+    }
+
+    fn enter_mapping(&mut self, entry: &Entry, call: MapCall, stack: StackId, emit: &mut Emit<'_>) -> Entered {
+        let Entry { function, task, family, .. } = *entry;
+        let by = Call { function, task, stack, family, align: None, interval: 0 };
+        if let Some(change) = call.begun() {
+            emit(EventKind::Mapping { change, by });
+        }
+        if call.is_told_at_entry() {
+            return Entered { watch: None };
+        }
+        self.adopt(entry, Operation::Mapping(Some(call)), &by, (Recorded::All, false), emit);
         Entered { watch: Some(entry.return_addr) }
     }
 

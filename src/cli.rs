@@ -184,6 +184,8 @@ pub struct ProfileOptions {
     pub alloc_fns: Vec<String>,
     /// The user's own freeing functions, as typed.
     pub free_fns: Vec<String>,
+    /// Whether to record what the program maps by itself.
+    pub mmap: bool,
     /// Share one CPU with the target while it has one thread.
     pub pin: bool,
     /// Who walks the stacks.
@@ -425,6 +427,7 @@ fn resolve_profile(
         max_overhead: arguments.max_overhead,
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,
+        mmap: arguments.mmap,
         free_fns: arguments.free_fn,
         pin: arguments.pin,
         unwinder: arguments.unwinder,

@@ -6,6 +6,7 @@
 mod definition;
 #[cfg(any(test, debug_assertions))]
 mod log;
+mod mapping;
 mod mark;
 
 use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId, TestId};
@@ -13,6 +14,7 @@ use crate::allocators::Family;
 pub use definition::{Definition, ModuleDefinition, ProcessDefinition};
 #[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
+pub use mapping::{MapChange, range_of};
 pub use mark::{Generation, MarkName};
 
 /// Events' times are multiples of so many nanoseconds: finer ones would say nothing, as a stop alone takes ten times as long, and fill a
@@ -59,6 +61,7 @@ impl EventKind {
             | Self::Freed { by, .. }
             | Self::ReallocBegan { by, .. }
             | Self::ReallocEnded { by, .. }
+            | Self::Mapping { by, .. }
             | Self::Failed { by, .. } => Some(by),
             _ => None,
         }
@@ -72,6 +75,7 @@ impl EventKind {
             | Self::Freed { by, .. }
             | Self::ReallocBegan { by, .. }
             | Self::ReallocEnded { by, .. }
+            | Self::Mapping { by, .. }
             | Self::Failed { by, .. } => Some(by),
             _ => None,
         }
@@ -194,6 +198,13 @@ pub enum EventKind {
         old: Addr,
         /// The thread that began it.
         task: TaskId,
+    },
+    /// The program has changed by itself what is mapped without a file (`--mmap`).
+    Mapping {
+        /// What has changed.
+        change: MapChange,
+        /// The call.
+        by: Call,
     },
     /// Where blocks are sampled: the thread allocates one that is not recorded, and its allocation before that was. (What it frees
     /// from now on is not temporary.)

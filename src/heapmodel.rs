@@ -11,10 +11,12 @@ mod booking;
 mod estimate;
 mod gap;
 mod ignored;
+mod mapped;
 mod marks;
 mod newest;
 mod period;
 mod pertest;
+mod ranges;
 mod recent;
 mod sites;
 mod timeline;
@@ -27,6 +29,7 @@ use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
 use gap::Gap;
 use ignored::Ignored;
+use mapped::Mapped;
 pub use marks::Mark;
 use marks::Marks;
 use newest::Newest;
@@ -146,6 +149,8 @@ pub struct HeapModel {
     /// The time of the latest event, counted from there.
     now_ns: u64,
     blocks: Blocks,
+    /// What the program has mapped by itself.
+    mapped: Mapped,
     sites: Sites,
     recent: RecentFrees,
     timeline: Timeline,
@@ -202,6 +207,7 @@ impl HeapModel {
             began_ns: 0,
             now_ns: 0,
             blocks: Blocks::new(),
+            mapped: Mapped::default(),
             sites: Sites::default(),
             recent: RecentFrees::new(RECENT_FREES),
             timeline: Timeline::new(),
@@ -253,6 +259,7 @@ impl HeapModel {
         (self.sizes, self.lifetimes) = ([0; 65], [0; 65]);
         self.ignored.fork(parent, child);
         self.tests.fork(parent, child, self.births);
+        self.mapped.fork(parent, child);
         self.newest = Newest::default();
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
@@ -315,6 +322,7 @@ impl HeapModel {
                 totals.counted_allocations = totals.counted_allocations.saturating_add(allocations);
                 totals.counted_bytes = totals.counted_bytes.saturating_add(bytes);
             }
+            EventKind::Mapping { change, ref by } => self.change_mappings(change, by),
             EventKind::Failed { .. } => self.totals.failed += 1,
             EventKind::Missed(missed) => self.count_missed(missed),
             EventKind::Began { preexisting, free_stacks, sample_interval, .. } => {
@@ -412,7 +420,7 @@ impl HeapModel {
         self.gap.end();
     }
 
-    /// All live blocks, in no order.
+    /// All live blocks, in no order; without what the program has mapped by itself.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> {
         self.blocks.iter().map(|(addr, block)| live_block(addr, &block, self.inherited_births))
     }
@@ -422,9 +430,13 @@ impl HeapModel {
         self.births
     }
 
-    /// All live blocks with the numbers of their births, in no order: 0 for those that were there before tracing began.
+    /// All live blocks, and what the program has mapped by itself, with the numbers of their births, in no order: 0 for those that were
+    /// there before tracing began.
     pub fn live_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
-        self.blocks.iter().map(|(addr, block)| (block.birth, live_block(addr, &block, self.inherited_births)))
+        let mapped = self.mapped.ranges.mappings().into_iter();
+        let mapped = mapped.map(|m| (m.start, Block { size: m.bytes, site: m.site, birth: m.birth }));
+        let all = self.blocks.iter().chain(mapped);
+        all.map(|(addr, block)| (block.birth, live_block(addr, &block, self.inherited_births)))
     }
 
     /// The figures of a site; None for an id of another model.
@@ -445,7 +457,11 @@ impl HeapModel {
         let mut ignored = self.ignored_blocks();
         ignored.sort_unstable();
         let (snapshot, pending, marks, tests) = (self.snapshot(), &self.pending, self.marks(), self.tests());
-        format!("{snapshot:?}\n{blocks:?}\n{ignored:?}\n{pending:?}\n{:?}\n{marks:?}\n{tests:?}", self.preexisting)
+        let mapped = self.mapped.ranges.mappings();
+        format!(
+            "{snapshot:?}\n{blocks:?}\n{mapped:?}\n{ignored:?}\n{pending:?}\n{:?}\n{marks:?}\n{tests:?}",
+            self.preexisting
+        )
     }
 
     /// Bytes of heap that blocks and sites take, at the worst moment of growth.

@@ -18,6 +18,7 @@ pub mod course;
 pub mod diff;
 pub(crate) mod identity;
 pub mod leaks;
+pub mod mapped;
 pub(crate) mod merge;
 pub mod pertest;
 mod pool;

@@ -82,6 +82,7 @@ mod suite {
     mod library;
     mod limits;
     mod lost;
+    mod mappings;
     mod merge;
     mod modules;
     mod occasions;

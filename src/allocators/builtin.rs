@@ -3,7 +3,7 @@
 //! Sources: C23 and POSIX, malloc(3), the Itanium C++ ABI's mangling (`m` is size_t on x86-64), jemalloc(3), the public
 //! headers of gperftools (tcmalloc.h) and mimalloc (mimalloc.h), the dynamic symbol table of glibc 2.36.
 
-use super::{Arg, Family, Function, Kind};
+use super::{Arg, Family, Function, Kind, MapFunction};
 
 const A1: Arg = Arg(0);
 const A2: Arg = Arg(1);
@@ -109,6 +109,21 @@ const LIBC_ALIASES: &[(&str, Kind)] = &[
     ("__libc_pvalloc", alloc(A1)),
     ("__libc_cfree", FREE),
     ("__posix_memalign", POSIX_MEMALIGN),
+];
+
+/// mmap and its kin, under the names that the C libraries have for them: in glibc 2.36 and musl 1.2 those of one line have one address.
+pub(super) const MAPPINGS: &[(&str, MapFunction)] = &[
+    ("mmap", MapFunction::Mmap),
+    ("mmap64", MapFunction::Mmap),
+    ("__mmap", MapFunction::Mmap),
+    ("munmap", MapFunction::Munmap),
+    ("__munmap", MapFunction::Munmap),
+    ("mremap", MapFunction::Mremap),
+    ("__mremap", MapFunction::Mremap),
+    ("brk", MapFunction::Brk),
+    ("__brk", MapFunction::Brk),
+    ("sbrk", MapFunction::Sbrk),
+    ("__sbrk", MapFunction::Sbrk),
 ];
 
 /// jemalloc's own interface: always exported, with the build's prefix if it has one.

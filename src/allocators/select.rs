@@ -96,10 +96,16 @@ impl AllocatorTable {
     }
 
     fn find_functions(&self, module: &ModuleSymbols) -> Vec<EntryPoint> {
+        // A program may call a function of its own `brk`.
+        let defines = |name: &str| {
+            module.symbols.iter().any(|symbol| symbol.name.split('@').next() == Some(name) && symbol.size > 0)
+        };
+        let is_c_library = defines("mmap") && defines("munmap");
         // Assembly code often states no size: taken where the user has named it.
         let named = module.symbols.iter().filter_map(|symbol| {
             let function = self.lookup(&symbol.name)?;
-            (symbol.size > 0 || self.is_declared(function)).then_some((symbol.addr, symbol.size, function))
+            let is_taken = symbol.size > 0 && (is_c_library || !self.is_mapping(function));
+            (is_taken || self.is_declared(function)).then_some((symbol.addr, symbol.size, function))
         });
         let placed = self
             .placed

@@ -282,3 +282,45 @@ fn declared_functions_are_found_by_symbol_and_by_offset() {
     let malloc = table.declare(AllocatorTable::parse_alloc_fn("malloc:size=arg3").unwrap());
     assert_eq!(table.lookup("malloc"), Some(malloc));
 }
+
+/// mmap and its kin are there only if they are asked for, and only the C library's.
+#[test]
+fn mappings_are_told_by_the_c_library() {
+    let table = AllocatorTable::new();
+    assert!(builtin::MAPPINGS.iter().all(|(symbol, _)| table.lookup(symbol).is_none()));
+    let mut table = table.with_mappings();
+    let declared = table.declare(AllocatorTable::parse_alloc_fn("pool_get").unwrap());
+    let [brk, mmap] = ["brk", "mmap"].map(|name| table.lookup(name).unwrap());
+    assert!(
+        table.is_declared(declared) && !table.is_declared(brk) && table.is_mapping(brk) && !table.is_mapping(declared)
+    );
+    let symbol = |name: &str, addr| AllocatorSymbol { name: name.to_owned(), addr: ObjAddr(addr), size: 8 };
+    let module = |id, file: &str, symbols| ModuleSymbols {
+        module: ModuleId(id),
+        file_name: file.to_owned(),
+        soname: None,
+        symbols,
+    };
+    let app = module(0, "app", vec![symbol("brk", 16), symbol("malloc", 32)]);
+    let names =
+        [("malloc", 16), ("munmap@@GLIBC_2.2.5", 32), ("__mmap", 48), ("mmap64", 48), ("mmap", 48), ("brk", 64)];
+    let libc = module(1, "libc.so.6", names.map(|(name, at)| symbol(name, at)).to_vec());
+    let providers = table.select_providers(&[app, libc]);
+    let probes: Vec<(u32, u64, &str, Option<Family>)> =
+        providers.probes.iter().map(|p| (p.module.0, p.addr.0, table.name(p.function), p.family)).collect();
+    let (malloc, mapping) = (Some(Family::Malloc), Some(Family::Mapping));
+    let expected = [
+        (0, 32, "malloc", malloc),
+        (1, 16, "malloc", malloc),
+        (1, 32, "munmap", mapping),
+        (1, 48, "mmap", mapping),
+        (1, 64, "brk", mapping),
+    ];
+    assert_eq!(probes, expected);
+    assert_eq!(table.name(mmap), "mmap");
+    // those that profiles name
+    for (_, function) in table.iter().filter(|(id, _)| table.is_mapping(*id)) {
+        let canonical = function.name.trim_start_matches("__").trim_end_matches("64");
+        assert!(crate::profile::mapped::FUNCTIONS.contains(&canonical), "{canonical}");
+    }
+}

@@ -135,7 +135,8 @@ impl Frames {
                 entry.sp < frame.entry_sp
             };
             if alive {
-                if frame.declared || frame.calls_within(entry) {
+                // An allocator calls nobody else who would map, and sbrk calls brk.
+                if frame.declared || entry.family == Some(Family::Mapping) || frame.calls_within(entry) {
                     frame.inner_module = entry.module;
                     return Verdict::PartOfCall;
                 }

@@ -1,10 +1,11 @@
 //! What a call of an allocator function does to the heap: told from the function's kind, its arguments and its result alone, whoever
 //! has seen them.
 
+use super::mapping::MapCall;
 use super::passed_on::NewArguments;
 use crate::addr::Addr;
 use crate::allocators::Kind;
-use crate::event::{Call, EventKind};
+use crate::event::{Call, EventKind, Missed};
 
 /// What a call is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +46,8 @@ pub enum Operation {
         /// The block; null frees nothing.
         block: Addr,
     },
+    /// What is mapped changes; None: not what counts of it.
+    Mapping(Option<MapCall>),
 }
 
 /// What a call has returned.
@@ -76,6 +79,7 @@ impl Operation {
             }
             Kind::ResizeInPlace { old, size } => Self::ResizeInPlace { old: Addr(old.of(args)), size: size.of(args) },
             Kind::Free { ptr, .. } => Self::Free { block: Addr(ptr.of(args)) },
+            Kind::Mapping(function) => Self::Mapping(MapCall::of(function, args)),
         }
     }
 
@@ -171,7 +175,8 @@ pub fn outcome<F: FnMut(EventKind) + ?Sized>(operation: Operation, returned: Ret
             tell(EventKind::ReallocBegan { old, by });
             tell(EventKind::ReallocEnded { old, new: old, size, by });
         }
-        Operation::ResizeInPlace { .. } | Operation::Free { .. } => {}
+        Operation::Mapping(Some(call)) => tell(call.ended(returned.result, by)),
+        Operation::ResizeInPlace { .. } | Operation::Free { .. } | Operation::Mapping(None) => {}
     }
 }
 
@@ -188,6 +193,8 @@ pub(super) fn unseen_outcome(operation: Operation, by: Call, tell: &mut dyn FnMu
                 tell(EventKind::AllocatedUnseen { size, by });
             }
         }
+        // Where memory was mapped is not known.
+        Operation::Mapping(_) => tell(EventKind::Missed(Missed::Call)),
         Operation::ResizeInPlace { .. } | Operation::Free { .. } => {}
     }
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::addr::TaskId;
 use crate::memory::{MemoryImage, ReadMemory};
 
+mod mappings;
 mod simulation;
 
 const APP: ModuleId = ModuleId(0);

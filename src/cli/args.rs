@@ -276,6 +276,14 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "SPEC", help_heading = "Tracing")]
     pub(super) free_fn: Vec<String>,
 
+    /// Record what the program maps by itself, too: mmap without a file, munmap, mremap, brk and sbrk
+    ///
+    /// As allocations of their own, in whole pages, whether touched or not; their functions and the pprof label `family` tell them from blocks. What an
+    /// allocator maps for its blocks does not count, and neither do files. System calls that a program makes without the C library's functions are
+    /// not seen. Stacks of threads are among them, as the C library maps those. They are no candidates for leaks.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) mmap: bool,
+
     /// Share one CPU with the program as long as it has one thread
     ///
     /// Each stop then costs far less, above all in virtual machines. The program can see it in its CPU affinity, which is

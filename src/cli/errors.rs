@@ -5,9 +5,6 @@ use crate::tracer::launch::Program;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsStr;
 
-/// Options of later versions.
-const PLANNED_OPTIONS: [&str; 1] = ["--mmap"];
-
 /// Turns clap's error into ours.
 pub(super) fn refusal(error: &clap::Error, color: bool) -> Refusal {
     let rendered = error.render();
@@ -38,14 +35,8 @@ fn explain(error: &clap::Error) -> Option<String> {
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand => explain_command(word(ContextKind::InvalidSubcommand)?),
-        ErrorKind::UnknownArgument => explain_option(word(ContextKind::InvalidArg)?),
         _ => None,
     }
-}
-
-fn explain_option(word: &str) -> Option<String> {
-    let name = word.split('=').next().unwrap_or(word);
-    PLANNED_OPTIONS.contains(&name).then(|| format!("the option {name} does not exist yet in this version\n"))
 }
 
 fn explain_command(word: &str) -> Option<String> {

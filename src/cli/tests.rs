@@ -165,15 +165,6 @@ fn help_shows_no_option_that_would_be_refused() {
 }
 
 #[test]
-fn what_is_planned_is_refused_by_name() {
-    for option in ["--mmap", "--mmap=all"] {
-        let text = usage(&format!("run {option} ./app"));
-        assert!(text.contains("does not exist yet in this version"), "{option}: {text}");
-    }
-    assert_eq!(usage("run --mmap ./app"), "the option --mmap does not exist yet in this version\n");
-}
-
-#[test]
 fn a_program_in_place_of_a_command_is_answered_with_the_command_to_type() {
     for program in ["/bin/sh", "sh"] {
         let text = usage(&format!("{program} -c true"));

@@ -158,6 +158,7 @@ pub(super) fn resolve(
             max_depth: 512,
             alloc_fns: Vec::new(),
             free_fns: Vec::new(),
+            mmap: false,
             pin: false,
             unwinder: Unwinder::default(),
             symbolize: true,

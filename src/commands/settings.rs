@@ -26,7 +26,8 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
             "--max-overhead can't keep what --engine trap costs low: that stops the program at each call, whatever the interval"
         );
     }
-    let mut table = AllocatorTable::new();
+    let table = AllocatorTable::new();
+    let mut table = if options.mmap { table.with_mappings() } else { table };
     for spec in &options.alloc_fns {
         table.declare(AllocatorTable::parse_alloc_fn(spec)?);
     }

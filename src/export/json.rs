@@ -10,6 +10,7 @@ mod tests;
 use super::escape::Json;
 use super::gzip;
 use super::view::{StackTotals, View};
+use crate::profile::mapped::Mapped;
 use crate::profile::{
     Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen, TimelinePoint,
     Totals,
@@ -76,6 +77,8 @@ struct Report<'a> {
     verdict: Option<ReportVerdict<'a>>,
     totals: &'a Totals,
     resident: Option<ReportResident>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mapped: Option<ReportMapped>,
     cost: ReportCost,
     anomalies: &'a Anomalies,
     sampling: Sampling,
@@ -100,6 +103,13 @@ struct Report<'a> {
 struct ReportResident {
     peak_bytes: u64,
     explained_permille: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ReportMapped {
+    allocated: Amount,
+    live: Amount,
+    at_peak: Amount,
 }
 
 #[derive(Serialize)]
@@ -211,6 +221,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         verdict: judged::verdict(profile),
         totals: &profile.totals,
         resident: resident(meta.process.resident, &profile.totals),
+        mapped: profile.mapped().map(|Mapped { allocated, live, at_peak }| ReportMapped { allocated, live, at_peak }),
         cost: ReportCost {
             wall_ns: cost.wall_ns,
             waited_ns: cost.waited_ns.map(|waited| waited.min(cost.wall_ns)),

@@ -18,6 +18,7 @@ use super::view::{Headline, View};
 use super::{ExportOptions, PprofColumns};
 use crate::profile::build::{UNKNOWN_STACK, shim_names};
 use crate::profile::identity::without_arguments;
+use crate::profile::mapped;
 use crate::profile::{Amount, Profile, Sample};
 use crate::unwinder::Quality;
 use prost::Message;
@@ -308,6 +309,7 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
         ("stack", quality),
         ("leak", leak),
         ("program", sample.program.map_or("", |program| view.string(program))),
+        ("family", if view.profile.is_mapped(sample) { mapped::FAMILY } else { "" }),
         ("origin", if sample.inherited { "inherited" } else { "" }),
     ];
     for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {

@@ -148,8 +148,12 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
         ("live", totals.live_blocks, totals.live_bytes, live),
         ("peak", totals.peak_blocks, totals.peak_bytes, &peak),
     ];
-    let held = [knows(Value::Allocated), freed, knows(Value::Live), knows(Value::Peak)];
-    let amounts: Vec<_> = amounts.into_iter().zip(held).filter(|(_, held)| *held).map(|(row, _)| row).collect();
+    let mapped = profile.mapped();
+    let at_peak = mapped.map_or_else(Amount::default, |mapped| mapped.at_peak);
+    let amounts =
+        amounts.into_iter().chain([("mapped", at_peak.objects, at_peak.bytes, "of the peak: by mmap and its kin")]);
+    let held = [knows(Value::Allocated), freed, knows(Value::Live), knows(Value::Peak), mapped.is_some()];
+    let amounts: Vec<_> = amounts.zip(held).filter(|(_, held)| *held).map(|(row, _)| row).collect();
     let share = percent(totals.temporary, totals.allocations);
     let older = match profile.processes.len() {
         0 | 1 => "blocks from before tracing began",
@@ -195,14 +199,23 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     }
 }
 
-/// What the most that was resident says of the blocks; empty if nothing.
+/// What the most that was resident says of the blocks, and of what the program has mapped by itself.
 fn resident_note(resident: &Resident, profile: &Profile) -> String {
     let peak = profile.totals.peak_bytes;
-    match resident.explained_permille(peak) {
-        Some(0..=1000) => format!("at most; the peak of live blocks is {} of it", percent(peak, resident.peak_bytes)),
-        Some(_) => "at most, less than the peak of live blocks: some were never touched".to_owned(),
-        None if profile.meta.mode.is_attached() => "at most, the time before tracing began included".to_owned(),
-        None => "at most".to_owned(),
+    let about = if profile.meta.sample_interval > 0 { "about " } else { "" };
+    let share = |bytes| format!("{about}{}", percent(bytes, resident.peak_bytes));
+    match (resident.explained_permille(peak), profile.mapped()) {
+        (Some(0..=1000), None) => format!("at most; the peak of live blocks is {} of it", share(peak)),
+        (Some(_), Some(mapped)) => {
+            let at_peak = mapped.at_peak.bytes;
+            let (blocks, pages) = (share(peak.saturating_sub(at_peak)), percent(at_peak, resident.peak_bytes));
+            format!(
+                "at most; at the peak of all that is live, blocks were {blocks} of it, and what the program had mapped by itself {pages}, touched or not"
+            )
+        }
+        (Some(_), None) => "at most, less than the peak of live blocks: some were never touched".to_owned(),
+        (None, _) if profile.meta.mode.is_attached() => "at most, the time before tracing began included".to_owned(),
+        (None, _) => "at most".to_owned(),
     }
 }
 

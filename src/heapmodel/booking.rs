@@ -45,7 +45,7 @@ pub(super) struct ErrorKey {
 
 /// What the free of a block is charged to.
 #[derive(Clone, Copy, Debug)]
-enum FreedBy {
+pub(super) enum FreedBy {
     /// The call.
     Call(Call),
     /// Nobody: the free was not seen.
@@ -55,18 +55,25 @@ enum FreedBy {
 impl HeapModel {
     pub(super) fn allocate(&mut self, addr: Addr, size: u64, by: &Call) {
         let size = size.min(MAX_SIZE);
-        let bytes = weighted_bytes(size, by.interval);
-        let id = self.sites.intern(site_key(by, size, by.interval), self.peak_epoch);
-        let birth = self.births + 1;
-        if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth }) {
+        let site = self.sites.intern(site_key(by, size, by.interval), self.peak_epoch);
+        let block = Block { size, site, birth: self.births + 1 };
+        if let Some(old) = self.blocks.insert(addr, block) {
             self.displace(addr, old);
         }
-        self.births = birth;
-        self.ignored.born(addr, birth, by.task.serial);
-        self.tests.born(birth, by.task.serial, bytes);
+        self.ignored.born(addr, block.birth, by.task.serial);
+        self.book(addr, block, by);
+    }
+
+    /// Books the birth of a block that is in its table already.
+    #[inline(always)]
+    pub(super) fn book(&mut self, addr: Addr, block: Block, by: &Call) {
+        let size = block.size;
+        let bytes = weighted_bytes(size, by.interval);
+        self.births = block.birth;
+        self.tests.born(block.birth, by.task.serial, bytes);
         self.newest.set(by.task.serial, addr);
         count(&mut self.sizes, size);
-        if let Some(site) = self.sites.get_mut(id) {
+        if let Some(site) = self.sites.get_mut(block.site) {
             site.keep_peak_figures(self.peak_epoch);
             add(&mut site.allocated, size);
             add(&mut site.live, size);
@@ -76,7 +83,8 @@ impl HeapModel {
         let totals = &mut self.totals;
         totals.allocations += 1;
         totals.bytes_allocated = totals.bytes_allocated.wrapping_add(bytes);
-        if by.interval > 0 {
+        // Where blocks are sampled, mappings are recorded without being picked.
+        if by.interval > 0 || self.sample_interval > 0 {
             totals.counted_allocations += 1;
             totals.counted_bytes = totals.counted_bytes.saturating_add(size);
         }
@@ -220,27 +228,40 @@ impl HeapModel {
 
     /// Books the end of a block that is out of the table already.
     fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
-        let size = block.size;
-        let Some(site) = self.sites.get_mut(block.site) else { return };
+        let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
+        let free_stack = match by {
+            FreedBy::Call(call) => call.stack,
+            FreedBy::Lost => StackId::EMPTY,
+        };
+        self.recent.remember(Freed { block: addr, size: block.size, alloc_stack, free_stack });
+    }
+
+    /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns where it was allocated.
+    #[inline(always)]
+    pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy) -> Option<StackId> {
+        let (objects, size) = (u64::from(ends), block.size);
+        let site = self.sites.get_mut(block.site)?;
         let interval = site.interval();
         let bytes = weighted_bytes(size, interval);
         let totals = &mut self.totals;
-        totals.live_blocks = totals.live_blocks.wrapping_sub(1);
+        totals.live_blocks = totals.live_blocks.wrapping_sub(objects);
         totals.live_bytes = totals.live_bytes.wrapping_sub(bytes);
         let inherited = block.birth <= self.inherited_births;
-        self.tests.died(block.birth, bytes);
+        self.tests.died(block.birth, Amount { objects, bytes });
         site.keep_peak_figures(self.peak_epoch);
-        subtract(&mut site.live, size);
+        subtract(&mut site.live, objects, size);
         let alloc_stack = site.stack();
         if inherited {
-            totals.preexisting_frees += 1;
+            totals.preexisting_frees += objects;
         } else {
-            totals.frees += 1;
+            totals.frees += objects;
             totals.bytes_freed = totals.bytes_freed.wrapping_add(bytes);
-            add(&mut site.freed, size);
-            count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
+            add_to(&mut site.freed, objects, size);
+            if ends {
+                count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
+            }
             let task = site.task();
-            if self.newest.of(task) == Some(addr) {
+            if ends && self.newest.of(task) == Some(addr) {
                 site.temporary += 1;
                 totals.temporary += 1;
             }
@@ -251,14 +272,10 @@ impl HeapModel {
                 FreedBy::Call(_) | FreedBy::Lost => block.site,
             };
             if let Some(site) = self.sites.get_mut(charged) {
-                add(&mut site.deallocated, size);
+                add_to(&mut site.deallocated, objects, size);
             }
         }
-        let free_stack = match by {
-            FreedBy::Call(call) => call.stack,
-            FreedBy::Lost => StackId::EMPTY,
-        };
-        self.recent.remember(Freed { block: addr, size, alloc_stack, free_stack });
+        Some(alloc_stack)
     }
 
     /// Reports the free of a live block with another size than it was requested with.
@@ -375,25 +392,29 @@ impl HeapModel {
         self.errors.entry(key).or_insert(error).count += 1;
     }
 
-    fn add_timeline_point(&mut self) {
+    pub(super) fn add_timeline_point(&mut self) {
         let t_ns = self.now_ns;
         let Totals { live_bytes, allocations, .. } = self.totals;
         self.timeline.record(TimelinePoint { t_ns, live_bytes, allocations });
     }
 }
 
-fn site_key(by: &Call, size: u64, interval: u64) -> SiteKey {
+pub(super) fn site_key(by: &Call, size: u64, interval: u64) -> SiteKey {
     SiteKey { stack: by.stack, task: by.task.serial, function: by.function, size, interval }
 }
 
 /// Sums of sizes wrap rather than fail: only made-up sizes can make them so large.
 fn add(amount: &mut Amount, bytes: u64) {
-    amount.objects += 1;
+    add_to(amount, 1, bytes);
+}
+
+fn add_to(amount: &mut Amount, objects: u64, bytes: u64) {
+    amount.objects += objects;
     amount.bytes = amount.bytes.wrapping_add(bytes);
 }
 
-fn subtract(amount: &mut Amount, bytes: u64) {
-    amount.objects = amount.objects.wrapping_sub(1);
+fn subtract(amount: &mut Amount, objects: u64, bytes: u64) {
+    amount.objects = amount.objects.wrapping_sub(objects);
     amount.bytes = amount.bytes.wrapping_sub(bytes);
 }
 

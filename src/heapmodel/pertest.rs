@@ -146,20 +146,21 @@ impl Tests {
         }
     }
 
-    /// A block has ended.
+    /// A block has ended, or so much of a mapping.
     #[inline]
-    pub(super) fn died(&mut self, birth: u64, size: u64) {
+    pub(super) fn died(&mut self, birth: u64, ended: Amount) {
         if !self.running.is_empty() {
-            self.give_back(birth, size);
+            self.give_back(birth, ended);
         }
     }
 
-    fn give_back(&mut self, birth: u64, size: u64) {
+    fn give_back(&mut self, birth: u64, ended: Amount) {
         let Some(index) = self.owner(birth) else { return };
         let is_its = |run: &&mut Running| run.index == index && run.births < birth;
         if let Some(run) = self.running.iter_mut().rev().find(is_its) {
             let Amount { objects, bytes } = run.live;
-            run.live = Amount { objects: objects.saturating_sub(1), bytes: bytes.saturating_sub(size) };
+            run.live =
+                Amount { objects: objects.saturating_sub(ended.objects), bytes: bytes.saturating_sub(ended.bytes) };
         }
     }
 

@@ -6,6 +6,7 @@
 use super::blocks::Blocks;
 use super::booking::count;
 use super::marks::Mark;
+use super::ranges::Mapping;
 use super::sites::Sites;
 use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
@@ -20,6 +21,8 @@ pub struct HeapView {
     sites: Sites,
     /// If it was asked for.
     blocks: Option<Blocks>,
+    /// What the program has mapped by itself, if blocks were asked for.
+    mapped: Vec<Mapping>,
     figures: Figures,
     errors: Vec<HeapError>,
     timeline: Timeline,
@@ -47,6 +50,7 @@ impl HeapModel {
         HeapView {
             sites: self.sites.view(),
             blocks: with_blocks.then(|| self.blocks.view()),
+            mapped: if with_blocks { self.mapped.ranges.mappings() } else { Vec::new() },
             figures: self.figures(),
             errors: self.errors.values().copied().collect(),
             timeline: self.timeline.clone(),
@@ -107,7 +111,7 @@ impl HeapView {
         self.marks.iter().rev().find(|mark| mark.name == *name)
     }
 
-    /// All live blocks, in no order; none if they were not asked for.
+    /// All live blocks, in no order, without what the program has mapped by itself; none if they were not asked for.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> {
         let inherited = self.figures.inherited_births;
         self.blocks.iter().flat_map(Blocks::iter).map(move |(addr, block)| live_block(addr, &block, inherited))
@@ -128,10 +132,12 @@ impl HeapView {
     pub fn survivors(&self, births: u64) -> Option<Snapshot> {
         let mut by_site: FxHashMap<u32, Amount> = FxHashMap::default();
         let mut figures = Figures { sizes: [0; 65], lifetimes: [0; 65], sampled_reallocations: 0.0, ..self.figures };
-        for (_, block) in self.blocks.as_ref()?.iter().filter(|(_, block)| block.birth > births) {
-            let amount = by_site.entry(block.site).or_default();
-            *amount = amount.plus(Amount { objects: 1, bytes: block.size });
-            count(&mut figures.sizes, block.size);
+        let blocks = self.blocks.as_ref()?.iter().map(|(_, block)| (block.birth, block.site, block.size));
+        let mapped = self.mapped.iter().map(|mapping| (mapping.birth, mapping.site, mapping.bytes));
+        for (_, site, bytes) in blocks.chain(mapped).filter(|(birth, ..)| *birth > births) {
+            let amount = by_site.entry(site).or_default();
+            *amount = amount.plus(Amount { objects: 1, bytes });
+            count(&mut figures.sizes, bytes);
         }
         let stats = |(site, live): (&u32, &Amount)| {
             let SiteStats { key, inherited, .. } = self.site(SiteId(*site))?;

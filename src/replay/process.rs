@@ -7,7 +7,7 @@ use super::span::Span;
 use super::window::Window;
 use crate::addr::{Addr, FunctionId, ImageId, LoadBias, ModuleId, StackId};
 use crate::allocators::AllocatorTable;
-use crate::event::{Event, EventKind, Preexisting};
+use crate::event::{Event, EventKind, MapChange, Preexisting};
 use crate::figures::{Amount, Totals};
 use crate::heapmodel::{HeapModel, Mark, SiteStats, Snapshot};
 use crate::profile::births::{Births, MOST_BLOCKS};
@@ -526,5 +526,9 @@ const fn counts(kind: &EventKind) -> bool {
             | EventKind::Freed { .. }
             | EventKind::ReallocEnded { .. }
             | EventKind::Failed { .. }
+            | EventKind::Mapping {
+                change: MapChange::Mapped { .. } | MapChange::Unmapped { .. } | MapChange::Moved { .. },
+                ..
+            }
     )
 }

@@ -34,6 +34,7 @@ impl Seen {
         let (EventKind::Allocated { by, .. }
         | EventKind::AllocatedUnseen { by, .. }
         | EventKind::Freed { by, .. }
+        | EventKind::Mapping { by, .. }
         | EventKind::ReallocBegan { by, .. }) = kind
         else {
             return;

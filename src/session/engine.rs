@@ -82,6 +82,10 @@ pub(super) trait EntryContext: CallContext {
     fn picks(&mut self, _size: u64) -> Option<u64> {
         None
     }
+    /// Whether the call at hand, of mmap or its kin, is made in the service of an allocator whose functions are on `stack`.
+    fn is_within_allocator(&mut self, _stack: StackId) -> bool {
+        false
+    }
     /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
 }

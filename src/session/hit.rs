@@ -6,7 +6,7 @@ use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
-use crate::allocators::{Family, Kind};
+use crate::allocators::{Family, Kind, MapFunction};
 use crate::arch::Regs;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Return, Returned};
@@ -135,11 +135,19 @@ impl Process {
             .table
             .get(function)
             .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
+        let mut args = regs.arguments();
+        let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
+        if sets_break {
+            // Where it is now: nothing else tells by how much it moves. Within a call, sbrk's or malloc's, nobody asks.
+            let asked = !self.observer.concerns_next(task);
+            let end = asked.then(|| self.space.program_break(task.tid)).flatten();
+            args[1] = end.map_or(0, |end| end.0);
+        }
         let is_wrapper = (frees || is_aligned) && self.space.wrapper_at(at) == Some(at);
         Entry {
             task,
             function,
-            args: regs.arguments(),
+            args,
             sp: regs.sp(),
             return_addr,
             module: self.space.module_at(at),
@@ -257,6 +265,10 @@ impl EntryContext for EntryStack<'_> {
 
     fn picks(&mut self, size: u64) -> Option<u64> {
         self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
+    }
+
+    fn is_within_allocator(&mut self, stack: StackId) -> bool {
+        self.space.is_within_allocator(stack, self.hit.at)
     }
 
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)> {

@@ -7,8 +7,8 @@ mod parts;
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
 use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
-use crate::allocators::{AllocatorTable, Kind};
-use crate::calls::{Calls, Classified, Entry, Operation, Recorded, ReturnMatch};
+use crate::allocators::{AllocatorTable, Function, Kind};
+use crate::calls::{Calls, Classified, Entry, MapCall, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, Event, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::{HeapModel, HeapView};
 use crate::profile::Amount;
@@ -330,14 +330,20 @@ impl Observer {
         }
         let time_ns = self.now_ns();
         let Self { shared, calls, sampler, stream, entered, counted, .. } = self;
-        let frees = shared.table.get(entry.function).is_some_and(|f| matches!(f.kind, Kind::Free { .. }));
+        let function = shared.table.get(entry.function);
+        let mapping = function.and_then(|function| map_call(function, &entry.args));
+        let frees = function.is_some_and(|f| matches!(f.kind, Kind::Free { .. }))
+            || mapping.is_some_and(MapCall::is_told_at_entry);
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
-        if classified == Classified::Nothing {
+        let is_unknown = |(start, bytes)| !stream.model.has_mapped(start, bytes);
+        if classified == Classified::Nothing || mapping.and_then(MapCall::concerns).is_some_and(is_unknown) {
             return EngineReply::Nothing;
         }
         *entered += 1;
         let recorded = match sampler {
             None => Recorded::All,
+            // They are few, and may be large.
+            Some(_) if mapping.is_some() => Recorded::All,
             Some(sampler) => {
                 let operation = calls.operation_at(&entry, &shared.table);
                 let interval = &mut entry.interval;
@@ -369,6 +375,9 @@ impl Observer {
             StackId::EMPTY
         } else {
             let Some(unwound) = context.stack() else { return EngineReply::Nothing };
+            if mapping.is_some() && context.is_within_allocator(unwound.stack) {
+                return EngineReply::Nothing;
+            }
             match unwound.quality {
                 Quality::Complete => {}
                 Quality::Guessed => stream.tell(time_ns, EventKind::Missed(Missed::UnwindRule)),
@@ -384,7 +393,7 @@ impl Observer {
             }
             unwound.stack
         };
-        let wrapper = context.wrapper(stack);
+        let wrapper = if mapping.is_none() { context.wrapper(stack) } else { None };
         entry.wrapper = wrapper.map(|(start, _)| start);
         if let Some((_, family)) = wrapper {
             entry.family = family;
@@ -448,6 +457,10 @@ impl Observer {
             Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
                 self.model().is_live(Addr(old.of(args)))
             }
+            Some(Kind::Mapping(function)) => MapCall::of(function, args).is_some_and(|call| match call.concerns() {
+                Some((start, bytes)) => self.model().has_mapped(start, bytes),
+                None => call.lowers_break(),
+            }),
             _ => false,
         }
     }
@@ -544,6 +557,14 @@ impl Observer {
     }
 }
 
+/// What the call is about, if it is one of mmap or its kin that counts.
+fn map_call(function: &Function, args: &[u64; 6]) -> Option<MapCall> {
+    match function.kind {
+        Kind::Mapping(function) => MapCall::of(function, args),
+        _ => None,
+    }
+}
+
 /// What of a call is recorded where blocks are sampled.
 fn recorded(operation: Operation, picks: &mut dyn FnMut(u64) -> bool, model: &HeapModel) -> Recorded {
     let (old, picks_new) = match operation {
@@ -551,6 +572,7 @@ fn recorded(operation: Operation, picks: &mut dyn FnMut(u64) -> bool, model: &He
             return if picks(size) { Recorded::All } else { Recorded::Failure };
         }
         Operation::Free { block } => (block, false),
+        Operation::Mapping(_) => return Recorded::All,
         Operation::Reallocate { old, size } | Operation::ResizeInPlace { old, size } => {
             // Of no bytes it is a free.
             (old, size > 0 && picks(size))

@@ -290,9 +290,17 @@ impl AddressSpace {
         self.maps.find(a).is_some_and(|mapping| mapping.contains(b))
     }
 
+    /// Where the program break is (brk(2)), in whole pages, if the kernel tells.
+    pub fn program_break(&mut self, tid: i32) -> Option<Addr> {
+        let _ = self.read_maps(tid);
+        let heaps = self.maps.mappings().iter().filter(|mapping| mapping.kind == maps::Kind::Heap);
+        heaps.map(|mapping| mapping.end).max().or_else(|| procfs::first_break(tid))
+    }
+
     /// Whether any allocator function has a probe.
     pub fn has_probes(&self) -> bool {
-        self.modules.iter().any(|module| !module.entry_families.is_empty())
+        let is_allocators = |family: &Option<Family>| *family != Some(Family::Mapping);
+        self.modules.iter().any(|module| module.entry_families.values().any(is_allocators))
     }
 
     /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.

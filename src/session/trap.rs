@@ -36,7 +36,7 @@ impl Process {
         self.space.memory.new_stop(tid);
         self.stop_cost.stops(self.pid, tid);
         let mut breakpoint = breakpoint;
-        if breakpoint.purposes.entry.is_some() {
+        if breakpoint.purposes.entry.is_some_and(|probe| !self.settings.table.is_mapping(probe.function)) {
             self.promote(thread, &raw, stops)?;
             breakpoint = self.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }

@@ -6,7 +6,7 @@ use super::process_koid;
 use super::vocabulary::Word;
 use super::writer::{EventBuilder, TraceWriter, Written, pack};
 use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId, TestId};
-use crate::event::{Call, Definition, Event, EventKind, EventSink, Missed, ModuleDefinition, Preexisting};
+use crate::event::{Call, Definition, Event, EventKind, EventSink, MapChange, Missed, ModuleDefinition, Preexisting};
 use crate::unwinder::StackNode;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -410,6 +410,7 @@ impl Stream {
             EventKind::ReallocEnded { old, new, size, by } => {
                 (self.realloc_record(old, new, size, by, writer), Some(by.task))
             }
+            EventKind::Mapping { change, by } => (self.mapping_record(change, by, writer), Some(by.task)),
             EventKind::ReallocAbandoned { old, task } => {
                 self.reallocs.remove(&task);
                 let name = writer.word(Word::ReallocAbandoned);
@@ -428,6 +429,34 @@ impl Stream {
     fn call_record(&mut self, category: Word, by: Call, writer: &mut TraceWriter) -> EventBuilder {
         self.write_stacks(by.stack, writer);
         EventBuilder::instant(category, writer.function_name(by.function))
+    }
+
+    fn mapping_record(&mut self, change: MapChange, by: Call, writer: &mut TraceWriter) -> EventBuilder {
+        let category = match change {
+            MapChange::Mapped { .. } => Word::Map,
+            MapChange::Unmapped { .. } => Word::Unmap,
+            MapChange::MoveBegan { .. } => Word::RemapBegin,
+            MapChange::Moved { .. } => Word::Remap,
+        };
+        let mut record = self.call_record(category, by, writer);
+        match change {
+            MapChange::Mapped { start, bytes } | MapChange::Unmapped { start, bytes } => {
+                record.wide(argument::POINTER, writer.word(Word::Addr), start.0);
+                record.number(writer.word(Word::Size), bytes);
+            }
+            MapChange::MoveBegan { old, old_bytes } => {
+                record.wide(argument::POINTER, writer.word(Word::Old), old.0);
+                record.number(writer.word(Word::Given), old_bytes);
+            }
+            MapChange::Moved { old, old_bytes, new, new_bytes } => {
+                record.wide(argument::POINTER, writer.word(Word::Old), old.0);
+                record.number(writer.word(Word::Given), old_bytes);
+                record.wide(argument::POINTER, writer.word(Word::New), new.0);
+                record.number(writer.word(Word::Size), new_bytes);
+            }
+        }
+        end_call(&mut record, by, false, self.sample_interval, writer);
+        record
     }
 
     /// What stands in the record of the beginning is left out.
@@ -535,6 +564,7 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         | EventKind::ReallocBegan { .. }
         | EventKind::ReallocEnded { .. }
         | EventKind::ReallocAbandoned { .. }
+        | EventKind::Mapping { .. }
         | EventKind::Failed { .. } => return None,
     })
 }

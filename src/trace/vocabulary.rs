@@ -39,6 +39,10 @@ words! {
     ReallocAbandoned = "realloc_abandoned",
     AllocUnseen = "alloc_unseen",
     Failed = "failed",
+    Map = "map",
+    Unmap = "unmap",
+    RemapBegin = "remap_begin",
+    Remap = "remap",
     Heap = "heap",
     // events of the category heap
     Began = "began",
@@ -147,6 +151,7 @@ impl PackedCall {
             Some(Family::New) => 2,
             Some(Family::NewArray) => 3,
             Some(Family::Other) => 4,
+            Some(Family::Mapping) => 5,
         };
         let align = match self.align {
             Align::Unknown => 0,
@@ -165,6 +170,7 @@ impl PackedCall {
             2 => Some(Family::New),
             3 => Some(Family::NewArray),
             4 => Some(Family::Other),
+            5 => Some(Family::Mapping),
             _ => return None,
         };
         let align = match packed >> 19 & 0x7f {
@@ -186,8 +192,8 @@ mod tests {
 
     #[test]
     fn a_call_comes_back_as_it_was_packed() {
-        let families = [None, Some(Family::Malloc), Some(Family::New), Some(Family::NewArray), Some(Family::Other)];
-        for family in families {
+        let known = [Family::Malloc, Family::New, Family::NewArray, Family::Other, Family::Mapping];
+        for family in known.map(Some).into_iter().chain([None]) {
             for align in [None, Some(0), Some(1), Some(16), Some(1 << 63), Some(24)].map(Align::of) {
                 for internal in [false, true] {
                     let call = PackedCall { function: FunctionId(0xfedc), family, align, internal };

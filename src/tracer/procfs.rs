@@ -288,6 +288,11 @@ pub fn initial_stack(tid: i32) -> Option<Addr> {
     stat_number(tid, 28).filter(|&sp| sp != 0).map(Addr)
 }
 
+/// Where the program break of task `tid` began: the field `start_brk` of /proc/TID/stat (proc(5)). None if the kernel does not tell.
+pub fn first_break(tid: i32) -> Option<Addr> {
+    stat_number(tid, 47).filter(|&at| at != 0).map(Addr)
+}
+
 /// When a process began, in clock ticks since the machine did. With its id, this names it for ever.
 pub fn start_time(pid: i32) -> Option<u64> {
     stat_number(pid, 22)

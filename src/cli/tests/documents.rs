@@ -177,7 +177,7 @@ fn faults_of_documents_are_found() {
     let fault = |code: &str| invocation(code).and_then(|words| fault(&words, &commands));
     for wrong in [
         "heaptrace levitate a b",
-        "sudo heaptrace run --mmap ./app",
+        "sudo heaptrace run --nmap ./app",
         "heaptrace attach 1234 --leak-kinds definite",
         "heaptrace attach 1234 -Z",
         "heaptrace run --duration 5 --tpo 3",

@@ -126,3 +126,32 @@ fn the_share_of_the_resident_memory_is_told_as_far_as_it_is_known() {
         assert!(text.contains("resident:") || text.contains("resident  "), "{text}");
     }
 }
+
+/// What the program has mapped by itself is told apart from its blocks, wherever the figures are.
+#[test]
+fn mappings_have_a_share_of_their_own() {
+    const RESIDENT: u64 = 4_240_000;
+    let mut profile = sample_profile();
+    profile.meta.process.resident = Some(Resident { peak_bytes: RESIDENT, all_blocks_known: true });
+    let (mmap, peak) = (profile.strings.len(), profile.totals.peak_bytes);
+    profile.strings.push("mmap".to_owned());
+    let largest = profile.samples.iter_mut().max_by_key(|sample| sample.at_peak.bytes).expect("a sample");
+    largest.alloc_fn = mmap;
+    let (objects, bytes) = (largest.at_peak.objects, largest.at_peak.bytes);
+    assert!((1..peak).contains(&bytes), "{bytes} of {peak}");
+    let text = exported_text(Format::Txt, &profile).split_whitespace().collect::<Vec<_>>().join(" ");
+    let percent = |bytes: u64| format!("{:.1} %", bytes as f64 / RESIDENT as f64 * 100.0);
+    let told = format!(
+        "blocks were {} of it, and what the program had mapped by itself {}, touched or not",
+        percent(peak - bytes),
+        percent(bytes)
+    );
+    assert!(text.contains(&told), "{told}: {text}");
+    let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
+    assert_eq!(report["mapped"]["at_peak"], serde_json::json!({ "objects": objects, "bytes": bytes }));
+    let plain: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &sample_profile())).expect("JSON");
+    assert!(plain.get("mapped").is_none());
+    profile.meta.sample_interval = 4096;
+    let text = exported_text(Format::Txt, &profile).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("blocks were about "), "{text}");
+}

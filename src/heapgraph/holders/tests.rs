@@ -109,13 +109,13 @@ fn owners_and_the_largest_blocks_are_as_if_holders_and_blocks_were_taken_away() 
             let holder = found.holders.iter().position(is_told).unwrap();
             let others = roots[..at].iter().chain(&roots[at + 1..]).chain(&heads);
             let without = reached(&targets, others.copied(), None);
-            for block in 0..count {
-                let is_own = live[block] && !without[block];
+            for (block, is_live) in live.iter().enumerate() {
+                let is_own = *is_live && !without[block];
                 assert_eq!(found.owner(block) == Owner::Holder(holder as u32), is_own, "{targets:?} {roots:?} {block}");
             }
         }
-        for block in 0..count {
-            assert_eq!(found.owner(block) == Owner::Lost, !live[block], "{targets:?} {roots:?} {block}");
+        for (block, is_live) in live.iter().enumerate() {
+            assert_eq!(found.owner(block) == Owner::Lost, !is_live, "{targets:?} {roots:?} {block}");
             several += u32::from(found.owner(block) == Owner::Several);
             lost += u32::from(found.owner(block) == Owner::Lost);
         }

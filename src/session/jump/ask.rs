@@ -125,7 +125,7 @@ impl Process {
         entered: &Regs,
     ) {
         let Some(Probe { function, engine: Engine::Trap, .. }) = breakpoint.purposes.entry else { return };
-        if self.space.wrapper_at(at).is_some() {
+        if self.space.wrapper_at(at).is_some() || self.settings.table.is_mapping(function) {
             return;
         }
         let Some(known) = self.settings.table.get(function) else { return };

@@ -360,7 +360,7 @@ fn size_of(function: &Function) -> SizeOf {
         Kind::AllocOut { size, .. } => (size, None, 0),
         Kind::Realloc { size, count, .. } => (size, count, SizeOf::CHANGES),
         Kind::ResizeInPlace { size, .. } => (size, None, SizeOf::CHANGES),
-        Kind::Free { .. } => return SizeOf(0),
+        Kind::Free { .. } | Kind::Mapping(_) => return SizeOf(0),
     };
     SizeOf(SizeOf::new(size.0, count.map(|count| count.0)).0 | more)
 }
@@ -378,6 +378,7 @@ fn way_of(function: &Function) -> Option<Way> {
         }
         Kind::ResizeInPlace { old, size } => (fits && is_first(old) && is_passed(size), Way::Alloc),
         Kind::Free { ptr, size } => (fits && is_first(ptr) && size.is_none_or(is_passed), Way::Free),
+        Kind::Mapping(_) => return None,
     };
     fits.then_some(way)
 }

@@ -14,6 +14,9 @@ use std::ops::Range;
 /// So many bytes of a stack are looked at for frames of an allocator's inner functions.
 const FRAMES_OF_ALLOCATOR: usize = 2048;
 
+/// So many frames between mmap and an allocator's function are looked at.
+const FRAMES_OF_MAPPING: usize = 32;
+
 /// What a call instruction calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Callee {
@@ -60,6 +63,25 @@ impl AddressSpace {
         let read = self.memory.read_uncached(sp, &mut frames);
         let words = frames.get(..read).unwrap_or_default().chunks_exact(8);
         words.filter_map(|word| crate::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
+    }
+
+    /// Whether `stack` leads through an allocator to the function at `entry`, one of mmap and its kin. The C library's own code is an
+    /// allocator's in part: there the functions tell that are on the stack, or are called there.
+    pub fn is_within_allocator(&self, stack: StackId, entry: Addr) -> bool {
+        let library = self.module_at(entry);
+        let is_entry = |addr: Addr| {
+            let module = self.module(addr);
+            module.and_then(|module| module.entry_families.get(&addr)).is_some_and(|f| *f != Some(Family::Mapping))
+        };
+        let frames = self.unwinder.stacks().frames(stack);
+        frames.iter().take(FRAMES_OF_MAPPING).any(|frame| {
+            let at = frame.addr.lookup();
+            let Some(module) = self.module(at) else { return false };
+            let is_own = module.id == library && !module.is_program;
+            let code = if is_own { &module.entries } else { &module.allocator_code };
+            code.iter().any(|code| code.contains(&at))
+                || self.callee(frame.addr.raw()).is_some_and(|callee| is_entry(callee.addr))
+        })
     }
 
     fn is_allocator_code(&self, addr: Addr) -> bool {

@@ -102,6 +102,10 @@ impl AddressSpace {
             let module = self.modules.get(probe.module)?;
             let addr = module.bias.to_process(probe.addr);
             self.breakpoints.get(addr)?.purposes.entry?;
+            // calls of those are few
+            if table.is_mapping(probe.function) {
+                return None;
+            }
             Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id })
         });
         candidates.collect()

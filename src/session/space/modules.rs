@@ -42,6 +42,8 @@ pub(super) struct Module {
     pub(super) data: ModuleData,
     /// What of its code is the allocator's.
     pub(super) allocator_code: Vec<Range<Addr>>,
+    /// The allocator's functions that have probes.
+    pub(super) entries: Vec<Range<Addr>>,
     /// Where the probed functions begin, and which family a call to them belongs to.
     pub(super) entry_families: FxHashMap<Addr, Option<Family>>,
     /// Functions that only call a probed one: operator new and delete of libstdc++.
@@ -105,6 +107,7 @@ impl Module {
             exception_runtime: here(&named.exception_runtime),
             data: facts.module_data(id, bias),
             allocator_code: Vec::new(),
+            entries: Vec::new(),
             entry_families: FxHashMap::default(),
             wrappers: Vec::new(),
             calls: KnownCalls::default(),

@@ -79,7 +79,10 @@ impl Probing {
         match self {
             Self::All => true,
             Self::Ends => table.get(function).is_some_and(|f| {
-                matches!(f.kind, Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. })
+                matches!(
+                    f.kind,
+                    Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } | Kind::Mapping(_)
+                )
             }),
             Self::None => false,
         }
@@ -180,7 +183,10 @@ impl AddressSpace {
     fn note_placed(&mut self, addr: Addr, entry: EntryProbe) {
         if let Some(module) = self.modules.get_mut(entry.module) {
             module.entry_families.insert(addr, entry.family);
-            module.note_allocator_code(addr, entry.size);
+            if entry.family != Some(Family::Mapping) {
+                module.note_allocator_code(addr, entry.size);
+                module.entries.push(addr..addr.add(entry.size.max(1)));
+            }
         }
         if let Some(record) = self.modules.record_mut(entry.module)
             && !record.probed.contains(&entry.function)

@@ -4,7 +4,7 @@ use super::super::decode::{EventRecord, Value};
 use super::super::task_of;
 use super::super::vocabulary::{Align, PackedCall, Word};
 use crate::addr::{Addr, ImageId, StackId, TaskId, TestId};
-use crate::event::{Call, EventKind, MarkName, Missed, Preexisting};
+use crate::event::{Call, EventKind, MapChange, MarkName, Missed, Preexisting};
 use thiserror::Error;
 
 /// A process has at most so many reallocs open at a time: one for each thread, as a rule.
@@ -128,6 +128,22 @@ impl Arguments<'_> {
         Ok((call, packed.internal))
     }
 
+    fn map_change(&self) -> Result<MapChange, EventError> {
+        Ok(match self.event {
+            Word::RemapBegin => {
+                MapChange::MoveBegan { old: self.addr(Word::Old)?, old_bytes: self.number(Word::Given)? }
+            }
+            Word::Remap => MapChange::Moved {
+                old: self.addr(Word::Old)?,
+                old_bytes: self.number(Word::Given)?,
+                new: self.addr(Word::New)?,
+                new_bytes: self.number(Word::Size)?,
+            },
+            Word::Unmap => MapChange::Unmapped { start: self.addr(Word::Addr)?, bytes: self.number(Word::Size)? },
+            _ => MapChange::Mapped { start: self.addr(Word::Addr)?, bytes: self.number(Word::Size)? },
+        })
+    }
+
     /// The call of a realloc that ends: as it began, but for what is told anew.
     fn ended_call(&self, begun: Option<Call>) -> Result<Call, EventError> {
         let Some(mut call) = begun else {
@@ -192,6 +208,9 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
         }
         Word::AllocUnseen => {
             EventKind::AllocatedUnseen { size: arguments.number(Word::Size)?, by: arguments.call()?.0 }
+        }
+        Word::Map | Word::Unmap | Word::RemapBegin | Word::Remap => {
+            EventKind::Mapping { change: arguments.map_change()?, by: arguments.call()?.0 }
         }
         Word::Failed => EventKind::Failed { size: arguments.number(Word::Size)?, by: arguments.call()?.0 },
         Word::Began => EventKind::Began {

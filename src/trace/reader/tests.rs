@@ -7,7 +7,9 @@ use super::super::{TICK_NS, TraceMode, process_koid};
 use super::*;
 use crate::addr::{Addr, FunctionId, LoadBias, ProcessId, TaskId, TestId};
 use crate::allocators::Family;
-use crate::event::{Call, Definition, EventSink, MarkName, Missed, ModuleDefinition, Preexisting, ProcessDefinition};
+use crate::event::{
+    Call, Definition, EventSink, MapChange, MarkName, Missed, ModuleDefinition, Preexisting, ProcessDefinition,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -150,6 +152,7 @@ impl World {
                 Some(Family::New),
                 Some(Family::NewArray),
                 Some(Family::Other),
+                Some(Family::Mapping),
             ]),
             align: self.random.one_of(&[None, None, Some(0), Some(16), Some(1 << 63), Some(24)]),
             interval: self.random.one_of(&[0, 0, 12_345, 1 << 40]),
@@ -161,7 +164,7 @@ impl World {
         let block = Addr(1 + (self.random.next() >> 17));
         let size = self.random.one_of(&[0, 1, 4096, u64::from(u32::MAX), 1 << 32, u64::MAX]);
         let by = self.call(process);
-        let kind = match self.random.below(45) {
+        let kind = match self.random.below(48) {
             0..10 => EventKind::Allocated { block, size, by },
             10..18 => {
                 let given_size = self.random.one_of(&[None, Some(0), Some(u64::MAX)]);
@@ -213,6 +216,15 @@ impl World {
                 self.random.one_of(&[EventKind::TestEnded { task }, EventKind::TestJoined { task, parent: by.task }])
             }
             43 if self.processes.len() < 6 => return self.fork(process, by.task),
+            44..47 => {
+                let changes = [
+                    MapChange::Mapped { start: block, bytes: size },
+                    MapChange::Unmapped { start: block, bytes: size },
+                    MapChange::MoveBegan { old: block, old_bytes: size },
+                    MapChange::Moved { old: block, old_bytes: size, new: Addr(size), new_bytes: 8192 },
+                ];
+                EventKind::Mapping { change: self.random.one_of(&changes), by }
+            }
             _ => return self.exec(process),
         };
         self.tell(process, kind);

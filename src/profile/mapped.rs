@@ -1,0 +1,37 @@
+//! What the program has mapped by itself (`--mmap`), among all that it has allocated.
+
+use super::{Profile, Sample};
+use crate::figures::Amount;
+
+/// The functions of the C library through which programs map memory, and give it back, as samples name them.
+pub const FUNCTIONS: [&str; 5] = ["mmap", "munmap", "mremap", "brk", "sbrk"];
+
+/// The family that all of them are: the pprof label `family`.
+pub const FAMILY: &str = "mmap";
+
+/// What such functions have allocated, in whole pages, whether touched or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapped {
+    /// Ever.
+    pub allocated: Amount,
+    /// What of it is mapped now, or was at the end.
+    pub live: Amount,
+    /// What of it was at the moment of the process's peak.
+    pub at_peak: Amount,
+}
+
+impl Profile {
+    /// Whether the sample is of what the program has mapped by itself.
+    pub fn is_mapped(&self, sample: &Sample) -> bool {
+        self.strings.get(sample.alloc_fn).is_some_and(|function| FUNCTIONS.contains(&function.as_str()))
+    }
+
+    /// What the program has mapped by itself; None if that was not recorded, or there was nothing.
+    pub fn mapped(&self) -> Option<Mapped> {
+        let own = || self.samples.iter().filter(|sample| self.is_mapped(sample));
+        let sum = |amount: fn(&Sample) -> Amount| own().map(amount).fold(Amount::default(), Amount::plus);
+        let (allocated, live) = (sum(|sample| sample.allocated), sum(|sample| sample.live));
+        let at_peak = sum(|sample| sample.at_peak);
+        (allocated.bytes + live.bytes > 0).then_some(Mapped { allocated, live, at_peak })
+    }
+}
