@@ -14,7 +14,7 @@ use crate::allocators::Family;
 pub use definition::{Definition, ModuleDefinition, ProcessDefinition};
 #[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
-pub use mapping::{MapChange, range_of};
+pub use mapping::{Length, MapChange, range_of};
 pub use mark::{Generation, MarkName};
 
 /// Events' times are multiples of so many nanoseconds: finer ones would say nothing, as a stop alone takes ten times as long, and fill a

@@ -3,7 +3,7 @@
 
 use crate::addr::Addr;
 use crate::allocators::MapFunction;
-use crate::event::{Call, EventKind, MapChange};
+use crate::event::{Call, EventKind, Length, MapChange};
 
 /// The size of a page of x86-64, in bytes.
 const PAGE: u64 = 4096;
@@ -132,9 +132,7 @@ impl MapCall {
     pub fn ended(self, result: u64, by: Call) -> EventKind {
         let change = match (self, result) {
             (Self::Unmap { start, .. }, _) => MapChange::Unmapped { start, bytes: 0 },
-            (Self::Move { old, old_bytes, new_bytes, .. }, FAILED) => {
-                MapChange::Moved { old, old_bytes, new: Addr::NULL, new_bytes }
-            }
+            (Self::Move { old, old_bytes, new_bytes, .. }, FAILED) => moved(old, old_bytes, Addr::NULL, new_bytes),
             (Self::Map { bytes, .. }, FAILED) => return EventKind::Failed { size: bytes, by },
             // The result is an int: the upper half of rax is undefined (System V ABI).
             (Self::SetBreak { old, new }, result) if result as u32 != 0 => {
@@ -146,14 +144,16 @@ impl MapCall {
             (Self::Move { new_bytes, keeps_old: true, .. }, new) => {
                 MapChange::Mapped { start: Addr(new), bytes: new_bytes }
             }
-            (Self::Move { old, old_bytes, new_bytes, .. }, new) => {
-                MapChange::Moved { old, old_bytes, new: Addr(new), new_bytes }
-            }
+            (Self::Move { old, old_bytes, new_bytes, .. }, new) => moved(old, old_bytes, Addr(new), new_bytes),
             (Self::SetBreak { old, new }, _) => break_moved(old.0, new.0),
             (Self::MoveBreak(moved), old) => break_moved(old, old.saturating_add_signed(moved)),
         };
         EventKind::Mapping { change, by }
     }
+}
+
+fn moved(old: Addr, old_bytes: u64, new: Addr, new_bytes: u64) -> MapChange {
+    MapChange::Moved { old, old_bytes: Length::of(old_bytes), new, new_bytes: Length::of(new_bytes) }
 }
 
 /// The break has moved: memory was mapped or unmapped up to the ends of its pages.
@@ -259,8 +259,7 @@ mod tests {
     #[test]
     fn a_move_may_keep_the_old_place() {
         let moved = change(MapFunction::Mremap, &[0x7000, 4096, 8000, 1], 0x9000);
-        let expected = MapChange::Moved { old: Addr(0x7000), old_bytes: 4096, new: Addr(0x9000), new_bytes: 8192 };
-        assert_eq!(moved, expected);
+        assert_eq!(moved, super::moved(Addr(0x7000), 4096, Addr(0x9000), 8192));
         let MapChange::Moved { new, .. } = change(MapFunction::Mremap, &[0x7000, 4096, 8000, 0], FAILED) else {
             panic!()
         };

@@ -32,15 +32,48 @@ pub enum MapChange {
         /// Where it was.
         old: Addr,
         /// How much it was.
-        old_bytes: u64,
+        old_bytes: Length,
         /// Where it is; null if nothing has changed.
         new: Addr,
         /// How much it is.
-        new_bytes: u64,
+        new_bytes: Length,
     },
+}
+
+/// A length in bytes, packed, so that no event is larger for two of them. Address spaces of programs have 2^47 bytes; from 2^48 on it is the largest length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Length([u8; 6]);
+
+impl Length {
+    /// So many bytes.
+    pub const fn of(bytes: u64) -> Self {
+        let [a, b, c, d, e, f, above @ ..] = bytes.to_le_bytes();
+        if u16::from_le_bytes(above) == 0 { Self([a, b, c, d, e, f]) } else { Self([u8::MAX; 6]) }
+    }
+
+    /// How many bytes.
+    pub const fn bytes(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
 }
 
 /// The addresses of `bytes` from `start` on, as far as there are such.
 pub fn range_of(start: Addr, bytes: u64) -> Range<u64> {
     start.0..start.0.saturating_add(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_whole_as_far_as_programs_have_memory() {
+        for bytes in [0, 1, 4096, 1 << 47, (1 << 48) - 1] {
+            assert_eq!(Length::of(bytes).bytes(), bytes);
+        }
+        for bytes in [1 << 48, u64::MAX] {
+            assert_eq!(Length::of(bytes).bytes(), (1 << 48) - 1);
+        }
+    }
 }

@@ -50,6 +50,7 @@ impl HeapModel {
                 self.mapped.moves.insert(by.task.serial, Move { births: self.births, is_known });
             }
             MapChange::Moved { old, old_bytes, new, new_bytes } => {
+                let (old_bytes, new_bytes) = (old_bytes.bytes(), new_bytes.bytes());
                 let unseen = Move { births: ALL, is_known: false };
                 let begun = self.mapped.moves.remove(&by.task.serial).unwrap_or(unseen);
                 if new.is_null() {

@@ -450,9 +450,9 @@ impl Stream {
             }
             MapChange::Moved { old, old_bytes, new, new_bytes } => {
                 record.wide(argument::POINTER, writer.word(Word::Old), old.0);
-                record.number(writer.word(Word::Given), old_bytes);
+                record.number(writer.word(Word::Given), old_bytes.bytes());
                 record.wide(argument::POINTER, writer.word(Word::New), new.0);
-                record.number(writer.word(Word::Size), new_bytes);
+                record.number(writer.word(Word::Size), new_bytes.bytes());
             }
         }
         end_call(&mut record, by, false, self.sample_interval, writer);

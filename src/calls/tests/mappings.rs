@@ -1,7 +1,7 @@
 //! mmap and its kin among the calls of an allocator.
 
 use super::*;
-use crate::event::MapChange;
+use crate::event::{Length, MapChange};
 
 /// MAP_PRIVATE | MAP_ANONYMOUS.
 const ANONYMOUS: u64 = 0x22;
@@ -34,7 +34,8 @@ fn the_programs_own_mappings_are_told() {
     assert!(!thread.calls.pending(TASK), "its entry tells all");
     assert!(thread.call("mremap", &[0x8000, 4096, 8192, 1]));
     assert_eq!(thread.back(0x9000), ReturnMatch::Matched);
-    let moved = MapChange::Moved { old: Addr(0x8000), old_bytes: 4096, new: Addr(0x9000), new_bytes: 8192 };
+    let (old_bytes, new_bytes) = (Length::of(4096), Length::of(8192));
+    let moved = MapChange::Moved { old: Addr(0x8000), old_bytes, new: Addr(0x9000), new_bytes };
     let began = MapChange::MoveBegan { old: Addr(0x8000), old_bytes: 4096 };
     let unmapped = MapChange::Unmapped { start: Addr(0x7000), bytes: 4096 };
     assert_eq!(changes(&mut thread), [mapped(0x7000, 8192), unmapped, began, moved]);

@@ -1,7 +1,7 @@
 //! What the program maps by itself.
 
 use super::*;
-use crate::event::{MapChange, MarkName};
+use crate::event::{Length, MapChange, MarkName};
 
 const MMAP: FunctionId = FunctionId(40);
 
@@ -18,7 +18,8 @@ fn unmap(start: u64, bytes: u64, task: u32, stack: u32) -> EventKind {
 }
 
 fn moved(old: (u64, u64), new: (u64, u64), task: u32, stack: u32) -> EventKind {
-    let change = MapChange::Moved { old: Addr(old.0), old_bytes: old.1, new: Addr(new.0), new_bytes: new.1 };
+    let (old_bytes, new_bytes) = (Length::of(old.1), Length::of(new.1));
+    let change = MapChange::Moved { old: Addr(old.0), old_bytes, new: Addr(new.0), new_bytes };
     told(change, task, stack)
 }
 

@@ -4,7 +4,7 @@ use super::super::decode::{EventRecord, Value};
 use super::super::task_of;
 use super::super::vocabulary::{Align, PackedCall, Word};
 use crate::addr::{Addr, ImageId, StackId, TaskId, TestId};
-use crate::event::{Call, EventKind, MapChange, MarkName, Missed, Preexisting};
+use crate::event::{Call, EventKind, Length, MapChange, MarkName, Missed, Preexisting};
 use thiserror::Error;
 
 /// A process has at most so many reallocs open at a time: one for each thread, as a rule.
@@ -135,9 +135,9 @@ impl Arguments<'_> {
             }
             Word::Remap => MapChange::Moved {
                 old: self.addr(Word::Old)?,
-                old_bytes: self.number(Word::Given)?,
+                old_bytes: Length::of(self.number(Word::Given)?),
                 new: self.addr(Word::New)?,
-                new_bytes: self.number(Word::Size)?,
+                new_bytes: Length::of(self.number(Word::Size)?),
             },
             Word::Unmap => MapChange::Unmapped { start: self.addr(Word::Addr)?, bytes: self.number(Word::Size)? },
             _ => MapChange::Mapped { start: self.addr(Word::Addr)?, bytes: self.number(Word::Size)? },

@@ -8,7 +8,7 @@ use super::*;
 use crate::addr::{Addr, FunctionId, LoadBias, ProcessId, TaskId, TestId};
 use crate::allocators::Family;
 use crate::event::{
-    Call, Definition, EventSink, MapChange, MarkName, Missed, ModuleDefinition, Preexisting, ProcessDefinition,
+    Call, Definition, EventSink, Length, MapChange, MarkName, Missed, ModuleDefinition, Preexisting, ProcessDefinition,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -221,7 +221,12 @@ impl World {
                     MapChange::Mapped { start: block, bytes: size },
                     MapChange::Unmapped { start: block, bytes: size },
                     MapChange::MoveBegan { old: block, old_bytes: size },
-                    MapChange::Moved { old: block, old_bytes: size, new: Addr(size), new_bytes: 8192 },
+                    MapChange::Moved {
+                        old: block,
+                        old_bytes: Length::of(size),
+                        new: Addr(size),
+                        new_bytes: Length::of(8192),
+                    },
                 ];
                 EventKind::Mapping { change: self.random.one_of(&changes), by }
             }
