@@ -27,7 +27,7 @@ pub use edges::Pointer;
 pub use graph::{Graph, Pointers};
 pub use heuristics::{Heuristics, MappedFiles};
 pub use index::BlockIndex;
-pub use scan::{Beside, for_words};
+pub use scan::{Beside, PartRead, for_words};
 
 /// What a root is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -5,7 +5,7 @@ use super::modules::Objects;
 use super::names::{Names, class_name};
 use super::seen::Seen;
 use crate::addr::Addr;
-use crate::heapgraph::contents::{Contents, Look, Looking, Table};
+use crate::heapgraph::contents::{Contents, Look, Looking, Part, Table};
 use crate::heapgraph::declared::{Layouts, Present, ThreadBlock};
 use crate::heapgraph::duplicates::{self, Duplicates};
 use crate::heapgraph::holders::{Finding, Holdings};
@@ -15,7 +15,7 @@ use crate::heapgraph::{Held, live_blocks};
 use crate::heaptypes::spread::Spread;
 use crate::heaptypes::{TypeId, name_hash};
 use crate::heapwalk::Walk;
-use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, Pointers, RootKind, ScanOptions};
+use crate::leaks::{BlockIndex, Graph, InteriorPointers, MappedFiles, PartRead, Pointers, RootKind, ScanOptions};
 use crate::maps::Mapping;
 use crate::memory::{ReadAgain, ReadMemory};
 use crate::tracer::root::TargetRoot;
@@ -68,8 +68,9 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
         .collect();
     let index = BlockIndex::new(blocks);
     let looking = Looking::new(&index, mappings);
-    let (pointers, parts) = Pointers::read_beside(&index, &roots, memory, &options, |part| looking.part(part));
-    let mut contents = looking.finish(parts, &naming, memory);
+    let (pointers, looks) = read_halves(&index, memory, &options.files, &looking);
+    let pointers = Pointers::of_parts(&index, &roots, memory, &options, pointers);
+    let mut contents = looking.finish(looks, &naming, memory);
     let mut graph = Graph::join(index, &roots, pointers);
     graph.shrink();
     let declared = declared.filter(|declared| !declared.all.is_empty());
@@ -105,6 +106,31 @@ pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declar
         spread,
         thread_blocks,
     }
+}
+
+/// Reads the blocks in two parts of as many bytes, side by side where a second thread can be had, and looks at each.
+fn read_halves<'a>(
+    index: &BlockIndex,
+    memory: &mut impl ReadAgain,
+    files: &MappedFiles,
+    looking: &'a Looking<'a>,
+) -> ([PartRead; 2], [Part<'a>; 2]) {
+    let (starts, middle) = (index.starts(), index.middle());
+    let read = |part: Range<usize>, memory: &mut dyn ReadMemory| {
+        let mut looks = looking.part(part.clone());
+        (PartRead::of(index, &starts, part, memory, files, &mut looks), looks)
+    };
+    let behind = middle..index.blocks().len();
+    let (first, second) = std::thread::scope(|scope| {
+        let second = memory.again().and_then(|mut again| {
+            let (read, behind) = (&read, behind.clone());
+            let work = move || read(behind, &mut again);
+            Builder::new().name("blocks".to_owned()).spawn_scoped(scope, work).ok()
+        });
+        (read(0..middle, memory), second.and_then(|second| second.join().ok()))
+    });
+    let second = second.unwrap_or_else(|| read(behind, memory));
+    ([first.0, second.0], [first.1, second.1])
 }
 
 /// The declared types of blocks whose own tables tell what they are.

@@ -3,13 +3,12 @@
 use super::edges::{Edge, Edges, Pointer};
 use super::heuristics::Judge;
 use super::index::{BlockIndex, WORD, points_behind};
-use super::scan::{Beside, PartRead, Reader, read_roots};
+use super::scan::{PartRead, Reader, read_roots};
 use super::{InteriorPointers, RootKind, Roots, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
-use crate::memory::{ReadAgain, ReadMemory};
+use crate::memory::ReadMemory;
 use std::ops::Range;
-use std::thread::Builder;
 
 /// Where a root's pointer stands.
 #[derive(Clone, Copy, Debug)]
@@ -59,33 +58,16 @@ impl Pointers {
         Self::with_roots(index, roots, memory, options, blocks)
     }
 
-    /// The same in two parts of as many bytes, side by side where a second thread can be had. Each block is shown to what `part` makes for the blocks of a part.
-    pub fn read_beside<B: Beside + Send>(
+    /// The same where the blocks were read in two parts, one behind the other.
+    pub fn of_parts(
         index: &BlockIndex,
         roots: &Roots,
-        memory: &mut impl ReadAgain,
+        memory: &mut dyn ReadMemory,
         options: &ScanOptions,
-        part: impl Fn(Range<usize>) -> B + Sync,
-    ) -> (Self, [B; 2]) {
-        let parts = [0..index.middle(), index.middle()..index.blocks().len()];
-        let starts = index.starts();
-        let read = |range: &Range<usize>, memory: &mut dyn ReadMemory| {
-            let mut beside = part(range.clone());
-            (PartRead::of(index, &starts, range.clone(), memory, &options.files, &mut beside), beside)
-        };
-        let [first, second] = &parts;
-        let (done, behind) = std::thread::scope(|scope| {
-            let behind = memory.again().and_then(|mut again| {
-                let work = move || read(second, &mut again);
-                Builder::new().name("blocks".to_owned()).spawn_scoped(scope, work).ok()
-            });
-            (read(first, memory), behind.and_then(|behind| behind.join().ok()))
-        });
-        let (mut blocks, first_beside) = done;
-        let (behind, second_beside) = behind.unwrap_or_else(|| read(second, memory));
-        drop(starts);
+        [mut blocks, behind]: [PartRead; 2],
+    ) -> Self {
         blocks.append(behind);
-        (Self::with_roots(index, roots, memory, options, blocks), [first_beside, second_beside])
+        Self::with_roots(index, roots, memory, options, blocks)
     }
 
     fn with_roots(

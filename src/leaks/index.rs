@@ -120,14 +120,14 @@ impl BlockIndex {
         &self.blocks
     }
 
-    /// The lower halves of all blocks' addresses; nothing where those of one bucket could be equal.
-    pub(super) fn starts(&self) -> Vec<u32> {
+    /// The lower halves of all blocks' addresses, by which pointers to starts are found fast; nothing where those of blocks near each other could be equal.
+    pub fn starts(&self) -> Vec<u32> {
         let is_clear = self.regions.iter().all(|region| region.shift < u32::BITS);
         self.blocks.iter().filter(|_| is_clear).map(|block| block.addr.0 as u32).collect()
     }
 
     /// The block in front of which half of all bytes lie.
-    pub(super) fn middle(&self) -> usize {
+    pub fn middle(&self) -> usize {
         let half: u64 = self.blocks.iter().map(|block| block.size / 2).sum();
         let mut before = 0u64;
         let mut is_before = |block: &LiveBlock| {

@@ -99,8 +99,9 @@ impl Beside for () {
     fn pointer(&mut self, _: u64, _: &[u8], _: &mut dyn ReadMemory) {}
 }
 
-/// What was read of some blocks.
-pub(super) struct PartRead {
+/// The pointers of some blocks, for [`super::Pointers::of_parts`].
+#[derive(Debug)]
+pub struct PartRead {
     /// Blocks are counted from the first of the part.
     pub(super) edges: Edges,
     pub(super) scanned: u64,
@@ -108,7 +109,8 @@ pub(super) struct PartRead {
 }
 
 impl PartRead {
-    pub(super) fn of(
+    /// Reads the blocks with the numbers of `part`, and shows each to `beside`. `starts`: [`BlockIndex::starts`].
+    pub fn of(
         index: &BlockIndex,
         starts: &[u32],
         part: Range<usize>,
