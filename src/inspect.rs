@@ -55,7 +55,7 @@ pub struct Inspection {
     pub trimmed: Option<std::result::Result<u64, NotTrimmed>>,
     /// What is missing, in sentences.
     pub warnings: Vec<String>,
-    /// The resident memory as the kernel tells it (`Rss` of /proc/PID/smaps_rollup), in bytes.
+    /// The resident memory as the kernel tells it (`VmRSS` of /proc/PID/status), in bytes.
     pub resident: Option<u64>,
 }
 

@@ -54,6 +54,20 @@ struct Running {
     births: u64,
 }
 
+/// So many blocks of one thread are kept until its maker is known; one that has allocated more is none that has just been made.
+const MOST_EARLY: u32 = 1000;
+
+/// So many blocks of all such threads.
+const MOST_EARLY_OF_ALL: usize = 1 << 16;
+
+/// A block of a thread whose maker is not known: a thread may be seen, and allocate, before the call has returned that has made it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Early {
+    task: u32,
+    bytes: u64,
+    live: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tests {
     figures: Vec<TestFigures>,
@@ -64,6 +78,12 @@ pub(super) struct Tests {
     joined: FxHashMap<u32, u64>,
     /// From which birth on which test allocates, ascending.
     owners: Vec<(u64, Option<usize>)>,
+    /// By their births.
+    early: FxHashMap<u64, Early>,
+    /// How many of these each thread has allocated.
+    early_of: FxHashMap<u32, u32>,
+    /// Of blocks that turned out to be those of a test: its index.
+    late_owners: FxHashMap<u64, usize>,
     unassigned: Amount,
 }
 
@@ -86,14 +106,48 @@ impl Tests {
     }
 
     fn join(&mut self, task: u32, parent: u32) {
-        if let Some(run) = self.place_of(parent).and_then(|at| self.running.get(at)) {
-            self.joined.insert(task, run.number);
+        let Some(at) = self.place_of(parent) else { return };
+        let Some(run) = self.running.get_mut(at) else { return };
+        self.joined.insert(task, run.number);
+        if self.early_of.remove(&task).is_none() {
+            return;
+        }
+        let Some(figures) = self.figures.get_mut(run.index) else { return };
+        self.early.retain(|birth, early| {
+            if early.task == task {
+                let amount = Amount { objects: 1, bytes: early.bytes };
+                figures.allocated = figures.allocated.plus(amount);
+                self.unassigned = self.unassigned.minus(amount);
+                self.late_owners.insert(*birth, run.index);
+                if early.live {
+                    run.live = run.live.plus(amount);
+                }
+            }
+            early.task != task
+        });
+        figures.peak_bytes = figures.peak_bytes.max(run.live.bytes);
+    }
+
+    /// Notes a block of a thread that is in no test.
+    fn note_early(&mut self, birth: u64, task: u32, bytes: u64) {
+        let count = self.early_of.entry(task).or_insert(0);
+        if *count < MOST_EARLY && self.early.len() < MOST_EARLY_OF_ALL {
+            *count += 1;
+            self.early.insert(birth, Early { task, bytes, live: true });
+            if *count == MOST_EARLY {
+                self.early.retain(|_, early| early.task != task);
+            }
         }
     }
 
     fn end(&mut self, task: u32, now_ns: u64) {
         let Some(at) = self.running.iter().rposition(|running| running.task == task) else { return };
         let run = self.running.remove(at);
+        if self.running.is_empty() {
+            // what threads allocate from now on is of no test
+            self.early.clear();
+            self.early_of.clear();
+        }
         self.joined.retain(|_, joined| *joined != run.number);
         if let Some(figures) = self.figures.get_mut(run.index) {
             figures.ends += 1;
@@ -142,7 +196,10 @@ impl Tests {
                 figures.peak_bytes = figures.peak_bytes.max(live);
             }
             None if self.running.is_empty() => {}
-            None => self.unassigned = self.unassigned.plus(bytes),
+            None => {
+                self.unassigned = self.unassigned.plus(bytes);
+                self.note_early(birth, task, size);
+            }
         }
     }
 
@@ -155,19 +212,24 @@ impl Tests {
     }
 
     fn give_back(&mut self, birth: u64, ended: Amount) {
+        if let Some(early) = self.early.get_mut(&birth) {
+            early.live &= ended.objects == 0;
+            return;
+        }
         let Some(index) = self.owner(birth) else { return };
         let is_its = |run: &&mut Running| run.index == index && run.births < birth;
         if let Some(run) = self.running.iter_mut().rev().find(is_its) {
-            let Amount { objects, bytes } = run.live;
-            run.live =
-                Amount { objects: objects.saturating_sub(ended.objects), bytes: bytes.saturating_sub(ended.bytes) };
+            run.live = run.live.minus(ended);
         }
     }
 
     /// The index of the test that the block is of which was born as this one.
     fn owner(&self, birth: u64) -> Option<usize> {
-        let at = self.owners.partition_point(|(first, _)| *first <= birth).checked_sub(1)?;
-        self.owners.get(at)?.1
+        let late = self.late_owners.get(&birth).copied();
+        late.or_else(|| {
+            let at = self.owners.partition_point(|(first, _)| *first <= birth).checked_sub(1)?;
+            self.owners.get(at)?.1
+        })
     }
 
     /// The process is a copy: only what runs in its one thread goes on, as something new. Inherited blocks are none of its tests'.

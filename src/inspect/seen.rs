@@ -19,7 +19,6 @@ use crate::tracer::{Result, TracerError, procfs};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::Builder;
 
 /// What was seen.
 pub(super) struct Seen {
@@ -75,18 +74,13 @@ impl Seen {
         let (tid, mut pagemap) = (self.tid, PageMap::open(self.tid)?);
         // what the kernel maps of its own counts for no process
         let of_process = |mapping: &&Mapping| mapping.kind != Kind::Vvar && mapping.kind != Kind::Vsyscall;
-        let (mappings, pages) = (&self.mappings, &mut self.pages);
-        // each goes through all pages of the process, which stands still meanwhile
-        self.resident = std::thread::scope(|scope| {
-            let counting = Builder::new().name("resident".to_owned()).spawn_scoped(scope, || resident_of(tid)).ok();
-            for mapping in mappings.iter().filter(of_process) {
-                if let Some(placed) = pagemap.placed(&mapping.range()) {
-                    pages.resident.extend(placed.in_memory);
-                    pages.swapped.extend(placed.in_swap);
-                }
+        for mapping in self.mappings.iter().filter(of_process) {
+            if let Some(placed) = pagemap.placed(&mapping.range()) {
+                self.pages.resident.extend(placed.in_memory);
+                self.pages.swapped.extend(placed.in_swap);
             }
-            counting.map_or_else(|| resident_of(tid), |counting| counting.join().ok().flatten())
-        });
+        }
+        self.resident = procfs::resident(tid);
         Ok(self)
     }
 
@@ -171,11 +165,4 @@ fn state(pid: i32, thread: &StandingThread) -> ThreadState {
 fn live(pid: i32, threads: &[StandingThread]) -> Result<i32> {
     let live = threads.iter().find(|thread| thread.regs.is_some()).or(threads.first());
     Ok(live.ok_or(TracerError::Died { tid: pid })?.tid)
-}
-
-fn resident_of(tid: i32) -> Option<u64> {
-    let text = procfs::read(tid, "smaps_rollup").ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let kibibytes = text.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB"))?;
-    kibibytes.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }

@@ -182,7 +182,17 @@ pub fn status_number(tid: i32, key: &str) -> Option<i32> {
 /// The most memory that a task's process has had resident since its program began, in bytes: `VmHWM` of proc(5), which begins
 /// anew at an exec and at a fork with what is resident then. None if its memory is gone, as that of a zombie.
 pub fn peak_resident(tid: i32) -> Option<u64> {
-    let field = status_field(tid, "VmHWM")?;
+    status_bytes(tid, "VmHWM")
+}
+
+/// The memory that a task's process has resident, in bytes, by the counters that the kernel keeps (`VmRSS` of proc(5)). To have its pages counted (smaps_rollup) takes 90 ms for 4 GiB. Since
+/// Linux 6.17 the counters are exact; before, each processor may have some tens of pages that are not added yet.
+pub fn resident(tid: i32) -> Option<u64> {
+    status_bytes(tid, "VmRSS")
+}
+
+fn status_bytes(tid: i32, key: &str) -> Option<u64> {
+    let field = status_field(tid, key)?;
     field.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 

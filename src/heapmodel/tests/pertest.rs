@@ -83,3 +83,21 @@ fn a_test_without_an_end_runs_until_now_and_a_copy_of_its_process_begins_it_anew
     // what never began can't end
     assert_eq!(told(&run(parent, &[ended(5)])), [(7, amount(2, 110), 110, amount(2, 110))]);
 }
+
+#[test]
+fn what_a_thread_allocates_before_its_maker_is_known_is_its_makers_tests() {
+    let joined = || EventKind::TestJoined { task: thread(2), parent: thread(1) };
+    let early = [began_among(0, 1), began_among(1, 3), alloc(16, 100, 2, 5), alloc(32, 50, 2, 5), free(16, 2, 6)];
+    let before = model(&early);
+    assert_eq!((told(&before)[0].1, before.tests().unassigned), (amount(0, 0), amount(2, 150)));
+    let model =
+        run(before, &[joined(), alloc(48, 7, 2, 5), free(48, 2, 6), free(32, 2, 6), alloc(64, 9, 2, 5), ended(1)]);
+    assert_eq!(told(&model)[0], (0, amount(4, 166), 57, amount(1, 9)));
+    assert_eq!(model.tests().unassigned, amount(0, 0));
+    let births: Vec<u64> = model.live_births().map(|(birth, _)| birth).collect();
+    assert_eq!(births.iter().map(|birth| model.test_of(*birth)).collect::<Vec<_>>(), [Some(TestId(0))]);
+    // one that has no maker in a test keeps what it has
+    let stranger =
+        [began_among(0, 1), alloc(16, 100, 2, 5), EventKind::TestJoined { task: thread(2), parent: thread(4) }];
+    assert_eq!(super::model(&stranger).tests().unassigned, amount(1, 100));
+}
