@@ -59,13 +59,13 @@ fn is_hash(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What is told where a thread enters the function, with these arguments. None if it can't be read. `is_code`: whether an address is in code of the
-/// program's.
+/// What is told where a thread enters the function, with these arguments. None if it can't be read. `begins_function`: whether a function
+/// of the program's begins at an address. What is told here is patched: data must never be taken for code, which may lie side by side.
 pub fn told(
     hook: Hook,
     arguments: &[u64; 6],
     memory: &mut dyn ReadMemory,
-    is_code: &dyn Fn(Addr) -> bool,
+    begins_function: &mut dyn FnMut(Addr) -> bool,
 ) -> Option<Told> {
     let [first, second, third, ..] = arguments.map(Addr);
     match hook {
@@ -81,8 +81,8 @@ pub fn told(
             let info = Addr(memory.read_u64(third)?);
             std_string(info, memory).map(|(name, _)| Told::Runs(name))
         }
-        Hook::Doctest => doctest(first, memory, is_code),
-        Hook::Libtest => libtest(first, second.0, memory, is_code),
+        Hook::Doctest => doctest(first, memory, begins_function),
+        Hook::Libtest => libtest(first, second.0, memory, begins_function),
     }
 }
 
@@ -135,14 +135,14 @@ fn name(bytes: Vec<u8>) -> Option<String> {
 
 /// A `doctest::detail::TestCase`: file (before version 2.4.5 a pointer, then an object of 24 bytes), line, pointers to name, suite and description, five
 /// flags, a count, a time, the function, all at multiples of 8 bytes.
-fn doctest(at: Addr, memory: &mut dyn ReadMemory, is_code: &dyn Fn(Addr) -> bool) -> Option<Told> {
+fn doctest(at: Addr, memory: &mut dyn ReadMemory, begins_function: &mut dyn FnMut(Addr) -> bool) -> Option<Told> {
     const FILE_SIZES: [u64; 2] = [24, 8];
     let function_behind = |file: u64| at.add(file + 8 + 3 * 8 + 8 + 8 + 8);
     FILE_SIZES.into_iter().find_map(|file| {
         let function = Addr(memory.read_u64(function_behind(file))?);
         let name = Addr(memory.read_u64(at.add(file + 8))?);
         let suite = Addr(memory.read_u64(at.add(file + 16))?);
-        if !is_code(function) {
+        if !begins_function(function) {
             return None;
         }
         let name = c_string(name, memory)?;
@@ -161,8 +161,13 @@ const MOST_TESTS: u64 = 1 << 20;
 const WORDS: usize = 19;
 
 /// The tests that `test_main_static(&[&TestDescAndFn])` is given. Rust does not say in which order the members lie: the function is the word that points to
-/// code in all of them, the name is the text that only has characters of paths in all of them.
-fn libtest(slice: Addr, count: u64, memory: &mut dyn ReadMemory, is_code: &dyn Fn(Addr) -> bool) -> Option<Told> {
+/// the beginning of one in all of them, the name is the text that only has characters of paths in all of them.
+fn libtest(
+    slice: Addr,
+    count: u64,
+    memory: &mut dyn ReadMemory,
+    begins_function: &mut dyn FnMut(Addr) -> bool,
+) -> Option<Told> {
     let count = usize::try_from(count).ok().filter(|_| (1..=MOST_TESTS).contains(&count))?;
     let mut pointers = vec![0; count * 8];
     if memory.read(slice, &mut pointers) < pointers.len() {
@@ -175,12 +180,15 @@ fn libtest(slice: Addr, count: u64, memory: &mut dyn ReadMemory, is_code: &dyn F
         let words: Vec<u64> = (0..n / 8).filter_map(|index| word(&object, index * 8)).collect();
         tests.push(words);
     }
-    let all_have = |at: usize, is_it: &dyn Fn(u64) -> bool| {
+    let all_have = |at: usize, is_it: &mut dyn FnMut(u64) -> bool| {
         tests.iter().all(|words| words.get(at).is_some_and(|word| is_it(*word)))
     };
-    let function = (0..WORDS).find(|at| all_have(*at, &|word| is_code(Addr(word))))?;
+    let functions: Vec<usize> =
+        (0..WORDS).filter(|at| all_have(*at, &mut |word| begins_function(Addr(word)))).collect();
+    // if there are two, nobody knows which is the test
+    let &[function] = functions.as_slice() else { return None };
     let names = (0..WORDS).find_map(|at| {
-        if !all_have(at + 1, &|size| (1..=LONGEST_NAME).contains(&size)) {
+        if !all_have(at + 1, &mut |size| (1..=LONGEST_NAME).contains(&size)) {
             return None;
         }
         let path = |words: &Vec<u64>| rust_path(Addr(*words.get(at)?), *words.get(at + 1)?, memory);

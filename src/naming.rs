@@ -340,8 +340,15 @@ pub fn circumstances(recording: &Recording) -> Circumstances {
     }
     let no_tests = recording.tests.as_ref().and_then(|tests| {
         let has_run = !tests.tally.tests.is_empty();
-        let why = if tests.has_framework { NO_TEST_RAN.to_owned() } else { no_framework() };
-        (!has_run).then_some(why)
+        match (has_run, tests.has_framework) {
+            (true, _) if tests.untold > 0 => {
+                Some(format!("a test was not told ({} times), the warnings say why", tests.untold))
+            }
+            (true, _) => None,
+            (false, true) if tests.untold == 0 => Some(NO_TEST_RAN.to_owned()),
+            (false, true) => Some("no test could be told, the warnings say why".to_owned()),
+            (false, false) => Some(no_framework()),
+        }
     });
     Circumstances {
         no_tests,

@@ -282,6 +282,15 @@ impl Unwinder {
         range.code.contains(&addr).then_some(range.module)
     }
 
+    /// Whether a function begins at `addr`, as the CFI of its module says it.
+    pub fn begins_function(&mut self, addr: Addr) -> bool {
+        let module = self.module_of(addr).and_then(|id| self.modules.get_mut(&id));
+        module.is_some_and(|cfi| {
+            let at = cfi.module().bias.to_object(addr);
+            cfi.begins_function(at)
+        })
+    }
+
     /// The stack of a thread that stands at the first instruction of a function, from the caller on: there the return
     /// address is on top of the stack and every register is the caller's. At most `max_depth` frames are taken.
     pub fn unwind_at_entry<M>(&mut self, regs: &Regs, memory: &mut M, max_depth: u32) -> Unwound

@@ -64,8 +64,8 @@ Examples:
       The same with known leaks hidden, and the result as a file.
   heaptrace check --baseline main.json ./app_test
       Fails only on what the report of an earlier run does not have.
-  heaptrace check --per-test -o tests.xml ./app_test
-      A table of its tests, and one test case for each in tests.xml.
+  heaptrace check --per-test -o tests.junit.xml ./app_test
+      A table of its tests, and one test case for each in tests.junit.xml.
   heaptrace check --per-test --baseline main.json --fail-if-grown 10% ./app_test
       Fails, too, if a test's peak, allocations or what it keeps are over 10 % more than in main.json.
   heaptrace check --leak-kinds all --explain cache_insert ./app

@@ -15,7 +15,7 @@ fn memory(words: &[u64], texts: &[(u64, &[u8])]) -> MemoryImage {
 }
 
 fn tell(hook: Hook, arguments: [u64; 6], mut memory: MemoryImage) -> Option<Told> {
-    told(hook, &arguments, &mut memory, &|addr| (0x9000..0x9100).contains(&addr.0))
+    told(hook, &arguments, &mut memory, &mut |addr| (0x9000..0x9100).contains(&addr.0))
 }
 
 fn runs(name: &str) -> Option<Told> {
@@ -94,6 +94,12 @@ fn rust_s_tests_have_a_function_and_a_path() {
     texts[3].1 = b"o::same";
     let tests = [(Addr(0x9010), "o::same, tests::b_c".to_owned()), (Addr(0x9020), "r#if".to_owned())];
     assert_eq!(tell(Hook::Libtest, arguments, memory(&words, &texts)), Some(Told::Tests(tests.to_vec())));
+    // two words that may be the test
+    let mut two = words.clone();
+    for object in two[3..].chunks_mut(7) {
+        object[0] = 0x9030;
+    }
+    assert_eq!(tell(Hook::Libtest, arguments, memory(&two, &texts)), None);
     for count in [0, u64::MAX] {
         assert_eq!(tell(Hook::Libtest, [BASE, count, 0, 0, 0, 0], memory(&words, &texts)), None);
     }

@@ -29,6 +29,8 @@ const MOST_KNOWN: usize = 2 * MOST_TABLES;
 const LONGEST_NAME: usize = 4096;
 /// Less text than that may be chance.
 const SHORTEST_TEXT: usize = 4;
+/// So much may be said of blocks before it is looked through.
+const LEAST_NAMES: usize = 1 << 16;
 /// A size in a Rust table is no larger.
 const LARGEST_VALUE: u64 = 1 << 40;
 /// An alignment in a Rust table is no larger: the compiler has this limit, 2^29.
@@ -143,7 +145,7 @@ impl<'a> Looking<'a> {
             hashes: vec![0; part.len()],
             tables: Vec::new(),
             known: FxHashMap::default(),
-            named: Vec::new(),
+            named: Names::default(),
         }
     }
 
@@ -166,7 +168,7 @@ impl<'a> Looking<'a> {
             }
         }
         let Part { mut looks, hashes, tables, named, .. } = all;
-        for (block, look) in named {
+        for (block, look) in named.all {
             if let Some(slot) = looks.get_mut(block as usize)
                 && !matches!(slot, Look::Table(_) | Look::Text | Look::Dyn(_))
             {
@@ -191,7 +193,28 @@ pub struct Part<'a> {
     /// By where a table is, as a C++ or a Rust one.
     known: FxHashMap<(u64, bool), Option<u32>>,
     /// What others say of blocks, of any part. Their own tables and text are better.
-    named: Vec<(u32, Look)>,
+    named: Names,
+}
+
+/// What is said of blocks, each [`Look::Vector`] or [`Look::Dyn`], in the order in which it was met.
+#[derive(Debug, Default)]
+struct Names {
+    all: Vec<(u32, Look)>,
+    /// How many there were when each block had one.
+    least: usize,
+}
+
+impl Names {
+    /// Adds one. The same may be said of a block as often as there are pointers to it: of more than twice as many as there are blocks, one is kept of each.
+    fn push(&mut self, block: u32, look: Look) {
+        if self.all.len() >= 2 * self.least + LEAST_NAMES {
+            // the first that is a dyn pointer's is believed
+            self.all.sort_by_key(|(block, look)| (*block, !matches!(look, Look::Dyn(_))));
+            self.all.dedup_by_key(|(block, _)| *block);
+            self.least = self.all.len();
+        }
+        self.all.push((block, look));
+    }
 }
 
 impl Beside for Part<'_> {
@@ -239,13 +262,17 @@ impl Part<'_> {
         }
         let own = |number: u32| numbers.get(number as usize).copied().flatten();
         let told = |look: Look| match look {
-            Look::Table(number) => own(number).map_or(Look::Unknown, Look::Table),
-            Look::Dyn(number) => own(number).map_or(Look::Unknown, Look::Dyn),
-            other => other,
+            Look::Table(number) => own(number).map(Look::Table),
+            Look::Dyn(number) => own(number).map(Look::Dyn),
+            other => Some(other),
         };
-        self.looks.extend(behind.looks.into_iter().map(told));
+        self.looks.extend(behind.looks.into_iter().map(|look| told(look).unwrap_or_default()));
         self.hashes.extend(behind.hashes);
-        self.named.extend(behind.named.into_iter().map(|(block, look)| (block, told(look))));
+        for (block, look) in behind.named.all {
+            if let Some(look) = told(look) {
+                self.named.push(block, look);
+            }
+        }
     }
 
     fn look_of(&mut self, bytes: &[u8], memory: &mut dyn ReadMemory) -> Look {
@@ -328,7 +355,7 @@ impl Part<'_> {
         let size = self.index.blocks().get(block as usize).map_or(0, |block| block.size);
         let told = end - start;
         if told <= size && size - told <= SLACK {
-            self.named.push((block, Look::Vector));
+            self.named.push(block, Look::Vector);
         }
     }
 
@@ -351,7 +378,7 @@ impl Part<'_> {
         let Some(value) = value else { return };
         let fits = |value: u64| value <= size && size - value <= SLACK;
         if fits(value) || fits(value.next_multiple_of(8) + COUNTS) {
-            self.named.push((block, Look::Dyn(number)));
+            self.named.push(block, Look::Dyn(number));
         }
     }
 

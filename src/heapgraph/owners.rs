@@ -1,7 +1,7 @@
 //! Which holder alone leads to each block, and what the largest blocks retain: all that a summary tells of who holds what. The whole tree of who retains whom
 //! ([`super::retention`]) takes several times as long.
 //!
-//! Each block has the holder from which it was reached; if another one reaches it, too, it has several, and so has all behind it. A block changes twice at most. Beside that it has
+//! Each block has the holder from which it was reached; if another one reaches it, too, it has several, and so has all behind it. Its owner changes twice at most. Beside that it has
 //! one bit for each of the largest blocks: that a way leads to it which does not pass that one. What can be reached, but not without the large block, would be free without it.
 //!
 //! All ways are gone side by side: each step waits for memory that is in no cache, and the processor waits for many at once if none depends on another.
@@ -13,7 +13,10 @@ use std::ops::Range;
 pub const LARGEST: usize = 20;
 
 /// So many blocks are carried on from together.
-const BATCH: usize = 256;
+const BATCH: usize = if cfg!(test) { 4 } else { 256 };
+
+/// So many pointers are followed together at most.
+const MOST_STEPS: usize = if cfg!(test) { 3 } else { 1 << 16 };
 
 /// No way leads here.
 const NONE: u32 = u32::MAX;
@@ -133,7 +136,7 @@ impl<'a> Spread<'a> {
                     state.without &= !(1 << bit);
                 }
                 room.steps.clear();
-                room.steps.extend(self.graph.targets(from).map(|to| (to, state)));
+                self.follow(state, self.graph.edges_of(from), &mut room.steps);
                 self.reach(&room.steps);
             } else {
                 break;
@@ -162,9 +165,21 @@ impl<'a> Spread<'a> {
                     self.delayed.push(*from);
                     continue;
                 }
-                steps.extend(self.graph.targets_of(edges.clone()).map(|to| (to, *state)));
+                self.follow(*state, edges.clone(), steps);
             }
             self.reach(steps);
+        }
+    }
+
+    /// Adds the steps along `edges` to those that are to be noted. A block may have millions of pointers: they are noted in between.
+    fn follow(&mut self, state: State, edges: Range<u32>, steps: &mut Vec<(u32, State)>) {
+        for start in edges.clone().step_by(MOST_STEPS) {
+            if steps.len() >= MOST_STEPS {
+                self.reach(steps);
+                steps.clear();
+            }
+            let end = edges.end.min(start.saturating_add(MOST_STEPS as u32));
+            steps.extend(self.graph.targets_of(start..end).map(|to| (to, state)));
         }
     }
 

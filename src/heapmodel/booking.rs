@@ -70,7 +70,6 @@ impl HeapModel {
         let size = block.size;
         let bytes = weighted_bytes(size, by.interval);
         self.births = block.birth;
-        self.tests.born(block.birth, by.task.serial, bytes);
         self.newest.set(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(block.site) {
@@ -90,6 +89,9 @@ impl HeapModel {
         }
         totals.live_blocks += 1;
         totals.live_bytes = totals.live_bytes.wrapping_add(bytes);
+        if self.tests.born(block.birth, by.task.serial, bytes, self.totals.live_blocks) {
+            self.forget_owners();
+        }
         self.note_peak();
         self.add_timeline_point();
     }

@@ -54,6 +54,12 @@ struct Running {
     births: u64,
 }
 
+/// The test of blocks may change so often, beside twice for each that lives, until what is gone is forgotten.
+const MOST_OWNERS: u64 = 4096;
+
+/// So many tests may run at a time; with more, the oldest has ended.
+const MOST_RUNNING: usize = 4096;
+
 /// So many blocks of one thread are kept until its maker is known; one that has allocated more is none that has just been made.
 const MOST_EARLY: u32 = 1000;
 
@@ -101,6 +107,10 @@ impl Tests {
             figures.runs += 1;
         }
         self.begun += 1;
+        if self.running.len() >= MOST_RUNNING {
+            let oldest = self.running.remove(0);
+            self.finish(&oldest, now_ns);
+        }
         let live = Amount::default();
         self.running.push(Running { number: self.begun, task, alone, index, began_ns: now_ns, live, births });
     }
@@ -143,6 +153,11 @@ impl Tests {
     fn end(&mut self, task: u32, now_ns: u64) {
         let Some(at) = self.running.iter().rposition(|running| running.task == task) else { return };
         let run = self.running.remove(at);
+        self.finish(&run, now_ns);
+    }
+
+    /// A run has ended that is out of the list already.
+    fn finish(&mut self, run: &Running, now_ns: u64) {
         if self.running.is_empty() {
             // what threads allocate from now on is of no test
             self.early.clear();
@@ -151,7 +166,7 @@ impl Tests {
         self.joined.retain(|_, joined| *joined != run.number);
         if let Some(figures) = self.figures.get_mut(run.index) {
             figures.ends += 1;
-            figures.add_run(&run, now_ns);
+            figures.add_run(run, now_ns);
         }
     }
 
@@ -172,12 +187,29 @@ impl Tests {
         })
     }
 
-    /// A block was born. Its number is greater than those of all before.
+    /// A block was born, one of so many that live. Its number is greater than those of all before. Returns whether [`Self::keep_owners`] is due.
     #[inline]
-    pub(super) fn born(&mut self, birth: u64, task: u32, size: u64) {
-        if !self.figures.is_empty() {
-            self.assign(birth, task, size);
+    pub(super) fn born(&mut self, birth: u64, task: u32, size: u64, live: u64) -> bool {
+        if self.figures.is_empty() {
+            return false;
         }
+        self.assign(birth, task, size);
+        self.owners.len() as u64 > 2 * live + MOST_OWNERS
+    }
+
+    /// Forgets whose the blocks were that are gone: with tests side by side, the test changes at nearly every birth. `births`: of all that live.
+    fn keep_owners(&mut self, mut births: Vec<u64>) {
+        births.sort_unstable();
+        let all = std::mem::take(&mut self.owners);
+        let ends = all.iter().skip(1).map(|(first, _)| *first).chain([u64::MAX]);
+        for (&(first, owner), end) in all.iter().zip(ends) {
+            let next = births.get(births.partition_point(|birth| *birth < first));
+            let is_needed = end == u64::MAX || next.is_some_and(|birth| *birth < end);
+            if is_needed && self.owners.last().is_none_or(|(_, last)| *last != owner) {
+                self.owners.push((first, owner));
+            }
+        }
+        self.late_owners.retain(|birth, _| births.binary_search(birth).is_ok());
     }
 
     fn assign(&mut self, birth: u64, task: u32, size: u64) {
@@ -261,6 +293,12 @@ impl TestFigures {
 }
 
 impl HeapModel {
+    #[cold]
+    pub(super) fn forget_owners(&mut self) {
+        let births = self.live_births().map(|(birth, _)| birth).collect();
+        self.tests.keep_owners(births);
+    }
+
     pub(super) fn begin_test(&mut self, test: TestId, task: TaskId, alone: bool) {
         self.tests.begin(test, task.serial, alone, (self.now_ns, self.births));
     }
@@ -271,6 +309,12 @@ impl HeapModel {
 
     pub(super) fn end_test(&mut self, task: TaskId) {
         self.tests.end(task.serial, self.now_ns);
+    }
+
+    /// How often the test of a block has changed, as far as that is still known.
+    #[cfg(test)]
+    pub(super) fn owners_kept(&self) -> usize {
+        self.tests.owners.len()
     }
 
     /// What each test has done until now.

@@ -128,7 +128,7 @@ impl BlockIndex {
 
     /// The block in front of which half of all bytes lie.
     pub fn middle(&self) -> usize {
-        let half: u64 = self.blocks.iter().map(|block| block.size / 2).sum();
+        let half = self.blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.size / 2));
         let mut before = 0u64;
         let mut is_before = |block: &LiveBlock| {
             before = before.saturating_add(block.size);

@@ -31,6 +31,9 @@ struct Hit {
     value: u64,
 }
 
+/// So many starts are looked through one after the other. Where blocks are spread evenly, it is one or two.
+const FEW: usize = 16;
+
 /// So many words are looked up together.
 const BATCH: usize = 256;
 
@@ -63,7 +66,8 @@ impl BlockEdges<'_> {
         for (near, hit) in near.into_iter().zip(hits.drain(..)) {
             let Some(near) = near else { continue };
             // most pointers lead to a start: those lie closer together than the blocks
-            let starts = starts.get(near.start as usize..near.end as usize).unwrap_or(&[]);
+            let starts = starts.get(near.start as usize..near.end as usize).filter(|starts| starts.len() <= FEW);
+            let starts = starts.unwrap_or(&[]);
             let exact = starts.iter().rposition(|start| *start == hit.value as u32);
             let found = match exact {
                 Some(exact) => Some((near.start + exact as u32, 0)),

@@ -31,6 +31,8 @@ pub struct TestsRecord {
     pub live: Vec<LiveOfTest>,
     /// Whether a framework was found that is known.
     pub has_framework: bool,
+    /// How often a test was not told: its name could not be read, or it could not be watched.
+    pub untold: u64,
 }
 
 /// Live blocks of one test (None: outside of tests), one stack and one class: where they were allocated; of indirectly leaked ones, where the block was that
@@ -58,6 +60,8 @@ pub(super) struct TestWatch {
     makes_objects: bool,
     /// Threads that have been announced and not come yet, and who has made them.
     coming: Vec<(i32, TaskId)>,
+    /// How often a test was not told.
+    untold: u64,
     /// What was found when memory was read.
     at_scan: Option<(TestTally, Vec<LiveOfTest>)>,
 }
@@ -73,6 +77,7 @@ impl TestWatch {
             running: of_parent.map(|running| Running { task: child, ..*running }).collect(),
             makes_objects: self.makes_objects,
             coming: Vec::new(),
+            untold: 0,
             at_scan: None,
         }
     }
@@ -117,6 +122,7 @@ impl Process {
             }
             Some(Told::Tests(tests)) => self.watch_test_functions(hit, tests, hook != Hook::Libtest),
             None => {
+                self.tests.untold += 1;
                 self.warn_once(UNREADABLE_NAME.to_owned());
                 Ok(())
             }
@@ -127,6 +133,7 @@ impl Process {
     fn watch_test_functions(&mut self, hit: &Hit<'_>, tests: Vec<(Addr, String)>, alone: bool) -> Result<()> {
         for (function, name) in tests {
             if !self.space.watch_test(function, hit.thread, hit.raw)? {
+                self.tests.untold += 1;
                 self.warn_once(format!("no probe could be placed at the test {name}: it is not told"));
                 continue;
             }
@@ -179,7 +186,11 @@ impl Process {
         }
         match self.tasks.get(child).map(|task| task.id) {
             Some(task) => self.join_tests(task, parent),
-            None => self.tests.coming.push((child, parent)),
+            None => {
+                // one of this number that has never come, comes no more
+                self.tests.coming.retain(|(announced, _)| *announced != child);
+                self.tests.coming.push((child, parent));
+            }
         }
     }
 
@@ -219,7 +230,8 @@ impl Process {
         if self.tests.makes_objects {
             tally.tests.retain(|test| test.allocated.objects > 0);
         }
-        Some(TestsRecord { names: self.tests.names.clone(), tally, live, has_framework: self.space.has_test_hooks() })
+        let (names, has_framework) = (self.tests.names.clone(), self.space.has_test_hooks());
+        Some(TestsRecord { names, tally, live, has_framework, untold: self.tests.untold })
     }
 }
 

@@ -101,3 +101,20 @@ fn what_a_thread_allocates_before_its_maker_is_known_is_its_makers_tests() {
         [began_among(0, 1), alloc(16, 100, 2, 5), EventKind::TestJoined { task: thread(2), parent: thread(4) }];
     assert_eq!(super::model(&stranger).tests().unassigned, amount(1, 100));
 }
+
+#[test]
+fn what_is_known_of_blocks_that_are_gone_is_forgotten() {
+    let mut model = model(&[began_among(0, 1), began_among(1, 2)]);
+    for round in 0..20_000u64 {
+        let (own, kept) = (16 + round * 64, round % 1000 == 0);
+        let events = [alloc(own, 1, 1, 5), alloc(own + 32, 2, 2, 5)];
+        model = run(model, &events);
+        if !kept {
+            model = run(model, &[free(own, 1, 6), free(own + 32, 2, 6)]);
+        }
+    }
+    assert!(model.owners_kept() < 10_000, "{}", model.owners_kept());
+    let tests: Vec<_> = model.live_births().map(|(birth, block)| (model.test_of(birth), block.size)).collect();
+    assert_eq!(tests.len(), 40);
+    assert!(tests.iter().all(|(test, size)| *test == Some(TestId(*size as u32 - 1))), "{tests:?}");
+}

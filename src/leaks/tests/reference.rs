@@ -2,6 +2,7 @@
 //! nothing is added any more.
 
 use super::*;
+use crate::leaks::{BlockIndex, PartRead, Pointer, Pointers};
 use proptest::prelude::*;
 
 /// A value in a slot: nothing, a pointer to a block's start, or that many bytes behind it.
@@ -95,31 +96,49 @@ impl Naive {
     }
 }
 
+/// A heap with these blocks and roots.
+fn made(distances: &[u64], slots: &[Vec<Slot>], roots: &[Slot]) -> (Target, Naive) {
+    let mut at = HEAP;
+    let starts: Vec<u64> = distances
+        .iter()
+        .map(|words| {
+            at += words * 8;
+            at
+        })
+        .collect();
+    let value = |slot: &Slot| match slot {
+        Slot::Nothing => 0,
+        Slot::Start(n) => starts[*n],
+        Slot::Behind(n, offset) => starts[*n] + offset,
+    };
+    let mut target = Target { root_size: 4096, ..Target::default() };
+    let mut naive = Naive { starts: starts.clone(), edges: Vec::new() };
+    for (i, slot) in roots.iter().enumerate() {
+        target.root(i as u64 * 3, value(slot));
+        naive.edges.extend(naive.block_of(value(slot)).map(|(to, start)| (None, to, start)));
+    }
+    for (n, slots) in slots.iter().enumerate() {
+        target.block(starts[n], SIZE);
+        for (i, slot) in slots.iter().enumerate() {
+            target.word(starts[n] + i as u64 * 16, value(slot));
+            naive.edges.extend(naive.block_of(value(slot)).map(|(to, start)| (Some(n), to, start)));
+        }
+    }
+    (target, naive)
+}
+
+/// The pointers of all blocks and roots, in order.
+fn pointers(graph: &Graph) -> (Vec<Vec<Pointer>>, Vec<u32>) {
+    let blocks = (0..graph.blocks().len() as u32).map(|block| graph.pointers(block).collect()).collect();
+    (blocks, graph.root_pointers().map(|(.., block)| block).collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
     fn classes_are_those_of_the_definitions((distances, slots, roots) in heap()) {
-        let mut at = HEAP;
-        let starts: Vec<u64> = distances.iter().map(|words| { at += words * 8; at }).collect();
-        let value = |slot: &Slot| match slot {
-            Slot::Nothing => 0,
-            Slot::Start(n) => starts[*n],
-            Slot::Behind(n, offset) => starts[*n] + offset,
-        };
-        let mut target = Target { root_size: 4096, ..Target::default() };
-        let mut naive = Naive { starts: starts.clone(), edges: Vec::new() };
-        for (i, slot) in roots.iter().enumerate() {
-            target.root(i as u64 * 3, value(slot));
-            naive.edges.extend(naive.block_of(value(slot)).map(|(to, start)| (None, to, start)));
-        }
-        for (n, slots) in slots.iter().enumerate() {
-            target.block(starts[n], SIZE);
-            for (i, slot) in slots.iter().enumerate() {
-                target.word(starts[n] + i as u64 * 16, value(slot));
-                naive.edges.extend(naive.block_of(value(slot)).map(|(to, start)| (Some(n), to, start)));
-            }
-        }
+        let (mut target, naive) = made(&distances, &slots, &roots);
         target.blocks.reverse();
         let scan = target.scan_with(&ScanOptions { heuristics: Heuristics::NONE, ..ScanOptions::default() });
         let classes: Vec<_> = scan.blocks().map(|(_, class)| class).collect();
@@ -131,6 +150,29 @@ proptest! {
                 None => prop_assert!(class != Indirect),
             }
         }
+    }
+
+    /// Blocks that are read in two parts have the same pointers, wherever the parts meet; some blocks lie in others.
+    #[test]
+    fn two_parts_have_the_pointers_of_the_whole((distances, slots, roots) in heap(), nested in 0..4usize) {
+        let (mut target, naive) = made(&distances, &slots, &roots);
+        for start in naive.starts.iter().step_by(nested + 1).take(nested * 4) {
+            target.block(start + 16, 24);
+        }
+        let (roots, options) = (target.roots(), ScanOptions::default());
+        target.map(ROOTS);
+        let whole = Graph::read(target.blocks.clone(), &roots, &mut target, &options);
+        let index = BlockIndex::new(target.blocks.clone());
+        let (starts, end) = (index.starts(), index.blocks().len());
+        for cut in 0..=end {
+            let mut part = |part| PartRead::of(&index, &starts, part, &mut target, &options.files, &mut ());
+            let parts = [part(0..cut), part(cut..end)];
+            let read = Pointers::of_parts(&index, &roots, &mut target, &options, parts);
+            let joined = Graph::join(index.clone(), &roots, read);
+            prop_assert_eq!(pointers(&joined), pointers(&whole), "{}", cut);
+            prop_assert_eq!(joined.unreadable_bytes(), whole.unreadable_bytes());
+        }
+        prop_assert!(index.middle() <= end);
     }
 }
 

@@ -46,10 +46,10 @@ impl AddressSpace {
 
     /// What a framework tells where a thread has entered this function of it.
     pub fn told_by_framework(&mut self, hook: Hook, arguments: &[u64; 6]) -> Option<Told> {
-        let unwinder = &self.unwinder;
-        let is_code = |addr| unwinder.module_of(addr).is_some();
+        let unwinder = &mut self.unwinder;
+        let mut begins_function = |addr| unwinder.begins_function(addr);
         let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
-        told(hook, arguments, &mut memory, &is_code)
+        told(hook, arguments, &mut memory, &mut begins_function)
     }
 
     /// Watches where a test begins or returns to. `thread` stands at a breakpoint. False if no breakpoint can be there.
