@@ -1,6 +1,6 @@
 //! Where the probes go: a pure decision from the allocator symbols of all modules.
 
-use super::{AllocatorTable, Family, Function, Kind};
+use super::{AllocatorTable, Family, Function, Kind, MapFunction};
 use crate::addr::{FunctionId, ModuleId, ObjAddr};
 
 /// A symbol that a module *defines* (not imports) and whose type is a function.
@@ -85,6 +85,13 @@ impl AllocatorTable {
             }
         }
         providers
+    }
+
+    /// Whether `addr` lies in the module's sbrk, if it has one.
+    pub fn is_sbrk_at(&self, module: &ModuleSymbols, addr: ObjAddr) -> bool {
+        let kind = |symbol: &AllocatorSymbol| self.lookup(&symbol.name).and_then(|id| self.get(id)).map(|f| f.kind);
+        let mut around = module.symbols.iter().filter(|symbol| addr.0.wrapping_sub(symbol.addr.0) < symbol.size);
+        around.any(|symbol| kind(symbol) == Some(Kind::Mapping(MapFunction::Sbrk)))
     }
 
     /// Whether a wrapper is told what the function that it calls is not.

@@ -324,3 +324,16 @@ fn mappings_are_told_by_the_c_library() {
         assert!(crate::profile::mapped::FUNCTIONS.contains(&canonical), "{canonical}");
     }
 }
+
+/// What calls brk in a program that holds the C library.
+#[test]
+fn sbrk_is_found_by_its_symbol() {
+    let symbol = |name: &str, addr| AllocatorSymbol { name: name.to_owned(), addr: ObjAddr(addr), size: 16 };
+    let symbols = vec![symbol("brk", 16), symbol("__sbrk", 32), symbol("sbrk@@GLIBC_2.2.5", 32), symbol("malloc", 48)];
+    let module = ModuleSymbols { module: ModuleId(0), file_name: "app".to_owned(), soname: None, symbols };
+    let table = AllocatorTable::new();
+    assert!(!table.is_sbrk_at(&module, ObjAddr(32)), "nobody has asked for it");
+    let table = table.with_mappings();
+    let found: Vec<u64> = (0..80).filter(|at| table.is_sbrk_at(&module, ObjAddr(*at))).collect();
+    assert_eq!(found, (32..48).collect::<Vec<u64>>());
+}

@@ -138,8 +138,10 @@ impl Process {
         let mut args = regs.arguments();
         let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
         if sets_break {
-            // Where it is now: nothing else tells by how much it moves. Within a call, sbrk's or malloc's, nobody asks.
-            let asked = !self.observer.concerns_next(task);
+            // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's, nobody asks: it costs a look at
+            // all maps, at each growth of a heap.
+            let is_sbrks = self.space.is_called_by_sbrk(at, return_addr, &self.settings.table);
+            let asked = !is_sbrks && !self.observer.concerns_next(task);
             let end = asked.then(|| self.space.program_break(task.tid)).flatten();
             args[1] = end.map_or(0, |end| end.0);
         }

@@ -8,7 +8,7 @@
 use super::AddressSpace;
 use super::modules::Module;
 use crate::addr::{Addr, StackId};
-use crate::allocators::Family;
+use crate::allocators::{AllocatorTable, Family};
 use std::ops::Range;
 
 /// So many bytes of a stack are looked at for frames of an allocator's inner functions.
@@ -82,6 +82,15 @@ impl AddressSpace {
             code.iter().any(|code| code.contains(&at))
                 || self.callee(frame.addr.raw()).is_some_and(|callee| is_entry(callee.addr))
         })
+    }
+
+    /// Whether a call of brk(2)'s function at `brk` that will return to `return_addr` is made by the C library itself: that is sbrk(3), whose own
+    /// entry tells all. Where the program holds the C library, sbrk's symbol tells which code that is.
+    pub fn is_called_by_sbrk(&self, brk: Addr, return_addr: Addr, table: &AllocatorTable) -> bool {
+        let Some(module) = self.module(brk).filter(|module| module.id == self.module_at(return_addr)) else {
+            return false;
+        };
+        !module.is_program || table.is_sbrk_at(&module.symbols, module.bias.to_object(return_addr))
     }
 
     fn is_allocator_code(&self, addr: Addr) -> bool {
