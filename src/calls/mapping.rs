@@ -17,6 +17,7 @@ const MAP_HUGE_SHIFT: u32 = 26;
 const MAP_HUGE_MASK: u64 = 0x3f;
 /// The binary logarithm of a huge page's size where the flags don't tell it: that of nearly all machines.
 const HUGE_SHIFT: u32 = 21;
+const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 /// What mmap, mremap and sbrk return if they fail.
 const FAILED: u64 = u64::MAX;
@@ -50,6 +51,8 @@ pub enum MapCall {
         new_bytes: u64,
         /// The old place stays mapped.
         keeps_old: bool,
+        /// The new address, if one was asked for: what is there is replaced.
+        over: Option<Addr>,
     },
     /// Sets the program break.
     SetBreak {
@@ -66,7 +69,7 @@ impl MapCall {
     /// What a call with these arguments is about; None if it changes nothing, or not what counts. Of brk(2) the second one is
     /// where the break was.
     pub fn of(function: MapFunction, args: &[u64; 6]) -> Option<Self> {
-        let [first, second, third, fourth, ..] = *args;
+        let [first, second, third, fourth, fifth, ..] = *args;
         match function {
             MapFunction::Mmap => {
                 let flags = fourth;
@@ -80,12 +83,17 @@ impl MapCall {
                 let bytes = in_pages(second, PAGE)?;
                 first.is_multiple_of(PAGE).then_some(Self::Unmap { start: Addr(first), bytes })
             }
-            MapFunction::Mremap => Some(Self::Move {
-                old: Addr(first),
-                old_bytes: in_pages(second, PAGE)?,
-                new_bytes: in_pages(third, PAGE)?,
-                keeps_old: fourth & MREMAP_DONTUNMAP != 0,
-            }),
+            MapFunction::Mremap => {
+                let over = (fourth & MREMAP_FIXED != 0).then_some(Addr(fifth));
+                Some(Self::Move {
+                    old: Addr(first),
+                    // of no bytes it makes a second view of shared memory, which matters only where it replaces something
+                    old_bytes: if second == 0 && over.is_some() { 0 } else { in_pages(second, PAGE)? },
+                    new_bytes: in_pages(third, PAGE)?,
+                    keeps_old: fourth & MREMAP_DONTUNMAP != 0,
+                    over,
+                })
+            }
             MapFunction::Brk => {
                 (first != 0 && second != 0).then_some(Self::SetBreak { old: Addr(second), new: Addr(first) })
             }
@@ -93,13 +101,15 @@ impl MapCall {
         }
     }
 
-    /// The memory that must be known to be mapped, if the call is to be of interest: None if it is in any case.
-    pub const fn concerns(self) -> Option<(Addr, u64)> {
+    /// Whether it is about memory of which any `is_mapped`, as far as is known: else it is of no interest. None if it is of interest in any case.
+    pub fn concerns(self, is_mapped: impl Fn(Addr, u64) -> bool) -> Option<bool> {
         match self {
             Self::Map { of_file: true, over: Some(start), bytes } | Self::Unmap { start, bytes } => {
-                Some((start, bytes))
+                Some(is_mapped(start, bytes))
             }
-            Self::Move { old, old_bytes, .. } => Some((old, old_bytes)),
+            Self::Move { old, old_bytes, new_bytes, over, .. } => {
+                Some(is_mapped(old, old_bytes) || over.is_some_and(|new| is_mapped(new, new_bytes)))
+            }
             Self::Map { .. } | Self::SetBreak { .. } | Self::MoveBreak(_) => None,
         }
     }
@@ -267,6 +277,20 @@ mod tests {
         let kept = change(MapFunction::Mremap, &[0x7000, 4096, 4096, 1 | MREMAP_DONTUNMAP], 0x9000);
         assert_eq!(kept, mapped(0x9000, 4096));
         assert_eq!(call(MapFunction::Mremap, &[0x7000, 0, 4096, 1]), None, "a second view of shared memory");
+    }
+
+    /// Also what moves and is not known, a file's pages, may take the place of what is known.
+    #[test]
+    fn a_move_concerns_both_places() {
+        let concerns = |flags, known| {
+            let call = call(MapFunction::Mremap, &[0x7000, 4096, 8192, flags, 0x9000]).unwrap();
+            call.concerns(|start, bytes| (start.0..start.0 + bytes).contains(&known))
+        };
+        let fixed = [0x7000, 0x8000, 0x9000, 0xafff, 0xb000].map(|known| concerns(1 | MREMAP_FIXED, known));
+        assert_eq!(fixed, [true, false, true, true, false].map(Some));
+        assert_eq!([0x7000, 0x9000].map(|known| concerns(1, known)), [true, false].map(Some), "only a hint");
+        let view = change(MapFunction::Mremap, &[0x7000, 0, 4096, 1 | MREMAP_FIXED, 0x9000], 0x9000);
+        assert_eq!(view, moved(Addr(0x7000), 0, Addr(0x9000), 4096));
     }
 
     #[test]

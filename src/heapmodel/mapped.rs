@@ -51,12 +51,13 @@ impl HeapModel {
             }
             MapChange::Moved { old, old_bytes, new, new_bytes } => {
                 let (old_bytes, new_bytes) = (old_bytes.bytes(), new_bytes.bytes());
-                let unseen = Move { births: ALL, is_known: false };
-                let begun = self.mapped.moves.remove(&by.task.serial).unwrap_or(unseen);
+                let begun = self.mapped.moves.remove(&by.task.serial);
+                let (births, was_known) = begun.map_or((ALL, false), |begun| (begun.births, begun.is_known));
                 if new.is_null() {
-                    self.totals.failed += 1;
+                    // What is of a file does not count.
+                    self.totals.failed += u64::from(begun.is_none() || was_known);
                 // Where another one has got the place meanwhile, that was told as its end.
-                } else if self.unmap(range_of(old, old_bytes), begun.births, by) || begun.is_known {
+                } else if self.unmap(range_of(old, old_bytes), births, by) || was_known {
                     self.note_realloc(new_bytes, by.interval);
                     self.map(new, new_bytes, by);
                 } else {

@@ -335,8 +335,8 @@ impl Observer {
         let frees = function.is_some_and(|f| matches!(f.kind, Kind::Free { .. }))
             || mapping.is_some_and(MapCall::is_told_at_entry);
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
-        let is_unknown = |(start, bytes)| !stream.model.has_mapped(start, bytes);
-        if classified == Classified::Nothing || mapping.and_then(MapCall::concerns).is_some_and(is_unknown) {
+        let concerns = |call: MapCall| call.concerns(|start, bytes| stream.model.has_mapped(start, bytes));
+        if classified == Classified::Nothing || mapping.and_then(concerns) == Some(false) {
             return EngineReply::Nothing;
         }
         *entered += 1;
@@ -457,9 +457,9 @@ impl Observer {
             Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
                 self.model().is_live(Addr(old.of(args)))
             }
-            Some(Kind::Mapping(function)) => MapCall::of(function, args).is_some_and(|call| match call.concerns() {
-                Some((start, bytes)) => self.model().has_mapped(start, bytes),
-                None => call.lowers_break(),
+            Some(Kind::Mapping(function)) => MapCall::of(function, args).is_some_and(|call| {
+                let concerns = call.concerns(|start, bytes| self.model().has_mapped(start, bytes));
+                concerns.unwrap_or_else(|| call.lowers_break())
             }),
             _ => false,
         }

@@ -101,6 +101,8 @@ fn a_move_is_an_allocation_and_a_free() {
 fn what_has_moved_that_is_not_known_does_not_count() {
     let totals = model(&[map(1000, 100, 1, 5), moved((5000, 100), (1050, 100), 1, 6)]).totals();
     assert_eq!((totals.live_bytes, totals.allocations, totals.reallocations), (50, 1, 0));
+    let totals = model(&[told(MOVE_BEGAN, 1, 6), moved((1000, 100), (0, 0), 1, 6)]).totals();
+    assert_eq!((totals.failed, totals.reallocations), (0, 0));
 }
 
 /// Before the thread that moves has stopped again, another one may get the old place.
