@@ -433,10 +433,17 @@ impl HeapModel {
     /// All live blocks, and what the program has mapped by itself, with the numbers of their births, in no order: 0 for those that were
     /// there before tracing began.
     pub fn live_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
-        let mapped = self.mapped.ranges.mappings().into_iter();
-        let mapped = mapped.map(|m| (m.start, Block { size: m.bytes, site: m.site, birth: m.birth }));
-        let all = self.blocks.iter().chain(mapped);
-        all.map(|(addr, block)| (block.birth, live_block(addr, &block, self.inherited_births)))
+        let mapped = self.mapped.ranges.mappings().into_iter().map(|m| {
+            let block = Block { size: m.bytes, site: m.site, birth: m.birth };
+            (m.birth, live_block(m.start, &block, self.inherited_births))
+        });
+        self.block_births().chain(mapped)
+    }
+
+    /// The same without what the program has mapped by itself: no two of these have an address in common.
+    pub fn block_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
+        let blocks = self.blocks.iter();
+        blocks.map(|(addr, block)| (block.birth, live_block(addr, &block, self.inherited_births)))
     }
 
     /// The figures of a site; None for an id of another model.

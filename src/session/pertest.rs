@@ -237,7 +237,7 @@ impl Process {
 
 /// The live blocks by the tests that they are of.
 fn live_by_test(model: &HeapModel, scan: &Scan) -> Vec<LiveOfTest> {
-    let births: FxHashMap<Addr, u64> = model.live_births().map(|(birth, block)| (block.addr, birth)).collect();
+    let births: FxHashMap<Addr, u64> = model.block_births().map(|(birth, block)| (block.addr, birth)).collect();
     let mut sums: FxHashMap<(Option<TestId>, StackId, LeakClass), Amount> = FxHashMap::default();
     for (number, (block, class)) in scan.blocks().enumerate() {
         let leader = scan.leader(number).and_then(|leader| scan.block(leader)).map_or(block, |(leader, _)| leader);

@@ -65,6 +65,9 @@ fn a_block_may_begin_where_a_mapping_does() {
     assert_eq!((model.totals.live_bytes, model.totals.live_blocks), (10, 1), "nobody has freed the block");
     let blocks: Vec<Addr> = model.live_blocks().map(|block| block.addr).collect();
     assert_eq!(blocks, [Addr(1000)]);
+    tell(&mut model, map(1000, 100, 1, 5));
+    let births: Vec<(u64, Addr)> = model.block_births().map(|(birth, block)| (birth, block.addr)).collect();
+    assert_eq!((births, model.live_births().count()), (vec![(3, Addr(1000))], 2), "that of the block");
 }
 
 #[test]
