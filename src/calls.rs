@@ -154,12 +154,14 @@ impl Calls {
             }
             return Classified::Nothing;
         }
-        // Another module's allocator maps its memory by the C library's functions at any time, not only when it is called.
         let is_nothing = match function.kind {
-            Kind::Mapping(function) => {
-                MapCall::of(function, &entry.args).is_none()
-                    || entry.caller_is_allocator && entry.caller_module != entry.module
-            }
+            Kind::Mapping(function) => match MapCall::of(function, &entry.args) {
+                None => true,
+                // What it unmaps may be the program's, which has given it the memory.
+                Some(MapCall::Unmap { .. }) => false,
+                // Another module's allocator maps its memory by the C library's functions at any time, not only when it is called.
+                Some(_) => entry.caller_is_allocator && entry.caller_module != entry.module,
+            },
             _ => freed == Some(Addr::NULL),
         };
         if is_nothing {

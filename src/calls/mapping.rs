@@ -128,7 +128,8 @@ impl MapCall {
     pub const fn begun(self) -> Option<MapChange> {
         match self {
             Self::Unmap { start, bytes } => Some(MapChange::Unmapped { start, bytes }),
-            Self::Move { old, old_bytes, .. } => Some(MapChange::MoveBegan { old, old_bytes }),
+            // What stays where it is can't become another's meanwhile.
+            Self::Move { old, old_bytes, keeps_old: false, .. } => Some(MapChange::MoveBegan { old, old_bytes }),
             _ => None,
         }
     }
@@ -143,6 +144,10 @@ impl MapCall {
         let change = match (self, result) {
             (Self::Unmap { start, .. }, _) => MapChange::Unmapped { start, bytes: 0 },
             (Self::Move { old, old_bytes, new_bytes, .. }, FAILED) => moved(old, old_bytes, Addr::NULL, new_bytes),
+            // Files don't count.
+            (Self::Map { of_file: true, over, .. }, FAILED) => {
+                MapChange::Unmapped { start: over.unwrap_or(Addr::NULL), bytes: 0 }
+            }
             (Self::Map { bytes, .. }, FAILED) => return EventKind::Failed { size: bytes, by },
             // The result is an int: the upper half of rax is undefined (System V ABI).
             (Self::SetBreak { old, new }, result) if result as u32 != 0 => {
@@ -242,6 +247,8 @@ mod tests {
         assert_eq!(call(MapFunction::Mmap, &[0x7000, 4096, 3, PRIVATE]), None, "a file");
         let over = change(MapFunction::Mmap, &[0x7000, 4096, 3, PRIVATE | MAP_FIXED], 0x7000);
         assert_eq!(over, unmapped(0x7000, 4096), "a file in place of what was there");
+        let failed = change(MapFunction::Mmap, &[0x7000, 4096, 3, PRIVATE | MAP_FIXED], FAILED);
+        assert_eq!(failed, unmapped(0x7000, 0), "no failure of an allocation");
         let spares = PRIVATE | MAP_FIXED | MAP_FIXED_NOREPLACE;
         assert_eq!(call(MapFunction::Mmap, &[0x7000, 4096, 3, spares]), None);
         assert_eq!(call(MapFunction::Mmap, &[0, 0, 3, anonymous]), None, "EINVAL");
@@ -276,6 +283,9 @@ mod tests {
         assert_eq!(new, Addr::NULL);
         let kept = change(MapFunction::Mremap, &[0x7000, 4096, 4096, 1 | MREMAP_DONTUNMAP], 0x9000);
         assert_eq!(kept, mapped(0x9000, 4096));
+        let begun = |flags| call(MapFunction::Mremap, &[0x7000, 4096, 4096, flags]).unwrap().begun();
+        let began = MapChange::MoveBegan { old: Addr(0x7000), old_bytes: 4096 };
+        assert_eq!([begun(1), begun(1 | MREMAP_DONTUNMAP)], [Some(began), None]);
         assert_eq!(call(MapFunction::Mremap, &[0x7000, 0, 4096, 1]), None, "a second view of shared memory");
     }
 

@@ -32,6 +32,6 @@ impl Profile {
         let sum = |amount: fn(&Sample) -> Amount| own().map(amount).fold(Amount::default(), Amount::plus);
         let (allocated, live) = (sum(|sample| sample.allocated), sum(|sample| sample.live));
         let at_peak = sum(|sample| sample.at_peak);
-        (allocated.bytes + live.bytes > 0).then_some(Mapped { allocated, live, at_peak })
+        (allocated.bytes > 0 || live.bytes > 0).then_some(Mapped { allocated, live, at_peak })
     }
 }

@@ -375,7 +375,8 @@ impl Observer {
             StackId::EMPTY
         } else {
             let Some(unwound) = context.stack() else { return EngineReply::Nothing };
-            if mapping.is_some() && context.is_within_allocator(unwound.stack) {
+            // What is known to be mapped has been so by the program, whoever unmaps it.
+            if mapping.is_some() && !frees && context.is_within_allocator(unwound.stack) {
                 return EngineReply::Nothing;
             }
             match unwound.quality {

@@ -64,6 +64,10 @@ fn whose_code_maps_outside_of_calls() {
     let entry = Entry { caller_is_allocator: true, caller_module: JEMALLOC, ..thread.entry("mmap", &PAGES, SP) };
     assert!(!thread.arrive(entry));
     assert!(thread.arrive(Entry { caller_module: LIBC, ..entry }));
+    assert_eq!(thread.back(0x7000), ReturnMatch::Matched);
+    // whose memory it was, only the model can tell
+    let entry = thread.entry("munmap", &[0x7000, 4096], SP);
+    assert!(thread.arrive(Entry { caller_is_allocator: true, caller_module: JEMALLOC, ..entry }));
 }
 
 /// A signal handler's call is its own, also in the middle of malloc.

@@ -137,7 +137,7 @@ fn a_forked_child_has_its_parents_mappings() {
     assert_eq!((model.totals.live_bytes, model.has_mapped(Addr(0), u64::MAX)), (0, false));
 }
 
-/// Mappings are recorded all, with their own weight.
+/// All mappings are recorded, with their own weight.
 #[test]
 fn a_sample_of_blocks_has_all_mappings() {
     let began = EventKind::Began {

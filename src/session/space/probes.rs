@@ -185,7 +185,10 @@ impl AddressSpace {
             module.entry_families.insert(addr, entry.family);
             if entry.family != Some(Family::Mapping) {
                 module.note_allocator_code(addr, entry.size);
-                module.entries.push(addr..addr.add(entry.size.max(1)));
+                let code = addr..addr.add(entry.size.max(1));
+                if !module.entries.contains(&code) {
+                    module.entries.push(code);
+                }
             }
         }
         if let Some(record) = self.modules.record_mut(entry.module)
