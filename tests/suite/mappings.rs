@@ -94,6 +94,11 @@ fn the_program_break_is_the_programs_and_mallocs() {
     let program = Program::new(fixtures::musl_program("mappings", &["-static"])).args(["breaks"]);
     let traced = program.traced_with(&["--mmap"]);
     assert_totals(&traced.report, &program.ledger(), &TOTALS);
+    // sbrk's call of brk and the program's own have one module here
+    let program = Program::new(fixtures::program_with("mappings", &["-static"])).args(["breaks"]);
+    let traced = program.traced_with(&["--mmap"]);
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.number("/mapped/live/bytes"), 4096);
 }
 
 /// Threads that get each other's addresses as soon as they are free.
