@@ -62,6 +62,7 @@ impl EventKind {
             | Self::ReallocBegan { by, .. }
             | Self::ReallocEnded { by, .. }
             | Self::Mapping { by, .. }
+            | Self::Remapped { by, .. }
             | Self::Failed { by, .. } => Some(by),
             _ => None,
         }
@@ -76,6 +77,7 @@ impl EventKind {
             | Self::ReallocBegan { by, .. }
             | Self::ReallocEnded { by, .. }
             | Self::Mapping { by, .. }
+            | Self::Remapped { by, .. }
             | Self::Failed { by, .. } => Some(by),
             _ => None,
         }
@@ -203,6 +205,19 @@ pub enum EventKind {
     Mapping {
         /// What has changed.
         change: MapChange,
+        /// The call.
+        by: Call,
+    },
+    /// A mremap(2) has returned (`--mmap`): memory has another size, or is elsewhere. All amounts are whole pages.
+    Remapped {
+        /// Where it was.
+        old: Addr,
+        /// How much it was.
+        old_bytes: Length,
+        /// Where it is; null if nothing has changed.
+        new: Addr,
+        /// How much it is.
+        new_bytes: Length,
         /// The call.
         by: Call,
     },

@@ -323,6 +323,9 @@ impl HeapModel {
                 totals.counted_bytes = totals.counted_bytes.saturating_add(bytes);
             }
             EventKind::Mapping { change, ref by } => self.change_mappings(change, by),
+            EventKind::Remapped { old, old_bytes, new, new_bytes, ref by } => {
+                self.remap((old, old_bytes.bytes()), (new, new_bytes.bytes()), by);
+            }
             EventKind::Failed { .. } => self.totals.failed += 1,
             EventKind::Missed(missed) => self.count_missed(missed),
             EventKind::Began { preexisting, free_stacks, sample_interval, .. } => {

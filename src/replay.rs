@@ -107,7 +107,8 @@ pub struct Replay {
     session: Option<Session>,
     table: Arc<AllocatorTable>,
     /// Those that have not ended.
-    processes: FxHashMap<u64, Replayed>,
+    /// In boxes: when the table grows, it is there twice.
+    processes: FxHashMap<u64, Box<Replayed>>,
     /// Which process has this image.
     images: FxHashMap<ImageId, u64>,
     archive: Archive,
@@ -141,7 +142,7 @@ impl Replay {
             Item::Module(module) => self.module(module),
             Item::ProfileEnd(moment) => {
                 let process = self.processes.get_mut(&moment.koid).filter(|_| self.span == Span::Whole);
-                process.into_iter().for_each(Replayed::profile_ends);
+                process.into_iter().for_each(|process| process.profile_ends());
             }
             Item::End(end) => self.end(*end),
             Item::Names(names) => self.names = Some(names),
@@ -172,13 +173,13 @@ impl Replay {
                 });
                 let mut copy = copy.unwrap_or_else(|| Replayed::new(koid, extras));
                 if let Some(described) = self.processes.remove(&koid) {
-                    copy.describe_as(described);
+                    copy.describe_as(*described);
                 }
-                self.processes.insert(koid, copy);
+                self.processes.insert(koid, Box::new(copy));
             }
             _ => {}
         }
-        let process = self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, extras));
+        let process = self.processes.entry(koid).or_insert_with(|| Box::new(Replayed::new(koid, extras)));
         if self.wanted.thread.is_some() {
             self.threads.note(&event.kind);
         }
@@ -202,7 +203,7 @@ impl Replay {
     fn process(&mut self, described: Process) {
         let (koid, extras) = (described.koid, self.wanted.extras());
         self.images.insert(ImageId(described.image), koid);
-        self.processes.entry(koid).or_insert_with(|| Replayed::new(koid, extras)).describe(described);
+        self.processes.entry(koid).or_insert_with(|| Box::new(Replayed::new(koid, extras))).describe(described);
     }
 
     fn module(&mut self, module: Module) {
@@ -214,7 +215,7 @@ impl Replay {
     /// A process has ended: what it leaves is packed. Its end is told once more when all have, with what was found out since.
     fn end(&mut self, end: End) {
         let koid = end.koid;
-        let Some(process) = self.processes.remove(&koid) else {
+        let Some(process) = self.processes.remove(&koid).map(|process| *process) else {
             if let Some(ended) = self.ended.get_mut(&number_of(koid)) {
                 process::amend(ended.rest_mut(), end, self.span);
             }
@@ -245,10 +246,10 @@ impl Replay {
     /// # Errors
     /// If nothing of what was asked for is in it.
     pub fn finish(mut self, gaps: Gaps, ending: Ending) -> Result<Outcome, ReplayError> {
-        let mut open: Vec<Replayed> = std::mem::take(&mut self.processes).into_values().collect();
-        open.sort_unstable_by_key(Replayed::number);
+        let mut open: Vec<_> = std::mem::take(&mut self.processes).into_values().collect();
+        open.sort_unstable_by_key(|process| process.number());
         for process in open {
-            self.leave(process, None);
+            self.leave(*process, None);
         }
         if let Some(missing) = self.span.missing_mark(self.wanted.part) {
             let there: Vec<&str> = self.marks.iter().map(MarkName::as_str).collect();

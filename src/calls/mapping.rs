@@ -143,7 +143,9 @@ impl MapCall {
     pub fn ended(self, result: u64, by: Call) -> EventKind {
         let change = match (self, result) {
             (Self::Unmap { start, .. }, _) => MapChange::Unmapped { start, bytes: 0 },
-            (Self::Move { old, old_bytes, new_bytes, .. }, FAILED) => moved(old, old_bytes, Addr::NULL, new_bytes),
+            (Self::Move { old, old_bytes, new_bytes, .. }, FAILED) => {
+                return remapped(old, old_bytes, Addr::NULL, new_bytes, by);
+            }
             // Files don't count.
             (Self::Map { of_file: true, over, .. }, FAILED) => {
                 MapChange::Unmapped { start: over.unwrap_or(Addr::NULL), bytes: 0 }
@@ -159,7 +161,9 @@ impl MapCall {
             (Self::Move { new_bytes, keeps_old: true, .. }, new) => {
                 MapChange::Mapped { start: Addr(new), bytes: new_bytes }
             }
-            (Self::Move { old, old_bytes, new_bytes, .. }, new) => moved(old, old_bytes, Addr(new), new_bytes),
+            (Self::Move { old, old_bytes, new_bytes, .. }, new) => {
+                return remapped(old, old_bytes, Addr(new), new_bytes, by);
+            }
             (Self::SetBreak { old, new }, _) => break_moved(old.0, new.0),
             (Self::MoveBreak(moved), old) => break_moved(old, old.saturating_add_signed(moved)),
         };
@@ -167,8 +171,8 @@ impl MapCall {
     }
 }
 
-fn moved(old: Addr, old_bytes: u64, new: Addr, new_bytes: u64) -> MapChange {
-    MapChange::Moved { old, old_bytes: Length::of(old_bytes), new, new_bytes: Length::of(new_bytes) }
+const fn remapped(old: Addr, old_bytes: u64, new: Addr, new_bytes: u64, by: Call) -> EventKind {
+    EventKind::Remapped { old, old_bytes: Length::of(old_bytes), new, new_bytes: Length::of(new_bytes), by }
 }
 
 /// The break has moved: memory was mapped or unmapped up to the ends of its pages.
@@ -275,12 +279,9 @@ mod tests {
 
     #[test]
     fn a_move_may_keep_the_old_place() {
-        let moved = change(MapFunction::Mremap, &[0x7000, 4096, 8000, 1], 0x9000);
-        assert_eq!(moved, super::moved(Addr(0x7000), 4096, Addr(0x9000), 8192));
-        let MapChange::Moved { new, .. } = change(MapFunction::Mremap, &[0x7000, 4096, 8000, 0], FAILED) else {
-            panic!()
-        };
-        assert_eq!(new, Addr::NULL);
+        let moved = |flags, result| call(MapFunction::Mremap, &[0x7000, 4096, 8000, flags]).unwrap().ended(result, BY);
+        assert_eq!(moved(1, 0x9000), remapped(Addr(0x7000), 4096, Addr(0x9000), 8192, BY));
+        assert_eq!(moved(0, FAILED), remapped(Addr(0x7000), 4096, Addr::NULL, 8192, BY));
         let kept = change(MapFunction::Mremap, &[0x7000, 4096, 4096, 1 | MREMAP_DONTUNMAP], 0x9000);
         assert_eq!(kept, mapped(0x9000, 4096));
         let begun = |flags| call(MapFunction::Mremap, &[0x7000, 4096, 4096, flags]).unwrap().begun();
@@ -299,8 +300,8 @@ mod tests {
         let fixed = [0x7000, 0x8000, 0x9000, 0xafff, 0xb000].map(|known| concerns(1 | MREMAP_FIXED, known));
         assert_eq!(fixed, [true, false, true, true, false].map(Some));
         assert_eq!([0x7000, 0x9000].map(|known| concerns(1, known)), [true, false].map(Some), "only a hint");
-        let view = change(MapFunction::Mremap, &[0x7000, 0, 4096, 1 | MREMAP_FIXED, 0x9000], 0x9000);
-        assert_eq!(view, moved(Addr(0x7000), 0, Addr(0x9000), 4096));
+        let view = call(MapFunction::Mremap, &[0x7000, 0, 4096, 1 | MREMAP_FIXED, 0x9000]).unwrap().ended(0x9000, BY);
+        assert_eq!(view, remapped(Addr(0x7000), 0, Addr(0x9000), 4096, BY));
     }
 
     #[test]

@@ -20,23 +20,12 @@ pub enum MapChange {
         /// How much, mapped by whatever calls; 0 changes nothing.
         bytes: u64,
     },
-    /// A mremap(2) has begun. The old place may be another thread's before the matching [`MapChange::Moved`] is told.
+    /// A mremap(2) has begun. The old place may be another thread's before the matching [`super::EventKind::Remapped`] is told.
     MoveBegan {
         /// Where it is.
         old: Addr,
         /// How much it is.
         old_bytes: u64,
-    },
-    /// A mremap(2) has returned: memory has another size, or is elsewhere.
-    Moved {
-        /// Where it was.
-        old: Addr,
-        /// How much it was.
-        old_bytes: Length,
-        /// Where it is; null if nothing has changed.
-        new: Addr,
-        /// How much it is.
-        new_bytes: Length,
     },
 }
 

@@ -49,22 +49,23 @@ impl HeapModel {
                 let is_known = self.has_mapped(old, old_bytes);
                 self.mapped.moves.insert(by.task.serial, Move { births: self.births, is_known });
             }
-            MapChange::Moved { old, old_bytes, new, new_bytes } => {
-                let (old_bytes, new_bytes) = (old_bytes.bytes(), new_bytes.bytes());
-                let begun = self.mapped.moves.remove(&by.task.serial);
-                let (births, was_known) = begun.map_or((ALL, false), |begun| (begun.births, begun.is_known));
-                if new.is_null() {
-                    // What is of a file does not count.
-                    self.totals.failed += u64::from(begun.is_none() || was_known);
-                // Where another one has got the place meanwhile, that was told as its end.
-                } else if self.unmap(range_of(old, old_bytes), births, by) || was_known {
-                    self.note_realloc(new_bytes, by.interval);
-                    self.map(new, new_bytes, by);
-                } else {
-                    // It is of a file, or from before, and has taken the place of what was there.
-                    self.unmap(range_of(new, new_bytes), ALL, by);
-                }
-            }
+        }
+    }
+
+    /// A mremap(2) has returned: so many bytes at `old` are so many at `new` now; null: it has failed.
+    pub(super) fn remap(&mut self, (old, old_bytes): (Addr, u64), (new, new_bytes): (Addr, u64), by: &Call) {
+        let begun = self.mapped.moves.remove(&by.task.serial);
+        let (births, was_known) = begun.map_or((ALL, false), |begun| (begun.births, begun.is_known));
+        if new.is_null() {
+            // What is of a file does not count.
+            self.totals.failed += u64::from(begun.is_none() || was_known);
+        // Where another one has got the place meanwhile, that was told as its end.
+        } else if self.unmap(range_of(old, old_bytes), births, by) || was_known {
+            self.note_realloc(new_bytes, by.interval);
+            self.map(new, new_bytes, by);
+        } else {
+            // It is of a file, or from before, and has taken the place of what was there.
+            self.unmap(range_of(new, new_bytes), ALL, by);
         }
     }
 

@@ -526,9 +526,7 @@ const fn counts(kind: &EventKind) -> bool {
             | EventKind::Freed { .. }
             | EventKind::ReallocEnded { .. }
             | EventKind::Failed { .. }
-            | EventKind::Mapping {
-                change: MapChange::Mapped { .. } | MapChange::Unmapped { .. } | MapChange::Moved { .. },
-                ..
-            }
+            | EventKind::Remapped { .. }
+            | EventKind::Mapping { change: MapChange::Mapped { .. } | MapChange::Unmapped { .. }, .. }
     )
 }

@@ -35,6 +35,7 @@ impl Seen {
         | EventKind::AllocatedUnseen { by, .. }
         | EventKind::Freed { by, .. }
         | EventKind::Mapping { by, .. }
+        | EventKind::Remapped { by, .. }
         | EventKind::ReallocBegan { by, .. }) = kind
         else {
             return;

@@ -411,6 +411,15 @@ impl Stream {
                 (self.realloc_record(old, new, size, by, writer), Some(by.task))
             }
             EventKind::Mapping { change, by } => (self.mapping_record(change, by, writer), Some(by.task)),
+            EventKind::Remapped { old, old_bytes, new, new_bytes, by } => {
+                let mut record = self.call_record(Word::Remap, by, writer);
+                record.wide(argument::POINTER, writer.word(Word::Old), old.0);
+                record.number(writer.word(Word::Given), old_bytes.bytes());
+                record.wide(argument::POINTER, writer.word(Word::New), new.0);
+                record.number(writer.word(Word::Size), new_bytes.bytes());
+                end_call(&mut record, by, false, self.sample_interval, writer);
+                (record, Some(by.task))
+            }
             EventKind::ReallocAbandoned { old, task } => {
                 self.reallocs.remove(&task);
                 let name = writer.word(Word::ReallocAbandoned);
@@ -436,7 +445,6 @@ impl Stream {
             MapChange::Mapped { .. } => Word::Map,
             MapChange::Unmapped { .. } => Word::Unmap,
             MapChange::MoveBegan { .. } => Word::RemapBegin,
-            MapChange::Moved { .. } => Word::Remap,
         };
         let mut record = self.call_record(category, by, writer);
         match change {
@@ -447,12 +455,6 @@ impl Stream {
             MapChange::MoveBegan { old, old_bytes } => {
                 record.wide(argument::POINTER, writer.word(Word::Old), old.0);
                 record.number(writer.word(Word::Given), old_bytes);
-            }
-            MapChange::Moved { old, old_bytes, new, new_bytes } => {
-                record.wide(argument::POINTER, writer.word(Word::Old), old.0);
-                record.number(writer.word(Word::Given), old_bytes.bytes());
-                record.wide(argument::POINTER, writer.word(Word::New), new.0);
-                record.number(writer.word(Word::Size), new_bytes.bytes());
             }
         }
         end_call(&mut record, by, false, self.sample_interval, writer);
@@ -565,6 +567,7 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         | EventKind::ReallocEnded { .. }
         | EventKind::ReallocAbandoned { .. }
         | EventKind::Mapping { .. }
+        | EventKind::Remapped { .. }
         | EventKind::Failed { .. } => return None,
     })
 }

@@ -1,7 +1,7 @@
 //! mmap and its kin among the calls of an allocator.
 
 use super::*;
-use crate::event::{Length, MapChange};
+use crate::event::MapChange;
 
 /// MAP_PRIVATE | MAP_ANONYMOUS.
 const ANONYMOUS: u64 = 0x22;
@@ -13,16 +13,20 @@ fn thread() -> Thread {
     thread
 }
 
-fn changes(thread: &mut Thread) -> Vec<MapChange> {
+/// What is mapped and unmapped, and the places and lengths of moves.
+fn changes(thread: &mut Thread) -> Vec<Result<MapChange, [u64; 4]>> {
     let change = |event| match event {
-        EventKind::Mapping { change, .. } => Some(change),
+        EventKind::Mapping { change, .. } => Some(Ok(change)),
+        EventKind::Remapped { old, old_bytes, new, new_bytes, .. } => {
+            Some(Err([old.0, old_bytes.bytes(), new.0, new_bytes.bytes()]))
+        }
         _ => None,
     };
     std::mem::take(&mut thread.events).into_iter().filter_map(change).collect()
 }
 
-fn mapped(start: u64, bytes: u64) -> MapChange {
-    MapChange::Mapped { start: Addr(start), bytes }
+fn mapped(start: u64, bytes: u64) -> Result<MapChange, [u64; 4]> {
+    Ok(MapChange::Mapped { start: Addr(start), bytes })
 }
 
 #[test]
@@ -34,10 +38,9 @@ fn the_programs_own_mappings_are_told() {
     assert!(!thread.calls.pending(TASK), "its entry tells all");
     assert!(thread.call("mremap", &[0x8000, 4096, 8192, 1]));
     assert_eq!(thread.back(0x9000), ReturnMatch::Matched);
-    let (old_bytes, new_bytes) = (Length::of(4096), Length::of(8192));
-    let moved = MapChange::Moved { old: Addr(0x8000), old_bytes, new: Addr(0x9000), new_bytes };
-    let began = MapChange::MoveBegan { old: Addr(0x8000), old_bytes: 4096 };
-    let unmapped = MapChange::Unmapped { start: Addr(0x7000), bytes: 4096 };
+    let moved = Err([0x8000, 4096, 0x9000, 8192]);
+    let began = Ok(MapChange::MoveBegan { old: Addr(0x8000), old_bytes: 4096 });
+    let unmapped = Ok(MapChange::Unmapped { start: Addr(0x7000), bytes: 4096 });
     assert_eq!(changes(&mut thread), [mapped(0x7000, 8192), unmapped, began, moved]);
     assert!(!thread.call("mmap", &[0, 8192, 3, 2, 5]), "a file");
     assert!(!thread.call("munmap", &[0x7000, 0]), "nothing");

@@ -19,8 +19,8 @@ fn unmap(start: u64, bytes: u64, task: u32, stack: u32) -> EventKind {
 
 fn moved(old: (u64, u64), new: (u64, u64), task: u32, stack: u32) -> EventKind {
     let (old_bytes, new_bytes) = (Length::of(old.1), Length::of(new.1));
-    let change = MapChange::Moved { old: Addr(old.0), old_bytes, new: Addr(new.0), new_bytes };
-    told(change, task, stack)
+    let by = Call { family: Some(Family::Mapping), ..call(MMAP, task, stack) };
+    EventKind::Remapped { old: Addr(old.0), old_bytes, new: Addr(new.0), new_bytes, by }
 }
 
 const MOVE_BEGAN: MapChange = MapChange::MoveBegan { old: Addr(1000), old_bytes: 100 };

@@ -133,12 +133,6 @@ impl Arguments<'_> {
             Word::RemapBegin => {
                 MapChange::MoveBegan { old: self.addr(Word::Old)?, old_bytes: self.number(Word::Given)? }
             }
-            Word::Remap => MapChange::Moved {
-                old: self.addr(Word::Old)?,
-                old_bytes: Length::of(self.number(Word::Given)?),
-                new: self.addr(Word::New)?,
-                new_bytes: Length::of(self.number(Word::Size)?),
-            },
             Word::Unmap => MapChange::Unmapped { start: self.addr(Word::Addr)?, bytes: self.number(Word::Size)? },
             _ => MapChange::Mapped { start: self.addr(Word::Addr)?, bytes: self.number(Word::Size)? },
         })
@@ -209,9 +203,16 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
         Word::AllocUnseen => {
             EventKind::AllocatedUnseen { size: arguments.number(Word::Size)?, by: arguments.call()?.0 }
         }
-        Word::Map | Word::Unmap | Word::RemapBegin | Word::Remap => {
+        Word::Map | Word::Unmap | Word::RemapBegin => {
             EventKind::Mapping { change: arguments.map_change()?, by: arguments.call()?.0 }
         }
+        Word::Remap => EventKind::Remapped {
+            old: arguments.addr(Word::Old)?,
+            old_bytes: Length::of(arguments.number(Word::Given)?),
+            new: arguments.addr(Word::New)?,
+            new_bytes: Length::of(arguments.number(Word::Size)?),
+            by: arguments.call()?.0,
+        },
         Word::Failed => EventKind::Failed { size: arguments.number(Word::Size)?, by: arguments.call()?.0 },
         Word::Began => EventKind::Began {
             image: arguments.image()?,

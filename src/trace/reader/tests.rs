@@ -164,7 +164,7 @@ impl World {
         let block = Addr(1 + (self.random.next() >> 17));
         let size = self.random.one_of(&[0, 1, 4096, u64::from(u32::MAX), 1 << 32, u64::MAX]);
         let by = self.call(process);
-        let kind = match self.random.below(48) {
+        let kind = match self.random.below(49) {
             0..10 => EventKind::Allocated { block, size, by },
             10..18 => {
                 let given_size = self.random.one_of(&[None, Some(0), Some(u64::MAX)]);
@@ -221,15 +221,16 @@ impl World {
                     MapChange::Mapped { start: block, bytes: size },
                     MapChange::Unmapped { start: block, bytes: size },
                     MapChange::MoveBegan { old: block, old_bytes: size },
-                    MapChange::Moved {
-                        old: block,
-                        old_bytes: Length::of(size),
-                        new: Addr(size),
-                        new_bytes: Length::of(8192),
-                    },
                 ];
                 EventKind::Mapping { change: self.random.one_of(&changes), by }
             }
+            47 => EventKind::Remapped {
+                old: block,
+                old_bytes: Length::of(size),
+                new: self.random.one_of(&[Addr::NULL, Addr(size)]),
+                new_bytes: Length::of(8192),
+                by,
+            },
             _ => return self.exec(process),
         };
         self.tell(process, kind);
