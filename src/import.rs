@@ -87,13 +87,16 @@ pub fn read(bytes: &[u8], name: &str, limits: &Limits) -> Result<Profile, Import
     }
     let mut budget = Budget::new(limits.memory);
     let content = unpack::unpacked(bytes, name, limits, &mut budget)?;
-    match kinds::kind(&content) {
+    let mut profile = match kinds::kind(&content) {
         kinds::Kind::Json => report::read(&content, name, limits, &mut budget),
         kinds::Kind::Foreign(what, cure) => Err(ImportError::Foreign { file, what, cure }),
         kinds::Kind::MaybePprof => pprof::read(&content, name, limits, &mut budget),
         kinds::Kind::Nothing if content.is_empty() => Err(ImportError::Empty { file }),
         kinds::Kind::Nothing => Err(ImportError::Unknown { file }),
-    }
+    }?;
+    // what the file does not tell; sources that are here may be others than those of its program
+    profile.find_object_types(&mut |_, _, _| None);
+    Ok(profile)
 }
 
 #[cfg(test)]

@@ -77,6 +77,7 @@ mod progress;
 mod replay;
 mod sampling;
 mod session;
+mod sources;
 mod symbols;
 mod top;
 mod trace;

@@ -9,6 +9,7 @@ use crate::profile::build::{BuildInput, LeakInput, LoadedModule, TestInput, buil
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
+use crate::sources::Lines;
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::trace::metadata::Names;
 use crate::tracer::root::TargetRoot;
@@ -198,6 +199,8 @@ pub struct Wanted<'a> {
     pub sysroot: Option<&'a Path>,
     /// Who is asked for debug files that are not there.
     pub servers: Option<&'a Arc<dyn DebugServers>>,
+    /// Whether source files may be read, for the types that they name.
+    pub source: bool,
     /// Whether the process may have been another machine's: what it has left in /tmp is not looked for.
     pub elsewhere: bool,
 }
@@ -250,7 +253,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         let inner = symbolizer(&modules, wanted, root.clone());
         let inner = if wanted.elsewhere { inner } else { inner.with_perf_map(perf_map) };
         let KnownNames { modules: known, recorded, packages, asked_packages, warnings, patience, log } = known;
-        let packages = Packages { recorded: packages, asked: asked_packages, root };
+        let packages = Packages { recorded: packages, asked: asked_packages, root: root.clone() };
         let inner: Box<dyn Symbolize> = match patience {
             None => Box::new(inner),
             Some(patience) => {
@@ -320,6 +323,10 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     if wanted.symbolize {
         name_packages(&mut profile, symbolizer.as_mut());
     }
+    // a path of another root folder means another file here
+    let may_read = wanted.source && !wanted.elsewhere && root == Path::new("/") && wanted.sysroot.is_none();
+    let mut lines = Lines::default();
+    profile.find_object_types(&mut |module, file, line| may_read.then(|| lines.line(module, file, line))?);
     profile
 }
 

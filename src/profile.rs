@@ -20,6 +20,7 @@ pub(crate) mod identity;
 pub mod leaks;
 pub mod mapped;
 pub(crate) mod merge;
+pub mod objects;
 pub mod pertest;
 mod pool;
 pub mod saved;
@@ -360,6 +361,8 @@ pub struct Stack {
     pub quality: crate::unwinder::Quality,
     /// What the file says of its live blocks that the profile was read from, if a leak check was made: see [`leaks::Leaks`] for others.
     pub leak: Option<saved::LeakLabel>,
+    /// The type of the objects in its blocks, if it is known.
+    pub object: Option<objects::ObjectType>,
 }
 
 /// What one thread did with blocks of one size on one stack through one function.

@@ -85,6 +85,7 @@ mod suite {
     mod mappings;
     mod merge;
     mod modules;
+    mod objects;
     mod occasions;
     mod outputs;
     mod pairing;

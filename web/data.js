@@ -67,7 +67,7 @@ export function decode(wordBytes, numberBytes) {
   const depth = numbers.list(Uint32Array);
   const frame = numbers.list(Uint32Array);
   const steps = signed(numbers.list(Float64Array));
-  const sites = { node: new Uint32Array(steps.length), telling: numbers.list(Uint32Array), quality: numbers.list(Uint8Array) };
+  const sites = { node: new Uint32Array(steps.length), telling: numbers.list(Uint32Array), quality: numbers.list(Uint8Array), type: numbers.list(Uint32Array) };
   let node = 0;
   for (let i = 0; i < steps.length; i++) {
     node += steps[i];

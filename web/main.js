@@ -18,7 +18,7 @@ import { showAbout, showSizes } from './about.js';
 const COLUMN_TITLES = { live: 'Live', peak: 'At peak', allocated: 'Allocated', freed: 'Freed', temporary: 'Temporary', leaked: 'Leaked', grown: 'Grown', shrunk: 'Shrunk', after: 'After', before: 'Before' };
 const MODES = [['icicle', 'Icicle', 'i'], ['flame', 'Flame', 'f'], ['callers', 'Callers', 'c'], ['callees', 'Callees', 'e']];
 const UNITS_CHOICE = [['bytes', 'Bytes', 'b'], ['blocks', 'Blocks', 'b']];
-const GROUPS = [['function', 'Functions'], ['file', 'Files'], ['module', 'Modules'], ['thread', 'Threads'], ['site', 'Sites']];
+const GROUPS = [['function', 'Functions'], ['file', 'Files'], ['module', 'Modules'], ['thread', 'Threads'], ['type', 'Types'], ['site', 'Sites']];
 
 // So long after the last change the address tells it, in milliseconds.
 const ADDRESS_PAUSE = 150;

@@ -213,9 +213,10 @@ export class Model {
 
   *rows(state) {
     const { by, col, unit, merge, hide } = state;
-    const whole = by === 'site' || by === 'thread' ? '' : `${merge} ${hide}`;
+    const whole = by === 'site' || by === 'thread' || by === 'type' ? '' : `${merge} ${hide}`;
     return yield* this.cache.get(`rows ${by} ${col} ${unit}${this.windowKey} ${whole}`, () => {
       if (by === 'thread') return this.threadRows(state);
+      if (by === 'type') return this.typeRows(state);
       return by === 'site' ? this.siteRows(state) : this.groupRows(state);
     });
   }
@@ -259,9 +260,10 @@ export class Model {
   }
 
   // The keys for the order of rows of functions or sites; the last one counts most.
-  *ranksOfRows(column, count, funcs, frame, hasMany) {
+  *ranksOfRows(column, count, funcs, frame, hasMany, type) {
     const keys = [];
     if (column === '' && hasMany) return keys;
+    if (column === 'type') return [yield* ranksOf(listOf(Array, count, type))];
     if (column === 'place') {
       const ranks = yield* this.ranks('whole');
       const { file, module, line } = this.data.frames;
@@ -311,12 +313,30 @@ export class Model {
       }
       if (row % 4096 === 4095) yield;
     }
+    const type = row => strings[leaves.types[used[row]]];
     const funcs = row => named.subarray(NAMED * row, NAMED * row + NAMED);
     const rows = new Rows(withShares(values), {
-      name: row => siteName(first, strings, leaves.nodes[used[row]], leaves.telling[used[row]]), place: row => this.place(frame(row)), node: row => leaves.nodes[used[row]],
-    }, column => this.ranksOfRows(column, used.length, funcs, frame, true));
+      name: row => siteName(first, strings, leaves.nodes[used[row]], leaves.telling[used[row]]), place: row => this.place(frame(row)), node: row => leaves.nodes[used[row]], type,
+    }, column => this.ranksOfRows(column, used.length, funcs, frame, true, type));
     rows.funcs = funcs;
     return rows;
+  }
+
+  *typeRows(state) {
+    const { first, leaves, data: { strings } } = this;
+    const own = yield* this.amounts(first, state);
+    const { groupOf, titles } = grouped(leaves.types, leaves.types, at => strings[leaves.types[at]] || '[unknown]');
+    const sums = Object.fromEntries(Object.keys(own).map(name => [name, new Float64Array(titles.length)]));
+    for (const [name, amounts] of Object.entries(own)) {
+      for (let i = 0; i < groupOf.length; i++) sums[name][groupOf[i]] += amounts[leaves.nodes[i]];
+      yield;
+    }
+    const used = [...titles.keys()].filter(type => sums.self[type] > 0);
+    const values = Object.fromEntries(Object.entries(sums).map(([name, list]) => [name, Float64Array.from(used, type => list[type])]));
+    const names = used.map(type => titles[type]);
+    return new Rows(withShares({ ...values, total: values.self }), { name: row => names[row] }, function* () {
+      return [yield* ranksOf(names)];
+    });
   }
 
   *threadRows({ col, unit }) {
@@ -336,16 +356,19 @@ export class Model {
   }
 }
 
-// The nodes of sites, each once, and of each the distance of the frame that tells whose it is.
-function leavesOf({ node, telling }, count) {
-  const [seen, nodes, distances] = [new Uint8Array(count), [], []];
+// The nodes of sites, each once, and of each the distance of the frame that tells whose it is, and the type that all its sites have.
+function leavesOf({ node, telling, type }, count) {
+  const [seen, nodes, distances, types] = [new Uint32Array(count), [], [], []];
   for (let site = 0; site < node.length; site++) {
-    if (seen[node[site]] === 1) continue;
-    seen[node[site]] = 1;
-    nodes.push(node[site]);
+    if (seen[node[site]] > 0) {
+      if (types[seen[node[site]] - 1] !== type[site]) types[seen[node[site]] - 1] = 0;
+      continue;
+    }
+    seen[node[site]] = nodes.push(node[site]);
     distances.push(telling[site]);
+    types.push(type[site]);
   }
-  return { nodes: Uint32Array.from(nodes), telling: Uint32Array.from(distances) };
+  return { nodes: Uint32Array.from(nodes), telling: Uint32Array.from(distances), types: Uint32Array.from(types) };
 }
 
 // Of each frame the group of its module, and what the groups are called.

@@ -13,7 +13,7 @@ const CHOICES = {
   view: ['flame', 'table', 'findings', 'tests', 'sizes', 'about'],
   unit: ['bytes', 'blocks'],
   mode: ['icicle', 'flame', 'callers', 'callees'],
-  by: ['function', 'file', 'module', 'thread', 'site'],
+  by: ['function', 'file', 'module', 'thread', 'type', 'site'],
 };
 
 // The state as a fragment, without the `#`.

@@ -16,7 +16,7 @@ export function listOf(Kind, count, valueOf) {
 
 // Rows of a table. `values` has a list for each column of numbers; names are made for those rows only that are looked at.
 export class Rows {
-  // `names` are `name`, `place`, `whole`, `node`: functions that tell them of a row, if there are such; `ranks(column)` is a generator for the order of texts.
+  // `names` are `name`, `place`, `type`, `whole`, `node`: functions that tell them of a row, if there are such; `ranks(column)` is a generator for the order of texts.
   constructor(values, names, ranks) {
     Object.assign(this, { values, names, ranks });
     this.count = values.self.length;
@@ -29,13 +29,13 @@ export class Rows {
   }
 
   text(column, row) {
-    return column === 'name' ? this.names.name(row) : this.names.place?.(row) ?? '';
+    return this.names[column]?.(row) ?? '';
   }
 
   // One row as an object.
   at(row) {
-    const { name, place, whole, node } = this.names;
-    const told = { name: name(row), place: place?.(row), whole: whole?.(row), node: node?.(row) };
+    const { name, place, type, whole, node } = this.names;
+    const told = { name: name(row), place: place?.(row), type: type?.(row), whole: whole?.(row), node: node?.(row) };
     for (const [key, list] of Object.entries(this.values)) told[key] = list[row];
     return told;
   }

@@ -57,12 +57,13 @@ export class Table {
       number('mean', 'Mean size', value => (Number.isNaN(value) ? '–' : bytesText(value)), 'Of all blocks allocated there'),
       number('temporary', 'Temporary', value => (Number.isNaN(value) ? '–' : percentText(value, 1)), 'The share of all blocks allocated there that were freed before their thread’s next allocation'),
     ];
-    const isWhole = by === 'thread' || by === 'site';
+    const isWhole = by === 'thread' || by === 'type' || by === 'site';
     const kept = [...columns.filter(column => !isWhole || !column.key.startsWith('total')), ...others];
     if (isWhole && unit === 'blocks') kept[0].title = 'Blocks';
     else if (isWhole) kept[0].title = 'Bytes';
-    const title = { function: 'Function', file: 'File', module: 'Module', thread: 'Thread', site: 'Allocated by' }[by];
+    const title = { function: 'Function', file: 'File', module: 'Module', thread: 'Thread', type: 'Type', site: 'Allocated by' }[by];
     kept.push({ key: 'name', title, text: name => name, isNumber: false });
+    if (by === 'site') kept.push({ key: 'type', title: 'Type', text: name => name, isNumber: false });
     if (by === 'function' || by === 'site') kept.push({ key: 'place', title: 'Where', text: shortPath, isNumber: false });
     return kept;
   }
@@ -75,7 +76,7 @@ export class Table {
 
   // Shows those of `rows` (sums.js) whose numbers `order` has.
   show(rows, order, columns, sort, down) {
-    const isOther = columns.length !== this.columns.length;
+    const isOther = columns.length !== this.columns.length || columns.some(({ key }, i) => key !== this.columns[i].key);
     // How texts are written may differ where the head does not.
     Object.assign(this, { rows, order, columns });
     const known = Table.sortable(columns, sort);

@@ -161,7 +161,9 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pub(super) pprof_columns: PprofColumns,
 
-    /// No text of source files in .html files; those whose names look like secrets are never in there
+    /// Read no source files: no text of theirs is in .html files, no type is told that only they tell
+    ///
+    /// Those whose names look like secrets are never read.
     #[arg(long, help_heading = "Output")]
     pub(super) no_source: bool,
 

@@ -74,7 +74,9 @@ pub(super) struct ReportArguments {
     #[arg(long, value_name = "FUNCTION", group = "view")]
     callees: Option<String>,
 
-    /// Show sums by function, file, module or thread
+    /// Show sums by function, file, module, thread or type
+    ///
+    /// The types of the objects in the blocks are known where the functions that allocate, or the lines that do, tell them.
     #[arg(long, value_name = "WHAT", group = "view", value_parser = values::by())]
     by: Option<By>,
 

@@ -60,7 +60,13 @@ pub(super) fn order() -> impl TypedValueParser<Value = Order> {
 
 /// What sums are made by.
 pub(super) fn by() -> impl TypedValueParser<Value = By> {
-    one_of(&[("function", By::Function), ("file", By::File), ("module", By::Module), ("thread", By::Thread)])
+    one_of(&[
+        ("function", By::Function),
+        ("file", By::File),
+        ("module", By::Module),
+        ("thread", By::Thread),
+        ("type", By::Type),
+    ])
 }
 
 /// `none` or `all`: whether processes are followed.

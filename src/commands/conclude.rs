@@ -384,6 +384,7 @@ pub(super) fn wanted(options: &ProfileOptions) -> Wanted<'_> {
         symbolize: options.symbolize,
         debug_dirs: &options.debug_dirs,
         sysroot: options.sysroot.as_deref(),
+        source: options.source,
         ..Wanted::default()
     }
 }

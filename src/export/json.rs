@@ -182,6 +182,13 @@ struct ReportSite<'a> {
     live: Amount,
     at_peak: Amount,
     temporary: u64,
+    r#type: Option<ReportType<'a>>,
+}
+
+#[derive(Serialize)]
+struct ReportType<'a> {
+    name: &'a str,
+    certainty: &'static str,
 }
 
 fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
@@ -290,7 +297,7 @@ fn sites(view: &View<'_>) -> Vec<StackTotals> {
     sites
 }
 
-fn report_site<'a>(view: &View<'_>, table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<'a> {
+fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<'a> {
     ReportSite {
         id: format!("{:016x}", view.id_of(site)),
         stack: ReportStack::new(table, Some(site.stack)),
@@ -304,5 +311,6 @@ fn report_site<'a>(view: &View<'_>, table: &'a FrameTable<'a>, site: &StackTotal
         live: site.live,
         at_peak: site.at_peak,
         temporary: site.temporary,
+        r#type: view.object_type(site.stack).map(|of| ReportType { name: &of.name, certainty: of.certainty.name() }),
     }
 }

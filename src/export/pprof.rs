@@ -303,6 +303,7 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
         Quality::Truncated => "truncated",
     };
     let leak = if sample.live.objects > 0 { view.leak_label(sample.stack) } else { "" };
+    let object = view.object_type(sample.stack);
     let texts = [
         ("thread", view.string(sample.thread)),
         ("alloc_fn", view.alloc_fn(sample)),
@@ -310,6 +311,8 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
         ("leak", leak),
         ("program", sample.program.map_or("", |program| view.string(program))),
         ("family", if view.profile.is_mapped(sample) { mapped::FAMILY } else { "" }),
+        ("type", object.map_or("", |object| &object.name)),
+        ("type_certainty", object.map_or("", |object| object.certainty.name())),
         ("origin", if sample.inherited { "inherited" } else { "" }),
     ];
     for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {

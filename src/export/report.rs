@@ -24,6 +24,8 @@ pub enum By {
     Module,
     /// The names of the threads.
     Thread,
+    /// The types of the objects in the blocks.
+    Type,
 }
 
 /// What to show.

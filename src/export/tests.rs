@@ -336,7 +336,8 @@ fn locations() -> Vec<Location> {
 }
 
 fn stacks() -> Vec<Stack> {
-    let stack = |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality, leak: None };
+    let stack =
+        |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality, leak: None, object: None };
     vec![
         stack(&[0, 1], Quality::Complete),
         stack(&[3, 8], Quality::Complete),
@@ -596,8 +597,8 @@ fn callers_stay_together_whatever_their_names() {
     let mut profile = sample_profile();
     // sorted as text, `main-x` would come between `main` and `main;…`
     profile.functions[6].name = "main-x".to_owned();
-    profile.stacks[2] = Stack { locations: vec![5], quality: Quality::Complete, leak: None };
-    profile.stacks[3] = Stack { locations: vec![1], quality: Quality::Complete, leak: None };
+    profile.stacks[2] = Stack { locations: vec![5], quality: Quality::Complete, leak: None, object: None };
+    profile.stacks[3] = Stack { locations: vec![1], quality: Quality::Complete, leak: None, object: None };
     let folded = exported_text(Format::Folded, &profile);
     let callers: Vec<&str> = folded.lines().filter_map(|line| line.split([';', ' ']).next()).collect();
     assert_eq!(callers, ["main", "main", "main", "main-x"]);

@@ -4,6 +4,7 @@
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
+use crate::profile::objects::ObjectType;
 use crate::profile::saved::LeakLabel;
 use crate::profile::value::Value;
 use crate::profile::{Amount, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
@@ -131,6 +132,11 @@ impl<'a> View<'a> {
     pub fn leak_label(&self, stack: usize) -> &'static str {
         let saved = || self.profile.stacks.get(stack).and_then(|stack| stack.leak).map_or("", LeakLabel::name);
         self.leak_labels.get(stack).copied().unwrap_or_else(saved)
+    }
+
+    /// The type of the objects in a stack's blocks, if it is known.
+    pub fn object_type(&self, stack: usize) -> Option<&'a ObjectType> {
+        self.profile.stacks.get(stack)?.object.as_ref()
     }
 
     /// The frames of a stack, innermost first; at least one.

@@ -207,9 +207,13 @@ fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
         "truncated" => Quality::Truncated,
         _ => Quality::Complete,
     };
+    let stack = tables.stack(&site.stack, quality)?;
+    if let Some(told) = &site.r#type {
+        tables.set_object(stack, told)?;
+    }
     Ok(Sample {
         interval: 0,
-        stack: tables.stack(&site.stack, quality)?,
+        stack,
         thread: 0,
         alloc_fn: 0,
         program: None,

@@ -302,7 +302,7 @@ impl Tables {
             }
             None => {
                 self.stack_index.insert(list.clone(), self.stacks.len());
-                self.stacks.push(Stack { locations: list, quality, leak: None });
+                self.stacks.push(Stack { locations: list, quality, leak: None, object: None });
                 self.stacks.len() - 1
             }
         };

@@ -107,7 +107,7 @@ impl Pool {
         }
         let stacks = profile.stacks.iter().map(|stack| {
             let list = stack.locations.iter().map(|at| locations.get(*at).copied().unwrap_or_default()).collect();
-            Stack { locations: list, quality: stack.quality, leak: stack.leak }
+            Stack { locations: list, quality: stack.quality, leak: stack.leak, object: stack.object.clone() }
         });
         let stacks = stacks.map(|stack| self.stack(stack)).collect();
         Numbers { strings, stacks }
@@ -157,6 +157,7 @@ impl Pool {
         if let Some(&known) = self.by_locations.get(&stack.locations) {
             if let Some(other) = self.stacks.get_mut(known) {
                 other.quality = other.quality.max(stack.quality);
+                other.object = other.object.take().or(stack.object);
                 other.leak = other.leak.into_iter().chain(stack.leak).min();
             }
             return known;

@@ -12,6 +12,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("figures", &[]),
     ("leakclass", &[]),
     ("progress", &[]),
+    ("sources", &[]),
     ("sampling", &[]),
     ("ctl", &["figures"]),
     ("chunk", &[]),
@@ -40,7 +41,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("trace", &["addr", "allocators", "event", "profile", "unwinder"]),
     ("check", &["allocators", "glob", "profile"]),
     ("symbols", &["addr", "elf", "heaptypes", "mapped", "paths", "profile"]),
-    ("export", &["addr", "check", "heapfile", "heapgraph", "heapwalk", "leaks", "profile", "sampling", "unwinder"]),
+    (
+        "export",
+        &["addr", "check", "heapfile", "heapgraph", "heapwalk", "leaks", "profile", "sampling", "sources", "unwinder"],
+    ),
     ("import", &["addr", "profile", "unwinder"]),
     ("top", &["addr", "ctl", "export", "figures", "heapmodel"]),
     ("tracer", &["addr", "arch", "elf", "jump", "mapped", "maps", "memory", "patches", "paths"]),
@@ -94,7 +98,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "tracer",
         ],
     ),
-    ("naming", &["addr", "check", "frameworks", "paths", "profile", "session", "symbols", "trace", "tracer"]),
+    (
+        "naming",
+        &["addr", "check", "frameworks", "paths", "profile", "session", "sources", "symbols", "trace", "tracer"],
+    ),
     (
         "replay",
         &[

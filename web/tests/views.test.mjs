@@ -20,7 +20,7 @@ function bareTable() {
 
 test('a table writes its cells in the unit that is shown, also where its head stays', () => {
   const rows = new Rows({ self: Float64Array.of(2048) }, { name: () => 'f' });
-  for (const by of ['function', 'file', 'module', 'thread', 'site']) {
+  for (const by of ['function', 'file', 'module', 'thread', 'type', 'site']) {
     const table = bareTable();
     const written = unit => {
       table.show(rows, [0], Table.columns(by, unit), 'self', true);
@@ -91,7 +91,7 @@ test('a course whose pointer is taken away shows what was chosen', () => {
 test('another window makes another tree of all callers, in which the node of a zoom is another one', () => {
   const heap = t => ({ t, node: [], allocated: { bytes: [], blocks: [] }, live: { bytes: [], blocks: [] } });
   const data = {
-    strings: ['', 'f'], nodes: { depth: Uint32Array.of(0, 1), frame: Uint32Array.of(0, 0) }, frames: { name: [1] }, sites: { node: [1], telling: [0] }, columns: [], heaps: [10, 20, 30].map(heap),
+    strings: ['', 'f'], nodes: { depth: Uint32Array.of(0, 1), frame: Uint32Array.of(0, 0) }, frames: { name: [1] }, sites: { node: [1], telling: [0], type: [0] }, columns: [], heaps: [10, 20, 30].map(heap),
   };
   const model = new Model(data);
   const state = { ...firstState('live'), mode: 'callers', zoom: 7 };
@@ -111,8 +111,8 @@ test('another window makes another tree of all callers, in which the node of a z
 function difference() {
   const column = (name, bytes) => ({ name, title: name, bytes: Float64Array.from(bytes), blocks: Float64Array.from(bytes, value => value / 10) });
   return {
-    strings: ['', 'main', 'f', 'g', 'h'], nodes: { depth: Uint32Array.of(0, 1, 2, 2, 2), frame: Uint32Array.of(0, 0, 1, 2, 3) },
-    frames: { name: [1, 2, 3, 4], file: [0, 0, 0, 0], module: [0, 0, 0, 0], line: [0, 0, 0, 0] }, sites: { node: [2, 3, 4], telling: [0, 0, 0] }, heaps: [],
+    strings: ['', 'main', 'f', 'g', 'h', 'T'], nodes: { depth: Uint32Array.of(0, 1, 2, 2, 2), frame: Uint32Array.of(0, 0, 1, 2, 3) },
+    frames: { name: [1, 2, 3, 4], file: [0, 0, 0, 0], module: [0, 0, 0, 0], line: [0, 0, 0, 0] }, sites: { node: [2, 3, 4], telling: [0, 0, 0], type: [5, 0, 5] }, heaps: [],
     columns: [column('grown', [200, 0, 0]), column('shrunk', [0, 40, 0]), column('after', [300, 10, 7]), column('before', [100, 50, 7])],
     words: { difference: { files: ['a', 'b'], value: 'Live', before: { bytes: 157, objects: 16 }, after: { bytes: 317, objects: 32 }, unchanged: 1 } },
   };
@@ -135,6 +135,7 @@ test('a difference tells what functions and sites had and have', () => {
   assert.deepEqual(rowsOf({ by: 'function' }), [['f', 100, 300, 200], ['main', 157, 317, 160], ['h', 7, 7, 0], ['g', 50, 10, -40]]);
   assert.deepEqual(rowsOf({ by: 'site', down: false }).map(([name, , , change]) => [name.split(' ')[0], change]), [['g', -40], ['h', 0], ['f', 200]]);
   assert.deepEqual(rowsOf({ by: 'site', col: 'shrunk' }).map(([, , , change]) => change), [-40]);
+  assert.deepEqual(rowsOf({ by: 'type' }), [['T', 107, 307, 200], ['[unknown]', 50, 10, -40]]);
   const { change } = finished(model.graph(firstState('grown')));
   assert.deepEqual([[...change.before], [...change.after]], [[157, 157, 100, 50, 7], [317, 317, 300, 10, 7]]);
   const columns = Table.columns('function', 'bytes', true).map(({ title }) => title);

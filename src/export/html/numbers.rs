@@ -2,7 +2,7 @@
 //!
 //! In this order: of each frame its function, file and module (indices into the strings; 0 is none) and its line (0 is none); of each node of the call tree its
 //! depth and its frame; of each site its node (as the distance from the one before, zigzag), the distance of the frame that tells whose it is from its
-//! innermost one, how certain its stack is (0 whole, 1 guessed, 2 cut off); then for each column the blocks and the bytes of each site. At last the moments, in nanoseconds, of
+//! innermost one, how certain its stack is (0 whole, 1 guessed, 2 cut off), the type of its objects (an index into the strings; 0 is none); then for each column the blocks and the bytes of each site. At last the moments, in nanoseconds, of
 //! which heaps are known, the end among them; and for each of them what has changed since the one before: nodes (distances), and by how much (zigzag) the blocks
 //! and bytes that were allocated there by then, and the blocks and bytes live there.
 
@@ -12,6 +12,7 @@ use super::super::view::{NamedFrame, View};
 use super::tree::CallTree;
 use super::{Column, leaked};
 use crate::profile::Amount;
+use crate::profile::objects::ObjectType;
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -33,8 +34,9 @@ const fn zigzag(number: i64) -> u64 {
 pub(super) struct Numbers {
     /// The lists.
     pub bytes: Vec<u8>,
-    /// Names of functions, files and modules. The first one is empty.
+    /// Names of functions, files and modules, then of types. The first one is empty.
     pub strings: Vec<String>,
+    types: FxHashMap<ObjectType, u64>,
 }
 
 impl Numbers {
@@ -57,7 +59,7 @@ impl Numbers {
         let files: Vec<u64> = frames.iter().map(|frame| number(frame.file.map(Cow::Borrowed))).collect();
         let modules: Vec<u64> = frames.iter().map(|frame| number(frame.module.clone())).collect();
         let lines = frames.iter().map(|frame| u64::from(frame.line.unwrap_or_default()));
-        let mut numbers = Self { bytes: Vec::new(), strings };
+        let mut numbers = Self { bytes: Vec::new(), strings, types: FxHashMap::default() };
         numbers.list(functions.into_iter());
         numbers.list(files.into_iter());
         numbers.list(modules.into_iter());
@@ -91,12 +93,23 @@ impl Numbers {
             Quality::Guessed => 1,
             Quality::Truncated => 2,
         }));
+        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view, site.stack)).collect();
+        self.list(types.into_iter());
         let leaked = leaked(view.profile);
         for column in columns {
             let amounts: Vec<Amount> = sites.iter().map(|site| column.of(site, view, &leaked)).collect();
             self.list(amounts.iter().map(|amount| amount.objects));
             self.list(amounts.iter().map(|amount| amount.bytes));
         }
+    }
+
+    /// The number of the name of a stack's type; 0: it is not known.
+    fn type_name(&mut self, view: &View<'_>, stack: usize) -> u64 {
+        let Some(of) = view.object_type(stack) else { return 0 };
+        *self.types.entry(of.clone()).or_insert_with(|| {
+            self.strings.push(printable(&of.to_string()));
+            self.strings.len() as u64 - 1
+        })
     }
 
     /// Adds the heaps of moments on the way, as far as there is room, and that of the end.

@@ -1,4 +1,4 @@
-//! Sums over the stacks by function, file, module or thread.
+//! Sums over the stacks by function, file, module, thread or type.
 
 use super::super::sections::Layout;
 use super::super::text::{basename, grouped, human_bytes, percent, printable, right, short_name};
@@ -36,12 +36,17 @@ const fn by_name(by: By) -> &'static str {
         By::File => "file",
         By::Module => "module",
         By::Thread => "thread",
+        By::Type => "type",
     }
 }
 
 /// The table as text or JSON.
 pub(super) fn show(view: &View<'_>, value: Value, by: By, options: &QueryOptions, layout: Layout) -> String {
-    let (mut groups, whole) = if by == By::Thread { threads(view, value) } else { frames(view, value, by) };
+    let (mut groups, whole) = match by {
+        By::Thread => threads(view, value),
+        By::Type => types(view, value),
+        By::Function | By::File | By::Module => frames(view, value, by),
+    };
     groups.retain(|group| group.total_blocks > 0 || group.total_bytes > 0);
     groups.sort_by(|a, b| {
         let key = |group: &Group| Reverse((group.own_bytes, group.total_bytes, group.total_blocks));
@@ -56,7 +61,7 @@ pub(super) fn show(view: &View<'_>, value: Value, by: By, options: &QueryOptions
     let (shown, rest) = groups.split_at(options.top.min(groups.len()));
     let blocks = shown.iter().map(|group| grouped(group.own_blocks).len()).max().unwrap_or(0).max("blocks".len());
     let head = match by {
-        By::Thread => format!("  {:>10}  {:>7}  {}  {}", "", "", right("blocks", blocks), by_name(by)),
+        By::Thread | By::Type => format!("  {:>10}  {:>7}  {}  {}", "", "", right("blocks", blocks), by_name(by)),
         _ => format!(
             "  {:>10}  {:>7}  {}  {:>10}  {:>7}  {}",
             "itself",
@@ -70,7 +75,7 @@ pub(super) fn show(view: &View<'_>, value: Value, by: By, options: &QueryOptions
     let _ = writeln!(out, "{}", layout.paint.dim(&head));
     for group in shown {
         let total = match by {
-            By::Thread => String::new(),
+            By::Thread | By::Type => String::new(),
             _ => format!("  {:>10}  {:>7}", human_bytes(group.total_bytes), percent(group.total_bytes, whole)),
         };
         let begin = format!(
@@ -81,7 +86,7 @@ pub(super) fn show(view: &View<'_>, value: Value, by: By, options: &QueryOptions
         );
         let room = layout.width.saturating_sub(begin.chars().count() + 2).max(24);
         let name = match by {
-            By::Function => short_name(&group.name, room),
+            By::Function | By::Type => short_name(&group.name, room),
             _ => super::super::text::keep_end(&printable(&group.name), room),
         };
         let _ = writeln!(out, "{begin}  {name}");
@@ -135,8 +140,31 @@ fn name_of(frame: &NamedFrame<'_>, by: By) -> String {
             str::to_owned,
         ),
         By::Module => frame.module.map_or("[none]".to_owned(), |module| module.path.to_string_lossy().into_owned()),
-        By::Function | By::Thread => frame.name.to_owned(),
+        By::Function | By::Thread | By::Type => frame.name.to_owned(),
     }
+}
+
+/// By the types of the objects in the blocks.
+fn types(view: &View<'_>, value: Value) -> (Vec<Group>, u64) {
+    let mut groups: FxHashMap<String, Group> = FxHashMap::default();
+    let mut whole = 0u64;
+    for site in view.sites() {
+        let amount = site.of(value);
+        whole = whole.saturating_add(amount.bytes);
+        let group = groups.entry(type_name(view, site.stack)).or_default();
+        group.own_bytes = group.own_bytes.saturating_add(amount.bytes);
+        group.own_blocks = group.own_blocks.saturating_add(amount.objects);
+    }
+    let named = groups.into_iter().map(|(name, group)| {
+        let (total_bytes, total_blocks) = (group.own_bytes, group.own_blocks);
+        Group { name, total_bytes, total_blocks, ..group }
+    });
+    (named.collect(), whole)
+}
+
+/// The name of a stack's type, and whether it is only inferred.
+fn type_name(view: &View<'_>, stack: usize) -> String {
+    view.object_type(stack).map_or_else(|| "[unknown]".to_owned(), ToString::to_string)
 }
 
 fn threads(view: &View<'_>, value: Value) -> (Vec<Group>, u64) {

@@ -57,6 +57,7 @@ pub(super) fn many_stacks() -> Profile {
             locations: (0..17).map(|bit| if i >> bit & 1 == 1 { 0 } else { 1 }).chain([5]).collect(),
             quality: Quality::Complete,
             leak: None,
+            object: None,
         })
         .collect();
     profile.samples = (0..profile.stacks.len()).map(|stack| Sample { stack, ..sample }).collect();

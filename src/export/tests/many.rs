@@ -37,7 +37,7 @@ fn many_stacks() -> Profile {
         let turn = |level: usize| level + if path >> level & 1 == 0 { 0 } else { DEPTH };
         let locations = (0..LEVELS).map(turn).chain(LEVELS..DEPTH).collect();
         profile.samples.push(Sample { stack: path, ..block });
-        profile.stacks.push(Stack { locations, quality: Quality::Complete, leak: None });
+        profile.stacks.push(Stack { locations, quality: Quality::Complete, leak: None, object: None });
     }
     profile
 }
@@ -73,7 +73,7 @@ fn json_of_many_stacks_has_each_frame_once() {
     // what whole frames in each stack would take, as in version 1; all frames are of about one size
     let alone = |stack: &[usize]| {
         let mut one = profile.clone();
-        one.stacks = vec![Stack { locations: stack.to_vec(), quality: Quality::Complete, leak: None }];
+        one.stacks = vec![Stack { locations: stack.to_vec(), quality: Quality::Complete, leak: None, object: None }];
         one.samples.truncate(1);
         written(Format::Json, &one).0
     };

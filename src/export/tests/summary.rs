@@ -191,7 +191,7 @@ fn rows_that_look_alike_are_told_apart() {
     let template = profile.samples[0];
     let mut rows = |stacks: [Vec<usize>; 2]| {
         for (index, locations) in stacks.into_iter().enumerate() {
-            profile.stacks[index] = Stack { locations, quality: Quality::Complete, leak: None };
+            profile.stacks[index] = Stack { locations, quality: Quality::Complete, leak: None, object: None };
             profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
         }
         plain(&profile, 100)

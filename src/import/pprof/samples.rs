@@ -4,10 +4,12 @@ use super::super::wire::{Fields, Value, numbers};
 use super::tables::Tables;
 use super::{Budget, Columns, Role, Trouble};
 use crate::profile::build::UNKNOWN_STACK;
+use crate::profile::objects::{Certainty, ObjectType};
 use crate::profile::saved::LeakLabel;
 use crate::profile::{Amount, Profile, Sample, Stack};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// The most values that a sample may have.
 const VALUES: usize = 64;
@@ -23,9 +25,11 @@ enum Key {
     Program,
     Origin,
     Pid,
+    Type,
+    Certainty,
 }
 
-const KEYS: [(&str, Key); 8] = [
+const KEYS: [(&str, Key); 10] = [
     ("bytes", Key::Bytes),
     ("thread", Key::Thread),
     ("alloc_fn", Key::AllocFn),
@@ -34,6 +38,8 @@ const KEYS: [(&str, Key); 8] = [
     ("program", Key::Program),
     ("origin", Key::Origin),
     ("pid", Key::Pid),
+    ("type", Key::Type),
+    ("type_certainty", Key::Certainty),
 ];
 
 /// What makes two samples one.
@@ -49,6 +55,8 @@ pub(super) struct Samples<'t, 'a> {
     locations: FxHashMap<u64, u32>,
     /// The profile's texts, by the message's index, and by themselves: a message may have one twice.
     strings: FxHashMap<u64, usize>,
+    /// Names of types, by the index of their text.
+    names: FxHashMap<u64, Arc<str>>,
     texts: FxHashMap<&'a str, usize>,
     stacks: FxHashMap<Box<[usize]>, usize>,
     known: FxHashMap<SampleKey, usize>,
@@ -68,6 +76,8 @@ struct Labels {
     inherited: bool,
     quality: Option<Quality>,
     leak: Option<LeakLabel>,
+    object: u64,
+    certainty: Option<Certainty>,
 }
 
 impl<'t, 'a> Samples<'t, 'a> {
@@ -91,6 +101,7 @@ impl<'t, 'a> Samples<'t, 'a> {
             keys,
             locations: tables.index(),
             strings: FxHashMap::default(),
+            names: FxHashMap::default(),
             texts: FxHashMap::default(),
             stacks: FxHashMap::default(),
             known: FxHashMap::default(),
@@ -221,6 +232,11 @@ impl<'t, 'a> Samples<'t, 'a> {
                 }
             }
             Some(Key::Leak) => labels.leak = LeakLabel::from_name(self.tables.text(text)),
+            Some(Key::Type) => labels.object = text,
+            Some(Key::Certainty) => {
+                let told = self.tables.text(text);
+                labels.certainty = Certainty::ALL.into_iter().find(|certainty| certainty.name() == told);
+            }
             Some(Key::Pid) => self.pid = self.pid.or(i32::try_from(number).ok().filter(|pid| *pid > 0)),
             None => {}
         }
@@ -243,6 +259,19 @@ impl<'t, 'a> Samples<'t, 'a> {
         });
         self.strings.insert(index, at);
         Ok(at)
+    }
+
+    /// A type's name, each once.
+    fn name(&mut self, index: u64, budget: &mut Budget) -> Result<Arc<str>, Trouble> {
+        if let Some(known) = self.names.get(&index) {
+            return Ok(known.clone());
+        }
+        let text = self.tables.text(index);
+        budget.copy(text.len())?;
+        budget.hashed::<u64, Arc<str>>()?;
+        let name: Arc<str> = text.into();
+        self.names.insert(index, name.clone());
+        Ok(name)
     }
 
     fn stack(
@@ -273,7 +302,13 @@ impl<'t, 'a> Samples<'t, 'a> {
         budget.hashed::<Box<[usize]>, usize>()?;
         let at = profile.stacks.len();
         self.stacks.insert(locations.into(), at);
-        profile.stacks.push(Stack { locations: locations.to_vec(), quality, leak: labels.leak });
+        let object = match labels.certainty {
+            Some(certainty) if labels.object != 0 => {
+                Some(ObjectType { name: self.name(labels.object, budget)?, certainty })
+            }
+            _ => None,
+        };
+        profile.stacks.push(Stack { locations: locations.to_vec(), quality, leak: labels.leak, object });
         Ok(at)
     }
 }

@@ -197,6 +197,15 @@ pub(super) struct Site {
     pub(super) live: Amount,
     pub(super) at_peak: Amount,
     pub(super) temporary: u64,
+    /// Reports of earlier versions do not tell it.
+    #[serde(default)]
+    pub(super) r#type: Option<SiteType>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct SiteType {
+    pub(super) name: String,
+    pub(super) certainty: String,
 }
 
 #[derive(Deserialize)]

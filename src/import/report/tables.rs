@@ -2,10 +2,11 @@
 
 use super::super::budget::Budget;
 use super::Trouble;
-use super::model::{Frame, FrameOf, Module};
+use super::model::{Frame, FrameOf, Module, SiteType};
 use crate::addr::{Addr, ModuleId};
 use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::is_unresolved;
+use crate::profile::objects::{Certainty, ObjectType};
 use crate::profile::{Function, Line, Location, ModuleInfo, Stack, SymbolStatus};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
@@ -106,6 +107,16 @@ impl<'b> Tables<'b> {
         Ok(())
     }
 
+    /// Notes the type of the objects on a stack.
+    pub(super) fn set_object(&mut self, stack: usize, told: &SiteType) -> Result<(), Trouble> {
+        let certainty = Certainty::ALL.into_iter().find(|certainty| certainty.name() == told.certainty);
+        if let (Some(certainty), Some(stack)) = (certainty, self.stacks.get_mut(stack)) {
+            self.budget.copy(told.name.len())?;
+            stack.object = Some(ObjectType { name: told.name.as_str().into(), certainty });
+        }
+        Ok(())
+    }
+
     /// The index of a stack.
     pub(super) fn stack(&mut self, stack: &[FrameOf], quality: Quality) -> Result<usize, Trouble> {
         let mut locations = Vec::new();
@@ -134,7 +145,7 @@ impl<'b> Tables<'b> {
         self.budget.entries::<Stack>(1)?;
         self.budget.hashed::<Vec<usize>, usize>()?;
         self.by_locations.insert(locations.clone(), self.stacks.len());
-        self.stacks.push(Stack { locations, quality, leak: None });
+        self.stacks.push(Stack { locations, quality, leak: None, object: None });
         Ok(self.stacks.len() - 1)
     }
 

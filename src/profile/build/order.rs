@@ -214,6 +214,7 @@ mod tests {
                 locations: locations.clone(),
                 quality: Quality::Complete,
                 leak: None,
+                object: None,
             };
             let stacks: Vec<Stack> = lists.iter().map(stack).collect();
             let ranks = stack_ranks(&stacks, &of_location);
