@@ -6,6 +6,7 @@
 //! copy of anything: each new maximum begins a new *peak epoch*, and a site notes its live figures when it changes for the
 //! first time in an epoch; sites that have not changed since have the same figures as at the peak.
 
+mod birthtimes;
 mod blocks;
 mod booking;
 mod estimate;
@@ -25,6 +26,7 @@ mod view;
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
+use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
 use gap::Gap;
@@ -75,6 +77,8 @@ pub struct SiteStats {
     pub live: Amount,
     pub at_peak: Amount,
     pub temporary: u64,
+    pub lifetime_ns: u64,
+    pub freed_elsewhere: u64,
 }
 
 /// An error of the program, see `profile::Finding`.
@@ -159,6 +163,7 @@ pub struct HeapModel {
     peak_epoch: u64,
     /// Number of allocations in the life of the process and its ancestors: the clock of lifetimes.
     births: u64,
+    birth_times: BirthTimes,
     /// Blocks born up to here came with the fork.
     inherited_births: u64,
     sizes: [u64; 65],
@@ -214,6 +219,7 @@ impl HeapModel {
             totals: Totals::default(),
             peak_epoch: 0,
             births: 0,
+            birth_times: BirthTimes::default(),
             inherited_births: 0,
             sizes: [0; 65],
             lifetimes: [0; 65],
@@ -254,6 +260,7 @@ impl HeapModel {
         self.sampled_reallocations = 0.0;
         self.peak_epoch += 1;
         self.inherited_births = self.births;
+        self.birth_times = BirthTimes::default();
         self.sites.inherit();
         self.timeline = Timeline::new();
         (self.sizes, self.lifetimes) = ([0; 65], [0; 65]);

@@ -397,6 +397,10 @@ pub struct Sample {
     pub at_peak: Amount,
     /// Allocated here and freed before the same thread's next allocation: number of blocks.
     pub temporary: u64,
+    /// For how long the blocks lived that were allocated here and freed since: the sum, in nanoseconds.
+    pub lifetime_ns: u64,
+    /// Allocated here and freed by another thread: number of blocks.
+    pub freed_elsewhere: u64,
 }
 
 impl Sample {
@@ -408,6 +412,8 @@ impl Sample {
         self.live = self.live.plus(other.live);
         self.at_peak = self.at_peak.plus(other.at_peak);
         self.temporary = self.temporary.saturating_add(other.temporary);
+        self.lifetime_ns = self.lifetime_ns.saturating_add(other.lifetime_ns);
+        self.freed_elsewhere = self.freed_elsewhere.saturating_add(other.freed_elsewhere);
     }
 }
 

@@ -74,6 +74,7 @@ export function decode(wordBytes, numberBytes) {
     sites.node[i] = node;
   }
   const columns = words.columns.map(({ name, title }) => ({ name, title, blocks: numbers.list(Float64Array), bytes: numbers.list(Float64Array) }));
+  const lifetimes = words.lifetimes ? numbers.list(Float64Array) : null;
   const moments = numbers.at < numberBytes.length ? numbers.list(Float64Array) : new Float64Array(0);
   const heaps = [...moments].map(t => {
     const changed = numbers.list(Uint32Array);
@@ -81,5 +82,5 @@ export function decode(wordBytes, numberBytes) {
     const [allocatedBlocks, allocatedBytes, liveBlocks, liveBytes] = [0, 1, 2, 3].map(() => signed(numbers.list(Float64Array)));
     return { t, node: changed, allocated: { blocks: allocatedBlocks, bytes: allocatedBytes }, live: { blocks: liveBlocks, bytes: liveBytes } };
   });
-  return { words, report: words.report, strings, frames, nodes: { depth, frame }, sites, columns, heaps };
+  return { words, report: words.report, strings, frames, nodes: { depth, frame }, sites, columns, lifetimes, heaps };
 }

@@ -251,7 +251,7 @@ class Page {
     this.work.stop();
     if (isGraph) this.later(this.model.graph(state), shown => this.renderGraph(shown));
     else if (isTable) {
-      const columns = Table.columns(state.by, state.unit, this.isDifference);
+      const columns = Table.columns(state.by, state.unit, this.isDifference, this.data.lifetimes !== null && this.model.bounds === null);
       this.later(this.model.table(state, Table.sortable(columns, state.sort)), shown => this.renderTable(shown, columns));
     } else this.wait(false);
     if (state.view === 'findings') showFindings(byId('findings'), this.data);

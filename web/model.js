@@ -72,7 +72,7 @@ export class Model {
 
   ownAlways(name, unit) {
     const own = new Float64Array(this.first.n);
-    const values = this.column(name)?.[unit];
+    const values = name === 'lifetime' ? this.data.lifetimes : this.column(name)?.[unit];
     const { node } = this.data.sites;
     for (let i = 0; values && i < node.length; i++) own[node[i]] += values[i];
     return own;
@@ -226,6 +226,7 @@ export class Model {
     const wanted = this.data.words.difference !== null
       ? { self: [col, unit], before: ['before', unit], after: ['after', unit] }
       : { self: [col, unit], blocks: [col, 'blocks'], allocations: ['allocated', 'blocks'], allocatedBytes: ['allocated', 'bytes'], temporaries: ['temporary', 'blocks'] };
+    if (this.data.lifetimes !== null) Object.assign(wanted, { freed: ['freed', 'blocks'], lifetimes: ['lifetime', 'us'] });
     const amounts = {};
     for (const [name, pair] of Object.entries(wanted)) {
       amounts[name] = this.owned(tree, ...pair);

@@ -153,12 +153,14 @@ function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
   }
 }
 
-// Adds what follows from the sums: the mean size of the blocks allocated, and the share of them that were temporary; of a difference, by how much they have changed.
+// Adds what follows from the sums: the mean size of the blocks allocated, the share of them that were temporary, and for how many seconds those lived that were freed; of a difference, by how much they have changed.
 export function withShares(values) {
-  const { allocations, allocatedBytes, temporaries, before, after } = values;
+  const { allocations, allocatedBytes, temporaries, freed, lifetimes, before, after } = values;
   if (before !== undefined) return { ...values, change: listOf(Float64Array, before.length, i => after[i] - before[i]) };
   const share = part => listOf(Float64Array, allocations.length, i => (allocations[i] > 0 ? part[i] / allocations[i] : NaN));
-  return { ...values, mean: share(allocatedBytes), temporary: share(temporaries) };
+  const shares = { ...values, mean: share(allocatedBytes), temporary: share(temporaries) };
+  if (lifetimes === undefined) return shares;
+  return { ...shares, lifetime: listOf(Float64Array, freed.length, i => (freed[i] > 0 ? lifetimes[i] / freed[i] / 1e6 : NaN)) };
 }
 
 // What a site is called: the function that tells whose allocation it is, and who calls that, as far as these are not the same.

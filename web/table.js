@@ -1,6 +1,6 @@
 // The table: real rows, of which only those in sight are in the page.
 import { make } from './dom.js';
-import { amountText, bytesText, changeText, countText, percentText, shortPath } from './text.js';
+import { amountText, bytesText, changeText, countText, durationText, percentText, shortPath } from './text.js';
 
 const ROW_HEIGHT = 26;
 
@@ -38,8 +38,8 @@ export class Table {
     });
   }
 
-  // The columns of such rows in this unit; `isDifference`: of a page that compares.
-  static columns(by, unit, isDifference = false) {
+  // The columns of such rows in this unit; `isDifference`: of a page that compares; `hasLifetimes`: it is known for how long blocks lived.
+  static columns(by, unit, isDifference = false, hasLifetimes = false) {
     const amount = value => amountText(value, unit);
     const number = (key, title, text, hint) => ({ key, title, text, hint, isNumber: true });
     const columns = [
@@ -56,6 +56,7 @@ export class Table {
       number('blocks', 'Blocks', countText, 'Blocks of what is itself'),
       number('mean', 'Mean size', value => (Number.isNaN(value) ? '–' : bytesText(value)), 'Of all blocks allocated there'),
       number('temporary', 'Temporary', value => (Number.isNaN(value) ? '–' : percentText(value, 1)), 'The share of all blocks allocated there that were freed before their thread’s next allocation'),
+      ...(hasLifetimes && by !== 'thread' ? [number('lifetime', 'Lifetime', value => (Number.isNaN(value) ? '–' : durationText(Math.round(value * 1e9))), 'From allocation to free, on average, in seconds: of the blocks that were freed. Those that are live do not count')] : []),
     ];
     const isWhole = by === 'thread' || by === 'type' || by === 'site';
     const kept = [...columns.filter(column => !isWhole || !column.key.startsWith('total')), ...others];

@@ -94,6 +94,8 @@ impl Live {
             live: Amount::default(),
             at_peak: Amount::default(),
             temporary: 0,
+            lifetime_ns: 0,
+            freed_elsewhere: 0,
         };
         let recording = interim.into_recording_of(rows.iter().enumerate().map(stand_in).collect());
         let wanted = Wanted { snapshot: true, ..wanted(snapshots.options) };

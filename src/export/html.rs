@@ -77,6 +77,9 @@ pub(super) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     let mut numbers = Numbers::new(&table);
     numbers.tree(&tree);
     numbers.sites(view, &tree, &columns);
+    if sections::has_lifetimes(view.profile) {
+        numbers.lifetimes(view);
+    }
     numbers.heaps(view, &tree);
     let source = if options.source { source::of(view, &table, &columns) } else { Source::default() };
     let words = words(view, options, &table, &columns, &numbers.strings, &source);
@@ -176,6 +179,8 @@ struct Words<'a, R: Serialize> {
     report: R,
     strings: &'a [String],
     columns: Vec<WordsColumn>,
+    /// Whether it is known for how long blocks have lived.
+    lifetimes: bool,
     /// Which one is shown first.
     column: &'static str,
     header: Vec<String>,
@@ -247,6 +252,7 @@ fn words<'a>(
         report: json::head(view, table),
         strings,
         columns: columns.iter().map(|column| column.words(view)).collect(),
+        lifetimes: sections::has_lifetimes(profile),
         column: view.value(options.value).name(),
         header: lines(|out| sections::header(out, UNWRAPPED, profile, "")),
         resident: sections::resident_sentence(profile),

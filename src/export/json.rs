@@ -9,6 +9,7 @@ mod tests;
 
 use super::escape::Json;
 use super::gzip;
+use super::sections;
 use super::view::{StackTotals, View};
 use crate::profile::mapped::Mapped;
 use crate::profile::{
@@ -183,6 +184,7 @@ struct ReportSite<'a> {
     at_peak: Amount,
     temporary: u64,
     r#type: Option<ReportType<'a>>,
+    mean_lifetime_ns: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -312,5 +314,6 @@ fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotal
         at_peak: site.at_peak,
         temporary: site.temporary,
         r#type: view.object_type(site.stack).map(|of| ReportType { name: &of.name, certainty: of.certainty.name() }),
+        mean_lifetime_ns: if sections::has_lifetimes(view.profile) { site.mean_lifetime_ns() } else { None },
     }
 }

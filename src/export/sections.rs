@@ -380,6 +380,11 @@ pub(crate) fn is_held(profile: &Profile, value: Value) -> bool {
     }
 }
 
+/// Whether the profile knows for how long blocks lived.
+pub(crate) fn has_lifetimes(profile: &Profile) -> bool {
+    profile.saved.as_ref().is_none_or(|saved| saved.holds.lifetimes)
+}
+
 /// The title of a table of a value.
 pub(crate) fn value_title(view: &View<'_>, value: Value) -> &'static str {
     match value {

@@ -381,6 +381,8 @@ fn samples() -> Vec<Sample> {
         live: amount(0, 0),
         at_peak: amount(0, 0),
         temporary: 0,
+        lifetime_ns: 0,
+        freed_elsewhere: 0,
     };
     vec![
         Sample {
@@ -390,6 +392,7 @@ fn samples() -> Vec<Sample> {
             live: amount(4, 4_096),
             at_peak: amount(8, 8_192),
             temporary: 2,
+            lifetime_ns: 6 * 250_000_000,
             ..none
         },
         Sample {
@@ -410,6 +413,8 @@ fn samples() -> Vec<Sample> {
             freed: amount(100, 6_400),
             at_peak: amount(50, 3_200),
             temporary: 90,
+            lifetime_ns: 12_345_600,
+            freed_elsewhere: 7,
             ..none
         },
         Sample {

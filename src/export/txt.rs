@@ -85,13 +85,9 @@ fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites
     for site in sorted.iter().take(top) {
         let amount = site.of(value);
         let share = percent(amount.bytes, whole);
-        let _ = writeln!(
-            out,
-            "\n  {}, {share}, in {}  [{:016x}]",
-            bytes(amount.bytes),
-            text::plural(amount.objects, "block"),
-            view.id_of(site)
-        );
+        let (blocks, id) = (text::plural(amount.objects, "block"), view.id_of(site));
+        let lived = if value == Value::Allocated { lifetime(view, site) } else { String::new() };
+        let _ = writeln!(out, "\n  {}, {share}, in {blocks}{lived}  [{id:016x}]", bytes(amount.bytes));
         stack(out, view, site);
     }
     rest(out, sorted.len(), top);
@@ -101,6 +97,15 @@ fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites
 fn bytes(bytes: u64) -> String {
     let human = human_bytes(bytes);
     if bytes < 1024 { human } else { format!("{human} ({} B)", grouped(bytes)) }
+}
+
+/// For how long the site's freed blocks have lived, on average, if that is known.
+fn lifetime(view: &View<'_>, site: &StackTotals) -> String {
+    match site.mean_lifetime_ns().filter(|_| sections::has_lifetimes(view.profile)) {
+        Some(mean) if site.live.objects > 0 => format!("; those that were freed lived for {}", text::duration(mean)),
+        Some(mean) => format!("; they lived for {}", text::duration(mean)),
+        None => String::new(),
+    }
 }
 
 fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
@@ -115,7 +120,8 @@ fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTo
     for site in sorted.iter().take(top) {
         let share = percent(site.temporary, site.allocated.objects);
         let blocks = text::plural(site.temporary, "block");
-        let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here  [{:016x}]", view.id_of(site));
+        let (lived, id) = (lifetime(view, site), view.id_of(site));
+        let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here{lived}  [{id:016x}]");
         stack(out, view, site);
     }
     rest(out, sorted.len(), top);

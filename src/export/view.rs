@@ -53,9 +53,18 @@ pub(crate) struct StackTotals {
     pub live: Amount,
     pub at_peak: Amount,
     pub temporary: u64,
+    /// See [`Sample::lifetime_ns`].
+    pub lifetime_ns: u64,
+    /// See [`Sample::freed_elsewhere`].
+    pub freed_elsewhere: u64,
 }
 
 impl StackTotals {
+    /// For how long the blocks lived that were freed, on average, in nanoseconds. None if none was.
+    pub fn mean_lifetime_ns(&self) -> Option<u64> {
+        self.lifetime_ns.checked_div(self.freed.objects)
+    }
+
     /// What the site has of a value.
     pub fn of(&self, value: Value) -> Amount {
         value.choose(self.live, self.at_peak, self.allocated, self.freed, self.temporary)
@@ -208,9 +217,20 @@ impl<'a> View<'a> {
                 add(&mut site.live, sample.live);
                 add(&mut site.at_peak, sample.at_peak);
                 site.temporary = site.temporary.saturating_add(sample.temporary);
+                site.lifetime_ns = site.lifetime_ns.saturating_add(sample.lifetime_ns);
+                site.freed_elsewhere = site.freed_elsewhere.saturating_add(sample.freed_elsewhere);
             } else {
-                let Sample { stack, allocated, freed, live, at_peak, temporary, .. } = *sample;
-                sites.push(StackTotals { stack, quality, allocated, freed, live, at_peak, temporary });
+                sites.push(StackTotals {
+                    stack: sample.stack,
+                    quality,
+                    allocated: sample.allocated,
+                    freed: sample.freed,
+                    live: sample.live,
+                    at_peak: sample.at_peak,
+                    temporary: sample.temporary,
+                    lifetime_ns: sample.lifetime_ns,
+                    freed_elsewhere: sample.freed_elsewhere,
+                });
             }
         }
         sites
@@ -280,13 +300,16 @@ fn add(sum: &mut Amount, amount: Amount) {
 
 fn unsample(sample: &Sample) -> Sample {
     let weight = weight(sample.size, sample.interval);
+    let times = |count: u64| (count as f64 * weight).round() as u64;
     Sample {
         allocated: sample.allocated.times(weight),
         freed: sample.freed.times(weight),
         deallocated: sample.deallocated.times(weight),
         live: sample.live.times(weight),
         at_peak: sample.at_peak.times(weight),
-        temporary: (sample.temporary as f64 * weight).round() as u64,
+        temporary: times(sample.temporary),
+        lifetime_ns: times(sample.lifetime_ns),
+        freed_elsewhere: times(sample.freed_elsewhere),
         ..*sample
     }
 }

@@ -70,6 +70,7 @@ impl HeapModel {
         let size = block.size;
         let bytes = weighted_bytes(size, by.interval);
         self.births = block.birth;
+        self.birth_times.note(block.birth, self.now_ns);
         self.newest.set(by.task.serial, addr);
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(block.site) {
@@ -258,11 +259,15 @@ impl HeapModel {
         } else {
             totals.frees += objects;
             totals.bytes_freed = totals.bytes_freed.wrapping_add(bytes);
-            add_to(&mut site.freed, objects, size);
+            let task = site.task();
             if ends {
                 count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
+                let age = self.birth_times.age(block.birth, self.now_ns);
+                site.lifetime_ns = site.lifetime_ns.saturating_add(age);
+                if let FreedBy::Call(call) = &by {
+                    site.freed_elsewhere += u64::from(call.task.serial != task);
+                }
             }
-            let task = site.task();
             if ends && self.newest.of(task) == Some(addr) {
                 site.temporary += 1;
                 totals.temporary += 1;

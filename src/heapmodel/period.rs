@@ -26,6 +26,8 @@ struct Counts {
     freed: Amount,
     deallocated: Amount,
     temporary: u64,
+    lifetime_ns: u64,
+    freed_elsewhere: u64,
 }
 
 /// What makes two errors one: kind, stacks of the call, the allocation and the first free.
@@ -39,8 +41,9 @@ impl Counted {
     /// All that `snapshot` has counted.
     pub fn by(snapshot: &Snapshot) -> Self {
         let counts = |site: &SiteStats| {
-            let &SiteStats { allocated, freed, deallocated, temporary, .. } = site;
-            ((site.key, site.inherited), Counts { allocated, freed, deallocated, temporary })
+            let &SiteStats { allocated, freed, deallocated, temporary, lifetime_ns, freed_elsewhere, .. } = site;
+            let counts = Counts { allocated, freed, deallocated, temporary, lifetime_ns, freed_elsewhere };
+            ((site.key, site.inherited), counts)
         };
         let mut errors = FxHashMap::default();
         for error in &snapshot.errors {
@@ -75,6 +78,8 @@ impl Snapshot {
                 site.freed = site.freed.minus(counted.freed);
                 site.deallocated = site.deallocated.minus(counted.deallocated);
                 site.temporary = site.temporary.saturating_sub(counted.temporary);
+                site.lifetime_ns = site.lifetime_ns.saturating_sub(counted.lifetime_ns);
+                site.freed_elsewhere = site.freed_elsewhere.saturating_sub(counted.freed_elsewhere);
             }
             if !new_peak {
                 site.at_peak = Amount::default();
@@ -171,6 +176,8 @@ mod tests {
                         live: none,
                         at_peak: none,
                         temporary: 0,
+                        lifetime_ns: 0,
+                        freed_elsewhere: 0,
                     });
                     now.sites.len() - 1
                 });

@@ -56,11 +56,14 @@ pub(super) struct Site {
     /// The peak epoch that `at_peak` belongs to.
     peak_epoch: u64,
     pub(super) allocated: Amount,
-    pub(super) freed: Amount,
     pub(super) deallocated: Amount,
     pub(super) live: Amount,
     at_peak: Amount,
     pub(super) temporary: u64,
+    /// The sum of the lifetimes of the blocks that were freed.
+    pub(super) lifetime_ns: u64,
+    /// How many were freed by another thread.
+    pub(super) freed_elsewhere: u64,
 }
 
 const _: () = assert!(size_of::<Site>() <= 128);
@@ -128,20 +131,31 @@ impl Site {
             inherited,
             key: self.key(),
             allocated: self.allocated,
-            freed: self.freed,
+            // What is not live any more; of inherited blocks neither was ever counted.
+            freed: if inherited { Amount::default() } else { self.dead() },
             deallocated: self.deallocated,
             live: self.live,
             at_peak: if self.peak_epoch == epoch { self.at_peak } else { self.live },
             temporary: self.temporary,
+            lifetime_ns: self.lifetime_ns,
+            freed_elsewhere: self.freed_elsewhere,
         }
     }
 
     /// Forgets everything but what is live.
     fn inherit(&mut self) {
         self.allocated = Amount::default();
-        self.freed = Amount::default();
         self.deallocated = Amount::default();
-        self.temporary = 0;
+        (self.temporary, self.lifetime_ns, self.freed_elsewhere) = (0, 0, 0);
+    }
+
+    /// What was allocated and is not live any more.
+    fn dead(&self) -> Amount {
+        let Self { allocated, live, .. } = self;
+        Amount {
+            objects: allocated.objects.wrapping_sub(live.objects),
+            bytes: allocated.bytes.wrapping_sub(live.bytes),
+        }
     }
 
     fn key(&self) -> SiteKey {
@@ -297,11 +311,12 @@ impl Sites {
             sizes: 1,
             peak_epoch: epoch,
             allocated: none,
-            freed: none,
             deallocated: none,
             live: none,
             at_peak: none,
             temporary: 0,
+            lifetime_ns: 0,
+            freed_elsewhere: 0,
         };
         let before = self.chunks.len().saturating_sub(1) * CHUNK;
         match self.chunks.last_mut() {

@@ -152,6 +152,8 @@ impl HeapView {
                 live,
                 at_peak: live,
                 temporary: 0,
+                lifetime_ns: 0,
+                freed_elsewhere: 0,
             })
         };
         let sites: Vec<SiteStats> = by_site.iter().filter_map(stats).collect();

@@ -23,7 +23,7 @@ pub(super) fn apply<'a>(
         return Ok(());
     }
     saved.writer = Writer::Heaptrace;
-    saved.holds = Holds { temporary: false, ..Holds::ALL }.and(saved.holds);
+    saved.holds = Holds { temporary: false, lifetimes: false, ..Holds::ALL }.and(saved.holds);
     saved.parts = vec![1];
     let Profile { meta, totals, anomalies, warnings, .. } = profile;
     let mut part = 1;

@@ -105,7 +105,7 @@ impl Columns {
     fn holds(&self) -> Holds {
         let (live, allocated) = (self.has(Role::Live), self.has(Role::Allocated));
         let (deallocated, peak) = (self.has(Role::Deallocated), self.has(Role::Peak));
-        Holds { live, allocated, deallocated, peak, freed: live && allocated, temporary: false }
+        Holds { live, allocated, deallocated, peak, freed: live && allocated, temporary: false, lifetimes: false }
     }
 }
 

@@ -109,10 +109,12 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         conditions: Conditions { threads: 0, pinned: true, free_stacks: false, jump: false },
         ..Cost::default()
     };
+    // Reports of before this figure have none.
+    let knows_lifetimes = report.sites.iter().all(|site| site.mean_lifetime_ns.is_some() || site.freed.objects == 0);
     let about_peak = !meta.mode.is_attached() && meta.process.exit.is_some();
     let saved = Saved {
         writer: Writer::Heaptrace,
-        holds: Holds { deallocated: false, ..Holds::ALL },
+        holds: Holds { deallocated: false, lifetimes: knows_lifetimes, ..Holds::ALL },
         about_peak,
         sized: false,
         parts: if report.part == 1 { Vec::new() } else { vec![report.part] },
@@ -225,5 +227,7 @@ fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
         live: site.live,
         at_peak: site.at_peak,
         temporary: site.temporary,
+        lifetime_ns: site.mean_lifetime_ns.unwrap_or(0).saturating_mul(site.freed.objects),
+        freed_elsewhere: 0,
     })
 }

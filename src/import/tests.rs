@@ -242,7 +242,7 @@ proptest! {
             |(stack, thread, alloc_fn, size, inherited, (live, more, deallocated, at_peak))| Sample {
                 interval: 0,
                 stack, thread, alloc_fn, program: None, inherited, size, live, deallocated, at_peak,
-                allocated: live.plus(more), freed: more, temporary: 0,
+                allocated: live.plus(more), freed: more, temporary: 0, lifetime_ns: 0, freed_elsewhere: 0,
             }).collect();
         let back = read_back(&written(&profile, Format::PprofGz, PprofColumns::All));
         let with_freed = |sample: &Sample| [sample.live, sample.allocated, sample.deallocated, sample.at_peak, sample.freed];

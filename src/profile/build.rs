@@ -329,22 +329,24 @@ impl Tables {
             match self.samples.get_mut(at) {
                 Some(sample) => add(sample, site),
                 None => {
-                    let SiteStats { key, inherited, allocated, freed, deallocated, live, at_peak, temporary } = *site;
                     let stack = exported.stack;
+                    let key = site.key;
                     self.samples.push(Sample {
                         stack,
                         thread,
                         alloc_fn,
                         program: None,
-                        inherited,
+                        inherited: site.inherited,
                         size: key.size,
                         interval: key.interval,
-                        allocated,
-                        freed,
-                        deallocated,
-                        live,
-                        at_peak,
-                        temporary,
+                        allocated: site.allocated,
+                        freed: site.freed,
+                        deallocated: site.deallocated,
+                        live: site.live,
+                        at_peak: site.at_peak,
+                        temporary: site.temporary,
+                        lifetime_ns: site.lifetime_ns,
+                        freed_elsewhere: site.freed_elsewhere,
                     });
                 }
             }
@@ -394,6 +396,8 @@ fn add(sample: &mut Sample, site: &SiteStats) {
         sum.bytes = sum.bytes.saturating_add(part.bytes);
     }
     sample.temporary = sample.temporary.saturating_add(site.temporary);
+    sample.lifetime_ns = sample.lifetime_ns.saturating_add(site.lifetime_ns);
+    sample.freed_elsewhere = sample.freed_elsewhere.saturating_add(site.freed_elsewhere);
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub struct Holds {
     pub peak: bool,
     /// Those freed before the thread's next allocation.
     pub temporary: bool,
+    /// For how long blocks lived. Only report.json has it, and no list of what is missing names it.
+    pub lifetimes: bool,
 }
 
 impl Holds {
@@ -51,8 +53,15 @@ impl Holds {
     const NAMES: [&'static str; 6] = ["live", "allocated", "freed", "deallocated", "peak", "temporary"];
 
     /// Everything.
-    pub const ALL: Self =
-        Self { live: true, allocated: true, freed: true, deallocated: true, peak: true, temporary: true };
+    pub const ALL: Self = Self {
+        live: true,
+        allocated: true,
+        freed: true,
+        deallocated: true,
+        peak: true,
+        temporary: true,
+        lifetimes: true,
+    };
 
     const fn list(&self) -> [bool; 6] {
         [self.live, self.allocated, self.freed, self.deallocated, self.peak, self.temporary]
@@ -68,6 +77,7 @@ impl Holds {
             deallocated: self.deallocated && other.deallocated,
             peak: self.peak && other.peak,
             temporary: self.temporary && other.temporary,
+            lifetimes: self.lifetimes && other.lifetimes,
         }
     }
 

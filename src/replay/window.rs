@@ -55,6 +55,8 @@ impl Window {
                 live: none,
                 at_peak: none,
                 temporary: 0,
+                lifetime_ns: 0,
+                freed_elsewhere: 0,
                 ..site
             });
         }

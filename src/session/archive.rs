@@ -237,6 +237,8 @@ mod tests {
             live: amount(7, 8),
             at_peak: amount(9, 1 << 40),
             temporary: 11,
+            lifetime_ns: 12,
+            freed_elsewhere: 13,
         };
         let contents = (vec![site; 100], vec![TimelinePoint { t_ns: 1, live_bytes: 2, allocations: 3 }]);
         let mut packed = pack(&contents).unwrap();

@@ -242,6 +242,8 @@ fn stats(stack: u32, task: u32, live: Amount, allocated: Amount) -> SiteStats {
         live,
         at_peak: Amount::default(),
         temporary: 0,
+        lifetime_ns: 0,
+        freed_elsewhere: 0,
     }
 }
 

@@ -98,6 +98,36 @@ fn peak_and_temporary_blocks_are_exact() {
     report.assert_no_anomaly();
 }
 
+/// For how long blocks lived, on average, against the program's own clock. What is live does not count.
+#[test]
+fn lifetimes_are_those_that_the_program_has_measured() {
+    let program = Program::fixture("lifetimes");
+    let traced = program.traced();
+    let told: Vec<u64> = traced.ended.text().split_whitespace().map(|figure| figure.parse().unwrap()).collect();
+    let [rest_least, rest_most, brief_least, brief_most] = told[..] else { panic!("{told:?}") };
+    let lifetime = |function: &str| {
+        let at = [function];
+        let mut sites = traced.report.sites_at(&at);
+        let mean = sites.next().expect(function)["mean_lifetime_ns"].as_u64().expect(function);
+        assert_eq!(sites.next(), None, "{function}");
+        mean
+    };
+    let (rest, brief, mixed) = (lifetime("resting"), lifetime("brief"), lifetime("mixed"));
+    if traced.report.0["engine"] == "trap" {
+        // An age is known to a sixtieth of it, and all times are in steps.
+        let is_within = |told: u64, least: u64, most: u64| least <= told + 1000 && told <= most + most / 60 + 5000;
+        assert!(is_within(rest, rest_least, rest_most), "{rest}: {rest_least} to {rest_most}");
+        assert!(is_within(brief, brief_least, brief_most), "{brief}: {brief_least} to {brief_most}");
+    } else {
+        // A time is that at which a record is read, a little later.
+        assert!(rest_least / 2 < rest && rest < 2 * rest_most, "{rest}: {rest_least} to {rest_most}");
+        assert!(brief < rest_least / 8, "{brief}: {brief_least} to {brief_most}");
+    }
+    assert!(mixed < rest_least / 2, "{mixed}: those that live do not count");
+    let live = traced.report.site_sum(&["mixed"], "/live/objects");
+    assert_eq!((traced.report.site_sum(&["mixed"], "/freed/objects"), live), (1, 2));
+}
+
 /// T21: every operator new and delete; an exception out of new and a retry with the same stack pointer; a new_handler
 /// that frees; exceptions through frames with return probes. The allocator is malloc below libstdc++.
 #[test]

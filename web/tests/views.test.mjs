@@ -112,7 +112,7 @@ function difference() {
   const column = (name, bytes) => ({ name, title: name, bytes: Float64Array.from(bytes), blocks: Float64Array.from(bytes, value => value / 10) });
   return {
     strings: ['', 'main', 'f', 'g', 'h', 'T'], nodes: { depth: Uint32Array.of(0, 1, 2, 2, 2), frame: Uint32Array.of(0, 0, 1, 2, 3) },
-    frames: { name: [1, 2, 3, 4], file: [0, 0, 0, 0], module: [0, 0, 0, 0], line: [0, 0, 0, 0] }, sites: { node: [2, 3, 4], telling: [0, 0, 0], type: [5, 0, 5] }, heaps: [],
+    frames: { name: [1, 2, 3, 4], file: [0, 0, 0, 0], module: [0, 0, 0, 0], line: [0, 0, 0, 0] }, sites: { node: [2, 3, 4], telling: [0, 0, 0], type: [5, 0, 5] }, heaps: [], lifetimes: null,
     columns: [column('grown', [200, 0, 0]), column('shrunk', [0, 40, 0]), column('after', [300, 10, 7]), column('before', [100, 50, 7])],
     words: { difference: { files: ['a', 'b'], value: 'Live', before: { bytes: 157, objects: 16 }, after: { bytes: 317, objects: 32 }, unchanged: 1 } },
   };
@@ -141,6 +141,22 @@ test('a difference tells what functions and sites had and have', () => {
   const columns = Table.columns('function', 'bytes', true).map(({ title }) => title);
   assert.deepEqual(columns, ['Itself', '', 'Total', '', 'Before', 'After', 'Change', 'Function', 'Where']);
   assert.equal(Table.columns('site', 'bytes', true).find(({ key }) => key === 'change').text(-40), '−40 B');
+});
+
+test('lifetimes are means of the blocks that were freed', () => {
+  const column = (name, blocks) => ({ name, title: name, bytes: Float64Array.from(blocks, count => 16 * count), blocks: Float64Array.from(blocks) });
+  const data = { ...difference(), columns: [column('allocated', [4, 10, 1]), column('freed', [3, 10, 0])], lifetimes: Float64Array.of(6e6, 25, 0), words: { difference: null } };
+  const rowsOf = by => {
+    const { rows, order } = finished(new Model(data).table({ ...firstState('allocated'), by }, 'lifetime'));
+    return [...order].map(row => rows.at(row)).map(({ name, lifetime }) => [name.split(' ')[0], lifetime]);
+  };
+  const expected = [['f', 2], ['g', 2.5e-6], ['h', NaN]];
+  assert.deepEqual(rowsOf('site'), expected);
+  assert.deepEqual(rowsOf('function').filter(([name]) => name !== 'main'), expected);
+  assert.deepEqual(rowsOf('module').map(([, lifetime]) => lifetime), [6000025 / 13 / 1e6]);
+  const { title, text } = Table.columns('site', 'bytes', false, true).find(({ key }) => key === 'lifetime');
+  assert.deepEqual([title, text(2), text(2.5e-6), text(NaN)], ['Lifetime', '2.00 s', '2.5 µs', '–']);
+  assert.ok(!Table.columns('site', 'bytes').some(({ key }) => key === 'lifetime'));
 });
 
 test('a difference is told in words', () => {

@@ -106,6 +106,7 @@ pub(in super::super) fn write(
         report: json::head(&view, &table),
         strings: &numbers.strings,
         columns: columns.iter().map(|column| column.words(&view)).collect(),
+        lifetimes: false,
         column: first.name(),
         header: vec![headline],
         resident: None,
@@ -145,6 +146,8 @@ fn joined(before: &View<'_>, after: &View<'_>, value: Value) -> Profile {
                 live: none,
                 at_peak: none,
                 temporary: 0,
+                lifetime_ns: 0,
+                freed_elsewhere: 0,
                 ..*sample
             }
         };

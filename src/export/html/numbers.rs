@@ -2,7 +2,8 @@
 //!
 //! In this order: of each frame its function, file and module (indices into the strings; 0 is none) and its line (0 is none); of each node of the call tree its
 //! depth and its frame; of each site its node (as the distance from the one before, zigzag), the distance of the frame that tells whose it is from its
-//! innermost one, how certain its stack is (0 whole, 1 guessed, 2 cut off), the type of its objects (an index into the strings; 0 is none); then for each column the blocks and the bytes of each site. At last the moments, in nanoseconds, of
+//! innermost one, how certain its stack is (0 whole, 1 guessed, 2 cut off), the type of its objects (an index into the strings; 0 is none); then for each column the blocks and the bytes of each site; if `lifetimes` of the words says
+//! so, for how long its freed blocks have lived, the sum in microseconds. At last the moments, in nanoseconds, of
 //! which heaps are known, the end among them; and for each of them what has changed since the one before: nodes (distances), and by how much (zigzag) the blocks
 //! and bytes that were allocated there by then, and the blocks and bytes live there.
 
@@ -110,6 +111,11 @@ impl Numbers {
             self.strings.push(printable(&of.to_string()));
             self.strings.len() as u64 - 1
         })
+    }
+
+    /// Adds for how long the freed blocks of each site have lived.
+    pub fn lifetimes(&mut self, view: &View<'_>) {
+        self.list(view.sites().iter().map(|site| site.lifetime_ns / 1000));
     }
 
     /// Adds the heaps of moments on the way, as far as there is room, and that of the end.

@@ -113,7 +113,8 @@ fn the_page_has_the_stacks_and_amounts_of_the_report() {
     for site in report["sites"].as_array().expect("sites") {
         let names: Vec<Json> = site["stack"].as_array().expect("a stack").iter().map(name).collect();
         let amounts = ["live", "at_peak", "allocated", "freed"].map(|amount| site[amount].clone());
-        expected.push(format!("{names:?} {amounts:?} {}", site["temporary"]));
+        let mean = site["mean_lifetime_ns"].as_u64().map(|mean| mean / 1000);
+        expected.push(format!("{names:?} {amounts:?} {} {mean:?}", site["temporary"]));
     }
     let mut told: Vec<String> = Vec::new();
     for (site, node) in page.nodes().into_iter().enumerate() {
@@ -123,7 +124,9 @@ fn the_page_has_the_stacks_and_amounts_of_the_report() {
             serde_json::json!({ "objects": blocks[site], "bytes": bytes[site] })
         };
         let amounts = ["live", "peak", "allocated", "freed"].map(amount);
-        told.push(format!("{names:?} {amounts:?} {}", page.column("temporary").0[site]));
+        let lifetimes = &page.lists[9 + 2 * page.words["columns"].as_array().expect("columns").len()];
+        let mean = lifetimes[site].checked_div(page.column("freed").0[site]);
+        told.push(format!("{names:?} {amounts:?} {} {mean:?}", page.column("temporary").0[site]));
     }
     expected.sort();
     told.sort();
@@ -143,7 +146,7 @@ fn the_page_has_the_heaps_on_the_way() {
         heap(9, &[(0, amount(3, 3072), amount(1, 1024)), (2, amount(4, 256), amount(4, 256))]),
     ];
     let page = Page::of(&profile);
-    let heaps = &page.lists[9 + 2 * page.words["columns"].as_array().expect("columns").len()..];
+    let heaps = &page.lists[10 + 2 * page.words["columns"].as_array().expect("columns").len()..];
     assert_eq!(heaps[0], [5, 9, profile.meta.duration_ns]);
     assert_eq!(heaps.len(), 1 + 3 * 5);
     let mut sums = std::collections::BTreeMap::<(String, usize), i64>::new();

@@ -185,6 +185,8 @@ impl<'t, 'a> Samples<'t, 'a> {
             live,
             at_peak: self.amount(values, Role::Peak)?,
             temporary: 0,
+            lifetime_ns: 0,
+            freed_elsewhere: 0,
         };
         let key = (sample.stack, sample.thread, sample.alloc_fn, sample.size, sample.program, sample.inherited);
         match self.known.get(&key).and_then(|at| profile.samples.get_mut(*at)) {

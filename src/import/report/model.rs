@@ -200,6 +200,8 @@ pub(super) struct Site {
     /// Reports of earlier versions do not tell it.
     #[serde(default)]
     pub(super) r#type: Option<SiteType>,
+    #[serde(default)]
+    pub(super) mean_lifetime_ns: Option<u64>,
 }
 
 #[derive(Deserialize)]

@@ -87,6 +87,8 @@ fn site(stack: u32, task: u32, function: u16, size: u64, objects: u64) -> SiteSt
         live: amount,
         at_peak: amount,
         temporary: 0,
+        lifetime_ns: 0,
+        freed_elsewhere: 0,
     }
 }
 
