@@ -3,6 +3,7 @@
 //! One file per format, each pure over [`io::Write`]; [`output`] owns the files. All formats look at the profile
 //! through the same [`view`]: stacks begin at the allocator's caller, and sampled figures are scaled up.
 
+mod advice;
 mod devtools;
 mod dhat;
 pub mod diff;

@@ -41,6 +41,47 @@ impl Amount {
     }
 }
 
+/// How buffers have grown whose larger blocks were allocated at one site.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Growth {
+    /// How many buffers have.
+    pub buffers: u64,
+    /// How often in all.
+    pub growths: u64,
+    /// How often what they held was copied: a realloc may find room where the block is.
+    pub copies: u64,
+    /// So many bytes were copied, at most: what the blocks had before.
+    pub copied_bytes: u64,
+    /// The largest block that one has come to, in bytes.
+    pub largest_bytes: u64,
+}
+
+impl Growth {
+    /// Both together; it does not overflow.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            buffers: self.buffers.saturating_add(other.buffers),
+            growths: self.growths.saturating_add(other.growths),
+            copies: self.copies.saturating_add(other.copies),
+            copied_bytes: self.copied_bytes.saturating_add(other.copied_bytes),
+            largest_bytes: self.largest_bytes.max(other.largest_bytes),
+        }
+    }
+
+    /// What has come to it since it was `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            buffers: self.buffers.saturating_sub(earlier.buffers),
+            growths: self.growths.saturating_sub(earlier.growths),
+            copies: self.copies.saturating_sub(earlier.copies),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+            largest_bytes: self.largest_bytes,
+        }
+    }
+}
+
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -11,6 +11,7 @@ mod blocks;
 mod booking;
 mod estimate;
 mod gap;
+mod growth;
 mod ignored;
 mod mapped;
 mod marks;
@@ -25,11 +26,12 @@ mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
-use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
 use gap::Gap;
+use growth::Growths;
 use ignored::Ignored;
 use mapped::Mapped;
 pub use marks::Mark;
@@ -108,6 +110,8 @@ pub struct Snapshot {
     pub sites: Vec<SiteStats>,
     pub timeline: Vec<TimelinePoint>,
     pub histograms: Histograms,
+    /// By the stacks of the larger blocks, sorted; only where each block is recorded.
+    pub growths: Vec<(StackId, Growth)>,
     /// Without frees of what was not live, if [`Self::frees_unseen`].
     pub errors: Vec<HeapError>,
     /// What was not seen, or not wholly, and the program's errors in numbers.
@@ -169,6 +173,7 @@ pub struct HeapModel {
     sizes: [u64; 65],
     lifetimes: [u64; 65],
     newest: Newest,
+    growths: Growths,
     pending: Vec<PendingRealloc>,
     errors: FxHashMap<ErrorKey, HeapError>,
     anomalies: Anomalies,
@@ -224,6 +229,7 @@ impl HeapModel {
             sizes: [0; 65],
             lifetimes: [0; 65],
             newest: Newest::default(),
+            growths: Growths::default(),
             pending: Vec::new(),
             errors: FxHashMap::default(),
             paused: false,
@@ -267,7 +273,7 @@ impl HeapModel {
         self.ignored.fork(parent, child);
         self.tests.fork(parent, child, self.births);
         self.mapped.fork(parent, child);
-        self.newest = Newest::default();
+        (self.newest, self.growths) = (Newest::default(), Growths::default());
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
         self.pending.retain_mut(|pending| {

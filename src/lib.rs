@@ -32,13 +32,14 @@
 //!
 //! From the bottom to the top; each imports only such as stand before it. `ARCHITECTURE.md` says more.
 //!
-//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `leakclass`, `progress`, `ctl`, `chunk`, `triggers`.
+//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `advice`, `leakclass`, `progress`, `ctl`, `chunk`, `triggers`.
 //! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `jump`, `event`, `calls`, `unwinder`, `elf`, `heapmodel`, `leaks`.
 //! * What was found: [`profile`], `check`, `symbols`, `export`.
 //! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`, `replay` (traces instead of stops).
 //! * Who asks: [`Profiler`] for other crates; `cli` and `commands` for the command line.
 
 mod addr;
+mod advice;
 mod allocators;
 mod arch;
 mod breakpoints;

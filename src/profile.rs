@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-pub use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
+pub use crate::figures::{Amount, Anomalies, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 
 pub mod births;
 pub(crate) mod build;
@@ -436,6 +436,7 @@ impl Profile {
             locations: Vec::new(),
             stacks: Vec::new(),
             samples: Vec::new(),
+            growths: Vec::new(),
             findings: Vec::new(),
             leaks: None,
             tests: None,
@@ -598,6 +599,8 @@ pub struct Profile {
     pub locations: Vec<Location>,
     pub stacks: Vec<Stack>,
     pub samples: Vec<Sample>,
+    /// How buffers have grown, each stack once: an index into `stacks`. Only of what was just recorded.
+    pub growths: Vec<(usize, Growth)>,
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
     pub leaks: Option<leaks::Leaks>,

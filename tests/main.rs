@@ -33,6 +33,7 @@ mod support {
 }
 
 mod suite {
+    mod advice;
     mod allocators;
     mod anomalies;
     mod architecture;

@@ -76,6 +76,7 @@ export function sentences(data, nameOf) {
     const text = `${countText(totals.temporary)} blocks (${percentText(totals.temporary, totals.allocations)}) were freed before their thread's next allocation`;
     say('warn', 'Churn', text, { view: 'table', col: 'temporary', unit: 'blocks', by: 'function' });
   }
+  for (const { lead, text, column: col, function: fn } of words.advice) say('warn', lead, text, { view: 'flame', col, mode: 'callers', fn, unit: col === 'temporary' ? 'blocks' : 'bytes' });
   if (column('allocated') && totals.allocations > 0) {
     say('plain', `Allocated ${bytesText(totals.bytes_allocated)}`, `in ${plural(totals.allocations, 'block')}${share('allocated')}`, { view: 'flame', col: 'allocated', mode: 'icicle' });
   }

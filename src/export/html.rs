@@ -10,6 +10,7 @@ mod pack;
 mod source;
 mod tree;
 
+use super::advice::{self, Told};
 use super::json::{self, frames::FrameTable};
 use super::problems::problems;
 use super::report::thread_sums;
@@ -17,6 +18,7 @@ use super::sections::{self, Layout, is_held, value_title};
 use super::text::{self, Paint};
 use super::view::{StackTotals, View};
 use super::{ExportOptions, names};
+use crate::advice::Proof;
 use crate::check::suppressions::suppression_of;
 use crate::profile::leaks::LeakClass;
 use crate::profile::value::Value;
@@ -60,6 +62,9 @@ const MODULES: [&str; 18] = [
 
 /// Wide enough that no sentence is cut into lines.
 const UNWRAPPED: Layout = Layout { paint: Paint { color: false }, width: 1 << 20 };
+
+/// So much is advised at most.
+const MOST_ADVICE: usize = 5;
 
 /// The column of what a leak scan found lost.
 const LEAKED: &str = "leaked";
@@ -188,6 +193,7 @@ struct Words<'a, R: Serialize> {
     cost: Vec<String>,
     unnamed: Vec<String>,
     anomalies: Vec<WordsAnomaly>,
+    advice: Vec<WordsAdvice<'a>>,
     problems: Vec<WordsProblem>,
     /// One row for each name of a thread.
     threads: Vec<WordsThread<'a>>,
@@ -212,6 +218,16 @@ struct WordsAnomaly {
     count: u64,
     label: &'static str,
     meaning: &'static str,
+}
+
+/// What the program could do to allocate less.
+#[derive(Serialize)]
+struct WordsAdvice<'a> {
+    lead: &'static str,
+    text: String,
+    /// The column that shows it, and the function whose callers it is about.
+    column: &'static str,
+    function: &'a str,
 }
 
 /// A finding in words, by its id in the report.
@@ -261,6 +277,7 @@ fn words<'a>(
         anomalies: found
             .map(|anomaly| WordsAnomaly { count: anomaly.count, label: anomaly.label, meaning: anomaly.meaning })
             .collect(),
+        advice: words_of_advice(view),
         problems: words_of_problems(view),
         threads: threads.map(|(thread, amounts)| WordsThread { name: view.string(thread), amounts }).collect(),
         marks: &profile.course.marks,
@@ -269,6 +286,23 @@ fn words<'a>(
         source,
         difference: None,
     }
+}
+
+/// That one site has most of the peak, a sentence about the peak says already.
+fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
+    let all = advice::advice(view).into_iter().take(MOST_ADVICE);
+    let words = all.filter_map(|Told { proof, stack, text }| {
+        let (lead, column) = match proof {
+            Proof::LargestAtPeak { .. } => return None,
+            Proof::Temporaries { .. } => ("Blocks for a moment", Value::Temporary),
+            Proof::Growth { .. } => ("Growth bit by bit", Value::Allocated),
+            Proof::SizeClass { .. } => ("Sizes just too large", Value::Peak),
+            Proof::FreedElsewhere { .. } => ("Freed by other threads", Value::Freed),
+        };
+        let function = text::telling_frames(view, stack, 1).first()?.name;
+        Some(WordsAdvice { lead, text, column: column.name(), function })
+    });
+    words.collect()
 }
 
 fn words_of_problems(view: &View<'_>) -> Vec<WordsProblem> {

@@ -11,6 +11,7 @@ use super::escape::Json;
 use super::gzip;
 use super::sections;
 use super::view::{StackTotals, View};
+use crate::advice::Proof;
 use crate::profile::mapped::Mapped;
 use crate::profile::{
     Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen, TimelinePoint,
@@ -92,6 +93,7 @@ struct Report<'a> {
     histograms: &'a Histograms,
     frames: &'a [ReportFrame<'a>],
     sites: Sites<'a>,
+    advice: Vec<ReportAdvice<'a>>,
     leaks: Option<ReportLeaks>,
     tests: Option<ReportTests<'a>>,
     findings: Vec<ReportFinding<'a>>,
@@ -193,6 +195,26 @@ struct ReportType<'a> {
     certainty: &'static str,
 }
 
+/// What the program could do to allocate less.
+#[derive(Serialize)]
+struct ReportAdvice<'a> {
+    #[serde(flatten)]
+    proof: Proof,
+    site: String,
+    stack: ReportStack<'a>,
+    text: String,
+}
+
+fn advice<'a>(view: &View<'a>, table: &'a FrameTable<'a>) -> Vec<ReportAdvice<'a>> {
+    let told = super::advice::advice(view).into_iter().map(|advice| ReportAdvice {
+        proof: advice.proof,
+        site: format!("{:016x}", view.profile.site_id(advice.stack)),
+        stack: ReportStack::new(table, Some(advice.stack)),
+        text: advice.text,
+    });
+    told.collect()
+}
+
 fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
     ReportProcess {
         pid: row.pid,
@@ -252,6 +274,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         histograms: &profile.histograms,
         frames: table.frames(),
         sites: Sites { table, view, sites },
+        advice: advice(view, table),
         leaks: judged::leaks(profile),
         tests: tests::tests(profile),
         findings: judged::findings(table),

@@ -1,5 +1,6 @@
 //! A summary in Markdown, for a comment to a pull request or a job's page.
 
+use super::advice;
 use super::escape::{markdown, markdown_code, markdown_html};
 use super::pertest;
 use super::problems::{Problem, best_line, problems, stack_text};
@@ -52,6 +53,7 @@ pub(crate) fn write(view: &View<'_>, top: usize, out: &mut dyn Write) -> io::Res
             let _ = writeln!(text, "| `--{}` | {limit} | {actual} | {state} |", budget.name);
         }
     }
+    advice::markdown(&mut text, view);
     pertest::markdown(&mut text, profile, top);
     let problems: Vec<Problem> = problems(view).into_iter().filter(|problem| problem.suppressed_by.is_none()).collect();
     let (failing, others): (Vec<&Problem>, Vec<&Problem>) = problems.iter().partition(|problem| problem.fails);

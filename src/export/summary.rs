@@ -1,5 +1,6 @@
 //! The summary of one screen that `run` and `attach` print at the end.
 
+use super::advice;
 use super::names;
 use super::output::Outcome;
 use super::processes;
@@ -44,6 +45,7 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
         Some(value) => sections::stacks_by(&mut out, layout, &view, value, options.top),
         None => sections::top_stacks(&mut out, layout, &view, options.top),
     }
+    advice::section(&mut out, layout, &view, options.top.saturating_mul(2));
     sections::findings(&mut out, layout, &view, options.top);
     sections::anomalies(&mut out, layout, profile);
     names::missing(&mut out, layout, &view);

@@ -1,5 +1,6 @@
 //! All formats on one profile made by hand.
 
+mod advice;
 mod check;
 mod ci;
 mod escapes;
@@ -25,6 +26,7 @@ use crate::profile::{
     Totals,
 };
 use crate::unwinder::Quality;
+pub(crate) use advice::wasteful;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -85,6 +87,7 @@ pub(crate) fn sample_profile() -> Profile {
         locations: locations(),
         stacks: stacks(),
         samples: samples(),
+        growths: Vec::new(),
         findings: vec![Finding {
             kind: FindingKind::DoubleFree,
             count: 3,

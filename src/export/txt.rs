@@ -1,6 +1,7 @@
 //! The text report: the summary's figures, and whole stacks.
 
 use super::ExportOptions;
+use super::advice;
 use super::leaks;
 use super::names;
 use super::processes;
@@ -35,6 +36,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
             value => stacks(&mut text, layout, view, value, sites, options.top),
         }
     }
+    advice::section(&mut text, layout, view, usize::MAX);
     histogram(&mut text, layout, "Block sizes, from so many bytes on", &profile.histograms.size);
     histogram(&mut text, layout, "Lifetimes, from so many allocations of the process on", &profile.histograms.lifetime);
     if profile.leaks.is_some() {
@@ -101,7 +103,8 @@ fn bytes(bytes: u64) -> String {
 
 /// For how long the site's freed blocks have lived, on average, if that is known.
 fn lifetime(view: &View<'_>, site: &StackTotals) -> String {
-    match site.mean_lifetime_ns().filter(|_| sections::has_lifetimes(view.profile)) {
+    // Less than the clock tells is no figure.
+    match site.mean_lifetime_ns().filter(|mean| *mean > 0 && sections::has_lifetimes(view.profile)) {
         Some(mean) if site.live.objects > 0 => format!("; those that were freed lived for {}", text::duration(mean)),
         Some(mean) => format!("; they lived for {}", text::duration(mean)),
         None => String::new(),

@@ -71,6 +71,13 @@ impl StackTotals {
     }
 }
 
+#[derive(Debug)]
+struct Sites {
+    list: Vec<StackTotals>,
+    /// Of each stack the index of its site, if it has one.
+    of_stack: Vec<Option<usize>>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
@@ -80,7 +87,7 @@ pub(crate) struct View<'a> {
     pub samples: Cow<'a, [Sample]>,
     /// For each stack, see [`View::leak_label`]; empty without a leak scan.
     leak_labels: Vec<&'static str>,
-    sites: OnceCell<Vec<StackTotals>>,
+    sites: OnceCell<Sites>,
 }
 
 impl<'a> View<'a> {
@@ -190,10 +197,15 @@ impl<'a> View<'a> {
 
     /// The sites, in the order of their first sample. Samples that only freed what others allocated have none.
     pub fn sites(&self) -> &[StackTotals] {
-        self.sites.get_or_init(|| self.sum_up())
+        &self.sites.get_or_init(|| self.sum_up()).list
     }
 
-    fn sum_up(&self) -> Vec<StackTotals> {
+    /// The index of a stack's site.
+    pub fn site_of(&self, stack: usize) -> Option<usize> {
+        *self.sites.get_or_init(|| self.sum_up()).of_stack.get(stack)?
+    }
+
+    fn sum_up(&self) -> Sites {
         let names = self.names();
         // by stack
         let mut known: Vec<Option<usize>> = vec![None; self.profile.stacks.len()];
@@ -233,7 +245,7 @@ impl<'a> View<'a> {
                 });
             }
         }
-        sites
+        Sites { list: sites, of_stack: known }
     }
 
     /// A number for each function's name, from 1 on: functions of one name have one.

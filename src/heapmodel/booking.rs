@@ -1,6 +1,8 @@
 //! What each event changes: the live blocks, the figures of sites, the totals, the peak, the program's errors.
 
 use super::blocks::{Block, MAX_SIZE};
+use super::growth::{self, Stage};
+use super::newest::Latest;
 use super::recent::Freed;
 use super::{HeapError, HeapModel, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
@@ -48,6 +50,8 @@ pub(super) struct ErrorKey {
 pub(super) enum FreedBy {
     /// The call.
     Call(Call),
+    /// The realloc that has found another size for it.
+    Realloc(Call),
     /// Nobody: the free was not seen.
     Lost,
 }
@@ -71,7 +75,7 @@ impl HeapModel {
         let bytes = weighted_bytes(size, by.interval);
         self.births = block.birth;
         self.birth_times.note(block.birth, self.now_ns);
-        self.newest.set(by.task.serial, addr);
+        self.newest.set(by.task.serial, Latest { addr, size, stack: by.stack });
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(block.site) {
             site.keep_peak_figures(self.peak_epoch);
@@ -154,7 +158,7 @@ impl HeapModel {
         if let Some(pending) = pending {
             pending.state = OldBlock::AddressReused;
             let by = pending.by;
-            self.release(addr, block, FreedBy::Call(by));
+            self.release(addr, block, FreedBy::Realloc(by));
         } else {
             // Another thread may have freed it just before the fork, or while nobody looked.
             let is_doubtful =
@@ -197,12 +201,14 @@ impl HeapModel {
             self.totals.failed += 1;
             return;
         }
+        let mut resized = None;
         let known = match pending.state {
             // Unless another thread has freed it meanwhile, and its address may be another block's.
             OldBlock::Held { birth } => match self.blocks.get(pending.old) {
                 Some(block) if block.birth == birth => {
                     self.blocks.remove(pending.old);
-                    self.release(pending.old, block, FreedBy::Call(*by));
+                    self.release(pending.old, block, FreedBy::Realloc(*by));
+                    resized = Some(block);
                     true
                 }
                 _ => false,
@@ -220,7 +226,16 @@ impl HeapModel {
                 self.note_realloc(size, by.interval);
             }
             self.allocate(new, size, by);
+            if let Some(old) = resized.filter(|old| old.size < size && self.records_all()) {
+                let old = Stage { addr: pending.old, birth: old.birth, bytes: old.size };
+                self.growths.note_realloc(by.stack, old, Stage { addr: new, birth: self.births, bytes: size });
+            }
         }
+    }
+
+    /// Whether each block is recorded, so that it is known what follows what.
+    const fn records_all(&self) -> bool {
+        self.sample_interval == 0
     }
 
     /// The realloc of `old` that this thread has begun last.
@@ -233,7 +248,7 @@ impl HeapModel {
     fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
         let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
         let free_stack = match by {
-            FreedBy::Call(call) => call.stack,
+            FreedBy::Call(call) | FreedBy::Realloc(call) => call.stack,
             FreedBy::Lost => StackId::EMPTY,
         };
         self.recent.remember(Freed { block: addr, size: block.size, alloc_stack, free_stack });
@@ -264,19 +279,32 @@ impl HeapModel {
                 count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
                 let age = self.birth_times.age(block.birth, self.now_ns);
                 site.lifetime_ns = site.lifetime_ns.saturating_add(age);
-                if let FreedBy::Call(call) = &by {
-                    site.freed_elsewhere += u64::from(call.task.serial != task);
-                }
+                let freeing = match &by {
+                    FreedBy::Call(call) | FreedBy::Realloc(call) => call.task.serial,
+                    FreedBy::Lost => task,
+                };
+                site.freed_elsewhere += u64::from(freeing != task);
             }
-            if ends && self.newest.of(task) == Some(addr) {
-                site.temporary += 1;
-                totals.temporary += 1;
+            if ends && let Some(newest) = self.newest.of(task) {
+                if newest.addr == addr {
+                    site.temporary += 1;
+                    totals.temporary += 1;
+                } else if newest.stack == alloc_stack
+                    && newest.size > size
+                    && growth::is_next_capacity(size, newest.size)
+                    && self.sample_interval == 0
+                    && matches!(by, FreedBy::Call(call) if call.task.serial == task)
+                    && let Some(larger) = self.blocks.get(newest.addr)
+                {
+                    let larger = Stage { addr: newest.addr, birth: larger.birth, bytes: larger.size };
+                    self.growths.note_exchange(alloc_stack, Stage { addr, birth: block.birth, bytes: size }, larger);
+                }
             }
             let charged = match by {
-                FreedBy::Call(call) if self.free_stacks => {
+                FreedBy::Call(call) | FreedBy::Realloc(call) if self.free_stacks => {
                     self.sites.intern(site_key(&call, size, interval), self.peak_epoch)
                 }
-                FreedBy::Call(_) | FreedBy::Lost => block.site,
+                _ => block.site,
             };
             if let Some(site) = self.sites.get_mut(charged) {
                 add_to(&mut site.deallocated, objects, size);

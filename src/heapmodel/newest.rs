@@ -1,7 +1,31 @@
 //! Each thread's latest allocation: a block is temporary that is freed before its thread allocates the next.
 
-use crate::addr::Addr;
+use crate::addr::{Addr, StackId};
 use rustc_hash::FxHashMap;
+
+/// An allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Latest {
+    /// Not null.
+    pub(super) addr: Addr,
+    /// In bytes.
+    pub(super) size: u64,
+    pub(super) stack: StackId,
+}
+
+impl Latest {
+    const NONE: Self = Self { addr: Addr::NULL, size: 0, stack: StackId::EMPTY };
+
+    fn known(self) -> Option<Self> {
+        (!self.addr.is_null()).then_some(self)
+    }
+}
+
+impl Default for Latest {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
 
 /// By serial numbers of threads. A thread mostly follows itself, so that its allocation stands apart from the table of all.
 ///
@@ -9,41 +33,40 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Newest {
     /// Of the thread that has allocated last. Where its block was forgotten, null.
-    latest: (u32, Addr),
-    others: FxHashMap<u32, Addr>,
+    latest: (u32, Latest),
+    others: FxHashMap<u32, Latest>,
 }
 
 impl Newest {
     /// The thread's latest allocation.
     #[inline]
-    pub(super) fn of(&self, task: u32) -> Option<Addr> {
-        let (latest, addr) = self.latest;
-        if task == latest { (!addr.is_null()).then_some(addr) } else { self.others.get(&task).copied() }
+    pub(super) fn of(&self, task: u32) -> Option<Latest> {
+        if task == self.latest.0 { self.latest.1.known() } else { self.others.get(&task).copied() }
     }
 
-    /// The thread has allocated the block at `addr`, which is not null.
+    /// The thread has allocated this.
     #[inline]
-    pub(super) fn set(&mut self, task: u32, addr: Addr) {
+    pub(super) fn set(&mut self, task: u32, block: Latest) {
         if task != self.latest.0 {
             self.change_to(task);
         }
-        self.latest.1 = addr;
+        self.latest.1 = block;
     }
 
     /// Nothing is known any more of what the thread has allocated last.
     pub(super) fn forget(&mut self, task: u32) {
         if task == self.latest.0 {
-            self.latest.1 = Addr::NULL;
+            self.latest.1 = Latest::NONE;
         } else {
             self.others.remove(&task);
         }
     }
 
     fn change_to(&mut self, task: u32) {
-        let (before, addr) = std::mem::replace(&mut self.latest, (task, Addr::NULL));
+        let (before, block) = std::mem::replace(&mut self.latest, (task, Latest::NONE));
         self.others.remove(&task);
-        if !addr.is_null() {
-            self.others.insert(before, addr);
+        if let Some(block) = block.known() {
+            self.others.insert(before, block);
         }
     }
 }
@@ -64,8 +87,9 @@ mod tests {
                 newest.forget(task);
                 map.remove(&task);
             } else {
-                newest.set(task, Addr(n));
-                map.insert(task, Addr(n));
+                let block = Latest { addr: Addr(n), size: n % 7, stack: StackId(task) };
+                newest.set(task, block);
+                map.insert(task, block);
             }
             (0..6).for_each(|task| assert_eq!(newest.of(task), map.get(&task).copied()));
         }

@@ -6,7 +6,7 @@
 
 use super::{HeapError, SiteKey, SiteStats, Snapshot};
 use crate::addr::StackId;
-use crate::figures::{Amount, Anomalies, FindingKind, Histograms, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// What a snapshot had counted: what parts have told so far.
@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 pub struct Counted {
     sites: FxHashMap<(SiteKey, bool), Counts>,
     errors: FxHashMap<ErrorIdentity, u64>,
+    growths: FxHashMap<StackId, Growth>,
     totals: Totals,
     histograms: Histograms,
     anomalies: Anomalies,
@@ -52,6 +53,7 @@ impl Counted {
         Self {
             sites: snapshot.sites.iter().map(counts).collect(),
             errors,
+            growths: snapshot.growths.iter().copied().collect(),
             totals: snapshot.totals,
             histograms: snapshot.histograms.clone(),
             anomalies: snapshot.anomalies,
@@ -95,6 +97,10 @@ impl Snapshot {
             *counted -= told;
             (error.count > told).then_some(HeapError { count: error.count - told, ..*error })
         });
+        let growths = self.growths.iter().filter_map(|&(stack, growth)| {
+            let growth = growth.since(earlier.growths.get(&stack).copied().unwrap_or_default());
+            (growth.growths > 0).then_some((stack, growth))
+        });
         let timeline = self.timeline.iter().filter(|point| point.t_ns > start_ns);
         let timeline = timeline
             .map(|point| TimelinePoint { allocations: point.allocations.saturating_sub(before.allocations), ..*point });
@@ -106,6 +112,7 @@ impl Snapshot {
                 size: difference(&self.histograms.size, &earlier.histograms.size),
                 lifetime: difference(&self.histograms.lifetime, &earlier.histograms.lifetime),
             },
+            growths: growths.collect(),
             errors: errors.collect(),
             anomalies: self.anomalies.since(&earlier.anomalies),
             frees_unseen: self.frees_unseen,

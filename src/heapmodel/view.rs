@@ -10,9 +10,9 @@ use super::ranges::Mapping;
 use super::sites::Sites;
 use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
-use crate::addr::Addr;
+use crate::addr::{Addr, StackId};
 use crate::event::MarkName;
-use crate::figures::{Amount, Anomalies, FindingKind, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, FindingKind, Growth, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// See the module's head.
@@ -25,6 +25,7 @@ pub struct HeapView {
     mapped: Vec<Mapping>,
     figures: Figures,
     errors: Vec<HeapError>,
+    growths: Vec<(StackId, Growth)>,
     timeline: Timeline,
     marks: Vec<Mark>,
 }
@@ -53,6 +54,7 @@ impl HeapModel {
             mapped: if with_blocks { self.mapped.ranges.mappings() } else { Vec::new() },
             figures: self.figures(),
             errors: self.errors.values().copied().collect(),
+            growths: self.growths.list(),
             timeline: self.timeline.clone(),
             marks: self.marks().to_vec(),
         }
@@ -61,7 +63,8 @@ impl HeapModel {
     /// All figures now. Sites and errors are sorted; equal event streams give equal snapshots.
     pub fn snapshot(&self) -> Snapshot {
         let errors = self.errors.values().copied().collect();
-        snapshot(&self.sites, &self.figures(), errors, &self.timeline)
+        let snapshot = snapshot(&self.sites, &self.figures(), errors, &self.timeline);
+        Snapshot { growths: self.growths.list(), ..snapshot }
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -83,7 +86,8 @@ impl HeapModel {
 impl HeapView {
     /// All figures of its moment, as [`HeapModel::snapshot`] gave them then.
     pub fn snapshot(&self) -> Snapshot {
-        snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline)
+        let snapshot = snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline);
+        Snapshot { growths: self.growths.clone(), ..snapshot }
     }
 
     /// The figures of all sites, in no order.
@@ -195,6 +199,7 @@ fn collect(
         histograms: figures.histograms_of(&sites),
         sites,
         timeline,
+        growths: Vec::new(),
         errors,
         anomalies: figures.anomalies,
         frees_unseen: figures.frees_unseen,

@@ -127,6 +127,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
     budget.entries::<Suppression>(report.suppressions.len())?;
     let mut tables = Tables::new(report.modules, report.frames, budget)?;
     let samples = report.sites.iter().map(|site| sample(site, &mut tables)).collect::<Result<Vec<_>, _>>()?;
+    let advice = report.advice.map(|advice| judged::advice(advice, &mut tables)).transpose()?;
     let findings = judged::findings(&report.findings, &mut tables)?;
     let leaks = report.leaks.map(|leaks| judged::leaks(&leaks, &report.findings, &mut tables)).transpose()?;
     let allocators = report.allocators.into_iter().filter_map(|allocator| {
@@ -163,6 +164,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         locations,
         stacks,
         samples,
+        growths: Vec::new(),
         findings,
         leaks,
         tests: report.tests.map(tests),
@@ -171,7 +173,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         budgets: report.budgets.iter().filter_map(judged::budget).collect(),
         warnings: report.warnings,
         processes: processes.collect(),
-        saved: Some(Box::new(saved)),
+        saved: Some(Box::new(Saved { advice, ..saved })),
         course: Course::default(),
     })
 }

@@ -4,7 +4,7 @@ mod foreign;
 mod fuzz;
 
 use super::*;
-use crate::export::tests::{attach_profile, check_profile, empty_profile, sample_profile};
+use crate::export::tests::{attach_profile, check_profile, empty_profile, sample_profile, wasteful};
 use crate::export::{ExportOptions, Format, PprofColumns, write};
 use crate::profile::leaks::LeakClass;
 use crate::profile::saved::{LeakLabel, Writer};
@@ -222,6 +222,23 @@ fn what_is_no_profile_is_refused_with_cause_and_way_out() {
 
 fn amount() -> impl Strategy<Value = Amount> {
     (0u64..1 << 40, 0u64..1 << 50).prop_map(|(objects, bytes)| Amount { objects, bytes })
+}
+
+/// A report says what it said, and so does what is made of it; kinds of later versions are left out.
+#[test]
+fn advice_stays_as_it_was_told() {
+    let advice = |profile: &Profile| -> Vec<serde_json::Value> {
+        let report: serde_json::Value =
+            serde_json::from_slice(&written(profile, Format::Json, PprofColumns::All)).expect("JSON");
+        let entries = report["advice"].as_array().expect("a list").iter();
+        entries.map(|of| serde_json::json!([of["kind"], of["figures"], of["site"], of["text"]])).collect()
+    };
+    let told = advice(&wasteful());
+    assert_eq!(told.len(), 4);
+    let json = written(&wasteful(), Format::Json, PprofColumns::All);
+    assert_eq!(advice(&read_back(&json)), told);
+    let later = String::from_utf8(json).expect("text").replace("\"kind\":\"growth\"", "\"kind\":\"later\"");
+    assert_eq!(advice(&read_back(later.as_bytes())), told[1..]);
 }
 
 proptest! {

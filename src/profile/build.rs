@@ -7,14 +7,15 @@
 use super::identity::is_unresolved;
 use super::symbolize::Symbolize;
 use super::{
-    AllocatorUse, Anomalies, Children, Cost, Finding, Function, Image, Location, Meta, ModuleInfo, Profile, Sample,
-    Stack,
+    AllocatorUse, Anomalies, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo, Profile,
+    Sample, Stack,
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 mod leaks;
 mod locations;
@@ -126,6 +127,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         })
         .collect();
     tables.add_samples(sites, &stacks, &input);
+    tables.add_growths(&input.snapshot.growths, &stacks);
     tables.add_findings(errors, &stacks, &input);
     let leaks = input.leaks.as_ref().map(|leaks| {
         let places: Vec<_> = input.modules.iter().map(|m| Place { info: &m.info, bias: m.bias }).collect();
@@ -175,6 +177,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         locations: locations.list,
         stacks: tables.stacks,
         samples: tables.samples,
+        growths: tables.growths.into_iter().collect(),
         findings: tables.findings,
         suppressions: Vec::new(),
         leaks,
@@ -279,6 +282,7 @@ struct Tables {
     stacks: Vec<Stack>,
     stack_index: FxHashMap<Vec<usize>, usize>,
     samples: Vec<Sample>,
+    growths: BTreeMap<usize, Growth>,
     findings: Vec<Finding>,
 }
 
@@ -350,6 +354,14 @@ impl Tables {
                     });
                 }
             }
+        }
+    }
+
+    fn add_growths(&mut self, growths: &[(StackId, Growth)], stacks: &FxHashMap<StackId, Exported>) {
+        for (stack, growth) in growths {
+            let Some(exported) = stacks.get(stack) else { continue };
+            let sum = self.growths.entry(exported.stack).or_default();
+            *sum = sum.plus(*growth);
         }
     }
 

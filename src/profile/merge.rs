@@ -6,9 +6,10 @@
 use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::pool::{Numbers, Place, Pool};
-use super::{Amount, Cost, Finding, Meta, ProcessInfo, ProcessRow, Profile, Sample, TimelinePoint, Totals};
+use super::{Amount, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The most points that a merged timeline has.
 const POINTS: usize = 1024;
@@ -25,6 +26,7 @@ pub struct Merger {
     merged: Profile,
     pool: Pool,
     samples: FxHashMap<SampleKey, usize>,
+    growths: BTreeMap<usize, Growth>,
     findings: FxHashMap<FindingKey, usize>,
     leak_sites: FxHashMap<usize, usize>,
     timelines: Vec<OwnTimeline>,
@@ -78,6 +80,7 @@ impl Merger {
             merged: empty,
             pool: Pool::new(Place::First),
             samples: FxHashMap::default(),
+            growths: BTreeMap::new(),
             findings: FxHashMap::default(),
             leak_sites: FxHashMap::default(),
             timelines: Vec::new(),
@@ -109,6 +112,10 @@ impl Merger {
                     self.merged.samples.push(sample);
                 }
             }
+        }
+        for &(of, growth) in &profile.growths {
+            let sum = self.growths.entry(stack(of)).or_default();
+            *sum = sum.plus(growth);
         }
         self.add_totals(&profile.totals, origin);
         for finding in profile.findings {
@@ -159,6 +166,7 @@ impl Merger {
         self.merged.warnings = self.warnings.iter().map(|warning| warning.told(processes.len())).collect();
         self.merged.children.followed = (processes.len() as u64).saturating_sub(1);
         self.merged.processes = processes;
+        self.merged.growths = std::mem::take(&mut self.growths).into_iter().collect();
         self.merged.timeline = sum_of(&self.timelines);
         self.merged.cost.wall_ns = self.merged.meta.duration_ns;
         self.pool.fill(&mut self.merged, None);

@@ -1,5 +1,6 @@
 //! What only such profiles have that were read from a file, or were made of several of these.
 
+use crate::advice::Proof;
 use crate::leakclass::LeakClass;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -138,6 +139,8 @@ pub struct Saved {
     pub variance: u128,
     /// Whether samples have the sizes of their blocks.
     pub sized: bool,
+    /// What the file advises, by the stacks of sites; None if it does not say.
+    pub advice: Option<Vec<(usize, Proof)>>,
     /// Regular expressions of the allocator's own functions, which pprof hides; of files of ours only.
     pub drop_frames: BTreeSet<String>,
 }
@@ -157,6 +160,7 @@ impl Saved {
             open: BTreeMap::new(),
             variance: 0,
             sized: true,
+            advice: None,
             drop_frames: BTreeSet::new(),
         }
     }

@@ -185,7 +185,13 @@ impl Series {
     fn add_saved(&mut self, saved: Saved, share: &Share) {
         let about_peak = saved.about_peak || !share.live;
         let Some(sum) = &mut self.saved else {
-            self.saved = Some(Saved { about_peak, writer: merged_writer(saved.writer, self.scale), ..saved });
+            self.saved = Some(Saved {
+                about_peak,
+                writer: merged_writer(saved.writer, self.scale),
+                // Stacks have other numbers now, and what holds for one need not hold for all.
+                advice: None,
+                ..saved
+            });
             return;
         };
         sum.holds = sum.holds.and(saved.holds);

@@ -136,8 +136,13 @@ fn a_report_shows_the_figures_of_the_profile() {
         assert_eq!(blocks, row["self"].to_string(), "blocks are no bytes: {cells}");
     }
     let shown = told["tables"]["function"]["allocated"]["shown"].as_array().unwrap();
-    assert_eq!(shown[0][7], "high", "most was allocated there: {shown:?}");
-    assert!(told["csv"].as_str().unwrap().starts_with("Itself,Total,Blocks,Mean size,Temporary,Function,Where\r\n"));
+    assert_eq!(shown[0][8], "high", "most was allocated there: {shown:?}");
+    assert!(
+        told["csv"]
+            .as_str()
+            .unwrap()
+            .starts_with("Itself,Total,Blocks,Mean size,Temporary,Lifetime,Function,Where\r\n")
+    );
     assert!(told["byName"].as_array().unwrap().is_sorted_by(|a, b| a.as_str() <= b.as_str()), "{}", told["byName"]);
 
     // 10 of 40 blocks of 1,000 bytes are there at the peak

@@ -30,8 +30,11 @@ impl Report {
     /// A report in whose stacks frames stand, not indices.
     pub fn with_stacks(mut value: Value) -> Self {
         let frames = value["frames"].as_array().expect("a table of frames").clone();
-        for list in ["sites", "findings"] {
-            fill_stacks(&mut value[list], &frames);
+        // Reports of before have no advice.
+        for list in ["sites", "findings", "advice"] {
+            if let Some(list) = value.get_mut(list) {
+                fill_stacks(list, &frames);
+            }
         }
         Self(value)
     }

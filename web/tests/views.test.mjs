@@ -5,7 +5,7 @@ import { Model } from '../model.js';
 import { Rows } from '../sums.js';
 import { firstRow, Table } from '../table.js';
 import { Timeline } from '../timeline.js';
-import { differences } from '../words.js';
+import { differences, sentences } from '../words.js';
 import { Work } from '../work.js';
 
 // A table without elements: it counts its heads and bodies.
@@ -157,6 +157,16 @@ test('lifetimes are means of the blocks that were freed', () => {
   const { title, text } = Table.columns('site', 'bytes', false, true).find(({ key }) => key === 'lifetime');
   assert.deepEqual([title, text(2), text(2.5e-6), text(NaN)], ['Lifetime', '2.00 s', '2.5 µs', '–']);
   assert.ok(!Table.columns('site', 'bytes').some(({ key }) => key === 'lifetime'));
+});
+
+test('advice leads to the callers of its function', () => {
+  const totals = { allocations: 9, live_blocks: 0, live_bytes: 0, peak_bytes: 0, peak_at_ns: 0, temporary: 0, bytes_allocated: 90 };
+  const advice = [{ lead: 'Growth bit by bit', text: 'f makes 1 buffer larger', column: 'allocated', function: 'f' }, { lead: 'Blocks for a moment', text: 'g', column: 'temporary', function: 'g' }];
+  const report = { totals, findings: [], leaks: null, verdict: null, exit: null, timeline: [] };
+  const told = sentences({ report, words: { advice, resident: null }, columns: [] }, site => `site ${site}`);
+  assert.deepEqual(told.map(({ kind, lead, text, to: { view, mode, fn, col, unit } }) => [kind, lead, text, view, mode, fn, col, unit]), [
+    ['warn', 'Growth bit by bit', 'f makes 1 buffer larger', 'flame', 'callers', 'f', 'allocated', 'bytes'], ['warn', 'Blocks for a moment', 'g', 'flame', 'callers', 'g', 'temporary', 'blocks'],
+  ]);
 });
 
 test('a difference is told in words', () => {

@@ -113,6 +113,7 @@ pub(in super::super) fn write(
         cost: Vec::new(),
         unnamed: Vec::new(),
         anomalies: Vec::new(),
+        advice: Vec::new(),
         problems: Vec::new(),
         threads: Vec::new(),
         marks: &[],

@@ -1,9 +1,12 @@
 //! What `check` concluded, as the report tells it.
 
 use super::Trouble;
-use super::model::{ReportBudget, ReportFinding, ReportLeaks, ReportStep, ReportSuppression, ReportVerdict};
+use super::model::{
+    Advice, AdviceFigures, ReportBudget, ReportFinding, ReportLeaks, ReportStep, ReportSuppression, ReportVerdict,
+};
 use super::tables::{Tables, hex};
 use crate::addr::Addr;
+use crate::advice::Proof;
 use crate::profile::leaks::{
     BaselineStatus, Budget, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, Suppression, Verdict, VerdictKind,
 };
@@ -47,6 +50,33 @@ pub(super) fn budget(budget: &ReportBudget) -> Option<Budget> {
 fn baseline(finding: &ReportFinding) -> Option<BaselineStatus> {
     let all = [BaselineStatus::New, BaselineStatus::Grown, BaselineStatus::Known];
     all.into_iter().find(|status| Some(status.name()) == finding.baseline.as_deref())
+}
+
+/// What is advised, and at which stacks.
+pub(super) fn advice(list: Vec<Advice>, tables: &mut Tables<'_>) -> Result<Vec<(usize, Proof)>, Trouble> {
+    let mut advice = Vec::new();
+    for Advice { kind, figures, stack } in list {
+        if let Some(proof) = proof(&kind, &figures) {
+            tables.room_for::<(usize, Proof)>()?;
+            advice.push((tables.stack(&stack, Quality::Complete)?, proof));
+        }
+    }
+    Ok(advice)
+}
+
+/// None of a kind that this version does not know.
+fn proof(kind: &str, figures: &AdviceFigures) -> Option<Proof> {
+    let &AdviceFigures { blocks, bytes, peak_bytes, temporary, allocations, all_allocations, .. } = figures;
+    let &AdviceFigures { per_second, mean_lifetime_ns, buffers, growths, copies, copied_bytes, .. } = figures;
+    let &AdviceFigures { largest_bytes, size, excess, freed_elsewhere, freed, .. } = figures;
+    Some(match kind {
+        "largest_at_peak" => Proof::LargestAtPeak { blocks, bytes, peak_bytes },
+        "temporaries" => Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns },
+        "growth" => Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes },
+        "size_class" => Proof::SizeClass { size, excess, blocks, bytes },
+        "freed_elsewhere" => Proof::FreedElsewhere { freed_elsewhere, freed, bytes },
+        _ => return None,
+    })
 }
 
 /// The errors among the findings.

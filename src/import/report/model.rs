@@ -50,6 +50,8 @@ pub(super) struct Report {
     #[serde(default)]
     pub(super) frames: Vec<Frame>,
     pub(super) sites: Vec<Site>,
+    #[serde(default)]
+    pub(super) advice: Option<Vec<Advice>>,
     pub(super) leaks: Option<ReportLeaks>,
     #[serde(default)]
     pub(super) tests: Option<ReportTests>,
@@ -202,6 +204,37 @@ pub(super) struct Site {
     pub(super) r#type: Option<SiteType>,
     #[serde(default)]
     pub(super) mean_lifetime_ns: Option<u64>,
+}
+
+/// Kinds that this version does not know are left out.
+#[derive(Deserialize)]
+pub(super) struct Advice {
+    pub(super) kind: String,
+    pub(super) figures: AdviceFigures,
+    pub(super) stack: Vec<FrameOf>,
+}
+
+/// The figures of all kinds: each has some of them.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct AdviceFigures {
+    pub(super) blocks: u64,
+    pub(super) bytes: u64,
+    pub(super) peak_bytes: u64,
+    pub(super) temporary: u64,
+    pub(super) allocations: u64,
+    pub(super) all_allocations: u64,
+    pub(super) per_second: u64,
+    pub(super) mean_lifetime_ns: Option<u64>,
+    pub(super) buffers: u64,
+    pub(super) growths: u64,
+    pub(super) copies: u64,
+    pub(super) copied_bytes: u64,
+    pub(super) largest_bytes: u64,
+    pub(super) size: u64,
+    pub(super) excess: u64,
+    pub(super) freed_elsewhere: u64,
+    pub(super) freed: u64,
 }
 
 #[derive(Deserialize)]

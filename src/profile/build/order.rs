@@ -37,6 +37,10 @@ pub fn normalize(profile: &mut Profile) {
         sample.alloc_fn = texts.of(sample.alloc_fn);
         sample.program = sample.program.map(|program| texts.of(program));
     }
+    for (stack, _) in &mut profile.growths {
+        *stack = stacks.of(*stack);
+    }
+    profile.growths.sort_unstable_by_key(|(stack, _)| *stack);
     for (stack, _, _) in profile.course.heaps.iter_mut().flat_map(|heap| &mut heap.stacks) {
         *stack = stacks.of(*stack);
     }

@@ -1,0 +1,290 @@
+//! Advice: what a program could do to allocate less, as far as its figures prove it.
+//!
+//! Pure rules over the figures of sites, each of which names the figures that it follows from. What they don't prove is not advised;
+//! `docs/guide/advice.md` tells the limits.
+
+use crate::figures::{Amount, Growth};
+use serde::Serialize;
+use std::cmp::Reverse;
+
+/// From this share of the peak on, in tenths of a percent, it is one site's.
+const MOST_OF_PEAK: u64 = 500;
+
+/// A peak of less than so many bytes is not worth a word.
+const LEAST_PEAK: u64 = 1 << 20;
+
+/// A site is in a loop if it has made so many blocks.
+const LEAST_BLOCKS: u64 = 1000;
+
+/// From this share on, in tenths of a percent, what a site does concerns nearly all of its blocks.
+const NEARLY_ALL: u64 = 900;
+
+/// From this share of all allocations, frees or bytes on, in tenths of a percent, something is worth a word.
+const WORTH: u64 = 50;
+
+/// So many copies of so many bytes in all are worth a word, ...
+const LEAST_COPIES: u64 = 8;
+const LEAST_COPIED: u64 = 64 << 10;
+
+/// ... if buffers have grown so many times on average: pairs of sizes that fit by chance make no series.
+const LEAST_SERIES: u64 = 3;
+
+/// Blocks of so many bytes that are rounded up to the next class of sizes are worth a word, ...
+const LEAST_ROUNDED: u64 = 64 << 10;
+
+/// ... and this share of the peak, in tenths of a percent.
+const ROUNDED_WORTH: u64 = 10;
+
+/// glibc's chunks are multiples of so many bytes, ...
+const CHUNK_STEP: u64 = 16;
+
+/// ... with so many for their size, ...
+const CHUNK_HEAD: u64 = 8;
+
+/// ... and blocks of up to so many bytes are in the smallest of them.
+const SMALLEST_BLOCK: u64 = 24;
+
+/// A block that has at most so many bytes more than a chunk would hold misses it narrowly.
+const NARROWLY: u64 = 3;
+
+/// What is known of a site.
+#[derive(Clone, Debug, Default)]
+pub struct SiteFigures {
+    /// All that was allocated there.
+    pub allocated: Amount,
+    /// What was freed of it.
+    pub freed: Amount,
+    /// What was live at the peak.
+    pub at_peak: Amount,
+    /// How many blocks were freed before their thread's next allocation.
+    pub temporary: u64,
+    /// How many blocks were freed by another thread than the one that had allocated them.
+    pub freed_elsewhere: u64,
+    /// For how long blocks lived on average, if that is known.
+    pub mean_lifetime_ns: Option<u64>,
+    /// How its buffers have grown.
+    pub growth: Growth,
+    /// What was live at the peak by size: only such sizes as are exact.
+    pub sizes_at_peak: Vec<(u64, u64)>,
+}
+
+/// What is known of the whole.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeFigures {
+    /// All that was allocated.
+    pub allocated: Amount,
+    /// How many blocks were freed.
+    pub frees: u64,
+    /// The bytes of the peak.
+    pub peak_bytes: u64,
+    /// For how long it was watched, in nanoseconds.
+    pub duration_ns: u64,
+    /// Whether the allocator is glibc's.
+    pub is_glibc: bool,
+}
+
+/// The figures that advice follows from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "kind", content = "figures", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "docs/report.schema.json says what the fields are")]
+pub enum Proof {
+    /// One site has most of the peak.
+    LargestAtPeak { blocks: u64, bytes: u64, peak_bytes: u64 },
+    /// Blocks that are freed at once, again and again.
+    Temporaries {
+        temporary: u64,
+        allocations: u64,
+        all_allocations: u64,
+        per_second: u64,
+        mean_lifetime_ns: Option<u64>,
+    },
+    /// Buffers that grow without being reserved.
+    Growth { buffers: u64, growths: u64, copies: u64, copied_bytes: u64, largest_bytes: u64 },
+    /// Blocks with a few bytes more than the next smaller chunk would hold.
+    SizeClass { size: u64, excess: u64, blocks: u64, bytes: u64 },
+    /// Blocks that other threads free.
+    FreedElsewhere { freed_elsewhere: u64, freed: u64, bytes: u64 },
+}
+
+/// Something to do, and at which of the sites.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Advice {
+    /// Index of the site.
+    pub site: usize,
+    /// Why.
+    pub proof: Proof,
+    /// Which part it is of what it is about, in tenths of a percent: the order.
+    pub permille: u64,
+}
+
+/// So many tenths of a percent of `whole` are `part`.
+fn permille(part: u64, whole: u64) -> u64 {
+    let share = (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0);
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// All that is to be said, what concerns most first.
+pub fn advise(sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advice> {
+    let rules = [largest_at_peak, temporaries, growth, size_class, freed_elsewhere];
+    let of_site = |(at, site): (usize, &SiteFigures)| {
+        rules.map(|rule| rule(site, whole).map(|(proof, permille)| Advice { site: at, proof, permille }))
+    };
+    let mut all: Vec<Advice> = sites.iter().enumerate().flat_map(of_site).flatten().collect();
+    all.sort_by_key(|advice| (Reverse(advice.permille), advice.site));
+    all
+}
+
+type Told = Option<(Proof, u64)>;
+
+fn largest_at_peak(site: &SiteFigures, whole: &WholeFigures) -> Told {
+    let (Amount { objects: blocks, bytes }, peak_bytes) = (site.at_peak, whole.peak_bytes);
+    let share = permille(bytes, peak_bytes);
+    (peak_bytes >= LEAST_PEAK && share >= MOST_OF_PEAK)
+        .then_some((Proof::LargestAtPeak { blocks, bytes, peak_bytes }, share))
+}
+
+fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
+    let SiteFigures { temporary, mean_lifetime_ns, .. } = *site;
+    let (allocations, all_allocations) = (site.allocated.objects, whole.allocated.objects);
+    let share = permille(temporary, all_allocations);
+    let is_loop = temporary >= LEAST_BLOCKS && permille(temporary, allocations) >= NEARLY_ALL;
+    // A buffer that is freed because a larger one has taken its place is told as such.
+    let is_growth = site.growth.growths > temporary / 2;
+    let per_second = u128::from(temporary) * 1_000_000_000 / u128::from(whole.duration_ns.max(1));
+    let per_second = u64::try_from(per_second).unwrap_or(u64::MAX);
+    let proof = Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns };
+    (is_loop && !is_growth && share >= WORTH).then_some((proof, share))
+}
+
+fn growth(site: &SiteFigures, whole: &WholeFigures) -> Told {
+    let Growth { buffers, growths, copies, copied_bytes, largest_bytes } = site.growth;
+    let is_series = growths >= buffers.saturating_mul(LEAST_SERIES);
+    let is_much = copies >= LEAST_COPIES && copied_bytes >= LEAST_COPIED;
+    let proof = Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes };
+    (is_series && is_much).then(|| (proof, permille(copied_bytes, whole.allocated.bytes)))
+}
+
+fn size_class(site: &SiteFigures, whole: &WholeFigures) -> Told {
+    if !whole.is_glibc {
+        return None;
+    }
+    let excess_of = |size: u64| if size > SMALLEST_BLOCK { (size + CHUNK_HEAD) % CHUNK_STEP } else { 0 };
+    let is_narrow = |(size, _): &&(u64, u64)| (1..=NARROWLY).contains(&excess_of(*size));
+    let (size, blocks) = *site.sizes_at_peak.iter().filter(is_narrow).max_by_key(|(_, blocks)| *blocks)?;
+    let bytes = blocks.saturating_mul(CHUNK_STEP);
+    let share = permille(bytes, whole.peak_bytes);
+    let proof = Proof::SizeClass { size, excess: excess_of(size), blocks, bytes };
+    (bytes >= LEAST_ROUNDED && share >= ROUNDED_WORTH).then_some((proof, share))
+}
+
+fn freed_elsewhere(site: &SiteFigures, whole: &WholeFigures) -> Told {
+    let (freed_elsewhere, freed) = (site.freed_elsewhere, site.freed.objects);
+    let share = permille(freed_elsewhere, whole.frees);
+    let mean = u128::from(site.freed.bytes) * u128::from(freed_elsewhere) / u128::from(freed.max(1));
+    let bytes = u64::try_from(mean).unwrap_or(u64::MAX);
+    let is_habit = freed_elsewhere >= LEAST_BLOCKS && permille(freed_elsewhere, freed) >= NEARLY_ALL;
+    (is_habit && share >= WORTH).then_some((Proof::FreedElsewhere { freed_elsewhere, freed, bytes }, share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: WholeFigures = WholeFigures {
+        allocated: Amount { objects: 10_000, bytes: 8 << 20 },
+        frees: 9_000,
+        peak_bytes: 2 << 20,
+        duration_ns: 2_000_000_000,
+        is_glibc: true,
+    };
+
+    fn amount(objects: u64, bytes: u64) -> Amount {
+        Amount { objects, bytes }
+    }
+
+    fn told(site: SiteFigures, whole: &WholeFigures) -> Vec<Proof> {
+        advise(&[site], whole).into_iter().map(|advice| advice.proof).collect()
+    }
+
+    #[test]
+    fn one_site_has_most_of_a_peak_from_its_half_on() {
+        let site = |bytes| SiteFigures { at_peak: amount(3, bytes), ..SiteFigures::default() };
+        let proof = Proof::LargestAtPeak { blocks: 3, bytes: 1 << 20, peak_bytes: 2 << 20 };
+        assert_eq!(told(site(1 << 20), &WHOLE), [proof]);
+        assert_eq!(told(site((1 << 20) - 4096), &WHOLE), []);
+        assert_eq!(told(site(1000), &WholeFigures { peak_bytes: 1000, ..WHOLE }), [], "a small peak");
+    }
+
+    #[test]
+    fn temporary_blocks_count_where_nearly_all_are_and_they_are_many() {
+        let site = |temporary, allocations| SiteFigures {
+            allocated: amount(allocations, 16 * allocations),
+            temporary,
+            mean_lifetime_ns: Some(7),
+            ..SiteFigures::default()
+        };
+        let proof = Proof::Temporaries {
+            temporary: 1900,
+            allocations: 2000,
+            all_allocations: 10_000,
+            per_second: 950,
+            mean_lifetime_ns: Some(7),
+        };
+        assert_eq!(told(site(1900, 2000), &WHOLE), [proof]);
+        assert_eq!(told(site(1790, 2000), &WHOLE), [], "others of its blocks live on");
+        assert_eq!(told(site(999, 999), &WHOLE), [], "few");
+        let more = WholeFigures { allocated: amount(40_000, 1 << 20), ..WHOLE };
+        assert_eq!(told(site(1900, 2000), &more), [], "few of all");
+        let growth = Growth { growths: 1000, buffers: 900, ..Growth::default() };
+        assert_eq!(told(SiteFigures { growth, ..site(1900, 2000) }, &WHOLE), [], "freed as they grow");
+    }
+
+    #[test]
+    fn growth_counts_as_a_series_that_copies_much() {
+        let growth = Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000 };
+        let site = |growth| SiteFigures { growth, ..SiteFigures::default() };
+        let proof = Proof::Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000 };
+        assert_eq!(told(site(growth), &WHOLE), [proof]);
+        for less in [
+            Growth { buffers: 5, ..growth },
+            Growth { copies: 7, ..growth },
+            Growth { copied_bytes: (64 << 10) - 1, ..growth },
+        ] {
+            assert_eq!(told(site(less), &WHOLE), []);
+        }
+    }
+
+    /// Against glibc's own rule: a request gets the smallest multiple of 16 that holds it and 8 bytes more, and at least 32.
+    #[test]
+    fn a_block_misses_a_smaller_chunk_by_what_it_has_more_than_that_would_hold() {
+        let chunk = |size: u64| (size + 8).next_multiple_of(16).max(32);
+        for size in 0..2000 {
+            let site = SiteFigures { sizes_at_peak: vec![(size, 10_000)], ..SiteFigures::default() };
+            let missed = (1..=3).find(|less| size >= *less && chunk(size - less) < chunk(size));
+            let expected = missed.map(|excess| Proof::SizeClass { size, excess, blocks: 10_000, bytes: 160_000 });
+            assert_eq!(told(site, &WHOLE), Vec::from_iter(expected), "{size}");
+        }
+        let site = SiteFigures { sizes_at_peak: vec![(25, 10_000)], ..SiteFigures::default() };
+        assert_eq!(told(site.clone(), &WholeFigures { is_glibc: false, ..WHOLE }), []);
+        assert_eq!(told(site, &WholeFigures { peak_bytes: 1 << 30, ..WHOLE }), []);
+    }
+
+    #[test]
+    fn what_other_threads_free_counts_where_they_free_nearly_all() {
+        let site =
+            |freed_elsewhere| SiteFigures { freed: amount(4000, 400_000), freed_elsewhere, ..SiteFigures::default() };
+        let proof = Proof::FreedElsewhere { freed_elsewhere: 3600, freed: 4000, bytes: 360_000 };
+        assert_eq!(told(site(3600), &WHOLE), [proof]);
+        assert_eq!(told(site(3590), &WHOLE), []);
+        assert_eq!(told(site(3600), &WholeFigures { frees: 100_000, ..WHOLE }), []);
+    }
+
+    #[test]
+    fn what_concerns_most_comes_first() {
+        let at_peak = |bytes| SiteFigures { at_peak: amount(1, bytes), ..SiteFigures::default() };
+        let growth = Growth { buffers: 1, growths: 12, copies: 12, copied_bytes: 1 << 20, largest_bytes: 1 << 20 };
+        let grown = SiteFigures { growth, ..SiteFigures::default() };
+        let order: Vec<usize> = advise(&[grown, at_peak(1 << 20)], &WHOLE).iter().map(|advice| advice.site).collect();
+        assert_eq!(order, [1, 0]);
+    }
+}

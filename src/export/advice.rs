@@ -1,0 +1,181 @@
+//! What a program could do to allocate less, in sentences: each with its figures, its place and a remedy.
+
+use super::sections::{self, Layout, has_lifetimes};
+use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name, telling_frames};
+use super::view::View;
+use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
+use crate::profile::{Amount, Sample};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// So many sentences are told where there is little room.
+const FEW: usize = 5;
+
+/// Names of functions are not longer than so many characters.
+const NAME: usize = 60;
+
+/// Advice of a profile.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    /// The figures.
+    pub proof: Proof,
+    /// The stack of the site.
+    pub stack: usize,
+    /// A sentence, without its full stop.
+    pub text: String,
+}
+
+/// All that is to be said, what concerns most first. What a file says is not found out anew, as it has less to tell from.
+pub(super) fn advice(view: &View<'_>) -> Vec<Told> {
+    let told = |(stack, proof): (usize, Proof)| Told { proof, stack, text: sentence(view, stack, &proof) };
+    if let Some(known) = view.profile.saved.as_ref().and_then(|saved| saved.advice.as_ref()) {
+        return known.iter().copied().map(told).collect();
+    }
+    let list = advise(&figures(view), &whole(view));
+    let stack = |site: usize| view.sites().get(site).map_or(0, |site| site.stack);
+    list.into_iter().map(|advice| told((stack(advice.site), advice.proof))).collect()
+}
+
+/// The section of a text.
+pub(super) fn section(out: &mut String, layout: Layout, view: &View<'_>, most: usize) {
+    let all = advice(view);
+    if all.is_empty() || most == 0 {
+        return;
+    }
+    sections::heading(out, layout, "Advice");
+    all.iter().take(most.min(FEW)).for_each(|advice| sections::prose(out, layout, &format!("{}.", advice.text)));
+    if all.len() > most.min(FEW) {
+        let more = grouped((all.len() - most.min(FEW)) as u64);
+        sections::prose(out, layout, &format!("and {more} more, all of them in report.json (-o NAME.json)"));
+    }
+}
+
+/// The same as a list in Markdown.
+pub(super) fn markdown(out: &mut String, view: &View<'_>) {
+    let all = advice(view);
+    if all.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n#### Advice\n");
+    for advice in all.iter().take(FEW) {
+        let _ = writeln!(out, "- {}.", super::escape::markdown(&advice.text));
+    }
+}
+
+/// What each site has to tell, in their order.
+fn figures(view: &View<'_>) -> Vec<SiteFigures> {
+    let knows_lifetimes = has_lifetimes(view.profile);
+    let figures = view.sites().iter().map(|site| SiteFigures {
+        allocated: site.allocated,
+        freed: site.freed,
+        at_peak: site.at_peak,
+        temporary: site.temporary,
+        freed_elsewhere: site.freed_elsewhere,
+        mean_lifetime_ns: site.mean_lifetime_ns().filter(|_| knows_lifetimes),
+        ..SiteFigures::default()
+    });
+    let mut figures: Vec<SiteFigures> = figures.collect();
+    for (stack, growth) in &view.profile.growths {
+        if let Some(site) = view.site_of(*stack).and_then(|at| figures.get_mut(at)) {
+            site.growth = site.growth.plus(*growth);
+        }
+    }
+    // Of a sample nobody knows what each block stands for.
+    let all_sized = view.profile.meta.sample_interval == 0;
+    // Sizes of many are rounded down.
+    let is_exact = |sample: &&Sample| {
+        sample.size > 0 && sample.at_peak.objects.checked_mul(sample.size) == Some(sample.at_peak.bytes)
+    };
+    for sample in view.samples.iter().filter(|_| all_sized).filter(is_exact) {
+        let Some(site) = view.site_of(sample.stack).and_then(|at| figures.get_mut(at)) else { continue };
+        let blocks = sample.at_peak.objects;
+        match site.sizes_at_peak.iter_mut().find(|(size, _)| *size == sample.size) {
+            Some((_, known)) => *known = known.saturating_add(blocks),
+            None if blocks > 0 => site.sizes_at_peak.push((sample.size, blocks)),
+            None => {}
+        }
+    }
+    figures
+}
+
+fn whole(view: &View<'_>) -> WholeFigures {
+    let totals = &view.profile.totals;
+    WholeFigures {
+        allocated: Amount { objects: totals.allocations, bytes: totals.bytes_allocated },
+        frees: totals.frees,
+        peak_bytes: totals.peak_bytes,
+        duration_ns: view.profile.meta.duration_ns,
+        is_glibc: is_glibc(view),
+    }
+}
+
+/// Whether glibc's malloc is the only one.
+fn is_glibc(view: &View<'_>) -> bool {
+    let has_malloc = |functions: &[String]| functions.iter().any(|name| name == "malloc");
+    let mut allocators = view.profile.allocators.iter().filter(|allocator| has_malloc(&allocator.functions));
+    let is_libc = |path: &Path| {
+        let name = basename(path);
+        name == "libc.so.6" || name.starts_with("libc-2.")
+    };
+    let module = |index: usize| view.profile.modules.get(index);
+    let first = allocators.next().and_then(|allocator| module(allocator.module));
+    first.is_some_and(|module| is_libc(&module.path)) && allocators.next().is_none()
+}
+
+/// The function that tells whose allocation it is, and where that is; its caller, too, where no line is known.
+fn site_name(view: &View<'_>, stack: usize) -> String {
+    let frames = telling_frames(view, stack, 2);
+    let Some(frame) = frames.first() else { return "an unknown call".to_owned() };
+    let name = short_name(frame.name, NAME);
+    match (frame.file, frames.get(1)) {
+        (Some(file), _) if frame.line > 0 => format!("{name} ({}:{})", basename(Path::new(file)), frame.line),
+        (_, Some(caller)) => format!("{name}, called by {},", short_name(caller.name, NAME)),
+        (_, None) => name,
+    }
+}
+
+fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
+    let site = site_name(view, stack);
+    match *proof {
+        Proof::LargestAtPeak { blocks, bytes, peak_bytes } => format!(
+            "{site} has {} of the peak, {} in {}: less there, or freed before, is as much less at the peak",
+            percent(bytes, peak_bytes),
+            human_bytes(bytes),
+            plural(blocks, "block"),
+        ),
+        Proof::Temporaries { temporary, all_allocations, per_second, mean_lifetime_ns, .. } => {
+            let lived = match mean_lifetime_ns.filter(|ns| *ns > 0) {
+                Some(ns) => format!(", which live for {} on average", duration(ns)),
+                None => String::new(),
+            };
+            format!(
+                "{site} makes {} that it frees before the next, {} of all, {} a second{lived}: one made before the loop would serve all",
+                plural(temporary, "block"),
+                percent(temporary, all_allocations),
+                grouped(per_second),
+            )
+        }
+        Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes } => format!(
+            "{site} makes {} larger {} times, up to {}, in which {} are copied {} times: reserve that much at once",
+            plural(buffers, "buffer"),
+            grouped(growths),
+            human_bytes(largest_bytes),
+            human_bytes(copied_bytes),
+            grouped(copies),
+        ),
+        Proof::SizeClass { size, excess, blocks, bytes } => format!(
+            "{site} has {} of {} at the peak, {} too much for a smaller chunk of glibc's: {} would spare {}",
+            plural(blocks, "block"),
+            plural(size, "byte"),
+            plural(excess, "byte"),
+            plural(size.saturating_sub(excess), "byte"),
+            human_bytes(bytes),
+        ),
+        Proof::FreedElsewhere { freed_elsewhere, freed, bytes } => format!(
+            "{site} allocates {} that another thread frees, {} of those that were freed, {}: their memory goes back to the first thread's arena, or waits in the other's cache; hand them back to be freed or used again",
+            plural(freed_elsewhere, "block"),
+            percent(freed_elsewhere, freed),
+            human_bytes(bytes),
+        ),
+    }
+}
