@@ -54,6 +54,21 @@ impl Addr {
     }
 }
 
+/// Where the places begin that stand for lines of scripts: canonical, and no user's code can lie there.
+const SCRIPTS: u64 = 0xff00_0000_0000_0000;
+
+impl Addr {
+    /// The place that stands for a line of a function that an interpreter runs, by its number in the session: no code lies there.
+    pub const fn of_script(number: u32) -> Self {
+        Self(SCRIPTS | number as u64)
+    }
+
+    /// The number of such a place.
+    pub const fn script(self) -> Option<u32> {
+        if self.0 & !(u32::MAX as u64) == SCRIPTS { Some(self.0 as u32) } else { None }
+    }
+}
+
 /// The code address of one stack frame.
 ///
 /// A return address points *behind* the call, which may be the next line, the next function or, after a call

@@ -186,6 +186,8 @@ pub struct ProfileOptions {
     pub free_fns: Vec<String>,
     /// Whether to record what the program maps by itself.
     pub mmap: bool,
+    /// Whether to show Python functions in place of the interpreter's loop.
+    pub python: bool,
     /// Share one CPU with the target while it has one thread.
     pub pin: bool,
     /// Who walks the stacks.
@@ -428,6 +430,7 @@ fn resolve_profile(
         max_depth: usize::from(arguments.max_depth),
         alloc_fns: arguments.alloc_fn,
         mmap: arguments.mmap,
+        python: arguments.python,
         free_fns: arguments.free_fn,
         pin: arguments.pin,
         unwinder: arguments.unwinder,

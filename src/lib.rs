@@ -49,6 +49,7 @@ mod chunk;
 mod cli;
 mod commands;
 mod corefile;
+mod cpython;
 mod ctl;
 mod elf;
 mod event;

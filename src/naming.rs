@@ -21,11 +21,13 @@ use std::time::Duration;
 mod lookup;
 mod nameslog;
 mod recorded;
+mod scripts;
 
 pub use lookup::Patience;
 
 use lookup::Lookup;
 use nameslog::{Logging, NamesLog};
+use scripts::Scripted;
 
 /// The number of a profile that belongs to no series, and of the first of a series.
 pub const FIRST: u32 = 1;
@@ -246,6 +248,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         })
         .collect();
     let loaded = modules.iter().map(loaded_module).collect();
+    let scripts = recording.scripts;
     let names = recording.thread_names;
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
@@ -270,6 +273,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
             identities.insert(ModuleId::NONE, generated);
         }
         let inner: Box<dyn Symbolize> = Box::new(Remembering { inner, known, packages, warnings, modules: identities });
+        let inner: Box<dyn Symbolize> = Box::new(Scripted { inner, names: scripts });
         match log {
             None => inner,
             Some(log) => {
@@ -279,7 +283,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
             }
         }
     } else {
-        Box::new(NoSymbols)
+        Box::new(Scripted { inner: Box::new(NoSymbols), names: scripts })
     };
     let scan = match &recording.leaks {
         LeakScan::Done(scan) => Some(scan),

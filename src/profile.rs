@@ -328,6 +328,15 @@ pub struct Function {
     pub start_line: u32,
 }
 
+impl Function {
+    /// What tells a script's file from others on any machine: its name with that of its folder; empty if it is not known.
+    pub fn script_file(&self) -> &str {
+        let file = self.file.as_deref().unwrap_or_default();
+        let folder = file.rmatch_indices('/').nth(1);
+        folder.and_then(|(at, _)| file.get(at + 1..)).unwrap_or(file)
+    }
+}
+
 /// One function at a location: several for an address with inlined calls.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Line {
@@ -350,6 +359,13 @@ pub struct Location {
     pub offset: u64,
     /// Innermost first; the last one is not inlined. Never empty.
     pub lines: Vec<Line>,
+}
+
+impl Location {
+    /// Whether it is a line of a script, in a function that an interpreter ran.
+    pub fn is_script(&self) -> bool {
+        self.module.is_none() && Addr(self.offset).script().is_some()
+    }
 }
 
 /// An interned stack.

@@ -152,6 +152,7 @@ impl Profiler {
             requests: Arc::default(),
             leak_scan,
             per_test: false,
+            python: false,
             follow: false,
             selection: Selection::default(),
             profile_each: true,

@@ -371,6 +371,26 @@ impl Unwinder {
         Unwound { stack, depth: self.stacks.depth(stack), quality: self.stacks.quality(stack) }
     }
 
+    /// Interns a stack in which frames of `like`, which this unwinder has walked, are told otherwise: the innermost frame first, each with whether it or one further in was
+    /// guessed. At most `max_depth` are taken; it ends as `like` does.
+    pub fn retell(&mut self, like: Unwound, frames: impl Iterator<Item = (Frame, bool)>, max_depth: u32) -> Unwound {
+        let (mut stack, mut depth, mut is_cut) = (StackId::EMPTY, 0, like.quality == Quality::Truncated);
+        for (frame, guessed) in frames {
+            if depth == max_depth {
+                is_cut = true;
+                break;
+            }
+            stack = self.stacks.child(stack, frame, guessed);
+            depth += 1;
+        }
+        if is_cut {
+            stack = self.stacks.truncated(stack);
+        } else if like.quality == Quality::Guessed {
+            stack = self.stacks.guessed_end(stack);
+        }
+        Unwound { stack, depth, quality: self.stacks.quality(stack) }
+    }
+
     fn unwind<M>(&mut self, regs: &Regs, memory: &mut M, at_entry: bool, max_depth: u32) -> Unwound
     where
         M: ReadMemory + ?Sized,

@@ -95,6 +95,7 @@ mod suite {
     mod pprof;
     mod processes;
     mod pushing;
+    mod python;
     mod realprograms;
     mod redis;
     mod resident;

@@ -286,6 +286,14 @@ pub(super) struct ProfileArguments {
     #[arg(long, help_heading = "Tracing")]
     pub(super) mmap: bool,
 
+    /// Show the functions of Python programs, with their files and lines, in place of the interpreter's loop
+    ///
+    /// For CPython 3.8 to 3.13: read from outside at each call of the allocator, and only where the interpreter's own structures prove which
+    /// functions run; elsewhere the native frame stays. Such a program is seen by `--engine trap`, which stops it at each call. Python's own allocator takes
+    /// small objects from arenas, which are mapped: PYTHONMALLOC=malloc has each object told.
+    #[arg(long, help_heading = "Tracing")]
+    pub(super) python: bool,
+
     /// Share one CPU with the program as long as it has one thread
     ///
     /// Each stop then costs far less, above all in virtual machines. The program can see it in its CPU affinity, which is

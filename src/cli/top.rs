@@ -159,6 +159,7 @@ pub(super) fn resolve(
             alloc_fns: Vec::new(),
             free_fns: Vec::new(),
             mmap: false,
+            python: false,
             pin: false,
             unwinder: Unwinder::default(),
             symbolize: true,

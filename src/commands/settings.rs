@@ -51,6 +51,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         requests: Arc::default(),
         leak_scan: None,
         per_test: false,
+        python: options.python,
         follow: options.follow,
         selection: options.selection.clone(),
         profile_each: true,

@@ -50,7 +50,7 @@ pub(crate) fn lines(view: &View<'_>, value: Value) -> Folded {
 
 /// A stack, outermost frame first.
 pub(super) fn sort_key(view: &View<'_>, stack: usize) -> String {
-    let mut names: Vec<String> = view.frames(stack).map(|frame| folded(frame.name)).collect();
+    let mut names: Vec<String> = view.frames(stack).map(|frame| folded(&frame.name_in_picture())).collect();
     if let Some(innermost) = names.first_mut() {
         protect_number(innermost);
     }

@@ -5,10 +5,13 @@ use super::sections::{Layout, heading, prose};
 use super::text::{basename, grouped, human_bytes, is_system_file, keep_end, left, percent, plural, shell_words, wrap};
 use super::view::{Headline, StackTotals, View};
 use crate::profile::identity::is_unresolved;
-use crate::profile::{Mode, ModuleInfo};
+use crate::profile::{Location, Mode, ModuleInfo};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
+
+/// The function of CPython in which Python's functions run.
+const PYTHON_LOOP: &str = "_PyEval_EvalFrameDefault";
 
 /// So many modules are named.
 const SHOWN: usize = 4;
@@ -25,13 +28,16 @@ struct Seen {
 
 /// The modules of which functions lack names.
 pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
-    let (mut whole, mut without_lines) = (0u64, 0u64);
+    let (mut whole, mut without_lines, mut in_python) = (0u64, 0u64, 0u64);
     let mut seen: FxHashMap<Option<usize>, Seen> = FxHashMap::default();
     for site in view.sites() {
         let weight = weight(view, site);
         whole = whole.saturating_add(weight);
         if is_named_main_without_line(view, site.stack) {
             without_lines = without_lines.saturating_add(weight);
+        }
+        if view.frames(site.stack).any(|frame| frame.name == PYTHON_LOOP) {
+            in_python = in_python.saturating_add(weight);
         }
         let mut modules: Vec<Option<usize>> = view
             .frames(site.stack)
@@ -51,6 +57,12 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
             let is_named = name.is_some_and(|function| !is_unresolved(&function.name));
             *if is_named { &mut seen.named } else { &mut seen.unnamed } += 1;
         }
+    }
+    let is_told = |warning: &String| warning.contains("(--python)");
+    let has_scripts = || view.profile.locations.iter().any(Location::is_script);
+    if in_python > whole / 10 && !has_scripts() && !view.profile.warnings.iter().any(is_told) {
+        heading(out, layout, "Python");
+        prose(out, layout, "The program runs Python: --python shows its functions, with files and lines.");
     }
     // less than a thousandth is not worth a line
     let mut modules: Vec<(Option<usize>, Seen)> =

@@ -64,7 +64,7 @@ fn colors(view: &View<'_>) -> PaletteMap {
     // the root, which the picture calls "all"
     colors.insert("", color(None, ""));
     for frame in (0..view.profile.locations.len()).flat_map(|location| view.location_frames(location)) {
-        let name = escape::folded(frame.name);
+        let name = escape::folded(&frame.name_in_picture());
         if colors.get(&name).is_none() {
             let hue = frame.module.and_then(|module| hues.get(&file(module))).copied();
             colors.insert(&name, color(hue, &name));

@@ -41,6 +41,24 @@ pub(crate) struct NamedFrame<'a> {
     pub module: Option<&'a ModuleInfo>,
 }
 
+impl<'a> NamedFrame<'a> {
+    /// What tells its function from others in a tree of calls: the name, and of a script's function the file.
+    pub(crate) fn key(&self) -> (&'a str, Option<&'a str>) {
+        let is_script = self.location.is_some_and(Location::is_script);
+        (self.name, self.file.filter(|_| is_script))
+    }
+
+    /// The name for a picture, which has no room for places beside names: a script's function is `name (file.py:12)`, all others have their names alone.
+    pub(crate) fn name_in_picture(&self) -> Cow<'a, str> {
+        let (name, Some(file)) = self.key() else { return self.name.into() };
+        let file = file.rsplit('/').next().unwrap_or(file);
+        match self.line {
+            0 => format!("{name} ({file})").into(),
+            line => format!("{name} ({file}:{line})").into(),
+        }
+    }
+}
+
 /// All that happened on one stack (on stacks with the same function names, strictly), over all threads and sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StackTotals {
@@ -248,15 +266,22 @@ impl<'a> View<'a> {
         Sites { list: sites, of_stack: known }
     }
 
-    /// A number for each function's name, from 1 on: functions of one name have one.
+    /// A number for each function's name, from 1 on: functions of one name have one, if they are not of scripts with other names.
     fn names(&self) -> Vec<u32> {
-        let mut numbers: FxHashMap<&str, u32> = FxHashMap::default();
-        let number = |function: &'a Function| {
+        let mut of_scripts = vec![false; self.profile.functions.len()];
+        let scripts = self.profile.locations.iter().filter(|location| location.is_script());
+        for line in scripts.flat_map(|location| &location.lines) {
+            if let Some(entry) = of_scripts.get_mut(line.function) {
+                *entry = true;
+            }
+        }
+        let mut numbers: FxHashMap<(&str, &str), u32> = FxHashMap::default();
+        let number = |(function, is_script): (&'a Function, bool)| {
             let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
             let next = numbers.len() as u32 + 1;
-            *numbers.entry(name).or_insert(next)
+            *numbers.entry((name, if is_script { function.script_file() } else { "" })).or_insert(next)
         };
-        self.profile.functions.iter().map(number).collect()
+        self.profile.functions.iter().zip(of_scripts).map(number).collect()
     }
 
     /// A hash of the names of a stack's functions. To hash their bytes for each stack takes longer than all else. The hash of nothing is that of zeros, too: so no name

@@ -67,14 +67,22 @@ impl Profile {
     }
 
     /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero
-    /// byte.
+    /// byte; the name of a script's function also by that of its file, as many files have a function of the same name.
     pub fn site_id(&self, stack: usize) -> u64 {
         if self.locations_of(stack).is_empty() {
             return hash_name(FNV_OFFSET, super::build::UNKNOWN_STACK);
         }
-        self.functions_of(stack).fold(FNV_OFFSET, |hash, function| {
-            hash_name(hash, if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name })
-        })
+        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index));
+        let lines =
+            locations.flat_map(|location| location.lines.iter().map(|line| (location.is_script(), line.function)));
+        lines.filter_map(|(is_script, function)| Some((is_script, self.functions.get(function)?))).fold(
+            FNV_OFFSET,
+            |hash, (is_script, function)| {
+                let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
+                let hash = hash_name(hash, name);
+                if is_script { hash_name(hash, function.script_file()) } else { hash }
+            },
+        )
     }
 
     /// A hash of the kind of an error and of the function names of its stacks.

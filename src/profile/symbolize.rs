@@ -27,6 +27,9 @@ pub struct SymFrame {
     pub start_line: u32,
 }
 
+/// The lines of scripts in the stacks of a session, by their numbers ([`crate::addr::Addr::script`]).
+pub type ScriptNames = Arc<Vec<SymFrame>>;
+
 /// What is known about addresses of a module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resolution {

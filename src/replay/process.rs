@@ -13,6 +13,7 @@ use crate::heapmodel::{HeapModel, Mark, SiteStats, Snapshot};
 use crate::profile::births::{Births, MOST_BLOCKS};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
+use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
 use crate::session::{BreakOff, LeakScan, ModuleRecord, Recording, StreamEnd};
 use crate::symbols::FileVersion;
@@ -381,6 +382,7 @@ impl Replayed {
             stacks: std::mem::take(&mut stacks.table),
             table: Arc::clone(table),
             modules: modules.into_iter().map(module_record).collect(),
+            scripts: ScriptNames::default(),
             thread_names: end.thread_names.into_iter().collect::<HashMap<_, _>>(),
             process: ProcessInfo {
                 pid: end.pid,

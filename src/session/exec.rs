@@ -128,6 +128,7 @@ impl Process {
         if self.settings.per_test {
             space.watch_tests();
         }
+        space.show_python(self.settings.python);
         std::mem::swap(&mut space, &mut self.space);
         space.code.end_guard();
         self.begin_jump();

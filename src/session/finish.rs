@@ -150,6 +150,7 @@ impl Process {
         };
         let mut warnings = self.warnings.clone();
         warnings.extend(self.fallbacks.in_words(self.observer.events()));
+        warnings.extend(self.space.untold_python());
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
@@ -190,6 +191,7 @@ impl Process {
             stacks,
             table: Arc::clone(&self.settings.table),
             modules,
+            scripts: self.space.scripts(),
             thread_names: self.identity.thread_names.clone(),
             process: ProcessInfo {
                 pid: self.pid,

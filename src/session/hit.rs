@@ -249,7 +249,7 @@ impl CallContext for EntryStack<'_> {
 impl EntryContext for EntryStack<'_> {
     fn stack(&mut self) -> Option<Unwound> {
         let Some(libunwind) = self.libunwind else {
-            self.unwound = Some(self.space.unwind_at_entry(&self.hit.raw.regs(), self.max_depth));
+            self.unwound = Some(self.space.unwind_call(&self.hit.raw.regs(), self.max_depth));
             return self.unwound;
         };
         match libunwind.callers_of(self.hit.thread, self.hit.raw, self.hit.at.0, self.max_depth) {

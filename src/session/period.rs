@@ -4,6 +4,7 @@ use super::leakrecord::LeakScan;
 use super::recording::Recording;
 use crate::heapmodel::Counted;
 use crate::profile::course::Course;
+use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, Cost};
 
 /// What parts of a series have told of a process.
@@ -73,6 +74,7 @@ impl Recording {
             stacks: self.stacks.clone(),
             table: self.table.clone(),
             modules: self.modules.clone(),
+            scripts: ScriptNames::clone(&self.scripts),
             thread_names: self.thread_names.clone(),
             process: self.process.clone(),
             session: self.session.clone(),

@@ -81,6 +81,7 @@ impl Process {
         if common.settings.per_test {
             space.watch_tests();
         }
+        space.show_python(common.settings.python);
         common.progress.begins(pid);
         Self {
             settings: Arc::clone(&common.settings),

@@ -20,6 +20,9 @@ pub enum StaysWithTrap {
     /// It would meet our return address.
     #[error("its allocator may walk the stacks of its callers, as a sanitizer does")]
     WalksStacks,
+    /// The interpreter's structures are read while the thread stands.
+    #[error("it runs Python, whose functions are read at each call's stop (--python)")]
+    Python,
 }
 
 impl StaysWithTrap {

@@ -9,6 +9,7 @@ use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
+use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, Children, Cost, Image, ProcessInfo};
 use crate::session::tracerecord::StreamEnd;
 use crate::tracer::root::TargetRoot;
@@ -25,6 +26,8 @@ pub struct Recording {
     pub table: Arc<AllocatorTable>,
     /// All modules of the last image, also those unloaded since.
     pub modules: Vec<ModuleRecord>,
+    /// The lines of scripts in the session's stacks.
+    pub scripts: ScriptNames,
     /// Names by [`crate::addr::TaskId::serial`].
     pub thread_names: HashMap<u32, String>,
     pub process: ProcessInfo,

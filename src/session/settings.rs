@@ -66,6 +66,8 @@ pub struct Settings {
     pub leak_scan: Option<ScanOptions>,
     /// Whether tests are told, one by one.
     pub per_test: bool,
+    /// Whether stacks have the functions of a Python interpreter instead of its loop.
+    pub python: bool,
     /// Whether every process of the tree is traced, rather than the first one only.
     pub follow: bool,
     /// Which executables are traced.

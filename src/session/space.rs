@@ -14,6 +14,7 @@
 //! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
 //! | debug files, and the threads that read them | `companion.rs`, `helper.rs` |
 //! | which function a call calls: operator new or malloc | `callsite.rs` |
+//! | the functions of a Python interpreter | `python.rs` |
 //! | what is watched in the C library: sigaction, exec, ptrace | `watched_libc.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
 
 mod annotations;
@@ -34,6 +35,7 @@ mod named;
 mod object;
 mod original;
 mod probes;
+mod python;
 mod testhooks;
 mod watched_libc;
 
@@ -63,6 +65,7 @@ use helper::Late;
 use modules::{Module, Modules};
 use object::Object;
 use probes::Deferred;
+use python::Python;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -111,6 +114,8 @@ pub struct AddressSpace {
     exit_watched: bool,
     /// Whether functions of test frameworks are watched.
     tests_watched: bool,
+    /// The interpreter in it.
+    python: Python,
     pad_mappings: PadMappings,
     /// The families of allocations through wrappers, by stack.
     stack_families: FxHashMap<StackId, Option<Family>>,
@@ -150,6 +155,7 @@ impl AddressSpace {
             is_guarded: false,
             exit_watched: false,
             tests_watched: false,
+            python: Python::default(),
             pad_mappings: PadMappings::default(),
             stack_families: FxHashMap::default(),
             findings: Findings::default(),
@@ -205,6 +211,7 @@ impl AddressSpace {
             self.code.forget(&range);
             self.breakpoints.forget(&range);
             self.unwinder.remove_module(module.id);
+            self.python.forget(module.id);
             self.deferred.retain(|probe| !range.contains(&probe.addr));
         }
     }
@@ -254,6 +261,7 @@ impl AddressSpace {
         if let Err(error) = self.watch_test_hooks(&facts, bias) {
             tracing::debug!("{error}");
         }
+        self.note_python(id, &facts, bias);
     }
 }
 

@@ -85,7 +85,7 @@ impl<'a> Tree<'a> {
     fn grow(view: &View<'a>, value: Value, way: impl Fn(&[NamedFrame<'a>]) -> Option<Vec<NamedFrame<'a>>>) -> Self {
         let node = |frame| Node { frame, bytes: 0, blocks: 0, own_bytes: 0, children: Vec::new() };
         let mut tree = Self { value, nodes: vec![node(None)] };
-        let mut known: FxHashMap<(usize, &'a str), usize> = FxHashMap::default();
+        let mut known: FxHashMap<(usize, (&'a str, Option<&'a str>)), usize> = FxHashMap::default();
         for site in view.sites() {
             let amount = site.of(value);
             if amount.bytes == 0 && amount.objects == 0 {
@@ -96,7 +96,7 @@ impl<'a> Tree<'a> {
             let mut at = 0;
             tree.add(at, amount.bytes, amount.objects);
             for frame in way {
-                let next = *known.entry((at, frame.name)).or_insert(tree.nodes.len());
+                let next = *known.entry((at, frame.key())).or_insert(tree.nodes.len());
                 if next == tree.nodes.len() {
                     tree.nodes.push(node(Some(frame)));
                     if let Some(parent) = tree.nodes.get_mut(at) {

@@ -63,7 +63,11 @@ impl Locations {
             let mut frames = symbolizer.resolve(id, &places).frames.into_iter();
             for address in addresses {
                 let found = frames.next().unwrap_or_default();
-                all.add((id, address), None, ObjAddr(address.0), found, format!("[jit]+{address}"));
+                let fallback = match address.script() {
+                    Some(number) => format!("[script]+{number:#x}"),
+                    None => format!("[jit]+{address}"),
+                };
+                all.add((id, address), None, ObjAddr(address.0), found, fallback);
             }
         }
         all

@@ -117,6 +117,9 @@ impl Process {
         if let Some(why) = StaysWithTrap::of_thread(tid) {
             return Ok(Promoted::No(why.to_string()));
         }
+        if self.space.shows_python() {
+            return Ok(Promoted::No(StaysWithTrap::Python.to_string()));
+        }
         let at = Addr(raw.before_trap().0.rip);
         if self.space.walks_stacks_of_callers(self.pid, at) {
             return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));

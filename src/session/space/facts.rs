@@ -2,12 +2,15 @@
 
 use super::helper::{Patience, Soon};
 use super::named::{Named, extent};
+use super::python::{PythonFacts, Scripts};
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
+use crate::cpython::PythonFrame;
 use crate::elf::{self, Elf, Segment, Slack, Symbol, has_jemalloc};
 use crate::frameworks::Hook;
 use crate::leaks::roots::ModuleData;
+use crate::profile::symbolize::ScriptNames;
 use crate::symbols::FileVersion;
 use crate::unwinder::UnwindModule;
 use rustc_hash::FxHashMap;
@@ -50,6 +53,8 @@ pub(super) struct Facts {
     pub(super) has_jemalloc: bool,
     /// Whether its code may throw exceptions by an unwinder of its own that nothing tells of.
     pub(super) throws_unseen: bool,
+    /// The Python interpreter in it, if it holds one.
+    pub(super) python: Option<PythonFacts>,
     /// The functions of test frameworks in it, if they are wanted.
     pub(super) test_hooks: Vec<(ObjAddr, Hook)>,
     tls_size: u64,
@@ -96,6 +101,7 @@ impl Facts {
             has_jemalloc: has_allocator && has_jemalloc(&plain),
             // the C library's handlers are those of ended threads
             throws_unseen: !is_glibc && named_unwinder_is_missing && elf.may_throw_unseen(&plain),
+            python: PythonFacts::of(&plain),
             test_hooks: Vec::new(),
             tls_size: elf.tls_size(),
             glibc: is_glibc.then_some(arena),
@@ -146,7 +152,7 @@ const MOST_FILES: usize = 256;
 /// Bytes of unwind tables that are remembered at most.
 const MOST_BYTES: usize = 64 << 20;
 
-/// What the processes of a session know of object files, and which they have open. A handle: clones share it.
+/// What the processes of a session know of object files, and which they have open, and the lines of scripts in their stacks. A handle: clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct SharedObjects(Rc<RefCell<Objects>>);
 
@@ -162,12 +168,23 @@ struct Objects {
     files: FxHashMap<(u64, u64), Weak<File>>,
     /// The id of the next module, in whichever process.
     next_module: Rc<Cell<u32>>,
+    scripts: Scripts,
 }
 
 impl SharedObjects {
     /// The counter of module ids of the session.
     pub(super) fn next_module(&self) -> Rc<Cell<u32>> {
         Rc::clone(&self.0.borrow().next_module)
+    }
+
+    /// The number of a line of a function, the same in all processes of the session.
+    pub(super) fn number_of(&self, frame: &PythonFrame) -> u32 {
+        self.0.borrow_mut().scripts.number_of(frame)
+    }
+
+    /// The lines by their numbers, so far.
+    pub fn scripts(&self) -> ScriptNames {
+        self.0.borrow().scripts.names()
     }
 
     /// Does `work` on a thread of its own and waits for it up to `most`, less if the session has waited for long already.

@@ -166,7 +166,7 @@ fn functions_named(plain: &PlainSymbols<'_>, is_wanted: fn(&str) -> bool) -> Vec
 }
 
 /// The code of the functions with these names.
-fn code_of<const N: usize>(plain: &PlainSymbols<'_>, names: [&str; N]) -> Vec<Range<ObjAddr>> {
+pub(super) fn code_of<const N: usize>(plain: &PlainSymbols<'_>, names: [&str; N]) -> Vec<Range<ObjAddr>> {
     plain.find(names).iter().flatten().filter_map(function_code).collect()
 }
 

@@ -1,0 +1,245 @@
+//! The Python interpreter of an address space, whose functions take the place of its loop in stacks.
+
+use super::facts::Facts;
+use super::named::code_of;
+use super::{AddressSpace, OriginalMemory};
+use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
+use crate::arch::Regs;
+use crate::cpython::{Interpreter, NativeFrame, PythonFrame, PythonFunction, PythonRun, SYMBOLS, Symbols, Untold};
+use crate::elf::PlainSymbols;
+use crate::profile::symbolize::{FunctionName, ScriptNames, SymFrame};
+use crate::unwinder::{Frame, Unwound};
+use rustc_hash::FxHashMap;
+use std::ops::{ControlFlow, Range};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The interpreter's loop, and what a compiler moves out of it.
+const LOOP: [&str; 2] = ["_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault.cold"];
+
+/// It is not told of stacks that are less than one of so many of those with Python in them.
+const SHARE: u64 = 100;
+
+/// What an object file that holds an interpreter tells by its symbols.
+#[derive(Debug)]
+pub(super) struct PythonFacts {
+    symbols: [Option<ObjAddr>; SYMBOLS.len()],
+    loop_code: Vec<Range<ObjAddr>>,
+}
+
+impl PythonFacts {
+    /// None of an object that holds none.
+    pub(super) fn of(plain: &PlainSymbols<'_>) -> Option<Self> {
+        if !plain.has_any(&SYMBOLS[..1]) {
+            return None;
+        }
+        let symbols = plain.find(SYMBOLS).map(|symbol| Some(symbol?.addr));
+        let loop_code = code_of(plain, LOOP);
+        (!loop_code.is_empty()).then_some(Self { symbols, loop_code })
+    }
+}
+
+/// The lines of scripts that stacks of a session have.
+#[derive(Debug, Default)]
+pub(super) struct Scripts {
+    numbers: FxHashMap<(PythonFunction, u32), u32>,
+    names: ScriptNames,
+}
+
+impl Scripts {
+    /// See [`super::SharedObjects::number_of`].
+    pub(super) fn number_of(&mut self, frame: &PythonFrame) -> u32 {
+        let PythonFrame { function, line } = frame;
+        let key = (PythonFunction::clone(function), *line);
+        *self.numbers.entry(key).or_insert_with(|| {
+            let name: Arc<str> = function.name.as_str().into();
+            let names = Arc::make_mut(&mut self.names);
+            names.push(SymFrame {
+                function: Some(FunctionName { name: Arc::clone(&name), system_name: name }),
+                file: Some(function.file.clone()),
+                line: *line,
+                start_line: function.first_line,
+            });
+            u32::try_from(names.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// See [`super::SharedObjects::scripts`].
+    pub(super) fn names(&self) -> ScriptNames {
+        Arc::clone(&self.names)
+    }
+}
+
+/// See the module's head.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Python {
+    is_wanted: bool,
+    loaded: Option<Loaded>,
+    /// Whether a stack passes through the interpreter's loop.
+    passing: FxHashMap<StackId, bool>,
+    /// The numbers of lines, by the address of the function's names, which live as long as they stand here.
+    numbers: FxHashMap<(usize, u32), (Rc<PythonFunction>, u32)>,
+    /// Stacks with Python in them, and those of which that could not be told.
+    stacks: u64,
+    untold: u64,
+}
+
+/// An interpreter that is loaded.
+#[derive(Clone, Debug)]
+struct Loaded {
+    module: ModuleId,
+    loop_code: Vec<Range<Addr>>,
+    symbols: Symbols,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Not looked at yet.
+    New,
+    Known(Box<Interpreter>),
+    /// Its structures can't be read.
+    Refused,
+}
+
+impl Python {
+    /// A module has gone.
+    pub(super) fn forget(&mut self, module: ModuleId) {
+        if self.loaded.as_ref().is_some_and(|loaded| loaded.module == module) {
+            self.loaded = None;
+            self.passing.clear();
+        }
+    }
+}
+
+impl AddressSpace {
+    /// Whether Python's functions are wanted in stacks.
+    pub const fn show_python(&mut self, so: bool) {
+        self.python.is_wanted = so;
+    }
+
+    /// Whether stacks are walked with an interpreter's help.
+    pub fn shows_python(&self) -> bool {
+        self.python.is_wanted
+            && self.python.loaded.as_ref().is_some_and(|loaded| !matches!(loaded.state, State::Refused))
+    }
+
+    /// A module has come that may hold an interpreter.
+    pub(super) fn note_python(&mut self, module: ModuleId, facts: &Facts, bias: LoadBias) {
+        let Some(python) = facts.python.as_ref().filter(|_| self.python.is_wanted) else { return };
+        let in_process = |addr: ObjAddr| bias.to_process(addr);
+        let Some(symbols) = Symbols::of(python.symbols.map(|addr| addr.map(in_process))) else { return };
+        let loop_code = python.loop_code.iter().map(|code| in_process(code.start)..in_process(code.end)).collect();
+        if self.is_jumped {
+            self.findings.warnings.push(
+                "Python's functions are not shown (--python): its interpreter was loaded when the jump engine had come already"
+                    .to_owned(),
+            );
+        }
+        self.python.loaded = Some(Loaded { module, loop_code, symbols, state: State::New });
+    }
+
+    /// The stack of a thread at the entry of a function, with the functions of an interpreter if these are wanted.
+    pub fn unwind_call(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
+        let native = self.unwind_at_entry(regs, max_depth);
+        if !self.shows_python() || self.is_jumped || !self.passes_through_loop(native.stack) {
+            return native;
+        }
+        self.python.stacks += 1;
+        let told = self.with_python(regs, native, max_depth);
+        if told.is_none() && self.shows_python() {
+            self.python.untold += 1;
+        }
+        told.unwrap_or(native)
+    }
+
+    fn passes_through_loop(&mut self, stack: StackId) -> bool {
+        let Python { loaded: Some(loaded), passing, .. } = &mut self.python else { return false };
+        let stacks = self.unwinder.stacks();
+        *passing.entry(stack).or_insert_with(|| stacks.frames(stack).iter().any(|frame| loaded.runs_in(frame)))
+    }
+
+    /// The same stack with Python's functions; None if they can't be told.
+    fn with_python(&mut self, regs: &Regs, native: Unwound, max_depth: u32) -> Option<Unwound> {
+        let Self { python, unwinder, memory, code, findings, objects, .. } = self;
+        let loaded = python.loaded.as_mut()?;
+        let mut memory = OriginalMemory { memory, patches: code.patches() };
+        let mut walked: Vec<(Frame, bool)> = Vec::new();
+        let mut frames: Vec<NativeFrame> = Vec::new();
+        unwinder.walk(regs, &mut memory, true, &mut |info| {
+            let frame = Frame { addr: info.addr, module: info.module };
+            walked.push((frame, info.guessed));
+            frames.push(NativeFrame {
+                sp: info.sp,
+                cfa: info.cfa.unwrap_or(info.sp),
+                is_loop: loaded.runs_in(&frame),
+                is_interpreter: frame.module == loaded.module,
+            });
+            ControlFlow::Continue(())
+        });
+        let interpreter = match &mut loaded.state {
+            State::Known(interpreter) => interpreter,
+            State::Refused => return None,
+            state @ State::New => match Interpreter::new(&loaded.symbols, &mut memory) {
+                Ok(interpreter) => {
+                    *state = State::Known(Box::new(interpreter));
+                    let State::Known(interpreter) = state else { return None };
+                    interpreter
+                }
+                Err(why) => {
+                    findings.warnings.push(format!("Python's functions are not shown (--python): {why}"));
+                    *state = State::Refused;
+                    return None;
+                }
+            },
+        };
+        let runs = match interpreter.runs(&mut memory, regs.fs_base, &frames) {
+            Ok(runs) => runs,
+            Err(why @ (Untold::Thread | Untold::Frames)) => {
+                tracing::trace!("Python's functions can't be told: {why:?}");
+                return None;
+            }
+        };
+        let mut numbers = |frame: &PythonFrame| {
+            let key = (Rc::as_ptr(&frame.function).addr(), frame.line);
+            let new = || (Rc::clone(&frame.function), objects.number_of(frame));
+            python.numbers.entry(key).or_insert_with(new).1
+        };
+        let mut told: Vec<(Frame, bool)> = Vec::with_capacity(walked.len());
+        let mut runs = runs.into_iter().peekable();
+        for (index, &(frame, guessed)) in walked.iter().enumerate() {
+            match runs.next_if(|run| run.native == index) {
+                None => told.push((frame, guessed)),
+                Some(PythonRun { frames, .. }) => {
+                    let mut place = |frame| FrameAddr::Instruction(Addr::of_script(numbers(frame)));
+                    let scripts = frames.iter().map(|frame| Frame { addr: place(frame), module: ModuleId::NONE });
+                    told.extend(scripts.map(|frame| (frame, guessed)));
+                }
+            }
+        }
+        Some(unwinder.retell(native, told.into_iter(), max_depth))
+    }
+
+    /// The lines of scripts in stacks of the session.
+    pub fn scripts(&self) -> ScriptNames {
+        self.objects.scripts()
+    }
+
+    /// In words, if it concerns many stacks: that Python's functions could not be told.
+    pub fn untold_python(&self) -> Option<String> {
+        let Python { stacks, untold, .. } = self.python;
+        (untold > stacks / SHARE).then(|| {
+            format!(
+                "{untold} of {stacks} calls from Python have the interpreter's own frames (--python): its structures did not tell, at \
+                 that moment, which of its functions ran in them"
+            )
+        })
+    }
+}
+
+impl Loaded {
+    /// Whether a frame is the interpreter's loop.
+    fn runs_in(&self, frame: &Frame) -> bool {
+        frame.module == self.module && self.loop_code.iter().any(|code| code.contains(&frame.addr.lookup()))
+    }
+}
