@@ -99,7 +99,7 @@ fn files_keep_types() {
     for file in [&json, &pprof] {
         let args = ["report", file.to_str().unwrap(), "--by", "type", "--value", "allocated", "--json"];
         let answer = program.start_heaptrace(args).wait().success();
-        let answer: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&answer.text()).unwrap();
         let bytes = |name: &str| {
             let group = answer["groups"].as_array().unwrap().iter().find(|group| group["name"] == name);
             group.and_then(|group| group["own_bytes"].as_u64())
