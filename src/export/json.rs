@@ -336,7 +336,7 @@ fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotal
         live: site.live,
         at_peak: site.at_peak,
         temporary: site.temporary,
-        r#type: view.object_type(site.stack).map(|of| ReportType { name: &of.name, certainty: of.certainty.name() }),
+        r#type: view.type_of_site(site).map(|of| ReportType { name: &of.name, certainty: of.certainty.name() }),
         mean_lifetime_ns: if sections::has_lifetimes(view.profile) { site.mean_lifetime_ns() } else { None },
     }
 }

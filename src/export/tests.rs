@@ -38,6 +38,12 @@ const fn amount(objects: u64, bytes: u64) -> Amount {
 /// malloc and its caller, an unresolved library on a truncated stack, an empty stack, a Rust name that is its own system
 /// name, a separator of folded stacks in a name, a sample that only frees, one of zeros, blocks of no bytes.
 pub(crate) fn sample_profile() -> Profile {
+    let mut profile = profile_without_types();
+    profile.find_object_types(&mut |_, _, _| None);
+    profile
+}
+
+fn profile_without_types() -> Profile {
     Profile {
         meta: meta(),
         totals: totals(),

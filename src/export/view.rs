@@ -75,6 +75,8 @@ pub(crate) struct StackTotals {
     pub lifetime_ns: u64,
     /// See [`Sample::freed_elsewhere`].
     pub freed_elsewhere: u64,
+    /// Whether the stacks are of objects of different types: one function may allocate several.
+    pub mixes_types: bool,
 }
 
 impl StackTotals {
@@ -173,6 +175,11 @@ impl<'a> View<'a> {
         self.profile.stacks.get(stack)?.object.as_ref()
     }
 
+    /// The type of the objects in all blocks of a site, if it is known.
+    pub fn type_of_site(&self, site: &StackTotals) -> Option<&'a ObjectType> {
+        self.object_type(site.stack).filter(|_| !site.mixes_types)
+    }
+
     /// The frames of a stack, innermost first; at least one.
     pub fn frames(&self, stack: usize) -> impl Iterator<Item = NamedFrame<'a>> {
         let locations = self.locations(stack);
@@ -249,6 +256,7 @@ impl<'a> View<'a> {
                 site.temporary = site.temporary.saturating_add(sample.temporary);
                 site.lifetime_ns = site.lifetime_ns.saturating_add(sample.lifetime_ns);
                 site.freed_elsewhere = site.freed_elsewhere.saturating_add(sample.freed_elsewhere);
+                site.mixes_types |= self.object_type(site.stack) != self.object_type(sample.stack);
             } else {
                 sites.push(StackTotals {
                     stack: sample.stack,
@@ -258,6 +266,7 @@ impl<'a> View<'a> {
                     live: sample.live,
                     at_peak: sample.at_peak,
                     temporary: sample.temporary,
+                    mixes_types: false,
                     lifetime_ns: sample.lifetime_ns,
                     freed_elsewhere: sample.freed_elsewhere,
                 });

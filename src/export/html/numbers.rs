@@ -94,7 +94,7 @@ impl Numbers {
             Quality::Guessed => 1,
             Quality::Truncated => 2,
         }));
-        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view, site.stack)).collect();
+        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view.type_of_site(site))).collect();
         self.list(types.into_iter());
         let leaked = leaked(view.profile);
         for column in columns {
@@ -104,9 +104,9 @@ impl Numbers {
         }
     }
 
-    /// The number of the name of a stack's type; 0: it is not known.
-    fn type_name(&mut self, view: &View<'_>, stack: usize) -> u64 {
-        let Some(of) = view.object_type(stack) else { return 0 };
+    /// The number of a type's name; 0: it is not known.
+    fn type_name(&mut self, of: Option<&ObjectType>) -> u64 {
+        let Some(of) = of else { return 0 };
         *self.types.entry(of.clone()).or_insert_with(|| {
             self.strings.push(printable(&of.to_string()));
             self.strings.len() as u64 - 1

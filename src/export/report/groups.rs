@@ -4,6 +4,7 @@ use super::super::sections::Layout;
 use super::super::text::{basename, grouped, human_bytes, percent, printable, right, short_name};
 use super::super::view::{NamedFrame, View};
 use super::{By, QueryOptions, json, more, title};
+use crate::profile::Sample;
 use crate::profile::value::Value;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -43,8 +44,8 @@ const fn by_name(by: By) -> &'static str {
 /// The table as text or JSON.
 pub(super) fn show(view: &View<'_>, value: Value, by: By, options: &QueryOptions, layout: Layout) -> String {
     let (mut groups, whole) = match by {
-        By::Thread => threads(view, value),
-        By::Type => types(view, value),
+        By::Thread => samples(view, value, |sample| thread_name(view, sample)),
+        By::Type => samples(view, value, |sample| type_name(view, sample.stack)),
         By::Function | By::File | By::Module => frames(view, value, by),
     };
     groups.retain(|group| group.total_blocks > 0 || group.total_bytes > 0);
@@ -144,14 +145,19 @@ fn name_of(frame: &NamedFrame<'_>, by: By) -> String {
     }
 }
 
-/// By the types of the objects in the blocks.
-fn types(view: &View<'_>, value: Value) -> (Vec<Group>, u64) {
+/// The name of a stack's type, and whether it is only inferred.
+fn type_name(view: &View<'_>, stack: usize) -> String {
+    view.object_type(stack).map_or_else(|| "[unknown]".to_owned(), ToString::to_string)
+}
+
+/// By what the samples themselves tell.
+fn samples(view: &View<'_>, value: Value, name: impl Fn(&Sample) -> String) -> (Vec<Group>, u64) {
     let mut groups: FxHashMap<String, Group> = FxHashMap::default();
     let mut whole = 0u64;
-    for site in view.sites() {
-        let amount = site.of(value);
+    for sample in view.samples.iter() {
+        let amount = value.of(sample);
         whole = whole.saturating_add(amount.bytes);
-        let group = groups.entry(type_name(view, site.stack)).or_default();
+        let group = groups.entry(name(sample)).or_default();
         group.own_bytes = group.own_bytes.saturating_add(amount.bytes);
         group.own_blocks = group.own_blocks.saturating_add(amount.objects);
     }
@@ -162,26 +168,7 @@ fn types(view: &View<'_>, value: Value) -> (Vec<Group>, u64) {
     (named.collect(), whole)
 }
 
-/// The name of a stack's type, and whether it is only inferred.
-fn type_name(view: &View<'_>, stack: usize) -> String {
-    view.object_type(stack).map_or_else(|| "[unknown]".to_owned(), ToString::to_string)
-}
-
-fn threads(view: &View<'_>, value: Value) -> (Vec<Group>, u64) {
-    let mut groups: FxHashMap<usize, Group> = FxHashMap::default();
-    let mut whole = 0u64;
-    for sample in view.samples.iter() {
-        let amount = value.of(sample);
-        whole = whole.saturating_add(amount.bytes);
-        let group = groups.entry(sample.thread).or_default();
-        group.own_bytes = group.own_bytes.saturating_add(amount.bytes);
-        group.own_blocks = group.own_blocks.saturating_add(amount.objects);
-    }
-    let named = groups.into_iter().map(|(thread, group)| {
-        let name = view.string(thread);
-        let name = if name.is_empty() { "[not told]" } else { name };
-        let (total_bytes, total_blocks) = (group.own_bytes, group.own_blocks);
-        Group { name: name.to_owned(), total_bytes, total_blocks, ..group }
-    });
-    (named.collect(), whole)
+fn thread_name(view: &View<'_>, sample: &Sample) -> String {
+    let name = view.string(sample.thread);
+    if name.is_empty() { "[not told]" } else { name }.to_owned()
 }

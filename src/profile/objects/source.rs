@@ -165,5 +165,5 @@ fn named_cast(tokens: &[&str], at: usize) -> Option<String> {
 /// The type that the pointer type between two tokens leads to.
 fn pointed(tokens: &[&str], start: usize, end: usize) -> Option<String> {
     let (name, behind) = read_type(tokens, start)?;
-    (behind == end).then(|| name.strip_suffix('*').map(str::to_owned))?
+    (behind == end).then(|| name.strip_suffix('*').filter(|name| *name != "void").map(str::to_owned))?
 }
