@@ -149,7 +149,7 @@ fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let share = permille(temporary, all_allocations);
     let is_loop = temporary >= LEAST_BLOCKS && permille(temporary, allocations) >= NEARLY_ALL;
     // A buffer that is freed because a larger one has taken its place is told as such.
-    let is_growth = site.growth.growths > temporary / 2;
+    let is_growth = site.growth.growths.saturating_add(site.growth.outgrown) > temporary / 2;
     let per_second = u128::from(temporary) * 1_000_000_000 / u128::from(whole.duration_ns.max(1));
     let per_second = u64::try_from(per_second).unwrap_or(u64::MAX);
     let proof = Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns };
@@ -157,7 +157,7 @@ fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
 }
 
 fn growth(site: &SiteFigures, whole: &WholeFigures) -> Told {
-    let Growth { buffers, growths, copies, copied_bytes, largest_bytes } = site.growth;
+    let Growth { buffers, growths, copies, copied_bytes, largest_bytes, .. } = site.growth;
     let is_series = growths >= buffers.saturating_mul(LEAST_SERIES);
     let is_much = copies >= LEAST_COPIES && copied_bytes >= LEAST_COPIED;
     let proof = Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes };
@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn growth_counts_as_a_series_that_copies_much() {
-        let growth = Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000 };
+        let growth =
+            Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000, outgrown: 0 };
         let site = |growth| SiteFigures { growth, ..SiteFigures::default() };
         let proof = Proof::Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000 };
         assert_eq!(told(site(growth), &WHOLE), [proof]);
@@ -282,7 +283,8 @@ mod tests {
     #[test]
     fn what_concerns_most_comes_first() {
         let at_peak = |bytes| SiteFigures { at_peak: amount(1, bytes), ..SiteFigures::default() };
-        let growth = Growth { buffers: 1, growths: 12, copies: 12, copied_bytes: 1 << 20, largest_bytes: 1 << 20 };
+        let growth =
+            Growth { buffers: 1, growths: 12, copies: 12, copied_bytes: 1 << 20, largest_bytes: 1 << 20, outgrown: 0 };
         let grown = SiteFigures { growth, ..SiteFigures::default() };
         let order: Vec<usize> = advise(&[grown, at_peak(1 << 20)], &WHOLE).iter().map(|advice| advice.site).collect();
         assert_eq!(order, [1, 0]);

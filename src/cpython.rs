@@ -24,8 +24,8 @@ pub use layout::{SYMBOLS, Symbols, Unsupported};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// A thread is looked for among so many.
-const MOST_THREADS: usize = 1 << 16;
+/// A thread is looked for among so many, of all interpreters.
+const MOST_THREADS: usize = 1 << 12;
 
 /// A process has so many interpreters at most.
 const MOST_INTERPRETERS: usize = 1 << 10;
@@ -94,6 +94,7 @@ impl Interpreter {
     where
         M: ReadMemory + ?Sized,
     {
+        self.codes.begin_call();
         let state = self.thread(memory, thread).ok_or(Untold::Thread)?;
         let runs = frames::runs(&self.layout, memory, state, native).ok_or(Untold::Frames)?;
         let mut told = Vec::new();
@@ -111,9 +112,8 @@ impl Interpreter {
 
     /// The function of a frame, with its line; `Some(None)` where it has not begun.
     fn named<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, frame: &RawFrame) -> Option<Option<PythonFrame>> {
-        let code = self.codes.get(memory, frame.code)?;
-        let Some(line) = code.line(frame.position)? else { return Some(None) };
-        Some(Some(PythonFrame { function: code.function(), line }))
+        let Some((function, line)) = self.codes.named(memory, frame.code, frame.position)? else { return Some(None) };
+        Some(Some(PythonFrame { function, line }))
     }
 
     /// The state of a thread, which says itself that it is, and stands in the list of its interpreter.
@@ -144,16 +144,15 @@ impl Interpreter {
     /// The only state that a thread has, in any interpreter.
     fn find_thread<M: ReadMemory + ?Sized>(&self, memory: &mut M, id: u64) -> Option<ThreadState> {
         let mut found = None;
+        let mut left = MOST_THREADS;
         let mut interpreter = memory.read_u64(self.runtime.add(self.layout.first_interpreter)).map(Addr)?;
         for _ in 0..MOST_INTERPRETERS {
             if interpreter.is_null() {
                 return found;
             }
             let mut at = memory.read_u64(interpreter.add(self.layout.first_thread)).map(Addr)?;
-            for _ in 0..MOST_THREADS {
-                if at.is_null() {
-                    break;
-                }
+            while !at.is_null() {
+                left = left.checked_sub(1)?;
                 let state = ThreadState { at, interpreter };
                 if memory.read_u64(at.add(self.layout.thread.id))? == id {
                     if found.is_some() || !self.is_state_of(memory, state, id) {

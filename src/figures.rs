@@ -54,6 +54,8 @@ pub struct Growth {
     pub copied_bytes: u64,
     /// The largest block that one has come to, in bytes.
     pub largest_bytes: u64,
+    /// How many blocks from here a realloc elsewhere has made larger: they have not ended, they grow.
+    pub outgrown: u64,
 }
 
 impl Growth {
@@ -66,18 +68,22 @@ impl Growth {
             copies: self.copies.saturating_add(other.copies),
             copied_bytes: self.copied_bytes.saturating_add(other.copied_bytes),
             largest_bytes: self.largest_bytes.max(other.largest_bytes),
+            outgrown: self.outgrown.saturating_add(other.outgrown),
         }
     }
 
     /// What has come to it since it was `earlier`.
     #[must_use]
-    pub const fn since(self, earlier: Self) -> Self {
+    pub fn since(self, earlier: Self) -> Self {
+        let growths = self.growths.saturating_sub(earlier.growths);
         Self {
-            buffers: self.buffers.saturating_sub(earlier.buffers),
-            growths: self.growths.saturating_sub(earlier.growths),
+            // one that had grown before has grown on
+            buffers: self.buffers.saturating_sub(earlier.buffers).max(u64::from(growths > 0)),
+            growths,
             copies: self.copies.saturating_sub(earlier.copies),
             copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
             largest_bytes: self.largest_bytes,
+            outgrown: self.outgrown.saturating_sub(earlier.outgrown),
         }
     }
 }

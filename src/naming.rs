@@ -52,6 +52,8 @@ pub struct KnownNames {
     patience: Option<Patience>,
     /// All that was said, if that is to be kept.
     log: Option<NamesLog>,
+    /// Lines of source that were looked at.
+    lines: Lines,
 }
 
 impl KnownNames {
@@ -252,10 +254,12 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let names = recording.thread_names;
     let thread_name = |serial: u32| names.get(&serial).cloned().unwrap_or_default();
     let function_name = |id| recording.table.name(id).to_owned();
+    // of many profiles of a session each file is read once
+    let mut lines = std::mem::take(&mut known.lines);
     let mut symbolizer: Box<dyn Symbolize> = if wanted.symbolize {
         let inner = symbolizer(&modules, wanted, root.clone());
         let inner = if wanted.elsewhere { inner } else { inner.with_perf_map(perf_map) };
-        let KnownNames { modules: known, recorded, packages, asked_packages, warnings, patience, log } = known;
+        let KnownNames { modules: known, recorded, packages, asked_packages, warnings, patience, log, .. } = known;
         let packages = Packages { recorded: packages, asked: asked_packages, root: root.clone() };
         let inner: Box<dyn Symbolize> = match patience {
             None => Box::new(inner),
@@ -329,8 +333,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     }
     // a path of another root folder means another file here
     let may_read = wanted.source && !wanted.elsewhere && root == Path::new("/") && wanted.sysroot.is_none();
-    let mut lines = Lines::default();
     profile.find_object_types(&mut |module, file, line| may_read.then(|| lines.line(module, file, line))?);
+    drop(symbolizer);
+    known.lines = lines;
     profile
 }
 

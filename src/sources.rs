@@ -38,12 +38,33 @@ const MOST_TEXT: usize = 32 << 20;
 /// Lines of source files, each of which is read once.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// Their texts; None: it may not be read.
-    texts: FxHashMap<String, Option<(String, SystemTime)>>,
+    /// What they hold; None: it may not be read.
+    texts: FxHashMap<String, Option<Text>>,
     /// When the modules' files were changed last.
     built: FxHashMap<PathBuf, Option<SystemTime>>,
     /// So much text is kept.
     kept: usize,
+}
+
+#[derive(Debug)]
+struct Text {
+    text: String,
+    /// Where its lines begin.
+    starts: Vec<u32>,
+    modified: SystemTime,
+}
+
+impl Text {
+    fn of(path: &Path) -> io::Result<Self> {
+        let (text, modified) = text_of(path)?;
+        let ends = text.bytes().zip(1u32..).filter(|(byte, _)| *byte == b'\n').map(|(_, end)| end);
+        Ok(Self { starts: std::iter::once(0).chain(ends).collect(), text, modified })
+    }
+
+    fn line(&self, number: u32) -> Option<&str> {
+        let start = *self.starts.get(usize::try_from(number).ok()?.checked_sub(1)?)?;
+        self.text.get(usize::try_from(start).ok()?..)?.lines().next()
+    }
 }
 
 impl Lines {
@@ -53,17 +74,17 @@ impl Lines {
             if self.texts.len() >= MOST_FILES || self.kept >= MOST_TEXT {
                 return None;
             }
-            let text = text_of(Path::new(file)).ok();
-            self.kept += text.as_ref().map_or(0, |(text, _)| text.len());
+            let text = Text::of(Path::new(file)).ok();
+            self.kept += text.as_ref().map_or(0, |text| text.text.len());
             self.texts.insert(file.to_owned(), text);
         }
-        let (text, modified) = self.texts.get(file)?.as_ref()?;
+        let text = self.texts.get(file)?.as_ref()?;
         let of = |module: &PathBuf| std::fs::metadata(module).and_then(|of| of.modified()).ok();
         let built = *self.built.entry(module.to_owned()).or_insert_with_key(of);
-        if doubt(built, *modified).is_some() {
+        if doubt(built, text.modified).is_some() {
             return None;
         }
-        text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?).map(str::to_owned)
+        text.line(line).map(str::to_owned)
     }
 }
 

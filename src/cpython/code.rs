@@ -12,6 +12,12 @@ use std::rc::Rc;
 /// Code objects that are remembered at most.
 const MOST: usize = 1 << 16;
 
+/// What is remembered of them takes so many bytes at most.
+const MOST_BYTES: usize = 64 << 20;
+
+/// So many bytes of code objects are read and searched for one stack.
+const MOST_READ: usize = 8 << 20;
+
 /// As many bytes of a code object are read as the last field of any release needs.
 const HEAD: usize = 208;
 
@@ -77,12 +83,20 @@ pub(super) struct Code {
     /// Its texts and lines as whole objects, where they were; none if the object has a number of its own.
     objects: Vec<(Addr, Vec<u8>)>,
     layout: Layout,
+    /// The number of the call at which it was the same last.
+    seen: u64,
 }
 
 /// What of a string or byte string changes while it is the same: the count of its references, and its hash, which comes when it is asked for.
 const CHANGING: [Range<usize>; 2] = [0..8, 24..32];
 
 impl Code {
+    /// How many bytes it takes.
+    fn size(&self) -> usize {
+        let texts = self.function.name.len() + self.function.file.len();
+        self.objects.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() + texts + self.lines.len() + size_of::<Self>()
+    }
+
     /// Whether its texts and lines are those that it had.
     fn has_its_texts<M: ReadMemory + ?Sized>(&self, memory: &mut M) -> bool {
         self.objects.iter().all(|(at, before)| {
@@ -125,28 +139,68 @@ pub(super) struct Codes {
     layout: Layout,
     types: TypeAddresses,
     known: FxHashMap<Addr, Code>,
+    /// The bytes of all that is known.
+    bytes: usize,
+    /// The number of the stack that is looked at.
+    call: u64,
+    /// So many bytes may still be read for it.
+    left: usize,
 }
 
 impl Codes {
     /// None yet.
     pub(super) fn new(layout: Layout, types: TypeAddresses) -> Self {
-        Self { layout, types, known: FxHashMap::default() }
+        Self { layout, types, known: FxHashMap::default(), bytes: 0, call: 0, left: 0 }
     }
 
-    /// The code object at `at`, as it is now: another one may have come to the place of one that was known. None if there is none.
-    pub(super) fn get<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, at: Addr) -> Option<&Code> {
+    /// Another stack is looked at: what was known before may have changed.
+    pub(super) fn begin_call(&mut self) {
+        self.call += 1;
+        self.left = MOST_READ;
+    }
+
+    /// The function of the code object at `at`, and the line of a position in it; `Some(None)` where that has not begun. None if there is no such object or position, or too much
+    /// would have to be read.
+    pub(super) fn named<M>(
+        &mut self,
+        memory: &mut M,
+        at: Addr,
+        position: Position,
+    ) -> Option<Option<(Rc<PythonFunction>, u32)>>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        self.look(memory, at)?;
+        let code = self.known.get(&at)?;
+        self.left = self.left.checked_sub(code.lines.len())?;
+        Some(code.line(position)?.map(|line| (code.function(), line)))
+    }
+
+    /// Looks at the code object at `at`, as it is now: another one may have come to the place of one that was known.
+    fn look<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, at: Addr) -> Option<()> {
+        if self.known.get(&at).is_some_and(|known| known.seen == self.call) {
+            // the thread stands
+            return Some(());
+        }
         let head = self.head(memory, at)?;
         // without a number of its own an object is another one if its texts are
         let known = self.known.get(&at).filter(|known| known.head == head);
+        let compared = known.map_or(0, |known| known.objects.iter().map(|(_, bytes)| bytes.len()).sum());
+        self.left = self.left.checked_sub(compared + HEAD)?;
         let is_same = known.is_some_and(|known| head.serial != 0 || known.has_its_texts(memory));
         if !is_same {
             let new = self.read(memory, at, head)?;
-            if self.known.len() >= MOST {
+            self.left = self.left.checked_sub(new.size())?;
+            if self.known.len() >= MOST || self.bytes + new.size() > MOST_BYTES {
                 self.known.clear();
+                self.bytes = 0;
             }
-            self.known.insert(at, new);
+            self.bytes += new.size();
+            let before = self.known.insert(at, new);
+            self.bytes -= before.map_or(0, |before| before.size());
         }
-        self.known.get(&at)
+        self.known.get_mut(&at)?.seen = self.call;
+        Some(())
     }
 
     fn head<M: ReadMemory + ?Sized>(&self, memory: &mut M, at: Addr) -> Option<Head> {
@@ -184,6 +238,6 @@ impl Codes {
         }
         let before = self.known.get(&at).map(|known| &known.function);
         let function = before.filter(|before| ***before == function).map_or_else(|| Rc::new(function), Rc::clone);
-        Some(Code { at, head, function, lines, objects, layout: self.layout })
+        Some(Code { at, head, function, lines, objects, layout: self.layout, seen: self.call })
     }
 }

@@ -6,7 +6,7 @@ use crate::addr::Addr;
 use crate::memory::{ReadMemory, word};
 
 /// Frames of a thread at most. Python stops at 1,000, unless it is told otherwise.
-const MOST: usize = 1 << 17;
+const MOST: usize = 1 << 14;
 
 /// As many bytes of a frame are read as any release needs.
 const HEAD: usize = 120;

@@ -14,10 +14,10 @@ pub(super) const LENGTH: u64 = 16;
 const STATE: usize = 32;
 
 /// Nothing that a person has named is longer.
-const LONGEST: u64 = 1 << 16;
+const LONGEST: u64 = 1 << 12;
 
 /// No function has more bytes of lines.
-const LONGEST_BYTES: u64 = 1 << 22;
+const LONGEST_BYTES: u64 = 1 << 20;
 
 /// The string at `at`, whose type must be `text_type`; None if it is none of the compact form (PEP 393), which all names in code objects have. What is
 /// no character by itself (surrogates) is replaced. With the size of the object in bytes.

@@ -5,6 +5,7 @@ use super::text::{basename, duration, grouped, human_bytes, percent, plural, sho
 use super::view::View;
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::{Amount, Sample};
+use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -86,15 +87,18 @@ fn figures(view: &View<'_>) -> Vec<SiteFigures> {
     let is_exact = |sample: &&Sample| {
         sample.size > 0 && sample.at_peak.objects.checked_mul(sample.size) == Some(sample.at_peak.bytes)
     };
+    let mut by_size: FxHashMap<(usize, u64), u64> = FxHashMap::default();
     for sample in view.samples.iter().filter(|_| all_sized).filter(is_exact) {
-        let Some(site) = view.site_of(sample.stack).and_then(|at| figures.get_mut(at)) else { continue };
-        let blocks = sample.at_peak.objects;
-        match site.sizes_at_peak.iter_mut().find(|(size, _)| *size == sample.size) {
-            Some((_, known)) => *known = known.saturating_add(blocks),
-            None if blocks > 0 => site.sizes_at_peak.push((sample.size, blocks)),
-            None => {}
+        let Some(site) = view.site_of(sample.stack) else { continue };
+        let blocks = by_size.entry((site, sample.size)).or_default();
+        *blocks = blocks.saturating_add(sample.at_peak.objects);
+    }
+    for ((site, size), blocks) in by_size.into_iter().filter(|(_, blocks)| *blocks > 0) {
+        if let Some(site) = figures.get_mut(site) {
+            site.sizes_at_peak.push((size, blocks));
         }
     }
+    figures.iter_mut().for_each(|site| site.sizes_at_peak.sort_unstable());
     figures
 }
 

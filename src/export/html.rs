@@ -290,7 +290,7 @@ fn words<'a>(
 
 /// That one site has most of the peak, a sentence about the peak says already.
 fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
-    let all = advice::advice(view).into_iter().take(MOST_ADVICE);
+    let all = advice::advice(view).into_iter();
     let words = all.filter_map(|Told { proof, stack, text }| {
         let (lead, column) = match proof {
             Proof::LargestAtPeak { .. } => return None,
@@ -302,7 +302,7 @@ fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
         let function = text::telling_frames(view, stack, 1).first()?.name;
         Some(WordsAdvice { lead, text, column: column.name(), function })
     });
-    words.collect()
+    words.take(MOST_ADVICE).collect()
 }
 
 fn words_of_problems(view: &View<'_>) -> Vec<WordsProblem> {

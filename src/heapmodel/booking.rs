@@ -108,7 +108,7 @@ impl HeapModel {
         let id = self.sites.intern_inherited(key, self.peak_epoch);
         // older than all that are born
         if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth: 0 }) {
-            self.release(addr, old, FreedBy::Lost);
+            _ = self.release(addr, old, FreedBy::Lost);
         }
         if let Some(site) = self.sites.get_mut(id) {
             site.keep_peak_figures(self.peak_epoch);
@@ -145,7 +145,7 @@ impl HeapModel {
         }
         if let Some(block) = self.blocks.remove(NOWHERE) {
             self.anomalies.lost += 1;
-            self.release(NOWHERE, block, FreedBy::Lost);
+            _ = self.release(NOWHERE, block, FreedBy::Lost);
             self.add_timeline_point();
         }
     }
@@ -158,7 +158,7 @@ impl HeapModel {
         if let Some(pending) = pending {
             pending.state = OldBlock::AddressReused;
             let by = pending.by;
-            self.release(addr, block, FreedBy::Realloc(by));
+            _ = self.release(addr, block, FreedBy::Realloc(by));
         } else {
             // Another thread may have freed it just before the fork, or while nobody looked.
             let is_doubtful =
@@ -169,7 +169,7 @@ impl HeapModel {
                 self.unseen_frees += 1;
                 self.frees_unseen = true;
             }
-            self.release(addr, block, FreedBy::Lost);
+            _ = self.release(addr, block, FreedBy::Lost);
         }
     }
 
@@ -179,7 +179,7 @@ impl HeapModel {
                 self.judge_size(addr, block, given_size, by);
                 self.judge_align(addr, block, by);
             }
-            self.release(addr, block, FreedBy::Call(*by));
+            _ = self.release(addr, block, FreedBy::Call(*by));
             self.add_timeline_point();
         } else if !internal && !self.judge_dead(addr, by) {
             self.totals.preexisting_frees += 1;
@@ -207,8 +207,8 @@ impl HeapModel {
             OldBlock::Held { birth } => match self.blocks.get(pending.old) {
                 Some(block) if block.birth == birth => {
                     self.blocks.remove(pending.old);
-                    self.release(pending.old, block, FreedBy::Realloc(*by));
-                    resized = Some(block);
+                    let alloc_stack = self.release(pending.old, block, FreedBy::Realloc(*by));
+                    resized = Some((block, alloc_stack));
                     true
                 }
                 _ => false,
@@ -226,8 +226,11 @@ impl HeapModel {
                 self.note_realloc(size, by.interval);
             }
             self.allocate(new, size, by);
-            if let Some(old) = resized.filter(|old| old.size < size && self.records_all()) {
+            if let Some((old, alloc_stack)) = resized.filter(|(old, _)| old.size < size && self.records_all()) {
                 let old = Stage { addr: pending.old, birth: old.birth, bytes: old.size };
+                if let Some(stack) = alloc_stack.filter(|stack| *stack != by.stack) {
+                    self.growths.note_outgrown(stack);
+                }
                 self.growths.note_realloc(by.stack, old, Stage { addr: new, birth: self.births, bytes: size });
             }
         }
@@ -245,19 +248,20 @@ impl HeapModel {
     }
 
     /// Books the end of a block that is out of the table already.
-    fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
-        let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
+    fn release(&mut self, addr: Addr, block: Block, by: FreedBy) -> Option<StackId> {
+        let alloc_stack = self.give_back(addr, block, true, by)?;
         let free_stack = match by {
             FreedBy::Call(call) | FreedBy::Realloc(call) => call.stack,
             FreedBy::Lost => StackId::EMPTY,
         };
         self.recent.remember(Freed { block: addr, size: block.size, alloc_stack, free_stack });
+        Some(alloc_stack)
     }
 
     /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns where it was allocated.
     #[inline(always)]
     pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy) -> Option<StackId> {
-        let (objects, size) = (u64::from(ends), block.size);
+        let (objects, size, records_all) = (u64::from(ends), block.size, self.records_all());
         let site = self.sites.get_mut(block.site)?;
         let interval = site.interval();
         let bytes = weighted_bytes(size, interval);
@@ -277,13 +281,12 @@ impl HeapModel {
             let task = site.task();
             if ends {
                 count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
-                let age = self.birth_times.age(block.birth, self.now_ns);
-                site.lifetime_ns = site.lifetime_ns.saturating_add(age);
-                let freeing = match &by {
-                    FreedBy::Call(call) | FreedBy::Realloc(call) => call.task.serial,
-                    FreedBy::Lost => task,
-                };
-                site.freed_elsewhere += u64::from(freeing != task);
+                // when a free that was not seen has been is not known
+                if let FreedBy::Call(call) | FreedBy::Realloc(call) = &by {
+                    let age = self.birth_times.age(block.birth, self.now_ns);
+                    site.lifetime_ns = site.lifetime_ns.saturating_add(age);
+                    site.freed_elsewhere += u64::from(call.task.serial != task);
+                }
             }
             if ends && let Some(newest) = self.newest.of(task) {
                 if newest.addr == addr {
@@ -292,9 +295,12 @@ impl HeapModel {
                 } else if newest.stack == alloc_stack
                     && newest.size > size
                     && growth::is_next_capacity(size, newest.size)
-                    && self.sample_interval == 0
+                    && records_all
                     && matches!(by, FreedBy::Call(call) if call.task.serial == task)
+                    // another thread may have freed it, and somebody got its address
                     && let Some(larger) = self.blocks.get(newest.addr)
+                    && larger.size == newest.size
+                    && self.sites.get(larger.site).is_some_and(|site| site.stack() == alloc_stack && site.task() == task)
                 {
                     let larger = Stage { addr: newest.addr, birth: larger.birth, bytes: larger.size };
                     self.growths.note_exchange(alloc_stack, Stage { addr, birth: block.birth, bytes: size }, larger);

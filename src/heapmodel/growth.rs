@@ -17,11 +17,17 @@ const MAPPED_AT: u64 = 16;
 const PAGE: u64 = 4096;
 const LEAST_MAPPED: u64 = 128 << 10;
 
-/// A block that has grown: its address, and which allocation it was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// A block that has come of a growth: its address, and which allocation it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Grown {
     addr: Addr,
     birth: u64,
+    /// Where it has.
+    stack: StackId,
+}
+
+impl Grown {
+    const NONE: Self = Self { addr: Addr::NULL, birth: 0, stack: StackId::EMPTY };
 }
 
 /// See the module's head.
@@ -55,6 +61,11 @@ impl Growths {
         self.note(stack, old, new, is_copied);
     }
 
+    /// A block from this stack has grown by a realloc on another one.
+    pub(super) fn note_outgrown(&mut self, stack: StackId) {
+        self.by_stack.entry(stack).or_default().outgrown += 1;
+    }
+
     /// A buffer has got a larger block, allocated on this stack, and its old one is freed.
     #[inline(never)]
     pub(super) fn note_exchange(&mut self, stack: StackId, old: Stage, new: Stage) {
@@ -62,8 +73,8 @@ impl Growths {
     }
 
     fn note(&mut self, stack: StackId, old: Stage, new: Stage, is_copied: bool) {
-        let is_series = self.take(old);
-        self.remember(new);
+        let is_series = self.take(old, stack);
+        self.remember(new, stack);
         let growth = self.by_stack.entry(stack).or_default();
         growth.buffers += u64::from(!is_series);
         growth.growths += 1;
@@ -81,24 +92,24 @@ impl Growths {
         list
     }
 
-    /// Whether this block has come of a growth. It is of no use from now on.
-    fn take(&mut self, block: Stage) -> bool {
-        let wanted = Grown { addr: block.addr, birth: block.birth };
+    /// Whether this block has come of a growth on this stack. It is of no use from now on.
+    fn take(&mut self, block: Stage, stack: StackId) -> bool {
+        let wanted = Grown { addr: block.addr, birth: block.birth, stack };
         match self.grown.get_mut(place(block.addr)).filter(|grown| **grown == wanted) {
             Some(grown) => {
-                *grown = Grown::default();
+                *grown = Grown::NONE;
                 true
             }
             None => false,
         }
     }
 
-    fn remember(&mut self, block: Stage) {
+    fn remember(&mut self, block: Stage, stack: StackId) {
         if self.grown.is_empty() {
-            self.grown = vec![Grown::default(); REMEMBERED].into_boxed_slice();
+            self.grown = vec![Grown::NONE; REMEMBERED].into_boxed_slice();
         }
         if let Some(grown) = self.grown.get_mut(place(block.addr)) {
-            *grown = Grown { addr: block.addr, birth: block.birth };
+            *grown = Grown { addr: block.addr, birth: block.birth, stack };
         }
     }
 }

@@ -99,7 +99,7 @@ impl Snapshot {
         });
         let growths = self.growths.iter().filter_map(|&(stack, growth)| {
             let growth = growth.since(earlier.growths.get(&stack).copied().unwrap_or_default());
-            (growth.growths > 0).then_some((stack, growth))
+            (growth.growths + growth.outgrown > 0).then_some((stack, growth))
         });
         let timeline = self.timeline.iter().filter(|point| point.t_ns > start_ns);
         let timeline = timeline

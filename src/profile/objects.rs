@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// A longer name is cut, in characters: of nested templates some have thousands.
 const LONGEST: usize = 400;
 
+/// A longer name of a function is not read, in bytes.
+const LONGEST_READ: usize = 16 << 10;
+
 /// The type of the objects in a block: of one of them if there are several.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectType {
@@ -82,7 +85,7 @@ enum Told {
 /// The type that the innermost frames tell, and the number of the frame that called for memory: the first that does not only hand on what its caller has asked for.
 fn told<'a>(frames: impl Iterator<Item = Caller<'a>>) -> (Option<(String, Certainty)>, usize) {
     let mut at = 0;
-    for frame in frames {
+    for frame in frames.take_while(|frame| frame.name.len() <= LONGEST_READ) {
         let told = match rust::told(frame.name) {
             Told::Other => cxx::told(frame.name),
             told => told,
@@ -110,15 +113,17 @@ impl Profile {
         for (number, stack) in self.stacks.iter().enumerate().filter(|(_, stack)| stack.object.is_none()) {
             let lines = stack.locations.iter().filter_map(|at| self.locations.get(*at)).flat_map(|location| {
                 let module = location.module.and_then(|module| self.modules.get(module));
-                location.lines.iter().map(move |line| (line, module))
+                // a module may have debug information for a part of its code only
+                let is_covered = location.lines.last().is_some_and(|outer| outer.line > 0);
+                let shows_inlined = is_covered && module.is_some_and(|module| module.symbols.inlines);
+                location.lines.iter().map(move |line| (line, module, shows_inlined))
             });
-            let frames = lines.clone().filter_map(|(line, module)| {
-                let name = &self.functions.get(line.function)?.name;
-                Some(Caller { name, shows_inlined: module.is_some_and(|module| module.symbols.inlines) })
+            let frames = lines.clone().filter_map(|(line, _, shows_inlined)| {
+                Some(Caller { name: &self.functions.get(line.function)?.name, shows_inlined })
             });
             let (told, caller) = told(frames);
             let told = told.or_else(|| {
-                let (line, module) = lines.clone().nth(caller)?;
+                let (line, module, _) = lines.clone().nth(caller)?;
                 let file = self.functions.get(line.function)?.file.as_deref()?;
                 let place = (module?.path.as_path(), file, line.line);
                 let read = || source::told(&line_of(place.0, file, line.line)?);

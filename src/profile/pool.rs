@@ -157,7 +157,7 @@ impl Pool {
         if let Some(&known) = self.by_locations.get(&stack.locations) {
             if let Some(other) = self.stacks.get_mut(known) {
                 other.quality = other.quality.max(stack.quality);
-                other.object = other.object.take().or(stack.object);
+                other.object = other.object.take().into_iter().chain(stack.object).min();
                 other.leak = other.leak.into_iter().chain(stack.leak).min();
             }
             return known;

@@ -15,7 +15,8 @@ pub(crate) fn wasteful() -> Profile {
     first.lifetime_ns = 6000 * 1500;
     (second.size, second.at_peak) = (41, amount(100_000, 4_100_000));
     (third.freed, third.freed_elsewhere) = (amount(4000, 400_000), 4000);
-    let growth = Growth { buffers: 2, growths: 24, copies: 20, copied_bytes: 1 << 20, largest_bytes: 1 << 18 };
+    let growth =
+        Growth { buffers: 2, growths: 24, copies: 20, copied_bytes: 1 << 20, largest_bytes: 1 << 18, outgrown: 0 };
     profile.modules[2].path = PathBuf::from("/usr/lib/libc.so.6");
     profile.growths = vec![(third.stack, growth)];
     profile

@@ -98,7 +98,7 @@ impl Page {
     fn column(&self, name: &str) -> (&Vec<u64>, &Vec<u64>) {
         let columns = self.words["columns"].as_array().expect("columns");
         let at = columns.iter().position(|column| column["name"] == name).expect(name);
-        (&self.lists[9 + 2 * at], &self.lists[10 + 2 * at])
+        (&self.lists[10 + 2 * at], &self.lists[11 + 2 * at])
     }
 }
 
@@ -124,7 +124,7 @@ fn the_page_has_the_stacks_and_amounts_of_the_report() {
             serde_json::json!({ "objects": blocks[site], "bytes": bytes[site] })
         };
         let amounts = ["live", "peak", "allocated", "freed"].map(amount);
-        let lifetimes = &page.lists[9 + 2 * page.words["columns"].as_array().expect("columns").len()];
+        let lifetimes = &page.lists[10 + 2 * page.words["columns"].as_array().expect("columns").len()];
         let mean = lifetimes[site].checked_div(page.column("freed").0[site]);
         told.push(format!("{names:?} {amounts:?} {} {mean:?}", page.column("temporary").0[site]));
     }
@@ -146,7 +146,7 @@ fn the_page_has_the_heaps_on_the_way() {
         heap(9, &[(0, amount(3, 3072), amount(1, 1024)), (2, amount(4, 256), amount(4, 256))]),
     ];
     let page = Page::of(&profile);
-    let heaps = &page.lists[10 + 2 * page.words["columns"].as_array().expect("columns").len()..];
+    let heaps = &page.lists[11 + 2 * page.words["columns"].as_array().expect("columns").len()..];
     assert_eq!(heaps[0], [5, 9, profile.meta.duration_ns]);
     assert_eq!(heaps.len(), 1 + 3 * 5);
     let mut sums = std::collections::BTreeMap::<(String, usize), i64>::new();

@@ -18,10 +18,10 @@ fn doubled(first: u64, task: u32, stack: u32) -> Vec<EventKind> {
 
 #[test]
 fn a_vector_grows_by_larger_blocks_of_one_stack() {
-    let growth = Growth { buffers: 1, growths: 3, copies: 3, copied_bytes: 700, largest_bytes: 800 };
+    let growth = Growth { buffers: 1, growths: 3, copies: 3, copied_bytes: 700, largest_bytes: 800, outgrown: 0 };
     assert_eq!(growths(&doubled(0x10000, 1, 5)), [(5, growth)]);
     let twice: Vec<EventKind> = doubled(0x10000, 1, 5).into_iter().chain(doubled(0x20000, 1, 5)).collect();
-    let both = Growth { buffers: 2, growths: 6, copies: 6, copied_bytes: 1400, largest_bytes: 800 };
+    let both = Growth { buffers: 2, growths: 6, copies: 6, copied_bytes: 1400, largest_bytes: 800, outgrown: 0 };
     assert_eq!(growths(&twice), [(5, both)]);
     // two threads, step by step: each follows itself
     let (one, other) = (doubled(0x10000, 1, 5), doubled(0x20000, 2, 6));
@@ -56,11 +56,28 @@ fn a_realloc_copies_where_it_moves() {
     events.extend(resize(0x1000, 0x2000, 120));
     events.extend(resize(0x2000, 0x3000, 60));
     events.extend(resize(0x3000, 0x4000, 200_000));
-    let growth = Growth { buffers: 2, growths: 3, copies: 2, copied_bytes: 170, largest_bytes: 200_000 };
-    assert_eq!(growths(&events), [(7, growth)]);
+    let growth = Growth { buffers: 2, growths: 3, copies: 2, copied_bytes: 170, largest_bytes: 200_000, outgrown: 0 };
+    let outgrown = (5, Growth { outgrown: 1, ..Growth::default() });
+    assert_eq!(growths(&events), [outgrown, (7, growth)]);
     let mapped = [alloc(0x10010, 200_000, 1, 5)].into_iter().chain(resize(0x10010, 0x90010, 300_000));
-    let moved = Growth { buffers: 1, growths: 1, copies: 0, copied_bytes: 0, largest_bytes: 300_000 };
-    assert_eq!(growths(&mapped.collect::<Vec<_>>()), [(7, moved)]);
+    let moved = Growth { buffers: 1, growths: 1, copies: 0, copied_bytes: 0, largest_bytes: 300_000, outgrown: 0 };
+    assert_eq!(growths(&mapped.collect::<Vec<_>>()), [outgrown, (7, moved)]);
+}
+
+/// A buffer that grows once at each of two places is a series at neither.
+#[test]
+fn growth_at_another_place_begins_anew() {
+    let resize = |stack, old, new, size| [began(old, 1, stack), ended(old, new, size, 1, stack)];
+    let mut events = vec![alloc(0x1000, 100, 1, 5)];
+    events.extend(resize(6, 0x1000, 0x2000, 200));
+    events.extend(resize(7, 0x2000, 0x3000, 300));
+    let of = |stack| {
+        growths(&events)
+            .into_iter()
+            .find(|(at, _)| *at == stack)
+            .map(|(_, growth)| (growth.buffers, growth.growths, growth.outgrown))
+    };
+    assert_eq!((of(5), of(6), of(7)), (Some((0, 0, 1)), Some((1, 1, 1)), Some((1, 1, 0))));
 }
 
 /// Two buffers that are resized in turns, at one place: the end of one's old block is no growth into the other's.
@@ -70,7 +87,7 @@ fn buffers_in_turns_are_not_taken_for_each_other() {
     let mut events = vec![alloc(0x1000, 100, 1, 7), alloc(0x2000, 200, 1, 7)];
     events.extend(resize(0x1000, 0x3000, 150));
     events.extend(resize(0x2000, 0x4000, 250));
-    let growth = Growth { buffers: 2, growths: 2, copies: 2, copied_bytes: 300, largest_bytes: 250 };
+    let growth = Growth { buffers: 2, growths: 2, copies: 2, copied_bytes: 300, largest_bytes: 250, outgrown: 0 };
     assert_eq!(growths(&events), [(7, growth)]);
 }
 

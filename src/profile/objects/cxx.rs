@@ -46,13 +46,15 @@ pub(super) fn told(name: &str) -> Told {
 fn container(name: &str) -> Option<Told> {
     for class in ["std::_Vector_base", "std::vector", "std::_Deque_base", "std::deque"] {
         if let Some((of, method)) = first(name, class) {
-            let allocates_only =
-                ["::_M_allocate", "::_M_create_storage", "::_M_allocate_node", "::reserve", "::__vallocate"];
+            // without the arguments of its own
+            let method = method.split('<').next().unwrap_or(method);
             return Some(match method {
-                // a deque's table of its pieces
-                _ if method.contains("_map") => allocates(&format!("{of}*")),
-                _ if allocates_only.contains(&method) && of != "bool" => allocates(of),
+                // of a vector of bits, and of a deque's table with its first pieces, nothing is told
+                "::_M_initialize_map" => Told::Other,
                 _ if of == "bool" => Told::Other,
+                // a deque's table of its pieces
+                "::_M_allocate_map" | "::_M_reallocate_map" => allocates(&format!("{of}*")),
+                "::_M_allocate" | "::_M_create_storage" | "::_M_allocate_node" | "::__vallocate" => allocates(of),
                 _ => constructs(of),
             });
         }

@@ -57,23 +57,34 @@ fn allocates(of: &str) -> Option<Told> {
 
 /// Boxes are made for one value, which is moved into them; counted ones have their counts before it.
 fn boxed(path: &str) -> Option<Told> {
-    if let Some((of, _)) = first(path, "alloc::boxed::Box") {
-        return allocates(of);
-    }
-    for (class, inner) in [("alloc::sync::Arc", "alloc::sync::ArcInner"), ("alloc::rc::Rc", "alloc::rc::RcInner")] {
-        if let Some((of, _)) = first(path, class) {
-            return match allocates(of)? {
-                Told::Allocates(of) => Some(Told::Allocates(format!("{inner}<{of}>"))),
-                _ => None,
-            };
-        }
+    const MOVES_IN: [&str; 6] = ["new", "pin", "try_new", "try_allocate_for", "allocate_for", "try_clone_from_ref_in"];
+    let classes = [
+        ("alloc::boxed::Box", ""),
+        ("alloc::sync::Arc", "alloc::sync::ArcInner"),
+        ("alloc::rc::Rc", "alloc::rc::RcInner"),
+    ];
+    for (class, inner) in classes {
+        let Some((of, method)) = first(path, class) else { continue };
+        let Some(Told::Allocates(of)) = allocates(of) else { return None };
+        let of = if inner.is_empty() { of } else { format!("{inner}<{of}>") };
+        let method = plain_method(method);
+        // that one is given a function to run
+        let moves_in = MOVES_IN.iter().any(|only| method.starts_with(only)) && !method.starts_with("new_cyclic");
+        return Some(if moves_in { Told::Allocates(of) } else { Told::Constructs(of) });
     }
     None
 }
 
+/// The name of a method behind its type: `::new`, `>::new`; empty for one of a trait.
+fn plain_method(behind: &str) -> &str {
+    behind.strip_prefix('>').unwrap_or(behind).strip_prefix("::").unwrap_or_default()
+}
+
 fn vector(path: &str) -> Option<Told> {
-    if path.starts_with("alloc::string::String") {
-        return allocates("u8");
+    if let Some(behind) = path.strip_prefix("alloc::string::String") {
+        // what it allocates itself is its text; a method of a trait may run an iterator
+        let is_own = !plain_method(behind).is_empty() || behind.starts_with(" as core::clone::Clone");
+        return Some(if is_own { Told::Allocates("u8".to_owned()) } else { Told::Constructs("u8".to_owned()) });
     }
     if let Some((of, _)) = first(path, "alloc::raw_vec::RawVec") {
         return allocates(of);
@@ -82,7 +93,7 @@ fn vector(path: &str) -> Option<Told> {
         if let Some((of, method)) = first(path, class) {
             let moves_only = ["with_capacity", "reserve", "push", "shrink", "into_boxed", "append", "grow"];
             let told = allocates(of)?;
-            let method = method.trim_start_matches('>').trim_start_matches(':');
+            let method = plain_method(method);
             let only = moves_only.iter().any(|only| method.starts_with(only));
             return Some(match told {
                 Told::Allocates(of) if !only => Told::Constructs(of),

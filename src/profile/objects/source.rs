@@ -9,7 +9,8 @@ fn is_allocator(name: &str) -> bool {
 
 /// The type that a line allocates, if it does so once.
 pub(super) fn told(line: &str) -> Option<String> {
-    let tokens = tokens(line.split("//").next().unwrap_or(line));
+    let line = without_comments(line)?;
+    let tokens = tokens(&line);
     let mut found = None;
     for (at, token) in tokens.iter().enumerate() {
         let before = at.checked_sub(1).and_then(|at| tokens.get(at)).copied();
@@ -27,6 +28,16 @@ pub(super) fn told(line: &str) -> Option<String> {
         found = Some(told);
     }
     found.flatten()
+}
+
+/// None where a line seems to lie within a comment.
+fn without_comments(line: &str) -> Option<String> {
+    let mut line = line.split("//").next().unwrap_or(line).to_owned();
+    while let Some(start) = line.find("/*") {
+        let end = line.get(start..)?.find("*/").map_or(line.len(), |length| start + length + 2);
+        line.replace_range(start..end, " ");
+    }
+    (!line.trim_start().starts_with('*') && !line.contains("*/")).then_some(line)
 }
 
 /// Names, and other characters one by one.
@@ -122,7 +133,15 @@ fn read_type(tokens: &[&str], at: usize) -> Option<(String, usize)> {
         at += 1;
     }
     let is_keyword = ["sizeof", "auto", "decltype", "return", "void"].contains(&name.as_str());
-    (!is_keyword).then_some((name, at))
+    (!is_keyword && !is_parameter(&name)).then_some((name, at))
+}
+
+/// Whether a name looks like that of a template's parameter: `T`, `_Tp`, `_Functor`.
+fn is_parameter(name: &str) -> bool {
+    let is_capital = |letter: char| letter.is_ascii_uppercase();
+    let name = name.trim_end_matches('*');
+    name.len() == 1 && name.starts_with(is_capital)
+        || name.strip_prefix('_').is_some_and(|rest| rest.starts_with(is_capital))
 }
 
 const BUILT_IN: [&str; 8] = ["unsigned", "signed", "long", "short", "int", "char", "double", "float"];

@@ -62,6 +62,14 @@ fn names_of_allocating_functions_tell_types() {
             "std::_Rb_tree<int, std::pair<int const, Foo>, std::_Select1st<std::pair<int const, Foo> >, std::less<int>, std::allocator<std::pair<int const, Foo> > >::_M_insert_unique(int)",
             "std::_Rb_tree_node<std::pair<int const, Foo>>",
         ),
+        (
+            "void std::vector<std::unordered_map<int, int>, std::allocator<std::unordered_map<int, int> > >::_M_realloc_insert<std::unordered_map<int, int> >(int)",
+            "std::unordered_map<int, int>",
+        ),
+        ("std::vector<Foo, std::allocator<Foo> >::reserve(unsigned long)", "Foo"),
+        ("<alloc::boxed::Box<a::Node> as core::clone::Clone>::clone", "a::Node"),
+        ("<alloc::string::String as core::iter::traits::collect::FromIterator<char>>::from_iter", "u8"),
+        ("<alloc::sync::Arc<a::Node>>::new_cyclic::<F>", "alloc::sync::ArcInner<a::Node>"),
         ("<hashbrown::raw::RawTable<(u32, alloc::string::String)>>::reserve_rehash", "(u32, alloc::string::String)"),
         ("<alloc::vec::Vec<u64> as alloc::vec::spec_extend::SpecExtend<u64, I>>::spec_extend", "u64"),
     ];
@@ -85,6 +93,7 @@ fn names_of_others_tell_nothing() {
         "operator<<(std::ostream&, Foo const&)",
         "std::vector<bool, std::allocator<bool> >::_M_insert_aux(std::_Bit_iterator, bool)",
         "",
+        "std::_Deque_base<int, std::allocator<int> >::_M_initialize_map(unsigned long)",
     ] {
         assert_eq!(of_names(&[name], true), None, "{name}");
     }
@@ -126,6 +135,11 @@ fn lines_of_source_tell_types() {
     for line in [
         "",
         "x = malloc(n);",
+        "return new T;",
+        "p = new _Functor(f);",
+        "/* was: new Foo */ p = pool_get(n);",
+        " * new Foo",
+        "return new Foo, says it */",
         "x = malloc(sizeof(*x));",
         "x = malloc(sizeof(a.b));",
         "x = malloc(sizeof *x);",

@@ -178,7 +178,7 @@ impl SharedObjects {
     }
 
     /// The number of a line of a function, the same in all processes of the session.
-    pub(super) fn number_of(&self, frame: &PythonFrame) -> u32 {
+    pub(super) fn number_of(&self, frame: &PythonFrame) -> Option<u32> {
         self.0.borrow_mut().scripts.number_of(frame)
     }
 

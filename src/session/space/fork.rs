@@ -33,7 +33,7 @@ impl AddressSpace {
             is_guarded: false,
             exit_watched: self.exit_watched,
             tests_watched: self.tests_watched,
-            python: self.python.clone(),
+            python: self.python.forked(),
             pad_mappings: self.pad_mappings,
             stack_families: self.stack_families.clone(),
             findings: Findings { warnings: Vec::new(), blind_spots: self.findings.blind_spots.clone() },

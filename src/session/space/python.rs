@@ -17,6 +17,15 @@ use std::sync::Arc;
 /// The interpreter's loop, and what a compiler moves out of it.
 const LOOP: [&str; 2] = ["_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault.cold"];
 
+/// A stack of more native frames is not gone through for Python's functions.
+const MOST_FRAMES: usize = 1 << 16;
+
+/// So many lines of scripts have numbers at once in a process; they get the same ones again.
+const MOST_NUMBERS: usize = 1 << 16;
+
+/// The names of scripts in stacks take so many bytes at most; of further ones the interpreter's own frames stay.
+const MOST_NAMES: usize = 256 << 20;
+
 /// It is not told of stacks that are less than one of so many of those with Python in them.
 const SHARE: u64 = 100;
 
@@ -44,24 +53,34 @@ impl PythonFacts {
 pub(super) struct Scripts {
     numbers: FxHashMap<(PythonFunction, u32), u32>,
     names: ScriptNames,
+    /// What the names take, in bytes.
+    bytes: usize,
 }
 
 impl Scripts {
     /// See [`super::SharedObjects::number_of`].
-    pub(super) fn number_of(&mut self, frame: &PythonFrame) -> u32 {
+    pub(super) fn number_of(&mut self, frame: &PythonFrame) -> Option<u32> {
         let PythonFrame { function, line } = frame;
         let key = (PythonFunction::clone(function), *line);
-        *self.numbers.entry(key).or_insert_with(|| {
-            let name: Arc<str> = function.name.as_str().into();
-            let names = Arc::make_mut(&mut self.names);
-            names.push(SymFrame {
-                function: Some(FunctionName { name: Arc::clone(&name), system_name: name }),
-                file: Some(function.file.clone()),
-                line: *line,
-                start_line: function.first_line,
-            });
-            u32::try_from(names.len() - 1).unwrap_or(u32::MAX)
-        })
+        if let Some(known) = self.numbers.get(&key) {
+            return Some(*known);
+        }
+        let size = 2 * (function.name.len() + function.file.len()) + size_of::<SymFrame>() + size_of_val(&key);
+        if self.bytes + size > MOST_NAMES {
+            return None;
+        }
+        self.bytes += size;
+        let name: Arc<str> = function.name.as_str().into();
+        let names = Arc::make_mut(&mut self.names);
+        let number = u32::try_from(names.len()).ok()?;
+        names.push(SymFrame {
+            function: Some(FunctionName { name: Arc::clone(&name), system_name: name }),
+            file: Some(function.file.clone()),
+            line: *line,
+            start_line: function.first_line,
+        });
+        self.numbers.insert(key, number);
+        Some(number)
     }
 
     /// See [`super::SharedObjects::scripts`].
@@ -103,6 +122,11 @@ enum State {
 }
 
 impl Python {
+    /// That of a child, which has made no calls yet.
+    pub(super) fn forked(&self) -> Self {
+        Self { stacks: 0, untold: 0, ..self.clone() }
+    }
+
     /// A module has gone.
     pub(super) fn forget(&mut self, module: ModuleId) {
         if self.loaded.as_ref().is_some_and(|loaded| loaded.module == module) {
@@ -128,6 +152,11 @@ impl AddressSpace {
     pub(super) fn note_python(&mut self, module: ModuleId, facts: &Facts, bias: LoadBias) {
         let Some(python) = facts.python.as_ref().filter(|_| self.python.is_wanted) else { return };
         let in_process = |addr: ObjAddr| bias.to_process(addr);
+        // a library of another interpreter does not take the place of the one that runs
+        if self.python.loaded.as_ref().is_some_and(|loaded| matches!(loaded.state, State::Known(_))) {
+            return;
+        }
+        self.python.passing.clear();
         let Some(symbols) = Symbols::of(python.symbols.map(|addr| addr.map(in_process))) else { return };
         let loop_code = python.loop_code.iter().map(|code| in_process(code.start)..in_process(code.end)).collect();
         if self.is_jumped {
@@ -166,7 +195,12 @@ impl AddressSpace {
         let mut memory = OriginalMemory { memory, patches: code.patches() };
         let mut walked: Vec<(Frame, bool)> = Vec::new();
         let mut frames: Vec<NativeFrame> = Vec::new();
+        let mut is_too_deep = false;
         unwinder.walk(regs, &mut memory, true, &mut |info| {
+            if walked.len() >= MOST_FRAMES {
+                is_too_deep = true;
+                return ControlFlow::Break(());
+            }
             let frame = Frame { addr: info.addr, module: info.module };
             walked.push((frame, info.guessed));
             frames.push(NativeFrame {
@@ -177,6 +211,9 @@ impl AddressSpace {
             });
             ControlFlow::Continue(())
         });
+        if is_too_deep {
+            return None;
+        }
         let interpreter = match &mut loaded.state {
             State::Known(interpreter) => interpreter,
             State::Refused => return None,
@@ -200,10 +237,17 @@ impl AddressSpace {
                 return None;
             }
         };
-        let mut numbers = |frame: &PythonFrame| {
+        if python.numbers.len() >= MOST_NUMBERS {
+            python.numbers.clear();
+        }
+        let mut number = |frame: &PythonFrame| {
             let key = (Rc::as_ptr(&frame.function).addr(), frame.line);
-            let new = || (Rc::clone(&frame.function), objects.number_of(frame));
-            python.numbers.entry(key).or_insert_with(new).1
+            if let Some((_, known)) = python.numbers.get(&key) {
+                return Some(*known);
+            }
+            let number = objects.number_of(frame)?;
+            python.numbers.insert(key, (Rc::clone(&frame.function), number));
+            Some(number)
         };
         let mut told: Vec<(Frame, bool)> = Vec::with_capacity(walked.len());
         let mut runs = runs.into_iter().peekable();
@@ -211,9 +255,10 @@ impl AddressSpace {
             match runs.next_if(|run| run.native == index) {
                 None => told.push((frame, guessed)),
                 Some(PythonRun { frames, .. }) => {
-                    let mut place = |frame| FrameAddr::Instruction(Addr::of_script(numbers(frame)));
-                    let scripts = frames.iter().map(|frame| Frame { addr: place(frame), module: ModuleId::NONE });
-                    told.extend(scripts.map(|frame| (frame, guessed)));
+                    for frame in &frames {
+                        let addr = FrameAddr::Instruction(Addr::of_script(number(frame)?));
+                        told.push((Frame { addr, module: ModuleId::NONE }, guessed));
+                    }
                 }
             }
         }
