@@ -347,13 +347,15 @@ pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) ->
 }
 
 /// Which of a stack's frames tell whose allocation it is: all but the standard libraries', the program's start-up code, the way to
-/// an allocator through the program's own wrappers of it, and recursion. Where nothing else is there, all.
+/// an allocator through the program's own wrappers of it, recursion, and an interpreter's own functions where those of the script are there. Where nothing else is there, all.
 pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
+    let runs_script = frames.iter().any(NamedFrame::is_script);
     let mut telling: Vec<usize> = Vec::new();
     let mut last = "";
     for (at, frame) in frames.iter().enumerate() {
         let is_way_in = telling.is_empty() && (is_global_allocator(frame, frames.get(at + 1)) || is_wrapper(frame));
-        if is_way_in || is_plumbing(frame) || frame.name == TRUNCATED_STACK {
+        let is_interpreter = runs_script && !frame.is_script() && is_of_python(frame);
+        if is_way_in || is_interpreter || is_plumbing(frame) || frame.name == TRUNCATED_STACK {
             continue;
         }
         if telling.is_empty() || last != frame.name {
@@ -362,6 +364,12 @@ pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
         }
     }
     if telling.is_empty() { (0..frames.len()).collect() } else { telling }
+}
+
+/// Whether a frame is of Python's interpreter, by the name of its module: `python3.11`, `libpython3.11.so.1.0`.
+fn is_of_python(frame: &NamedFrame<'_>) -> bool {
+    let name = frame.module.map(|module| basename(&module.path)).unwrap_or_default();
+    name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
 }
 
 /// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.

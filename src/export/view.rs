@@ -44,8 +44,12 @@ pub(crate) struct NamedFrame<'a> {
 impl<'a> NamedFrame<'a> {
     /// What tells its function from others in a tree of calls: the name, and of a script's function the file.
     pub(crate) fn key(&self) -> (&'a str, Option<&'a str>) {
-        let is_script = self.location.is_some_and(Location::is_script);
-        (self.name, self.file.filter(|_| is_script))
+        (self.name, self.file.filter(|_| self.is_script()))
+    }
+
+    /// Whether it is a line of a script.
+    pub(crate) fn is_script(&self) -> bool {
+        self.location.is_some_and(Location::is_script)
     }
 
     /// The name for a picture, which has no room for places beside names: a script's function is `name (file.py:12)`, all others have their names alone.

@@ -447,7 +447,7 @@ fn trim_that_is_broken_off_does_no_harm() {
     let program = Program::fixture("copied");
     let mut running = program.start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&["heap", "--trim"], pid, 5, |order| {
+    break_off(&["heap", "--trim"], pid, 11, |order| {
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
     });

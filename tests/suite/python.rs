@@ -123,7 +123,7 @@ fn a_trace_and_pictures_have_them() {
     }
 }
 
-/// Without the option the interpreter's loop is what there is, and the summary says what would help.
+/// Without the option the interpreter's loop is what there is, and the summary says what would help; with it, it names the script's lines.
 #[test]
 fn the_summary_says_that_python_can_be_shown() {
     const HINT: &str = "--python shows its functions";
@@ -134,5 +134,9 @@ fn the_summary_says_that_python_can_be_shown() {
     assert!(without.ended.stderr.contains(HINT), "{}", without.ended.stderr);
     let frames = without.report.0.to_string();
     assert!(frames.contains("_PyEval_EvalFrameDefault") && !frames.contains("0xff0000"));
-    assert!(!run(&["--python"]).ended.stderr.contains(HINT));
+    let with = run(&["--python"]).ended.stderr;
+    assert!(!with.contains(HINT), "{with}");
+    // whose allocation it is, the script's lines tell
+    let hot: Vec<&str> = with.lines().skip_while(|line| !line.contains("stacks, of which")).skip(1).take(1).collect();
+    assert!(hot.len() == 1 && hot[0].contains("python_frames.py:"), "{with}");
 }
