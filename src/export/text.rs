@@ -366,10 +366,12 @@ pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
     if telling.is_empty() { (0..frames.len()).collect() } else { telling }
 }
 
-/// Whether a frame is of Python's interpreter, by the name of its module: `python3.11`, `libpython3.11.so.1.0`.
+/// Whether a frame is of Python's interpreter, by its module: `python3.11`, `libpython3.11.so.1.0`, a module of the standard library in `lib-dynload`.
 fn is_of_python(frame: &NamedFrame<'_>) -> bool {
-    let name = frame.module.map(|module| basename(&module.path)).unwrap_or_default();
+    let Some(module) = frame.module else { return false };
+    let name = basename(&module.path);
     name.strip_prefix("lib").unwrap_or(&name).starts_with("python")
+        || module.path.components().any(|part| part.as_os_str() == "lib-dynload")
 }
 
 /// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.

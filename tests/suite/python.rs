@@ -137,6 +137,7 @@ fn the_summary_says_that_python_can_be_shown() {
     let with = run(&["--python"]).ended.stderr;
     assert!(!with.contains(HINT), "{with}");
     // whose allocation it is, the script's lines tell
-    let hot: Vec<&str> = with.lines().skip_while(|line| !line.contains("stacks, of which")).skip(1).take(1).collect();
+    let hot: Vec<&str> =
+        with.lines().skip_while(|line| !line.starts_with("Live at the peak")).skip(1).take(1).collect();
     assert!(hot.len() == 1 && hot[0].contains("python_frames.py:"), "{with}");
 }
