@@ -108,7 +108,7 @@ impl HeapModel {
         let id = self.sites.intern_inherited(key, self.peak_epoch);
         // older than all that are born
         if let Some(old) = self.blocks.insert(addr, Block { size, site: id, birth: 0 }) {
-            _ = self.release(addr, old, FreedBy::Lost);
+            self.release(addr, old, FreedBy::Lost);
         }
         if let Some(site) = self.sites.get_mut(id) {
             site.keep_peak_figures(self.peak_epoch);
@@ -145,7 +145,7 @@ impl HeapModel {
         }
         if let Some(block) = self.blocks.remove(NOWHERE) {
             self.anomalies.lost += 1;
-            _ = self.release(NOWHERE, block, FreedBy::Lost);
+            self.release(NOWHERE, block, FreedBy::Lost);
             self.add_timeline_point();
         }
     }
@@ -158,7 +158,7 @@ impl HeapModel {
         if let Some(pending) = pending {
             pending.state = OldBlock::AddressReused;
             let by = pending.by;
-            _ = self.release(addr, block, FreedBy::Realloc(by));
+            self.release(addr, block, FreedBy::Realloc(by));
         } else {
             // Another thread may have freed it just before the fork, or while nobody looked.
             let is_doubtful =
@@ -169,7 +169,7 @@ impl HeapModel {
                 self.unseen_frees += 1;
                 self.frees_unseen = true;
             }
-            _ = self.release(addr, block, FreedBy::Lost);
+            self.release(addr, block, FreedBy::Lost);
         }
     }
 
@@ -179,7 +179,7 @@ impl HeapModel {
                 self.judge_size(addr, block, given_size, by);
                 self.judge_align(addr, block, by);
             }
-            _ = self.release(addr, block, FreedBy::Call(*by));
+            self.release(addr, block, FreedBy::Call(*by));
             self.add_timeline_point();
         } else if !internal && !self.judge_dead(addr, by) {
             self.totals.preexisting_frees += 1;
@@ -207,8 +207,8 @@ impl HeapModel {
             OldBlock::Held { birth } => match self.blocks.get(pending.old) {
                 Some(block) if block.birth == birth => {
                     self.blocks.remove(pending.old);
-                    let alloc_stack = self.release(pending.old, block, FreedBy::Realloc(*by));
-                    resized = Some((block, alloc_stack));
+                    self.release(pending.old, block, FreedBy::Realloc(*by));
+                    resized = Some(block);
                     true
                 }
                 _ => false,
@@ -226,7 +226,8 @@ impl HeapModel {
                 self.note_realloc(size, by.interval);
             }
             self.allocate(new, size, by);
-            if let Some((old, alloc_stack)) = resized.filter(|(old, _)| old.size < size && self.records_all()) {
+            if let Some(old) = resized.filter(|old| old.size < size && self.records_all()) {
+                let alloc_stack = self.sites.get(old.site).map(|site| site.stack());
                 let old = Stage { addr: pending.old, birth: old.birth, bytes: old.size };
                 if let Some(stack) = alloc_stack.filter(|stack| *stack != by.stack) {
                     self.growths.note_outgrown(stack);
@@ -248,14 +249,13 @@ impl HeapModel {
     }
 
     /// Books the end of a block that is out of the table already.
-    fn release(&mut self, addr: Addr, block: Block, by: FreedBy) -> Option<StackId> {
-        let alloc_stack = self.give_back(addr, block, true, by)?;
+    fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
+        let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
         let free_stack = match by {
             FreedBy::Call(call) | FreedBy::Realloc(call) => call.stack,
             FreedBy::Lost => StackId::EMPTY,
         };
         self.recent.remember(Freed { block: addr, size: block.size, alloc_stack, free_stack });
-        Some(alloc_stack)
     }
 
     /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns where it was allocated.
