@@ -119,6 +119,7 @@ fn the_first_that_does_not_only_hand_on_tells() {
 fn lines_of_source_tell_types() {
     for (line, of) in [
         ("  f = new Foo;", "Foo"),
+        ("/* the first */ f = new Foo;", "Foo"),
         ("return new ns::Bar<int, 3>(x, y);", "ns::Bar<int, 3>"),
         ("auto p = new (std::nothrow) Baz[7];", "Baz"),
         ("p = new unsigned long[n];", "unsigned long"),
