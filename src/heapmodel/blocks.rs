@@ -89,7 +89,8 @@ impl Blocks {
         }
     }
 
-    #[inline]
+    /// Inlined, so that the block is handed over in registers.
+    #[inline(always)]
     pub(super) fn remove(&mut self, addr: Addr) -> Option<Block> {
         let hash = hash(addr.0);
         let slot = self.shard(hash).find_entry(hash, |e| e.addr == addr.0).ok()?;
@@ -112,7 +113,7 @@ impl Blocks {
         size_of_val(&*self.shards) + sizes.clone().sum::<usize>() + sizes.max().unwrap_or(0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn shard(&mut self, hash: u64) -> &mut HashTable<Entry> {
         self.shards[shard_of(hash)].get_mut()
     }
