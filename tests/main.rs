@@ -1,4 +1,4 @@
-//! The one integration test binary.
+//! The integration tests, in one binary; `libunwind.rs` has some of them once more.
 //!
 //! `support` builds the fixtures and runs programs with and without heaptrace; `suite` holds the tests, one file per
 //! topic. A test that stands for a scenario of the hazard list carries its id in its name (`t16_…`).
@@ -13,24 +13,7 @@
 #[global_allocator]
 static ALLOCATOR: support::allocations::Counting = support::allocations::Counting;
 
-mod support {
-    pub mod allocations;
-    pub mod checks;
-    pub mod container;
-    pub mod counter;
-    pub mod fixtures;
-    pub mod leakcheck;
-    pub mod ledger;
-    pub mod memcheck;
-    pub mod procfs;
-    pub mod program;
-    pub mod python;
-    pub mod report;
-    pub mod running;
-    pub mod stopped;
-    pub mod tempdir;
-    pub mod terminal;
-}
+mod support;
 
 mod suite {
     mod advice;

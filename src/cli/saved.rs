@@ -170,6 +170,8 @@ pub struct ViewOptions {
     pub file: PathBuf,
     /// By pprof's pages.
     pub pprof: bool,
+    /// Whether a page that is made shows lines of source files.
+    pub source: bool,
 }
 
 /// Show a saved profile in a browser
@@ -191,10 +193,14 @@ pub(super) struct ViewArguments {
     /// Have `go tool pprof -http=:` show it, or pprof
     #[arg(long)]
     pprof: bool,
+
+    /// No text of source files in the page; those whose names look like secrets are never in there
+    #[arg(long, conflicts_with = "pprof")]
+    no_source: bool,
 }
 
 pub(super) fn resolve_view(arguments: ViewArguments) -> ViewOptions {
-    ViewOptions { file: arguments.file, pprof: arguments.pprof }
+    ViewOptions { file: arguments.file, pprof: arguments.pprof, source: !arguments.no_source }
 }
 
 /// Options of `heaptrace merge`.

@@ -27,7 +27,7 @@ pub fn execute(options: &ViewOptions) -> anyhow::Result<u8> {
         return by_pprof(&options.file);
     }
     let is_page = options.file.extension().is_some_and(|end| end == "html");
-    let page = if is_page { options.file.clone() } else { written(&options.file, Format::Html)? };
+    let page = if is_page { options.file.clone() } else { written(&options.file, Format::Html, options.source)? };
     let page = std::path::absolute(&page).with_context(|| page.display().to_string())?;
     std::fs::metadata(&page).with_context(|| format!("{}: can't be read", page.display()))?;
     print(&format!("{}\n", page.display()))?;
@@ -42,7 +42,7 @@ pub fn execute(options: &ViewOptions) -> anyhow::Result<u8> {
 /// `go tool pprof`, or pprof, as a server with a page of its own, until it is ended.
 fn by_pprof(file: &Path) -> anyhow::Result<u8> {
     let is_pprof = file.to_str().is_some_and(|name| name.ends_with(".pb.gz") || name.ends_with(".pb"));
-    let profile = if is_pprof { file.to_owned() } else { written(file, Format::PprofGz)? };
+    let profile = if is_pprof { file.to_owned() } else { written(file, Format::PprofGz, false)? };
     for words in [&["go", "tool", "pprof"][..], &["pprof"]] {
         let [program, arguments @ ..] = words else { continue };
         match Command::new(program).args(arguments).arg("-http=:").arg(&profile).status() {
@@ -54,8 +54,8 @@ fn by_pprof(file: &Path) -> anyhow::Result<u8> {
     bail!("neither go nor pprof was found: go tool pprof -http=: {}", profile.display())
 }
 
-/// Writes the profile in `file` in another format, to where a browser in a sandbox may read it, too.
-fn written(file: &Path, format: Format) -> anyhow::Result<PathBuf> {
+/// Writes the profile in `file` in another format, to where a browser in a sandbox may read it, too; with lines of source files, if `source`.
+fn written(file: &Path, format: Format, source: bool) -> anyhow::Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     let folder = cache.unwrap_or_else(std::env::temp_dir).join("heaptrace");
@@ -66,8 +66,7 @@ fn written(file: &Path, format: Format) -> anyhow::Result<PathBuf> {
     name.push(if format == Format::Html { ".html" } else { ".pb.gz" });
     // a `%` in a name stands for something else
     let path = folder.join(name.to_string_lossy().replace('%', "_"));
-    let files =
-        SavedFiles { outputs: vec![path.clone()], format: None, pprof_columns: PprofColumns::All, source: true };
+    let files = SavedFiles { outputs: vec![path.clone()], format: None, pprof_columns: PprofColumns::All, source };
     Destinations::prepare(&files)?.write(&load(file)?, &ExportOptions::default())?;
     Ok(path)
 }

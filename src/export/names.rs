@@ -5,7 +5,7 @@ use super::sections::{Layout, heading, prose};
 use super::text::{basename, grouped, human_bytes, is_system_file, keep_end, left, percent, plural, shell_words, wrap};
 use super::view::{Headline, StackTotals, View};
 use crate::profile::identity::is_unresolved;
-use crate::profile::{Location, Mode, ModuleInfo};
+use crate::profile::{Location, Mode, ModuleInfo, Profile};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -58,12 +58,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
             *if is_named { &mut seen.named } else { &mut seen.unnamed } += 1;
         }
     }
-    let is_told = |warning: &String| warning.contains("(--python)");
-    let has_scripts = || view.profile.locations.iter().any(Location::is_script);
-    if in_python > whole / 10 && !has_scripts() && !view.profile.warnings.iter().any(is_told) {
-        heading(out, layout, "Python");
-        prose(out, layout, "The program runs Python: --python shows its functions, with files and lines.");
-    }
+    of_python(out, layout, view.profile, in_python > whole / 10);
     // less than a thousandth is not worth a line
     let mut modules: Vec<(Option<usize>, Seen)> =
         seen.into_iter().filter(|(_, seen)| seen.bytes > whole / 1000).collect();
@@ -90,6 +85,28 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let infos = modules.iter().filter_map(|(module, _)| view.profile.modules.get((*module)?));
     if infos.chain(main).any(|module| of_system(&module)) {
         prose(out, layout, &format!("Or let heaptrace fetch what is missing: {}", debuginfod(view)));
+    }
+}
+
+/// What shows more of a program that runs Python. `in_loop`: the interpreter's loop stands in its stacks.
+fn of_python(out: &mut String, layout: Layout, profile: &Profile, in_loop: bool) {
+    let has_scripts = profile.locations.iter().any(Location::is_script);
+    let is_told = |warning: &String| warning.contains("(--python)");
+    let mut advice = Vec::new();
+    if in_loop && !has_scripts && !profile.warnings.iter().any(is_told) {
+        advice.push("The program runs Python: --python shows its functions, with files and lines.");
+    }
+    let resident = profile.meta.process.resident;
+    let explained = resident.and_then(|resident| resident.explained_permille(profile.totals.peak_bytes));
+    if (in_loop || has_scripts) && explained.is_some_and(|permille| permille < 500) {
+        advice.push(
+            "Python takes small objects from arenas that it maps, not from malloc: --mmap shows where it needs new arenas, and \
+             PYTHONMALLOC=malloc in the environment each object, which costs as many calls more.",
+        );
+    }
+    if !advice.is_empty() {
+        heading(out, layout, "Python");
+        prose(out, layout, &advice.join(" "));
     }
 }
 

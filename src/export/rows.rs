@@ -1,8 +1,11 @@
 //! The rows of a table of stacks: of each stack the few frames that tell it from the others.
 
-use super::text::{Paint, basename, is_plumbing, is_system_file, left, place, short_name, telling};
+use super::escape::printable;
+use super::text::{Paint, basename, is_plumbing, is_system_file, keep_end, left, place, short_name, telling};
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::identity::is_unresolved;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// How many frames a row shows, unless more are needed to tell it from another one.
@@ -20,12 +23,29 @@ pub(crate) struct Rows<'a> {
     pub rows: Vec<Vec<RowFrame<'a>>>,
 }
 
+/// So many lines of one frame are named.
+const LINES: usize = 3;
+
 /// A frame of a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RowFrame<'a> {
     pub frame: NamedFrame<'a>,
     /// Whether calls between the frame before and this one are left out that the table would show otherwise.
     pub gap: bool,
+    /// The lines of the function at which the row's stacks pass through it, ascending; empty where that is the frame's own one only.
+    pub lines: Vec<u32>,
+}
+
+impl RowFrame<'_> {
+    /// Where it is: as [`place`] says it, with all its lines.
+    pub fn place(&self, width: usize) -> String {
+        let (Some(file), [_, _, ..]) = (self.frame.file, self.lines.as_slice()) else {
+            return place(&self.frame, width);
+        };
+        let named = self.lines.iter().take(LINES).map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let more = if self.lines.len() > LINES { ", …" } else { "" };
+        keep_end(&format!("{}:{named}{more}", printable(file)), width)
+    }
 }
 
 /// A stack's frames, and which of them tell whose allocation it is.
@@ -33,6 +53,8 @@ struct Candidate<'a> {
     frames: Vec<NamedFrame<'a>>,
     telling: Vec<usize>,
     shown: Vec<usize>,
+    /// Of each frame the lines that it has in stacks of the same functions.
+    lines: Vec<BTreeSet<u32>>,
 }
 
 impl<'a> Rows<'a> {
@@ -52,15 +74,16 @@ impl<'a> Rows<'a> {
         // An address says nothing that the rows could have in common.
         let shared: Vec<NamedFrame<'a>> = shared.copied().filter(|frame| !is_unresolved(frame.name)).collect();
         let shared = shared.get(shared.len().saturating_sub(SHARED)..).unwrap_or_default().to_vec();
+        note_lines(view, stacks, &mut candidates);
         Self { shared, rows: candidates.iter().map(Candidate::row).collect() }
     }
 }
 
 impl<'a> Candidate<'a> {
     fn new(view: &View<'a>, stack: usize) -> Self {
-        let frames: Vec<NamedFrame<'a>> = view.frames(stack).filter(|frame| frame.name != TRUNCATED_STACK).collect();
+        let frames: Vec<NamedFrame<'a>> = frames(view, stack).collect();
         let telling = telling(&frames);
-        Self { frames, telling, shown: Vec::new() }
+        Self { frames, telling, shown: Vec::new(), lines: Vec::new() }
     }
 
     /// The text of a telling frame, which says whether it is another one's.
@@ -87,7 +110,9 @@ impl<'a> Candidate<'a> {
             let between = |index: &&usize| previous.is_some_and(|previous| **index > previous) && **index < *at;
             let gap = self.telling.iter().any(|index| between(&index));
             previous = Some(*at);
-            self.frames.get(*at).map(|frame| RowFrame { frame: *frame, gap })
+            let lines = self.lines.get(*at).filter(|lines| lines.len() > 1);
+            let lines = lines.into_iter().flatten().copied().collect();
+            self.frames.get(*at).map(|frame| RowFrame { frame: *frame, gap, lines })
         });
         frames.collect()
     }
@@ -113,6 +138,24 @@ impl<'a> Candidate<'a> {
             && let Err(place) = self.shown.binary_search(&at)
         {
             self.shown.insert(place, at);
+        }
+    }
+}
+
+fn frames<'a>(view: &View<'a>, stack: usize) -> impl Iterator<Item = NamedFrame<'a>> {
+    view.frames(stack).filter(|frame| frame.name != TRUNCATED_STACK)
+}
+
+/// Stacks of the same functions are one row, whatever their lines: these are all noted, so that no line has what is another one's.
+fn note_lines(view: &View<'_>, stacks: &[usize], candidates: &mut [Candidate<'_>]) {
+    let rows = stacks.iter().enumerate().filter_map(|(row, stack)| Some((view.site_of(*stack)?, row)));
+    let rows: FxHashMap<usize, usize> = rows.collect();
+    for stack in 0..view.profile.stacks.len() {
+        let row = view.site_of(stack).and_then(|site| rows.get(&site));
+        let Some(candidate) = row.and_then(|row| candidates.get_mut(*row)) else { continue };
+        candidate.lines.resize_with(candidate.frames.len(), BTreeSet::new);
+        for (lines, frame) in candidate.lines.iter_mut().zip(frames(view, stack)).filter(|(_, frame)| frame.line > 0) {
+            lines.insert(frame.line);
         }
     }
 }

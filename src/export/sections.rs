@@ -199,12 +199,21 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     }
 }
 
+/// So many resident bytes that are no blocks are worth a look: the code of a program and of its libraries has fewer, mostly.
+const MUCH: u64 = 32 << 20;
+
 /// What the most that was resident says of the blocks, and of what the program has mapped by itself.
 fn resident_note(resident: &Resident, profile: &Profile) -> String {
     let peak = profile.totals.peak_bytes;
     let about = if profile.meta.sample_interval > 0 { "about " } else { "" };
     let share = |bytes| format!("{about}{}", percent(bytes, resident.peak_bytes));
     match (resident.explained_permille(peak), profile.mapped()) {
+        (Some(0..=499), None) if resident.peak_bytes - peak >= MUCH && !profile.records_mappings() => {
+            format!(
+                "at most; the peak of live blocks is {} of it, and --mmap shows what the program maps by itself",
+                share(peak)
+            )
+        }
         (Some(0..=1000), None) => format!("at most; the peak of live blocks is {} of it", share(peak)),
         (Some(_), Some(mapped)) => {
             let at_peak = mapped.at_peak.bytes;
@@ -337,7 +346,7 @@ pub(crate) fn stack_table(
     let names = widest.min(room * 3 / 5);
     let places = room.saturating_sub(names + 2);
     let lines = |frames: &[RowFrame<'_>]| -> Vec<(String, String)> {
-        frames.iter().map(|row| (row_name(row, names), place(&row.frame, places))).collect()
+        frames.iter().map(|row| (row_name(row, names), row.place(places))).collect()
     };
     let looks: Vec<Vec<(String, String)>> = rows.iter().map(|frames| lines(frames)).collect();
     for (index, (site, look)) in shown.iter().zip(&looks).enumerate() {

@@ -26,6 +26,12 @@ impl Profile {
         self.strings.get(sample.alloc_fn).is_some_and(|function| FUNCTIONS.contains(&function.as_str()))
     }
 
+    /// Whether what the program maps by itself was recorded.
+    pub fn records_mappings(&self) -> bool {
+        let is_of_mappings = |function: &String| FUNCTIONS.contains(&function.as_str());
+        self.allocators.iter().any(|allocator| allocator.functions.iter().any(is_of_mappings))
+    }
+
     /// What the program has mapped by itself; None if that was not recorded, or there was nothing.
     pub fn mapped(&self) -> Option<Mapped> {
         let own = || self.samples.iter().filter(|sample| self.is_mapped(sample));

@@ -44,6 +44,11 @@ fn a_browser_gets_a_page_of_the_profile() {
     assert!(std::fs::read_to_string(&page).unwrap().to_lowercase().starts_with("<!doctype html"), "{page}");
     let folder = std::fs::metadata(Path::new(&page).parent().unwrap()).unwrap();
     assert_eq!(folder.permissions().mode() & 0o77, 0);
+    // without the lines of sources there is less in it
+    let length = || std::fs::metadata(&page).unwrap().len();
+    let with_source = length();
+    assert!(view(dir.path(), opening.to_str().unwrap(), &["--no-source", "a%i.pb.gz"]).status.success());
+    assert!(length() < with_source, "{} of {with_source} bytes", length());
     // a page is opened as it is
     let output = view(dir.path(), opening.to_str().unwrap(), &[&page]);
     assert!(output.status.success());

@@ -161,7 +161,13 @@ fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> Pat
     let path = folder.join(file);
 
     let _guard = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if path.exists() {
+    if let Ok(built) = std::fs::File::open(&path) {
+        let modified = |file: &std::fs::File| file.metadata().and_then(|about| about.modified()).unwrap();
+        let source = modified(&std::fs::File::open(&source).unwrap());
+        // A checkout may have written the same text once more: it is what the program was built from all the same.
+        if modified(&built) < source {
+            built.set_modified(source).unwrap();
+        }
         return path;
     }
     std::fs::create_dir_all(&folder).unwrap();

@@ -322,7 +322,8 @@ async function time(file) {
 async function part(file) {
   const page = await opened(pathToFileURL(file).href);
   const moments = await page.evaluate('heaptrace.data.heaps.map(heap => heap.t)');
-  const [from, to] = [moments[Math.floor(moments.length / 3)], moments[Math.floor(moments.length * 2 / 3)]];
+  // so much of the middle that something is allocated in it, whenever the program had to wait
+  const [from, to] = [moments[Math.floor(moments.length / 6)], moments[Math.floor(moments.length * 5 / 6)]];
   await update(page, { from, to });
   const told = { from, to, moments: moments.length, note: await text(page, '#course-note'), columns: {}, functions: {} };
   for (const column of ['live', 'allocated', 'freed', 'peak']) {

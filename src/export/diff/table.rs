@@ -3,9 +3,7 @@
 use super::super::escape::{self, markdown_code};
 use super::super::rows::{RowFrame, Rows, frame_lines};
 use super::super::sections::{Layout, heading};
-use super::super::text::{
-    Paint, grouped, human_bytes, place, plural, printable, right, short_name, telling_frames, wrap,
-};
+use super::super::text::{Paint, grouped, human_bytes, plural, printable, right, short_name, telling_frames, wrap};
 use super::{Comparison, DiffOptions, change_text, signed_bytes, signed_count};
 use crate::profile::diff::{Change, Kind};
 use std::fmt::Write;
@@ -93,14 +91,14 @@ fn rows(out: &mut String, layout: Layout, comparison: &Comparison<'_>, kind: Kin
         let gap = if row.gap { "… " } else { "" };
         format!("{gap}{}", short_name(row.frame.name, width.saturating_sub(gap.chars().count())))
     };
-    let all = rows.shared.iter().map(|frame| RowFrame { frame: *frame, gap: false });
+    let all = rows.shared.iter().map(|frame| RowFrame { frame: *frame, gap: false, lines: Vec::new() });
     let shared: Vec<RowFrame<'_>> = all.collect();
     let widest =
         rows.rows.iter().flatten().chain(&shared).map(|row| name(row, room).chars().count()).max().unwrap_or(0);
     let names = widest.min(room * 3 / 5);
     let places = room.saturating_sub(names + 2);
     for (change, frames) in shown.iter().zip(&rows.rows) {
-        let look = |row: &RowFrame<'_>| (name(row, names), place(&row.frame, places));
+        let look = |row: &RowFrame<'_>| (name(row, names), row.place(places));
         let frames: Vec<(String, String)> = frames.iter().map(look).collect();
         let bytes = right(&signed_bytes(change.bytes()), 11);
         let bytes = if change.bytes() > 0 { layout.paint.red(&bytes) } else { layout.paint.green(&bytes) };

@@ -42,6 +42,34 @@ fn summary_of_nothing() {
 }
 
 #[test]
+fn what_would_show_more_of_resident_memory_is_told() {
+    let mut profile = sample_profile();
+    let resident = |bytes| Some(Resident { peak_bytes: bytes, all_blocks_known: true });
+    let is_told = |profile: &Profile| plain(profile, 200).contains("--mmap");
+    profile.meta.process.resident = resident(20 << 20);
+    assert!(!is_told(&profile), "code and libraries");
+    profile.meta.process.resident = resident(64 << 20);
+    assert!(is_told(&profile));
+    profile.allocators[0].functions.push("mmap".to_owned());
+    assert!(!is_told(&profile), "it is on");
+}
+
+/// Whose interpreter is seen, and little of whose memory.
+#[test]
+fn what_would_show_more_of_python_is_told() {
+    let mut profile = sample_profile();
+    let shows = |profile: &Profile, word: &str| plain(profile, 100).contains(word);
+    assert!(!shows(&profile, "--python") && !shows(&profile, "PYTHONMALLOC"));
+    profile.functions.iter_mut().for_each(|function| "_PyEval_EvalFrameDefault".clone_into(&mut function.name));
+    assert!(shows(&profile, "--python") && !shows(&profile, "PYTHONMALLOC"));
+    let resident = Resident { peak_bytes: profile.totals.peak_bytes * 3, all_blocks_known: true };
+    profile.meta.process.resident = Some(resident);
+    assert!(shows(&profile, "--python") && shows(&profile, "PYTHONMALLOC=malloc"));
+    profile.meta.process.resident = Some(Resident { all_blocks_known: false, ..resident });
+    assert!(!shows(&profile, "PYTHONMALLOC"), "how much the blocks explain is not known");
+}
+
+#[test]
 fn lines_keep_to_the_width() {
     for width in [80, 100, 160] {
         for profile in [sample_profile(), attach_profile()] {
@@ -205,6 +233,33 @@ fn rows_that_look_alike_are_told_apart() {
         text.contains("×  Cache::fill(int)") && text.contains("×  main") && !text.contains("×  pool_take"),
         "{text}"
     );
+}
+
+/// Stacks of the same functions are one row, which names all the lines that have a part in it.
+#[test]
+fn a_row_has_the_lines_of_all_its_stacks() {
+    let mut profile = sample_profile();
+    profile.functions.push(Function {
+        name: "build".to_owned(),
+        system_name: "build".to_owned(),
+        file: Some("/src/build.cc".to_owned()),
+        start_line: 1,
+    });
+    let function = profile.functions.len() - 1;
+    profile.samples.truncate(4);
+    let template = profile.samples[0];
+    for (index, line) in [12, 9, 9, 30].into_iter().enumerate() {
+        let lines = vec![Line { function, line, inlined: false }];
+        profile.locations.push(Location { module: Some(0), address: Addr(1), offset: 1, lines });
+        let locations = vec![profile.locations.len() - 1];
+        profile.stacks[index] = Stack { locations, quality: Quality::Complete, leak: None, object: None };
+        profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
+    }
+    let text = plain(&profile, 100);
+    assert!(text.contains("build  /src/build.cc:9, 12, 30\n"), "{text}");
+    profile.samples.truncate(1);
+    let text = plain(&profile, 100);
+    assert!(text.contains("build  /src/build.cc:12\n"), "lines without a sample are not told: {text}");
 }
 
 #[test]
