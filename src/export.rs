@@ -8,6 +8,7 @@ mod devtools;
 mod dhat;
 pub mod diff;
 pub mod escape;
+mod firefox;
 mod folded;
 pub mod frames;
 pub mod github;
@@ -90,11 +91,15 @@ pub enum Format {
     HeapTimeline,
     /// What Valgrind's DHAT writes: for its viewer and the Firefox Profiler.
     Dhat,
+    /// The Firefox Profiler's own format.
+    Firefox,
+    /// The same, compressed with gzip.
+    FirefoxGz,
 }
 
 impl Format {
     /// All formats that exist, in the order in which they are listed to the user.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::PprofGz,
         Self::Pprof,
         Self::Folded,
@@ -110,6 +115,8 @@ impl Format {
         Self::Heaptrack,
         Self::Otlp,
         Self::Dhat,
+        Self::Firefox,
+        Self::FirefoxGz,
         Self::HeapTimeline,
     ];
 
@@ -132,6 +139,8 @@ impl Format {
             Self::Otlp => "otlp.pb",
             Self::HeapTimeline => "heaptimeline",
             Self::Dhat => "dhat.json",
+            Self::Firefox => "firefox.json",
+            Self::FirefoxGz => "firefox.json.gz",
         }
     }
 
@@ -157,8 +166,8 @@ impl Format {
     /// The format of a file by the longest known end of its name.
     ///
     /// # Errors
-    /// The name ends like no format, or like one that is planned but does not exist yet (`app.firefox.json` is not taken
-    /// for a report.json).
+    /// The name ends like no format, or like one that is planned but does not exist yet (`app.dhat.json.gz` is not taken
+    /// for a report.json.gz).
     pub fn from_path(path: &Path) -> Result<Self, FormatError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         Self::longest(|suffix| name.strip_suffix(suffix).is_some_and(|stem| stem.len() > 1 && stem.ends_with('.')))
@@ -205,7 +214,7 @@ impl fmt::Display for Format {
 }
 
 /// Names that are reserved for formats of later versions: refused, never mistaken for a shorter one.
-const PLANNED: [&str; 3] = ["dhat.json.gz", "firefox.json", "firefox.json.gz"];
+const PLANNED: [&str; 1] = ["dhat.json.gz"];
 
 /// Lists the formats that exist, for messages.
 fn available() -> String {
@@ -344,5 +353,7 @@ pub fn write(format: Format, profile: &Profile, options: &ExportOptions, out: &m
         Format::Otlp => otlp::write(&view, options, out),
         Format::HeapTimeline => heaptimeline::write(&view, out),
         Format::Dhat => dhat::write(&view, out),
+        Format::Firefox => firefox::write(&view, out),
+        Format::FirefoxGz => firefox::write_gz(&view, out),
     }
 }

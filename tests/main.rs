@@ -41,6 +41,7 @@ mod suite {
     mod existing;
     mod failures;
     mod findshlibs;
+    mod firefox;
     mod fleet;
     mod follow;
     mod formats;

@@ -132,14 +132,14 @@ pub(super) struct ProfileArguments {
     ///
     /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .html (report for a browser),
     /// .folded (folded stacks), .json or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst (heaptrack), .dhat.json
-    /// (Valgrind's dh_view, Firefox Profiler), .otlp.pb (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown), .junit.xml, .sarif. In
+    /// (Valgrind's dh_view), .firefox.json or .firefox.json.gz (Firefox Profiler), .otlp.pb (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown), .junit.xml, .sarif. In
     /// names, %p stands for the process id, %n for the program's name, %i for the number in a series. A file appears whole or
     /// not at all. Without -o: heaptrace.%n.%p.pb.gz.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(super) output: Vec<PathBuf>,
 
     /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
-    /// heaptrack.zst, otlp.pb (alpha), dhat.json, md, junit.xml, sarif
+    /// heaptrack.zst, otlp.pb (alpha), dhat.json, firefox.json, firefox.json.gz, md, junit.xml, sarif
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     pub(super) format: Option<Format>,
 

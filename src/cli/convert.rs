@@ -63,7 +63,7 @@ pub(super) struct ConvertArguments {
     output: Vec<PathBuf>,
 
     /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
-    /// heaptrack.zst, otlp.pb (alpha), dhat.json, heaptimeline
+    /// heaptrack.zst, otlp.pb (alpha), dhat.json, firefox.json, firefox.json.gz, heaptimeline
     #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
     format: Option<Format>,
 

@@ -4,6 +4,7 @@ mod advice;
 mod check;
 mod ci;
 mod escapes;
+mod firefox;
 mod foreign;
 mod go_pprof;
 mod html;
@@ -465,7 +466,9 @@ fn formats_are_told_by_the_longest_suffix() {
     assert_eq!(format("a.json"), Ok(Format::Json));
     assert_eq!(format("a.json.gz"), Ok(Format::JsonGz));
     assert_eq!(format("a.dhat.json"), Ok(Format::Dhat));
-    assert_eq!(format("a.firefox.json"), Err(FormatError::NotYet { suffix: "firefox.json" }));
+    assert_eq!(format("a.firefox.json"), Ok(Format::Firefox));
+    assert_eq!(format("a.firefox.json.gz"), Ok(Format::FirefoxGz));
+    assert_eq!(format("a.dhat.json.gz"), Err(FormatError::NotYet { suffix: "dhat.json.gz" }));
     for unknown in ["a", "a.gz", "pb.gz", ".json", "a.json.bak", "ajson", "a.JSON"] {
         let message = format(unknown).expect_err(unknown).to_string();
         assert!(message.contains(".pb.gz .pb .folded .svg .html .json .json.gz .txt"), "{message}");
@@ -478,7 +481,7 @@ fn formats_are_told_by_name() {
         assert_eq!(Format::from_name(expected.name()), Ok(expected));
     }
     assert_eq!(Format::from_name(".svg"), Ok(Format::Svg));
-    assert_eq!(Format::from_name("firefox.json"), Err(FormatError::NotYet { suffix: "firefox.json" }));
+    assert_eq!(Format::from_name("dhat.json.gz"), Err(FormatError::NotYet { suffix: "dhat.json.gz" }));
     assert!(Format::from_name("dot").expect_err("unknown").to_string().contains(".folded"));
 }
 

@@ -274,6 +274,9 @@ fn live_of_take(path: &Path) -> u64 {
         }
         "html" => super::html::live_of(path, "take"),
         "dhat.json" => of(&super::dhat::by_function(&super::dhat::viewed(path))),
+        "firefox.json" | "firefox.json.gz" => {
+            super::firefox::summed(&super::firefox::read(path)["tracks"][0], "retained")["take"]
+        }
         "pftrace" => of(&by_function(&read_format("pftrace", path))),
         "otlp.pb" => of(&by_function(&read_format("otlp", path))),
         "heaptrack.zst" => of(&heaptrack_functions(path, &path.with_extension("stacks"))),
@@ -284,7 +287,7 @@ fn live_of_take(path: &Path) -> u64 {
 /// Each format from each command that writes profiles, with the same figures.
 #[test]
 fn all_formats_come_from_run_attach_snapshot_and_convert() {
-    const FORMATS: [&str; 12] = [
+    const FORMATS: [&str; 14] = [
         "pb.gz",
         "pb",
         "svg",
@@ -297,6 +300,8 @@ fn all_formats_come_from_run_attach_snapshot_and_convert() {
         "heaptrack.zst",
         "otlp.pb",
         "dhat.json",
+        "firefox.json",
+        "firefox.json.gz",
     ];
     let traces = Program::new("/bin/true");
     let paths =

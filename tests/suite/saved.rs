@@ -169,7 +169,7 @@ fn refusals(program: &Program, file: &Path, good: &Path) -> [String; 3] {
 #[test]
 fn what_is_no_profile_is_refused_by_each_command() {
     let program = Program::fixture("peak");
-    let others = ["heaptrack.zst", "pftrace", "otlp.pb", "folded", "svg", "txt", "dhat.json"];
+    let others = ["heaptrack.zst", "pftrace", "otlp.pb", "folded", "svg", "txt", "dhat.json", "firefox.json"];
     let others = others.map(|ending| (ending, program.outside(&format!("peak.{ending}"))));
     let outputs: Vec<&str> = others.iter().flat_map(|(_, path)| ["-o", text(path)]).collect();
     let Traced { profile, .. } = program.traced_with(&outputs);
@@ -181,7 +181,7 @@ fn what_is_no_profile_is_refused_by_each_command() {
             "pftrace" | "otlp.pb" => unread,
             "folded" => "a text, and no profile; give the .pb.gz or .json",
             "svg" => "XML; give the .pb.gz or .json",
-            "dhat.json" => "no report of heaptrace",
+            "dhat.json" | "firefox.json" => "no report of heaptrace",
             _ => "a text report; give the .pb.gz or .json",
         };
         cases.push((path.clone(), expected));

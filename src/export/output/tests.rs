@@ -208,7 +208,7 @@ fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
     let refused = refusal(&[PathBuf::from("/dev/null")]);
     assert_eq!(
         refused,
-        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg html json json.gz txt md junit.xml sarif pftrace heaptrack.zst otlp.pb dhat.json heaptimeline"
+        "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb folded svg html json json.gz txt md junit.xml sarif pftrace heaptrack.zst otlp.pb dhat.json firefox.json firefox.json.gz heaptimeline"
     );
     assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), own()).is_ok());
 }
