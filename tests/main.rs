@@ -73,6 +73,7 @@ mod suite {
     mod objects;
     mod occasions;
     mod outputs;
+    mod packaging;
     mod pairing;
     mod pertest;
     mod pipes;
