@@ -3,7 +3,7 @@
 //! Pure rules over the figures of sites, each of which names the figures that it follows from. What they don't prove is not advised;
 //! `docs/guide/advice.md` tells the limits.
 
-use crate::figures::{Amount, Growth};
+use crate::figures::{Amount, Capacity, Growth};
 use serde::Serialize;
 use std::cmp::Reverse;
 
@@ -47,6 +47,13 @@ const SMALLEST_BLOCK: u64 = 24;
 /// A block that has at most so many bytes more than a chunk would hold misses it narrowly.
 const NARROWLY: u64 = 3;
 
+/// So many bytes that were never written are worth a word, ...
+const LEAST_UNWRITTEN: u64 = 64 << 10;
+
+/// ... if they are this share of what was asked for, and of all that was allocated, in tenths of a percent.
+const UNWRITTEN_OF_SITE: u64 = 250;
+const UNWRITTEN_OF_ALL: u64 = 10;
+
 /// What is known of a site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteFigures {
@@ -64,6 +71,8 @@ pub struct SiteFigures {
     pub mean_lifetime_ns: Option<u64>,
     /// How its buffers have grown.
     pub growth: Growth,
+    /// How much of its blocks was never written, if that was looked at.
+    pub capacity: Capacity,
     /// What was live at the peak by size: only such sizes as are exact.
     pub sizes_at_peak: Vec<(u64, u64)>,
 }
@@ -104,6 +113,8 @@ pub enum Proof {
     SizeClass { size: u64, excess: u64, blocks: u64, bytes: u64 },
     /// Blocks that other threads free.
     FreedElsewhere { freed_elsewhere: u64, freed: u64, bytes: u64 },
+    /// Blocks whose ends are never written.
+    NeverWritten { never_written_bytes: u64, blocks: u64, bytes: u64 },
 }
 
 /// Something to do, and at which of the sites.
@@ -125,7 +136,7 @@ fn permille(part: u64, whole: u64) -> u64 {
 
 /// All that is to be said, what concerns most first.
 pub fn advise(sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advice> {
-    let rules = [largest_at_peak, temporaries, growth, size_class, freed_elsewhere];
+    let rules = [largest_at_peak, temporaries, growth, size_class, freed_elsewhere, never_written];
     let of_site = |(at, site): (usize, &SiteFigures)| {
         rules.map(|rule| rule(site, whole).map(|(proof, permille)| Advice { site: at, proof, permille }))
     };
@@ -184,6 +195,14 @@ fn freed_elsewhere(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let bytes = u64::try_from(mean).unwrap_or(u64::MAX);
     let is_habit = freed_elsewhere >= LEAST_BLOCKS && permille(freed_elsewhere, freed) >= NEARLY_ALL;
     (is_habit && share >= WORTH).then_some((Proof::FreedElsewhere { freed_elsewhere, freed, bytes }, share))
+}
+
+fn never_written(site: &SiteFigures, whole: &WholeFigures) -> Told {
+    let Capacity { blocks, bytes, never_written_bytes } = site.capacity;
+    let share = permille(never_written_bytes, whole.allocated.bytes);
+    let is_much = never_written_bytes >= LEAST_UNWRITTEN && permille(never_written_bytes, bytes) >= UNWRITTEN_OF_SITE;
+    (is_much && share >= UNWRITTEN_OF_ALL)
+        .then_some((Proof::NeverWritten { never_written_bytes, blocks, bytes }, share))
 }
 
 #[cfg(test)]
@@ -278,6 +297,20 @@ mod tests {
         assert_eq!(told(site(3600), &WHOLE), [proof]);
         assert_eq!(told(site(3590), &WHOLE), []);
         assert_eq!(told(site(3600), &WholeFigures { frees: 100_000, ..WHOLE }), []);
+    }
+
+    #[test]
+    fn capacity_counts_where_much_of_it_is_never_written() {
+        let site = |never_written_bytes, bytes| SiteFigures {
+            capacity: Capacity { blocks: 10, bytes, never_written_bytes },
+            ..SiteFigures::default()
+        };
+        let proof = Proof::NeverWritten { never_written_bytes: 90 << 10, blocks: 10, bytes: 300 << 10 };
+        assert_eq!(told(site(90 << 10, 300 << 10), &WHOLE), [proof]);
+        assert_eq!(told(site((64 << 10) - 1, 100 << 10), &WHOLE), [], "little");
+        assert_eq!(told(site(90 << 10, 361 << 10), &WHOLE), [], "most of it is written");
+        let more = WholeFigures { allocated: amount(10_000, 10 << 20), ..WHOLE };
+        assert_eq!(told(site(90 << 10, 300 << 10), &more), [], "little of all");
     }
 
     #[test]

@@ -282,8 +282,13 @@ impl Calls {
 
     /// Where the block's address is to be read before [`Self::leave`] is told of a return to `site` with the stack pointer `sp`.
     pub fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
+        self.operation_ending(task, site, sp)?.out_argument()
+    }
+
+    /// What the call is about that ends with a return to `site` with the stack pointer `sp`, before [`Self::leave`] is told of it.
+    pub fn operation_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<Operation> {
         let owner = self.owner_of_return(task, site, sp)?;
-        self.tasks.get(&owner)?.returning(site, sp)?.operation.out_argument()
+        Some(self.tasks.get(&owner)?.returning(site, sp)?.operation)
     }
 
     /// By its serial number, the thread in whose call that is which returns to `site` at `sp` in `task`: its own, or another one's, as a fiber goes on

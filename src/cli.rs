@@ -98,6 +98,8 @@ pub struct RunOptions {
     pub program: OsString,
     /// Its arguments, without the program itself.
     pub arguments: Vec<OsString>,
+    /// Whether it runs with the fill of glibc's malloc.
+    pub perturb: bool,
     /// How to profile it.
     pub profile: ProfileOptions,
 }
@@ -357,6 +359,7 @@ fn resolve_run(arguments: RunArguments, debug_path: impl Iterator<Item = PathBuf
         // clap has seen to it that there is one.
         program: words.next().unwrap_or_default(),
         arguments: words.collect(),
+        perturb: arguments.perturb.perturb,
         profile: resolve_profile(arguments.profile, debug_path)?,
     })
 }

@@ -252,6 +252,14 @@ pub enum EventKind {
     },
     /// There are blocks from now on whose allocation was not seen: to free an unknown pointer is no error any more.
     UnknownFreesExpected,
+    /// The program has never written so many bytes at the end of this live block (`--perturb`): told before the block is given back or resized, and of
+    /// all live ones at the end. What was told of it before is to be forgotten.
+    Unwritten {
+        /// Its address; never null.
+        block: Addr,
+        /// How many.
+        bytes: u64,
+    },
     /// For a moment nothing was observed: blocks may have come, and gone.
     Unobserved,
     /// Collecting pauses, or goes on: during a pause no allocation is reported, only ends and moves of blocks that are known.

@@ -88,6 +88,39 @@ impl Growth {
     }
 }
 
+/// How much of their blocks a program has not used, as far as the blocks of one site were looked at when they were given back, or at the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Capacity {
+    /// How many blocks were looked at.
+    pub blocks: u64,
+    /// What was asked for in all of them, in bytes.
+    pub bytes: u64,
+    /// So many bytes at their ends were never written.
+    pub never_written_bytes: u64,
+}
+
+impl Capacity {
+    /// Both together; it does not overflow.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            blocks: self.blocks.saturating_add(other.blocks),
+            bytes: self.bytes.saturating_add(other.bytes),
+            never_written_bytes: self.never_written_bytes.saturating_add(other.never_written_bytes),
+        }
+    }
+
+    /// What has come to it since it was `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            blocks: self.blocks.saturating_sub(earlier.blocks),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            never_written_bytes: self.never_written_bytes.saturating_sub(earlier.never_written_bytes),
+        }
+    }
+}
+
 /// The sums over all sites. A realloc is one allocation and one free (Valgrind's convention).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

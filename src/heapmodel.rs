@@ -9,6 +9,7 @@
 mod birthtimes;
 mod blocks;
 mod booking;
+mod capacity;
 mod estimate;
 mod gap;
 mod growth;
@@ -26,10 +27,11 @@ mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
-use crate::figures::{Amount, Anomalies, FindingKind, Growth, Histograms, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
+use capacity::Capacities;
 use gap::Gap;
 use growth::Growths;
 use ignored::Ignored;
@@ -112,6 +114,8 @@ pub struct Snapshot {
     pub histograms: Histograms,
     /// By the stacks of the larger blocks, sorted; only where each block is recorded.
     pub growths: Vec<(StackId, Growth)>,
+    /// By the stacks of the blocks, sorted.
+    pub capacities: Vec<(StackId, Capacity)>,
     /// Without frees of what was not live, if [`Self::frees_unseen`].
     pub errors: Vec<HeapError>,
     /// What was not seen, or not wholly, and the program's errors in numbers.
@@ -174,6 +178,7 @@ pub struct HeapModel {
     lifetimes: [u64; 65],
     newest: Newest,
     growths: Growths,
+    capacities: Capacities,
     pending: Vec<PendingRealloc>,
     errors: FxHashMap<ErrorKey, HeapError>,
     anomalies: Anomalies,
@@ -230,6 +235,7 @@ impl HeapModel {
             lifetimes: [0; 65],
             newest: Newest::default(),
             growths: Growths::default(),
+            capacities: Capacities::default(),
             pending: Vec::new(),
             errors: FxHashMap::default(),
             paused: false,
@@ -273,7 +279,7 @@ impl HeapModel {
         self.ignored.fork(parent, child);
         self.tests.fork(parent, child, self.births);
         self.mapped.fork(parent, child);
-        (self.newest, self.growths) = (Newest::default(), Growths::default());
+        (self.newest, self.growths, self.capacities) = (Newest::default(), Growths::default(), Capacities::default());
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
         self.pending.retain_mut(|pending| {
@@ -340,6 +346,7 @@ impl HeapModel {
             EventKind::ReallocAbandoned { old, task } => {
                 self.take_pending_realloc(old, task.serial);
             }
+            EventKind::Unwritten { block, bytes } => self.note_unwritten(block, bytes),
             EventKind::NotRecorded { task } => {
                 self.newest.forget(task.serial);
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-pub use crate::figures::{Amount, Anomalies, FindingKind, Growth, Histograms, TimelinePoint, Totals};
+pub use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 
 pub mod births;
 pub(crate) mod build;
@@ -453,6 +453,7 @@ impl Profile {
             stacks: Vec::new(),
             samples: Vec::new(),
             growths: Vec::new(),
+            capacities: Vec::new(),
             findings: Vec::new(),
             leaks: None,
             tests: None,
@@ -617,6 +618,8 @@ pub struct Profile {
     pub samples: Vec<Sample>,
     /// How buffers have grown, each stack once: an index into `stacks`. Only of what was just recorded.
     pub growths: Vec<(usize, Growth)>,
+    /// How much of their blocks the program has not used (`--perturb`), each stack once: an index into `stacks`.
+    pub capacities: Vec<(usize, Capacity)>,
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
     pub leaks: Option<leaks::Leaks>,

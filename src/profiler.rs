@@ -153,6 +153,7 @@ impl Profiler {
             leak_scan,
             per_test: false,
             python: false,
+            perturb: false,
             follow: false,
             selection: Selection::default(),
             profile_each: true,

@@ -38,6 +38,7 @@ mod engine;
 mod error;
 mod exec;
 mod existing;
+mod fill;
 mod finish;
 mod heapcapture;
 mod heapcopy;

@@ -101,6 +101,19 @@ impl Operation {
         }
     }
 
+    /// The block that it has handed out; null if it has not.
+    pub fn handed_out(self, returned: Returned) -> Addr {
+        match self {
+            Self::Allocate { .. } | Self::Reallocate { .. } => Addr(returned.result),
+            Self::AllocateOut { .. } => {
+                // The result is an int: the upper half of rax is undefined (System V ABI).
+                let succeeded = returned.result & u64::from(u32::MAX) == 0;
+                returned.out.filter(|_| succeeded).unwrap_or(Addr::NULL)
+            }
+            Self::Overflow { .. } | Self::ResizeInPlace { .. } | Self::Free { .. } | Self::Mapping(_) => Addr::NULL,
+        }
+    }
+
     /// Whether it can only hand out a block.
     pub(super) const fn allocates(self) -> bool {
         matches!(self, Self::Allocate { .. } | Self::Overflow { .. } | Self::AllocateOut { .. })
@@ -160,16 +173,12 @@ pub fn outcome<F: FnMut(EventKind) + ?Sized>(operation: Operation, returned: Ret
         block => EventKind::Allocated { block, size, by },
     };
     match operation {
-        Operation::Allocate { size } => tell(allocated(Addr(returned.result), size)),
-        Operation::Overflow { size } => tell(EventKind::Failed { size, by }),
-        Operation::AllocateOut { size, .. } => {
-            // The result is an int: the upper half of rax is undefined (System V ABI).
-            let succeeded = returned.result & u64::from(u32::MAX) == 0;
-            let block = returned.out.filter(|_| succeeded).unwrap_or(Addr::NULL);
-            tell(allocated(block, size));
+        Operation::Allocate { size } | Operation::AllocateOut { size, .. } => {
+            tell(allocated(operation.handed_out(returned), size));
         }
+        Operation::Overflow { size } => tell(EventKind::Failed { size, by }),
         Operation::Reallocate { old, size } => {
-            tell(EventKind::ReallocEnded { old, new: Addr(returned.result), size, by });
+            tell(EventKind::ReallocEnded { old, new: operation.handed_out(returned), size, by });
         }
         Operation::ResizeInPlace { old, size } if returned.result >= size && !old.is_null() => {
             tell(EventKind::ReallocBegan { old, by });

@@ -41,6 +41,22 @@ pub(super) struct RunArguments {
 
     #[command(flatten)]
     pub(super) profile: ProfileArguments,
+
+    #[command(flatten)]
+    pub(super) perturb: PerturbArguments,
+}
+
+/// What `run` and `check` share besides.
+#[derive(Args, Debug)]
+pub(super) struct PerturbArguments {
+    /// Tell how much of its blocks the program never writes
+    ///
+    /// The program runs with the fill of glibc's malloc (GLIBC_TUNABLES: glibc.malloc.perturb, and glibc.malloc.tcache_count=0, as blocks of the
+    /// threads' caches are not filled), and so do its children. What still holds it at the end of a block when that is given back, or at the end of the program, was never written. Of calloc's blocks,
+    /// and where another allocator is used, nothing can be told. Each byte of a block is touched so: the program takes more memory and more time, and
+    /// is seen by `--engine trap`.
+    #[arg(long, conflicts_with_all = ["sample_interval", "max_overhead"], help_heading = "Tracing")]
+    pub(super) perturb: bool,
 }
 
 /// Profile a running process, then leave it as it was

@@ -1,6 +1,6 @@
 //! The options of `heaptrace check`.
 
-use super::args::{ProfileArguments, RunArguments};
+use super::args::{PerturbArguments, ProfileArguments, RunArguments};
 use super::{Refusal, RunOptions, resolve_run, values};
 use crate::check::growth::GrowthLimit;
 use crate::check::verdict::{Limits, Policy};
@@ -192,6 +192,9 @@ pub(super) struct CheckArguments {
 
     #[command(flatten)]
     profile: ProfileArguments,
+
+    #[command(flatten)]
+    perturb: PerturbArguments,
 }
 
 ///
@@ -219,7 +222,7 @@ pub(super) fn resolve_check(
     };
     // The report on stderr is the result: without -o there is no file.
     let has_output = !arguments.profile.output.is_empty();
-    let command = RunArguments { command: arguments.command, profile: arguments.profile };
+    let command = RunArguments { command: arguments.command, perturb: arguments.perturb, profile: arguments.profile };
     let mut run = resolve_run(command, debug_path)?;
     if !has_output {
         run.profile.outputs.clear();

@@ -4,9 +4,10 @@ use super::conclude::{Destinations, conclude};
 use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
-use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
+use crate::cli::{EXIT_OWN_FAILURE, Engine, RunOptions};
 use crate::elf::Elf;
 use crate::export::Source;
+use crate::fill;
 use crate::profile::Exit;
 use crate::progress::Progress;
 use crate::session::{BreakOff, SessionError, Settings, Target, Traced, exit_of};
@@ -14,6 +15,7 @@ use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{TracerError, control, limits, permission};
+use anyhow::bail;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -56,6 +58,10 @@ pub(super) fn trace(
     destinations: &Destinations,
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
+    if options.perturb && profile.engine == Engine::Jump {
+        bail!("--perturb looks at blocks while the program stands at each call: without --engine jump");
+    }
+    settings.perturb = options.perturb;
     let (program, sanitized) = prepare(options)?;
     let privileged = loses_privileges(program.path());
     // Before any thread is there: one that does not block a signal would be ended by it, and heaptrace with it.
@@ -179,18 +185,34 @@ fn code_of(exit: Exit) -> u8 {
 /// Finds the program, and tells whether the environment had to be changed for it.
 fn prepare(options: &RunOptions) -> Result<(Program, bool), TracerError> {
     let program = Program::new(&options.program, &options.arguments, std::env::vars_os())?;
-    if !has_leak_sanitizer(program.path()) {
+    let sanitized = has_leak_sanitizer(program.path());
+    if !sanitized && !options.perturb {
         return Ok((program, false));
     }
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    for name in ["ASAN_OPTIONS", "LSAN_OPTIONS"] {
-        match environment.iter_mut().find(|(key, _)| key == name) {
-            Some((_, value)) if value.is_empty() => *value = "detect_leaks=0".into(),
-            Some((_, value)) => value.push(":detect_leaks=0"),
-            None => environment.push((name.into(), "detect_leaks=0".into())),
+    if sanitized {
+        for name in ["ASAN_OPTIONS", "LSAN_OPTIONS"] {
+            add_to(&mut environment, name, "detect_leaks=0");
         }
     }
-    Ok((Program::new(&options.program, &options.arguments, environment)?, true))
+    if options.perturb {
+        // Of a tunable that is named twice the last counts.
+        let fill = format!("glibc.malloc.perturb={}:glibc.malloc.tcache_count=0", fill::PERTURB);
+        add_to(&mut environment, "GLIBC_TUNABLES", &fill);
+    }
+    Ok((Program::new(&options.program, &options.arguments, environment)?, sanitized))
+}
+
+/// Adds to a variable that holds options with colons between.
+fn add_to(environment: &mut Vec<(OsString, OsString)>, name: &str, options: &str) {
+    match environment.iter_mut().find(|(key, _)| key == name) {
+        Some((_, value)) if value.is_empty() => *value = options.into(),
+        Some((_, value)) => {
+            value.push(":");
+            value.push(options);
+        }
+        None => environment.push((name.into(), options.into())),
+    }
 }
 
 /// Whether the file's set-user-ID or set-group-ID bit would give the program other rights than ours (execve(2): not while it
@@ -224,6 +246,16 @@ mod tests {
     fn statuses_are_those_of_a_shell() {
         assert_eq!(code_of(Exit::Code(3)), 3);
         assert_eq!(code_of(Exit::Signal(9)), 137);
+    }
+
+    #[test]
+    fn options_come_behind_those_that_a_variable_has() {
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
+            pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+        };
+        let mut environment = pairs(&[("A", "x=1"), ("B", "")]);
+        ["A", "B", "C"].into_iter().for_each(|name| add_to(&mut environment, name, "y=2"));
+        assert_eq!(environment, pairs(&[("A", "x=1:y=2"), ("B", "y=2"), ("C", "y=2")]));
     }
 
     #[test]

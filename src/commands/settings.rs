@@ -52,6 +52,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         leak_scan: None,
         per_test: false,
         python: options.python,
+        perturb: false,
         follow: options.follow,
         selection: options.selection.clone(),
         profile_each: true,

@@ -73,6 +73,7 @@ fn figures(view: &View<'_>) -> Vec<SiteFigures> {
         temporary: site.temporary,
         freed_elsewhere: site.freed_elsewhere,
         mean_lifetime_ns: site.mean_lifetime_ns().filter(|_| knows_lifetimes),
+        capacity: site.capacity,
         ..SiteFigures::default()
     });
     let mut figures: Vec<SiteFigures> = figures.collect();
@@ -174,6 +175,12 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
             plural(excess, "byte"),
             plural(size.saturating_sub(excess), "byte"),
             human_bytes(bytes),
+        ),
+        Proof::NeverWritten { never_written_bytes, blocks, bytes } => format!(
+            "{site} never writes {} of the {} that it asks for in {}, at their ends: ask for less, or give back what is left (shrink_to_fit)",
+            human_bytes(never_written_bytes),
+            human_bytes(bytes),
+            plural(blocks, "block"),
         ),
         Proof::FreedElsewhere { freed_elsewhere, freed, bytes } => format!(
             "{site} allocates {} that another thread frees, {} of those that were freed, {}: their memory goes back to the first thread's arena, or waits in the other's cache; hand them back to be freed or used again",

@@ -298,6 +298,7 @@ fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
             Proof::Growth { .. } => ("Growth bit by bit", Value::Allocated),
             Proof::SizeClass { .. } => ("Sizes just too large", Value::Peak),
             Proof::FreedElsewhere { .. } => ("Freed by other threads", Value::Freed),
+            Proof::NeverWritten { .. } => ("Capacity never written", Value::Allocated),
         };
         let function = text::telling_frames(view, stack, 1).first()?.name;
         Some(WordsAdvice { lead, text, column: column.name(), function })

@@ -14,8 +14,8 @@ use super::view::{StackTotals, View};
 use crate::advice::Proof;
 use crate::profile::mapped::Mapped;
 use crate::profile::{
-    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen, TimelinePoint,
-    Totals,
+    Amount, Anomalies, Capacity, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen,
+    TimelinePoint, Totals,
 };
 use crate::unwinder::Quality;
 use frames::{FrameTable, ReportFrame, ReportStack};
@@ -187,6 +187,8 @@ struct ReportSite<'a> {
     temporary: u64,
     r#type: Option<ReportType<'a>>,
     mean_lifetime_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<Capacity>,
 }
 
 #[derive(Serialize)]
@@ -338,5 +340,6 @@ fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotal
         temporary: site.temporary,
         r#type: view.type_of_site(site).map(|of| ReportType { name: &of.name, certainty: of.certainty.name() }),
         mean_lifetime_ns: if sections::has_lifetimes(view.profile) { site.mean_lifetime_ns() } else { None },
+        capacity: Some(site.capacity).filter(|capacity| capacity.blocks > 0),
     }
 }

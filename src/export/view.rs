@@ -7,7 +7,7 @@ use crate::profile::leaks::LeakClass;
 use crate::profile::objects::ObjectType;
 use crate::profile::saved::LeakLabel;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
+use crate::profile::{Amount, Capacity, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
 use rustc_hash::{FxHashMap, FxHasher};
@@ -79,6 +79,8 @@ pub(crate) struct StackTotals {
     pub lifetime_ns: u64,
     /// See [`Sample::freed_elsewhere`].
     pub freed_elsewhere: u64,
+    /// How much of its blocks was never written, if that was looked at.
+    pub capacity: Capacity,
     /// Whether the stacks are of objects of different types: one function may allocate several.
     pub mixes_types: bool,
 }
@@ -273,7 +275,14 @@ impl<'a> View<'a> {
                     mixes_types: false,
                     lifetime_ns: sample.lifetime_ns,
                     freed_elsewhere: sample.freed_elsewhere,
+                    capacity: Capacity::default(),
                 });
+            }
+        }
+        for (stack, capacity) in &self.profile.capacities {
+            let site = known.get(*stack).copied().flatten().and_then(|at| sites.get_mut(at));
+            if let Some(site) = site {
+                site.capacity = site.capacity.plus(*capacity);
             }
         }
         Sites { list: sites, of_stack: known }

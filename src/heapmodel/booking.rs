@@ -250,6 +250,7 @@ impl HeapModel {
 
     /// Books the end of a block that is out of the table already.
     fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
+        self.capacities.end(addr, block);
         let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
         let free_stack = match by {
             FreedBy::Call(call) | FreedBy::Realloc(call) => call.stack,

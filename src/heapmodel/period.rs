@@ -6,7 +6,7 @@
 
 use super::{HeapError, SiteKey, SiteStats, Snapshot};
 use crate::addr::StackId;
-use crate::figures::{Amount, Anomalies, FindingKind, Growth, Histograms, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// What a snapshot had counted: what parts have told so far.
@@ -15,6 +15,7 @@ pub struct Counted {
     sites: FxHashMap<(SiteKey, bool), Counts>,
     errors: FxHashMap<ErrorIdentity, u64>,
     growths: FxHashMap<StackId, Growth>,
+    capacities: FxHashMap<StackId, Capacity>,
     totals: Totals,
     histograms: Histograms,
     anomalies: Anomalies,
@@ -54,6 +55,7 @@ impl Counted {
             sites: snapshot.sites.iter().map(counts).collect(),
             errors,
             growths: snapshot.growths.iter().copied().collect(),
+            capacities: snapshot.capacities.iter().copied().collect(),
             totals: snapshot.totals,
             histograms: snapshot.histograms.clone(),
             anomalies: snapshot.anomalies,
@@ -101,6 +103,10 @@ impl Snapshot {
             let growth = growth.since(earlier.growths.get(&stack).copied().unwrap_or_default());
             (growth.growths + growth.outgrown > 0).then_some((stack, growth))
         });
+        let capacities = self.capacities.iter().filter_map(|&(stack, capacity)| {
+            let capacity = capacity.since(earlier.capacities.get(&stack).copied().unwrap_or_default());
+            (capacity.blocks > 0).then_some((stack, capacity))
+        });
         let timeline = self.timeline.iter().filter(|point| point.t_ns > start_ns);
         let timeline = timeline
             .map(|point| TimelinePoint { allocations: point.allocations.saturating_sub(before.allocations), ..*point });
@@ -113,6 +119,7 @@ impl Snapshot {
                 lifetime: difference(&self.histograms.lifetime, &earlier.histograms.lifetime),
             },
             growths: growths.collect(),
+            capacities: capacities.collect(),
             errors: errors.collect(),
             anomalies: self.anomalies.since(&earlier.anomalies),
             frees_unseen: self.frees_unseen,

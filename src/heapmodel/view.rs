@@ -12,7 +12,7 @@ use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
 use crate::addr::{Addr, StackId};
 use crate::event::MarkName;
-use crate::figures::{Amount, Anomalies, FindingKind, Growth, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// See the module's head.
@@ -26,6 +26,7 @@ pub struct HeapView {
     figures: Figures,
     errors: Vec<HeapError>,
     growths: Vec<(StackId, Growth)>,
+    capacities: Vec<(StackId, Capacity)>,
     timeline: Timeline,
     marks: Vec<Mark>,
 }
@@ -55,6 +56,7 @@ impl HeapModel {
             figures: self.figures(),
             errors: self.errors.values().copied().collect(),
             growths: self.growths.list(),
+            capacities: self.capacities.list(),
             timeline: self.timeline.clone(),
             marks: self.marks().to_vec(),
         }
@@ -64,7 +66,7 @@ impl HeapModel {
     pub fn snapshot(&self) -> Snapshot {
         let errors = self.errors.values().copied().collect();
         let snapshot = snapshot(&self.sites, &self.figures(), errors, &self.timeline);
-        Snapshot { growths: self.growths.list(), ..snapshot }
+        Snapshot { growths: self.growths.list(), capacities: self.capacities.list(), ..snapshot }
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -87,7 +89,7 @@ impl HeapView {
     /// All figures of its moment, as [`HeapModel::snapshot`] gave them then.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline);
-        Snapshot { growths: self.growths.clone(), ..snapshot }
+        Snapshot { growths: self.growths.clone(), capacities: self.capacities.clone(), ..snapshot }
     }
 
     /// The figures of all sites, in no order.
@@ -200,6 +202,7 @@ fn collect(
         sites,
         timeline,
         growths: Vec::new(),
+        capacities: Vec::new(),
         errors,
         anomalies: figures.anomalies,
         frees_unseen: figures.frees_unseen,

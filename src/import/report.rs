@@ -15,7 +15,9 @@ use crate::profile::course::Course;
 use crate::profile::leaks::Suppression;
 use crate::profile::pertest::{TestRow, Tests};
 use crate::profile::saved::{Holds, Saved, Writer};
-use crate::profile::{AllocatorUse, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample};
+use crate::profile::{
+    AllocatorUse, Capacity, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample,
+};
 use crate::unwinder::Quality;
 use model::{Head, Report, ReportResident, ReportTests, Site};
 use std::path::PathBuf;
@@ -122,11 +124,15 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         ..Saved::whole()
     };
     budget.entries::<Sample>(report.sites.len())?;
+    budget.entries::<(usize, Capacity)>(report.sites.iter().filter(|site| site.capacity.is_some()).count())?;
     budget.entries::<ProcessRow>(report.processes.len())?;
     budget.entries::<AllocatorUse>(report.allocators.len())?;
     budget.entries::<Suppression>(report.suppressions.len())?;
     let mut tables = Tables::new(report.modules, report.frames, budget)?;
     let samples = report.sites.iter().map(|site| sample(site, &mut tables)).collect::<Result<Vec<_>, _>>()?;
+    let told = samples.iter().zip(&report.sites).filter_map(|(sample, site)| Some((sample.stack, site.capacity?)));
+    let mut capacities: Vec<(usize, Capacity)> = told.collect();
+    capacities.sort_unstable_by_key(|(stack, _)| *stack);
     let advice = report.advice.map(|advice| judged::advice(advice, &mut tables)).transpose()?;
     let findings = judged::findings(&report.findings, &mut tables)?;
     let leaks = report.leaks.map(|leaks| judged::leaks(&leaks, &report.findings, &mut tables)).transpose()?;
@@ -165,6 +171,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         stacks,
         samples,
         growths: Vec::new(),
+        capacities,
         findings,
         leaks,
         tests: report.tests.map(tests),

@@ -7,8 +7,8 @@
 use super::identity::is_unresolved;
 use super::symbolize::Symbolize;
 use super::{
-    AllocatorUse, Anomalies, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo, Profile,
-    Sample, Stack,
+    AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
+    Profile, Sample, Stack,
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
@@ -128,6 +128,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         .collect();
     tables.add_samples(sites, &stacks, &input);
     tables.add_growths(&input.snapshot.growths, &stacks);
+    tables.add_capacities(&input.snapshot.capacities, &stacks);
     tables.add_findings(errors, &stacks, &input);
     let leaks = input.leaks.as_ref().map(|leaks| {
         let places: Vec<_> = input.modules.iter().map(|m| Place { info: &m.info, bias: m.bias }).collect();
@@ -178,6 +179,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         stacks: tables.stacks,
         samples: tables.samples,
         growths: tables.growths.into_iter().collect(),
+        capacities: tables.capacities.into_iter().collect(),
         findings: tables.findings,
         suppressions: Vec::new(),
         leaks,
@@ -283,6 +285,7 @@ struct Tables {
     stack_index: FxHashMap<Vec<usize>, usize>,
     samples: Vec<Sample>,
     growths: BTreeMap<usize, Growth>,
+    capacities: BTreeMap<usize, Capacity>,
     findings: Vec<Finding>,
 }
 
@@ -362,6 +365,14 @@ impl Tables {
             let Some(exported) = stacks.get(stack) else { continue };
             let sum = self.growths.entry(exported.stack).or_default();
             *sum = sum.plus(*growth);
+        }
+    }
+
+    fn add_capacities(&mut self, capacities: &[(StackId, Capacity)], stacks: &FxHashMap<StackId, Exported>) {
+        for (stack, capacity) in capacities {
+            let Some(exported) = stacks.get(stack) else { continue };
+            let sum = self.capacities.entry(exported.stack).or_default();
+            *sum = sum.plus(*capacity);
         }
     }
 

@@ -6,7 +6,9 @@
 use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::pool::{Numbers, Place, Pool};
-use super::{Amount, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, TimelinePoint, Totals};
+use super::{
+    Amount, Capacity, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, TimelinePoint, Totals,
+};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ pub struct Merger {
     pool: Pool,
     samples: FxHashMap<SampleKey, usize>,
     growths: BTreeMap<usize, Growth>,
+    capacities: BTreeMap<usize, Capacity>,
     findings: FxHashMap<FindingKey, usize>,
     leak_sites: FxHashMap<usize, usize>,
     timelines: Vec<OwnTimeline>,
@@ -81,6 +84,7 @@ impl Merger {
             pool: Pool::new(Place::First),
             samples: FxHashMap::default(),
             growths: BTreeMap::new(),
+            capacities: BTreeMap::new(),
             findings: FxHashMap::default(),
             leak_sites: FxHashMap::default(),
             timelines: Vec::new(),
@@ -116,6 +120,10 @@ impl Merger {
         for &(of, growth) in &profile.growths {
             let sum = self.growths.entry(stack(of)).or_default();
             *sum = sum.plus(growth);
+        }
+        for &(of, capacity) in &profile.capacities {
+            let sum = self.capacities.entry(stack(of)).or_default();
+            *sum = sum.plus(capacity);
         }
         self.add_totals(&profile.totals, origin);
         for finding in profile.findings {
@@ -167,6 +175,7 @@ impl Merger {
         self.merged.children.followed = (processes.len() as u64).saturating_sub(1);
         self.merged.processes = processes;
         self.merged.growths = std::mem::take(&mut self.growths).into_iter().collect();
+        self.merged.capacities = std::mem::take(&mut self.capacities).into_iter().collect();
         self.merged.timeline = sum_of(&self.timelines);
         self.merged.cost.wall_ns = self.merged.meta.duration_ns;
         self.pool.fill(&mut self.merged, None);

@@ -62,6 +62,7 @@ impl Seen {
         snapshot.sites.retain(|site| is_chosen(site.key.task));
         // Whose they are is not kept.
         snapshot.growths.clear();
+        snapshot.capacities.clear();
         snapshot.errors.retain(|error| is_chosen(error.task));
         if let Some(births) = &mut recording.course.births {
             births.blocks.retain(|born| is_chosen(born.task));

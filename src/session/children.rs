@@ -6,6 +6,7 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use crate::event::Preexisting;
+use crate::fill;
 use crate::session::tasks::Role;
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
@@ -196,6 +197,7 @@ impl Process {
         let mut copy = Self::new(tid, observer, space, common);
         copy.tasks = tasks;
         copy.leaks = self.leaks.fork();
+        copy.fill = self.fill.as_ref().map(fill::Blocks::forked);
         if let Some(task) = copy.tasks.get(tid) {
             copy.tests = self.tests.fork(parent, task.id);
         }

@@ -3,7 +3,7 @@
 
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Family;
-use crate::calls::{CallContext, Entry, Recorded, Return, Returned};
+use crate::calls::{CallContext, Entry, Operation, Recorded, Return, Returned};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::Kind;
 use crate::unwinder::{StackTable, Unwound};
@@ -80,6 +80,11 @@ pub(super) trait EntryContext: CallContext {
     }
     /// With which interval a block of `size` bytes is picked, if the engine decides that; 0: it is not.
     fn picks(&mut self, _size: u64) -> Option<u64> {
+        None
+    }
+    /// Of a call that gives a block back, or resizes it: the block, and how many bytes at its end the program has never written. None if that
+    /// is not known, or not wanted.
+    fn unwritten(&mut self, _operation: Operation) -> Option<(Addr, u64)> {
         None
     }
     /// Whether the call at hand, of mmap or its kin, is made in the service of an allocator whose functions are on `stack`.

@@ -7,6 +7,7 @@ use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
 use crate::event::{Definition, Preexisting, ProcessDefinition};
+use crate::fill;
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
 use crate::session::pertest::TestWatch;
@@ -140,6 +141,7 @@ impl Process {
         self.signals.yielded.clear();
         self.leaks = LeakWatch::default();
         self.tests = TestWatch::default();
+        self.fill = self.settings.perturb.then(fill::Blocks::default);
         self.peak_resident = None;
         self.observer.exec();
         self.hold_probes_back();

@@ -10,6 +10,7 @@ use super::recording::Recording;
 use crate::allocators::AllocatorTable;
 use crate::elf::{Elf, SymbolKind};
 use crate::event::{Generation, MarkName};
+use crate::fill;
 use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::profile::merge::Origin;
@@ -151,6 +152,7 @@ impl Process {
         let mut warnings = self.warnings.clone();
         warnings.extend(self.fallbacks.in_words(self.observer.events()));
         warnings.extend(self.space.untold_python());
+        warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));

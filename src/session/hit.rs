@@ -9,8 +9,9 @@ use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::{Family, Kind, MapFunction};
 use crate::arch::Regs;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
-use crate::calls::{CallContext, Entry, Return, Returned};
+use crate::calls::{CallContext, Entry, Operation, Return, Returned};
 use crate::event::{EventKind, Missed};
+use crate::fill;
 use crate::memory::ReadMemory;
 use crate::session::space::{
     ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, OriginalMemory, SIGACTION_TAG, TEST_TAG,
@@ -99,8 +100,21 @@ impl Process {
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.settings.max_depth);
         let space = &mut self.space;
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
-        let mut stack =
-            EntryStack { space, regs, hit, return_addr, libunwind, max_depth, cell, failure: None, unwound: None };
+        let (fill, is_declared) = (self.fill.as_mut(), self.settings.table.is_declared(function));
+        let mut stack = EntryStack {
+            space,
+            regs,
+            hit,
+            task,
+            return_addr,
+            libunwind,
+            max_depth,
+            cell,
+            fill,
+            is_declared,
+            failure: None,
+            unwound: None,
+        };
         let answer = self.observer.observe(EngineReport::Entry(entry, &mut stack));
         let EntryStack { failure, unwound, .. } = stack;
         if let Some(error) = failure {
@@ -167,8 +181,12 @@ impl Process {
         let out = self.observer.out_argument(task, site, regs.sp());
         let out = out.and_then(|out| self.space.original_memory().read_u64(out)).map(Addr);
         let returned = Returned { result: regs.result(), out };
+        let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
         let matched = answer == EngineReply::CallEnded;
+        if matched && let Some(operation) = ending {
+            self.note_fill(task, operation, returned);
+        }
         if matched && self.jump.on().is_some() {
             self.observer.forget_told(task);
         }
@@ -215,11 +233,16 @@ struct EntryStack<'a> {
     space: &'a mut AddressSpace,
     regs: &'a Regs,
     hit: &'a Hit<'a>,
+    task: TaskId,
     return_addr: Addr,
     libunwind: Option<&'a Libunwind>,
     max_depth: u32,
     /// The thread's cell, if it has one.
     cell: Option<(&'a Jump, u16)>,
+    /// The blocks whose ends are known, if that is wanted.
+    fill: Option<&'a mut fill::Blocks>,
+    /// Whether the user has declared the function.
+    is_declared: bool,
     /// Why the stack could not be walked.
     failure: Option<TracerError>,
     /// What was found, if it was asked for.
@@ -267,6 +290,18 @@ impl EntryContext for EntryStack<'_> {
 
     fn picks(&mut self, size: u64) -> Option<u64> {
         self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
+    }
+
+    fn unwritten(&mut self, operation: Operation) -> Option<(Addr, u64)> {
+        let memory = &mut self.space.memory;
+        let (block, bytes) = match operation {
+            Operation::Free { block } => (block, self.fill.as_mut()?.given_back(block, memory)),
+            Operation::Reallocate { old, .. } => {
+                (old, self.fill.as_mut()?.resizes(self.task.serial, old, !self.is_declared, memory))
+            }
+            _ => return None,
+        };
+        Some((block, bytes?))
     }
 
     fn is_within_allocator(&mut self, stack: StackId) -> bool {

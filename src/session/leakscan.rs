@@ -98,13 +98,19 @@ impl Process {
     pub(super) fn on_thread_ending(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
         task.ending = true;
-        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() {
+        if (self.settings.leak_scan.is_none() && self.fill.is_none()) || self.leaks.done.is_some() {
             return Ok(());
         }
         // A thread just created may not have made its first stop, or not been served.
         let coming =
             stops.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
         let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
+        if self.settings.leak_scan.is_none() {
+            if is_last {
+                self.tell_unwritten(tid);
+            }
+            return Ok(());
+        }
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
             self.leaks.names.insert(tid, procfs::comm(tid));
@@ -284,6 +290,7 @@ impl Process {
         moment: ScanMoment,
         began: Instant,
     ) -> std::result::Result<ScanRecord, String> {
+        self.tell_unwritten(live);
         let own_suppressions = self.space.own_suppressions();
         let sources = self.heap_sources(live, threads.to_vec())?;
         let read = self.read_heap(sources);

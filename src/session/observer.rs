@@ -401,6 +401,10 @@ impl Observer {
         }
         let time_ns = self.now_ns();
         let Self { shared, calls, stream, .. } = self;
+        let operation = calls.operation_at(&entry, &shared.table);
+        if let Some((block, bytes)) = operation.and_then(|operation| context.unwritten(operation)) {
+            stream.tell(time_ns, EventKind::Unwritten { block, bytes });
+        }
         let entered = calls.enter(&entry, stack, recorded, &shared.table, &mut |kind| stream.tell(time_ns, kind));
         if frees {
             self.count_event();
@@ -411,6 +415,11 @@ impl Observer {
     /// Where the block's address is to be read before a [`EngineReport::Return`] of these is told.
     pub(super) fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
         self.calls.out_argument(task, site, sp)
+    }
+
+    /// What the call is about that ends with this return, before it is told.
+    pub(super) fn operation_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<Operation> {
+        self.calls.operation_ending(task, site, sp)
     }
 
     /// Return addresses of calls that were dropped since the last question.

@@ -18,6 +18,7 @@ use super::stops::Stops;
 use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use crate::event::EventKind;
+use crate::fill;
 use crate::profile::{Children, Cost};
 use crate::progress::Progress;
 use crate::tracer::control::Control;
@@ -62,6 +63,8 @@ pub struct Process {
     pub(super) cpu_before: CpuTime,
     /// The most that its current image is known to have had resident, in bytes.
     pub(super) peak_resident: Option<u64>,
+    /// Blocks whose ends are known, if that is wanted (`--perturb`).
+    pub(super) fill: Option<fill::Blocks>,
     /// Probes that could not be written while no thread stood still wait for one that does.
     pub(super) place_at_stop: bool,
     /// Stops of a kind that we do not know.
@@ -120,6 +123,7 @@ impl Process {
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,
+            fill: common.settings.perturb.then(fill::Blocks::default),
             place_at_stop: false,
             unknown_stops: 0,
             warnings: Vec::new(),

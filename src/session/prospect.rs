@@ -23,6 +23,9 @@ pub enum StaysWithTrap {
     /// The interpreter's structures are read while the thread stands.
     #[error("it runs Python, whose functions are read at each call's stop (--python)")]
     Python,
+    /// Blocks are read while the thread stands.
+    #[error("its blocks are read at each call's stop (--perturb)")]
+    Perturb,
 }
 
 impl StaysWithTrap {

@@ -68,6 +68,8 @@ pub struct Settings {
     pub per_test: bool,
     /// Whether stacks have the functions of a Python interpreter instead of its loop.
     pub python: bool,
+    /// Whether what blocks hold at their ends is looked at: the program runs with glibc's fill ([`crate::fill`]).
+    pub perturb: bool,
     /// Whether every process of the tree is traced, rather than the first one only.
     pub follow: bool,
     /// Which executables are traced.

@@ -510,6 +510,10 @@ impl Stream {
                 record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
                 record.number(writer.word(Word::Size), size);
             }
+            EventKind::Unwritten { block, bytes } => {
+                record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
+                record.number(writer.word(Word::Bytes), bytes);
+            }
             EventKind::NotRecorded { task: thread } | EventKind::TestEnded { task: thread } => task = Some(thread),
             EventKind::TestJoined { task: thread, parent } => {
                 record.wide(argument::KOID, writer.word(Word::ParentThread), super::thread_koid(parent));
@@ -550,6 +554,7 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         EventKind::UnknownFreesExpected => Word::UnknownFreesExpected,
         EventKind::Existing { .. } => Word::Existing,
         EventKind::Unobserved => Word::Unobserved,
+        EventKind::Unwritten { .. } => Word::Unwritten,
         EventKind::Paused(true) => Word::Paused,
         EventKind::Paused(false) => Word::Resumed,
         EventKind::BlockIgnored(_) => Word::BlockIgnored,

@@ -55,6 +55,7 @@ words! {
     UnknownFreesExpected = "unknown_frees_expected",
     Existing = "existing",
     Unobserved = "unobserved",
+    Unwritten = "unwritten",
     Paused = "paused",
     Resumed = "resumed",
     BlockIgnored = "block_ignored",

@@ -160,6 +160,25 @@ impl TargetMemory {
         self.write_code(addr, bytes)
     }
 
+    /// Writes `byte` to each byte of a part of a block that the program has not been handed yet.
+    ///
+    /// # Errors
+    /// [`TracerError::Write`] if the kernel refuses.
+    pub fn write_fill(&mut self, part: Range<Addr>, byte: u8) -> Result<()> {
+        const PIECE: u64 = 1 << 16;
+        self.window.clear();
+        let mut at = part.start;
+        while at < part.end {
+            let length = PIECE.min(part.end.0 - at.0);
+            let piece = vec![byte; usize::try_from(length).unwrap_or(0)];
+            injection::point(Call::Other)
+                .and_then(|()| self.file.write_all_at(&piece, at.0))
+                .map_err(|source| TracerError::Write { pid: self.pid, addr: at, source })?;
+            at = at.add(length);
+        }
+        Ok(())
+    }
+
     fn try_to_write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         self.window.clear();
         let written = injection::point(Call::Write).and_then(|()| self.file.write_all_at(bytes, addr.0));

@@ -1,8 +1,13 @@
 //! Advice: its figures are those that the program has counted itself, and there is none where there is nothing to advise.
 
+use crate::support::fixtures;
 use crate::support::program::{Program, Traced};
 use crate::support::report::{functions_of, plain};
 use serde_json::{Value, json};
+use std::fs;
+
+/// Why a process with `--perturb` stays with the trap engine.
+pub const BLOCKS_ARE_READ: &str = "its blocks are read at each call's stop (--perturb)";
 
 /// What a function of the program says of itself.
 fn counted(traced: &Traced, function: &str) -> Vec<u64> {
@@ -69,7 +74,7 @@ fn advice_stays_in_a_report_that_is_read() {
         .start_heaptrace(["report", json.to_str().unwrap(), "-o", again.to_str().unwrap()].map(str::to_owned))
         .wait();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
-    let read = |path: &std::path::Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+    let read = |path: &std::path::Path| -> Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
     let texts = |report: &Value| -> Vec<Value> {
         report["advice"]
             .as_array()
@@ -90,4 +95,93 @@ fn no_advice_without_proof() {
         assert_eq!(traced.report.list("/advice"), &[] as &[Value], "{fixture}");
         assert!(!traced.ended.stderr.contains("Advice"), "{}", traced.ended.stderr);
     }
+}
+
+/// What a site says of its capacity, and what its function has counted.
+fn capacity_and_ledger(traced: &Traced, function: &str) -> (Value, Value) {
+    let [blocks, bytes, never_written] = counted(traced, function)[..] else { panic!() };
+    let at = [function];
+    let sites: Vec<&Value> = traced.report.sites_at(&at).collect();
+    let sum = |field: &str| -> u64 { sites.iter().filter_map(|site| site["capacity"][field].as_u64()).sum() };
+    let told = json!([sum("blocks"), sum("bytes"), sum("never_written_bytes")]);
+    (told, json!([blocks, bytes, never_written]))
+}
+
+/// The functions of the fixture `unwritten`.
+const UNWRITTEN: [&str; 12] = [
+    "halves",
+    "single_bytes",
+    "same_byte",
+    "large",
+    "aligned",
+    "zeroed",
+    "grown",
+    "resized",
+    "uses_all",
+    "fails",
+    "live",
+    "in_a_thread",
+];
+
+#[test]
+fn what_was_never_written_is_what_the_program_did_not_write() {
+    let program = Program::fixture("unwritten").stays_on_trap(BLOCKS_ARE_READ);
+    let traced = program.traced_with(&["--perturb"]);
+    for function in UNWRITTEN {
+        let (told, ledger) = capacity_and_ledger(&traced, function);
+        assert_eq!(told, ledger, "{function}");
+    }
+    assert_eq!(counted(&traced, "wrong"), [0], "what a program has written is there after a realloc");
+    let [blocks, bytes, never_written] = counted(&traced, "large")[..] else { panic!() };
+    let expected = json!({ "blocks": blocks, "bytes": bytes, "never_written_bytes": never_written });
+    assert_eq!(told(&traced, "never_written", "large")["figures"], expected);
+    let said = &traced.ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("without the fill of glibc's malloc, as those of calloc do"), "{said}");
+    assert!(said.contains(told(&traced, "never_written", "large")["text"].as_str().unwrap()), "{said}");
+}
+
+/// The variable may have options already, which stay; a fill among them gives way to heaptrace's.
+#[test]
+fn the_fill_comes_to_what_is_told_to_glibc_already() {
+    let program = Program::fixture("unwritten")
+        .env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.perturb=85")
+        .stays_on_trap(BLOCKS_ARE_READ);
+    let traced = program.traced_with(&["--perturb"]);
+    for function in ["halves", "grown", "in_a_thread"] {
+        let (told, ledger) = capacity_and_ledger(&traced, function);
+        assert_eq!(told, ledger, "{function}");
+    }
+}
+
+/// musl's malloc has no fill: nothing is told, and that is said.
+#[test]
+fn where_nothing_can_be_told_that_is_said() {
+    let program = Program::new(fixtures::musl_program("portable", &[])).stays_on_trap(BLOCKS_ARE_READ);
+    let traced = program.traced_with(&["--perturb"]);
+    assert!(traced.report.sites().iter().all(|site| site.get("capacity").is_none()));
+    let warnings = traced.report.list("/warnings");
+    let told = |warning: &Value| warning.as_str().unwrap().starts_with("capacity that was never written can't be told");
+    assert!(warnings.iter().any(told), "{warnings:?}");
+}
+
+/// Blocks that are live at a leak scan count, and what is read of a report is what it says.
+#[test]
+fn capacity_of_live_blocks_is_in_a_check_and_stays_in_its_report() {
+    let program = Program::fixture("unwritten").stays_on_trap(BLOCKS_ARE_READ);
+    let checked = program.checked(&["--perturb"]);
+    let again = program.outside("again.json");
+    let report = program.report_path();
+    program
+        .start_heaptrace(["report", report.to_str().unwrap(), "-o", again.to_str().unwrap()].map(str::to_owned))
+        .wait()
+        .success();
+    let again: Value = serde_json::from_slice(&fs::read(&again).unwrap()).unwrap();
+    let capacities = |sites: &Value| -> Vec<Value> {
+        let sites = sites.as_array().unwrap().iter().filter(|site| site.get("capacity").is_some());
+        sites.map(|site| json!([site["id"], site["capacity"]])).collect()
+    };
+    assert_eq!(capacities(&again["sites"]), capacities(&checked.report.0["sites"]));
+    let live: Vec<&Value> = checked.report.sites_at(&["live"]).collect();
+    assert_eq!(live.len(), 1);
+    assert_eq!(live[0]["capacity"], json!({ "blocks": 20, "bytes": 210_000, "never_written_bytes": 208_100 }));
 }

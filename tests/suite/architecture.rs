@@ -27,6 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("patches", &["addr", "arch"]),
     ("breakpoints", &["addr", "arch"]),
     ("frameworks", &["addr", "memory"]),
+    ("fill", &["addr", "memory"]),
     ("jump", &["addr", "arch", "memory", "sampling"]),
     ("unwinder", &["addr", "arch", "chunk", "memory"]),
     ("event", &["addr", "allocators", "unwinder"]),
@@ -74,6 +75,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "event",
             "elf",
             "figures",
+            "fill",
             "frameworks",
             "glob",
             "heapmodel",
@@ -157,6 +159,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "event",
             "export",
             "figures",
+            "fill",
             "glob",
             "import",
             "heapfile",
@@ -481,7 +484,8 @@ fn unsafe_stays_in_few_files() {
 #[test]
 fn one_file_writes_the_target_s_code() {
     // What leads to the target's memory, and who may call it.
-    let writers: [(&str, &[&str]); 4] = [
+    let writers: [(&str, &[&str]); 5] = [
+        (".write_fill(", &["src/session/fill.rs"]),
         (".write_code(", &["src/tracer/code/write.rs", "src/tracer/memory.rs"]),
         (
             ".write_data(",

@@ -1,5 +1,6 @@
 //! `heaptrace convert`: what it makes of a trace is what the run has made.
 
+use super::advice::BLOCKS_ARE_READ;
 use super::realprograms;
 use crate::support::program::Program;
 use crate::support::running::Ended;
@@ -67,6 +68,12 @@ fn fixtures_convert_to_the_profiles_of_their_runs() {
     for name in ["sites", "peak", "threads", "bad_frees", "exec_chain", "recursion"] {
         assert_converts(&Program::fixture(name), &[]);
     }
+}
+
+/// What was read of blocks is in the trace, too.
+#[test]
+fn what_was_never_written_is_in_the_trace() {
+    assert_converts(&Program::fixture("unwritten").stays_on_trap(BLOCKS_ARE_READ), &["--perturb"]);
 }
 
 #[test]

@@ -68,12 +68,13 @@ pub(super) fn advice(list: Vec<Advice>, tables: &mut Tables<'_>) -> Result<Vec<(
 fn proof(kind: &str, figures: &AdviceFigures) -> Option<Proof> {
     let &AdviceFigures { blocks, bytes, peak_bytes, temporary, allocations, all_allocations, .. } = figures;
     let &AdviceFigures { per_second, mean_lifetime_ns, buffers, growths, copies, copied_bytes, .. } = figures;
-    let &AdviceFigures { largest_bytes, size, excess, freed_elsewhere, freed, .. } = figures;
+    let &AdviceFigures { largest_bytes, size, excess, freed_elsewhere, freed, never_written_bytes, .. } = figures;
     Some(match kind {
         "largest_at_peak" => Proof::LargestAtPeak { blocks, bytes, peak_bytes },
         "temporaries" => Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns },
         "growth" => Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes },
         "size_class" => Proof::SizeClass { size, excess, blocks, bytes },
+        "never_written" => Proof::NeverWritten { never_written_bytes, blocks, bytes },
         "freed_elsewhere" => Proof::FreedElsewhere { freed_elsewhere, freed, bytes },
         _ => return None,
     })

@@ -3,7 +3,7 @@
 use crate::profile::leaks::ScanMoment;
 use crate::profile::pertest::Grown;
 use crate::profile::{
-    Amount, Anomalies, Children, Exit, Histograms, Image, Mode, PromotedAt, Seen, TimelinePoint, Totals,
+    Amount, Anomalies, Capacity, Children, Exit, Histograms, Image, Mode, PromotedAt, Seen, TimelinePoint, Totals,
 };
 use serde::de::{IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
@@ -204,6 +204,8 @@ pub(super) struct Site {
     pub(super) r#type: Option<SiteType>,
     #[serde(default)]
     pub(super) mean_lifetime_ns: Option<u64>,
+    #[serde(default)]
+    pub(super) capacity: Option<Capacity>,
 }
 
 /// Kinds that this version does not know are left out.
@@ -235,6 +237,7 @@ pub(super) struct AdviceFigures {
     pub(super) excess: u64,
     pub(super) freed_elsewhere: u64,
     pub(super) freed: u64,
+    pub(super) never_written_bytes: u64,
 }
 
 #[derive(Deserialize)]

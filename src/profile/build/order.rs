@@ -41,6 +41,10 @@ pub fn normalize(profile: &mut Profile) {
         *stack = stacks.of(*stack);
     }
     profile.growths.sort_unstable_by_key(|(stack, _)| *stack);
+    for (stack, _) in &mut profile.capacities {
+        *stack = stacks.of(*stack);
+    }
+    profile.capacities.sort_unstable_by_key(|(stack, _)| *stack);
     for (stack, _, _) in profile.course.heaps.iter_mut().flat_map(|heap| &mut heap.stacks) {
         *stack = stacks.of(*stack);
     }

@@ -120,6 +120,9 @@ impl Process {
         if self.space.shows_python() {
             return Ok(Promoted::No(StaysWithTrap::Python.to_string()));
         }
+        if self.fill.is_some() {
+            return Ok(Promoted::No(StaysWithTrap::Perturb.to_string()));
+        }
         let at = Addr(raw.before_trap().0.rip);
         if self.space.walks_stacks_of_callers(self.pid, at) {
             return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));

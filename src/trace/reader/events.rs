@@ -242,6 +242,9 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
             EventKind::Existing { block: arguments.block(Word::Addr)?, size: arguments.number(Word::Size)? }
         }
         Word::Unobserved => EventKind::Unobserved,
+        Word::Unwritten => {
+            EventKind::Unwritten { block: arguments.block(Word::Addr)?, bytes: arguments.number(Word::Bytes)? }
+        }
         Word::Paused => EventKind::Paused(true),
         Word::Resumed => EventKind::Paused(false),
         Word::BlockIgnored => EventKind::BlockIgnored(arguments.addr(Word::Addr)?),

@@ -200,7 +200,11 @@ impl World {
             ])),
             34 => self.random.one_of(&[EventKind::UnknownFreesExpected, EventKind::Unobserved]),
             35 => EventKind::Paused(self.random.below(2) == 0),
-            36 => self.random.one_of(&[EventKind::BlockIgnored(block), EventKind::Existing { block, size }]),
+            36 => self.random.one_of(&[
+                EventKind::BlockIgnored(block),
+                EventKind::Existing { block, size },
+                EventKind::Unwritten { block, bytes: size },
+            ]),
             37 => EventKind::NewBlocksIgnored { task: by.task, ignore: self.random.below(2) == 0 },
             38 => EventKind::NotRecorded { task: by.task },
             39 => {
