@@ -6,6 +6,7 @@
 use crate::figures::{Amount, Capacity, Growth};
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// From this share of the peak on, in tenths of a percent, it is one site's.
 const MOST_OF_PEAK: u64 = 500;
@@ -57,6 +58,8 @@ const UNWRITTEN_OF_ALL: u64 = 10;
 /// What is known of a site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteFigures {
+    /// Sites of the same place are one to people: the same call, reached on different ways. None: nobody knows where it is.
+    pub place: Option<usize>,
     /// All that was allocated there.
     pub allocated: Amount,
     /// What was freed of it.
@@ -67,14 +70,33 @@ pub struct SiteFigures {
     pub temporary: u64,
     /// How many blocks were freed by another thread than the one that had allocated them.
     pub freed_elsewhere: u64,
-    /// For how long blocks lived on average, if that is known.
-    pub mean_lifetime_ns: Option<u64>,
+    /// For how long the blocks lived that were freed, in all, if that is known; in nanoseconds.
+    pub lifetime_ns: Option<u64>,
     /// How its buffers have grown.
     pub growth: Growth,
     /// How much of its blocks was never written, if that was looked at.
     pub capacity: Capacity,
     /// What was live at the peak by size: only such sizes as are exact.
     pub sizes_at_peak: Vec<(u64, u64)>,
+}
+
+impl SiteFigures {
+    fn add(&mut self, other: &Self) {
+        self.allocated = self.allocated.plus(other.allocated);
+        self.freed = self.freed.plus(other.freed);
+        self.at_peak = self.at_peak.plus(other.at_peak);
+        self.temporary = self.temporary.saturating_add(other.temporary);
+        self.freed_elsewhere = self.freed_elsewhere.saturating_add(other.freed_elsewhere);
+        self.lifetime_ns = self.lifetime_ns.zip(other.lifetime_ns).map(|(one, two)| one.saturating_add(two));
+        self.growth = self.growth.plus(other.growth);
+        self.capacity = self.capacity.plus(other.capacity);
+        let mut sizes: BTreeMap<u64, u64> = self.sizes_at_peak.drain(..).collect();
+        for (size, blocks) in &other.sizes_at_peak {
+            let sum = sizes.entry(*size).or_default();
+            *sum = sum.saturating_add(*blocks);
+        }
+        self.sizes_at_peak = sizes.into_iter().collect();
+    }
 }
 
 /// What is known of the whole.
@@ -120,13 +142,30 @@ pub enum Proof {
 /// Something to do, and at which of the sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Advice {
-    /// Index of the site.
+    /// Index of the site; of those of one place the one that has most of it.
     pub site: usize,
-    /// Why.
+    /// Why: the figures of all sites of the place that it concerns.
     pub proof: Proof,
     /// Which part it is of what it is about, in tenths of a percent: the order.
     pub permille: u64,
 }
+
+/// A reason for advice.
+struct Rule {
+    /// How much of it a site has; None: the site does not do it.
+    amount: fn(&SiteFigures) -> Option<u64>,
+    /// What is told of all sites of a place that do it, if that is worth a word.
+    told: fn(&SiteFigures, &WholeFigures) -> Told,
+}
+
+const RULES: [Rule; 6] = [
+    Rule { amount: |site| Some(site.at_peak.bytes), told: largest_at_peak },
+    Rule { amount: |site| is_loop(site).then_some(site.temporary), told: temporaries },
+    Rule { amount: |site| is_series(&site.growth).then_some(site.growth.copied_bytes), told: growth },
+    Rule { amount: |site| Some(site.at_peak.objects), told: size_class },
+    Rule { amount: |site| hands_over(site).then_some(site.freed_elsewhere), told: freed_elsewhere },
+    Rule { amount: |site| leaves_room(site).then_some(site.capacity.never_written_bytes), told: never_written },
+];
 
 /// So many tenths of a percent of `whole` are `part`.
 fn permille(part: u64, whole: u64) -> u64 {
@@ -136,16 +175,59 @@ fn permille(part: u64, whole: u64) -> u64 {
 
 /// All that is to be said, what concerns most first.
 pub fn advise(sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advice> {
-    let rules = [largest_at_peak, temporaries, growth, size_class, freed_elsewhere, never_written];
-    let of_site = |(at, site): (usize, &SiteFigures)| {
-        rules.map(|rule| rule(site, whole).map(|(proof, permille)| Advice { site: at, proof, permille }))
-    };
-    let mut all: Vec<Advice> = sites.iter().enumerate().flat_map(of_site).flatten().collect();
+    let mut all: Vec<Advice> = RULES.iter().flat_map(|rule| by_rule(rule, sites, whole)).collect();
     all.sort_by_key(|advice| (Reverse(advice.permille), advice.site));
     all
 }
 
+fn by_rule(rule: &Rule, sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advice> {
+    // the figures of each place, and of which site most of it is
+    let mut places: BTreeMap<(Option<usize>, usize), (SiteFigures, usize, u64)> = BTreeMap::new();
+    for (at, site) in sites.iter().enumerate() {
+        let Some(amount) = (rule.amount)(site) else { continue };
+        let key = (site.place, if site.place.is_none() { at } else { 0 });
+        match places.get_mut(&key) {
+            None => {
+                places.insert(key, (site.clone(), at, amount));
+            }
+            Some((figures, first, most)) => {
+                figures.add(site);
+                if amount > *most {
+                    (*first, *most) = (at, amount);
+                }
+            }
+        }
+    }
+    let told = |(figures, site, _): &(SiteFigures, usize, u64)| {
+        (rule.told)(figures, whole).map(|(proof, permille)| Advice { site: *site, proof, permille })
+    };
+    places.values().filter_map(told).collect()
+}
+
 type Told = Option<(Proof, u64)>;
+
+/// Whether it makes blocks again and again that are freed at once.
+fn is_loop(site: &SiteFigures) -> bool {
+    // A buffer that is freed because a larger one has taken its place is told as such.
+    let is_growth = site.growth.growths.saturating_add(site.growth.outgrown) > site.temporary / 2;
+    site.temporary > 0 && permille(site.temporary, site.allocated.objects) >= NEARLY_ALL && !is_growth
+}
+
+/// Whether its buffers grow step by step.
+fn is_series(growth: &Growth) -> bool {
+    growth.growths > 0 && growth.growths >= growth.buffers.saturating_mul(LEAST_SERIES)
+}
+
+/// Whether other threads free nearly all of its blocks.
+fn hands_over(site: &SiteFigures) -> bool {
+    site.freed_elsewhere > 0 && permille(site.freed_elsewhere, site.freed.objects) >= NEARLY_ALL
+}
+
+/// Whether much of what it asks for is never written.
+fn leaves_room(site: &SiteFigures) -> bool {
+    let Capacity { bytes, never_written_bytes, .. } = site.capacity;
+    never_written_bytes > 0 && permille(never_written_bytes, bytes) >= UNWRITTEN_OF_SITE
+}
 
 fn largest_at_peak(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let (Amount { objects: blocks, bytes }, peak_bytes) = (site.at_peak, whole.peak_bytes);
@@ -155,24 +237,21 @@ fn largest_at_peak(site: &SiteFigures, whole: &WholeFigures) -> Told {
 }
 
 fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
-    let SiteFigures { temporary, mean_lifetime_ns, .. } = *site;
+    let temporary = site.temporary;
     let (allocations, all_allocations) = (site.allocated.objects, whole.allocated.objects);
     let share = permille(temporary, all_allocations);
-    let is_loop = temporary >= LEAST_BLOCKS && permille(temporary, allocations) >= NEARLY_ALL;
-    // A buffer that is freed because a larger one has taken its place is told as such.
-    let is_growth = site.growth.growths.saturating_add(site.growth.outgrown) > temporary / 2;
     let per_second = u128::from(temporary) * 1_000_000_000 / u128::from(whole.duration_ns.max(1));
     let per_second = u64::try_from(per_second).unwrap_or(u64::MAX);
+    let mean_lifetime_ns = site.lifetime_ns.and_then(|sum| sum.checked_div(site.freed.objects));
     let proof = Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns };
-    (is_loop && !is_growth && share >= WORTH).then_some((proof, share))
+    (temporary >= LEAST_BLOCKS && share >= WORTH).then_some((proof, share))
 }
 
 fn growth(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let Growth { buffers, growths, copies, copied_bytes, largest_bytes, .. } = site.growth;
-    let is_series = growths >= buffers.saturating_mul(LEAST_SERIES);
-    let is_much = copies >= LEAST_COPIES && copied_bytes >= LEAST_COPIED;
     let proof = Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes };
-    (is_series && is_much).then(|| (proof, permille(copied_bytes, whole.allocated.bytes)))
+    let is_much = copies >= LEAST_COPIES && copied_bytes >= LEAST_COPIED;
+    is_much.then(|| (proof, permille(copied_bytes, whole.allocated.bytes)))
 }
 
 fn size_class(site: &SiteFigures, whole: &WholeFigures) -> Told {
@@ -193,15 +272,14 @@ fn freed_elsewhere(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let share = permille(freed_elsewhere, whole.frees);
     let mean = u128::from(site.freed.bytes) * u128::from(freed_elsewhere) / u128::from(freed.max(1));
     let bytes = u64::try_from(mean).unwrap_or(u64::MAX);
-    let is_habit = freed_elsewhere >= LEAST_BLOCKS && permille(freed_elsewhere, freed) >= NEARLY_ALL;
-    (is_habit && share >= WORTH).then_some((Proof::FreedElsewhere { freed_elsewhere, freed, bytes }, share))
+    (freed_elsewhere >= LEAST_BLOCKS && share >= WORTH)
+        .then_some((Proof::FreedElsewhere { freed_elsewhere, freed, bytes }, share))
 }
 
 fn never_written(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let Capacity { blocks, bytes, never_written_bytes } = site.capacity;
     let share = permille(never_written_bytes, whole.allocated.bytes);
-    let is_much = never_written_bytes >= LEAST_UNWRITTEN && permille(never_written_bytes, bytes) >= UNWRITTEN_OF_SITE;
-    (is_much && share >= UNWRITTEN_OF_ALL)
+    (never_written_bytes >= LEAST_UNWRITTEN && share >= UNWRITTEN_OF_ALL)
         .then_some((Proof::NeverWritten { never_written_bytes, blocks, bytes }, share))
 }
 
@@ -238,8 +316,9 @@ mod tests {
     fn temporary_blocks_count_where_nearly_all_are_and_they_are_many() {
         let site = |temporary, allocations| SiteFigures {
             allocated: amount(allocations, 16 * allocations),
+            freed: amount(allocations, 16 * allocations),
             temporary,
-            mean_lifetime_ns: Some(7),
+            lifetime_ns: Some(7 * allocations),
             ..SiteFigures::default()
         };
         let proof = Proof::Temporaries {
@@ -311,6 +390,40 @@ mod tests {
         assert_eq!(told(site(90 << 10, 361 << 10), &WHOLE), [], "most of it is written");
         let more = WholeFigures { allocated: amount(10_000, 10 << 20), ..WHOLE };
         assert_eq!(told(site(90 << 10, 300 << 10), &more), [], "little of all");
+    }
+
+    /// What is little on each way to a call may be much in all; ways on which it is not done don't count.
+    #[test]
+    fn sites_of_one_place_are_told_together() {
+        let site = |place, temporary, allocations| SiteFigures {
+            place,
+            allocated: amount(allocations, 16 * allocations),
+            freed: amount(allocations, 16 * allocations),
+            temporary,
+            lifetime_ns: Some(3 * allocations),
+            ..SiteFigures::default()
+        };
+        let sites = [
+            site(Some(1), 400, 400),
+            site(Some(1), 500, 500),
+            site(Some(1), 50, 1000),
+            site(Some(1), 300, 300),
+            site(Some(2), 900, 900),
+            site(None, 900, 900),
+            site(None, 900, 900),
+        ];
+        let proof = Proof::Temporaries {
+            temporary: 1200,
+            allocations: 1200,
+            all_allocations: 10_000,
+            per_second: 600,
+            mean_lifetime_ns: Some(3),
+        };
+        assert_eq!(advise(&sites, &WHOLE), [Advice { site: 1, proof, permille: 120 }]);
+        let narrow = |place| SiteFigures { place, sizes_at_peak: vec![(25, 5000), (41, 10)], ..SiteFigures::default() };
+        let proof = Proof::SizeClass { size: 25, excess: 1, blocks: 10_000, bytes: 160_000 };
+        let told = advise(&[narrow(Some(0)), narrow(Some(0))], &WHOLE);
+        assert_eq!(told.iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }
 
     #[test]

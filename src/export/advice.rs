@@ -66,13 +66,21 @@ pub(super) fn markdown(out: &mut String, view: &View<'_>) {
 /// What each site has to tell, in their order.
 fn figures(view: &View<'_>) -> Vec<SiteFigures> {
     let knows_lifetimes = has_lifetimes(view.profile);
+    // With its caller: a program's own wrapper of malloc is no place that says anything.
+    let mut places: FxHashMap<Vec<(&str, u32)>, usize> = FxHashMap::default();
+    let mut place = |stack: usize| -> Option<usize> {
+        let calls = telling_frames(view, stack, 2).iter().map(|frame| (frame.name, frame.line)).collect::<Vec<_>>();
+        let next = places.len();
+        (!calls.is_empty()).then(|| *places.entry(calls).or_insert(next))
+    };
     let figures = view.sites().iter().map(|site| SiteFigures {
+        place: place(site.stack),
         allocated: site.allocated,
         freed: site.freed,
         at_peak: site.at_peak,
         temporary: site.temporary,
         freed_elsewhere: site.freed_elsewhere,
-        mean_lifetime_ns: site.mean_lifetime_ns().filter(|_| knows_lifetimes),
+        lifetime_ns: knows_lifetimes.then_some(site.lifetime_ns),
         capacity: site.capacity,
         ..SiteFigures::default()
     });
@@ -127,20 +135,20 @@ fn is_glibc(view: &View<'_>) -> bool {
     first.is_some_and(|module| is_libc(&module.path)) && allocators.next().is_none()
 }
 
-/// The function that tells whose allocation it is, and where that is; its caller, too, where no line is known.
-fn site_name(view: &View<'_>, stack: usize) -> String {
+/// The function that tells whose allocation it is, and where that is; its caller, too, where no line is known. None where no function is.
+fn site_name(view: &View<'_>, stack: usize) -> Option<String> {
     let frames = telling_frames(view, stack, 2);
-    let Some(frame) = frames.first() else { return "an unknown call".to_owned() };
+    let frame = frames.first()?;
     let name = short_name(frame.name, NAME);
-    match (frame.file, frames.get(1)) {
+    Some(match (frame.file, frames.get(1)) {
         (Some(file), _) if frame.line > 0 => format!("{name} ({}:{})", basename(Path::new(file)), frame.line),
         (_, Some(caller)) => format!("{name}, called by {},", short_name(caller.name, NAME)),
         (_, None) => name,
-    }
+    })
 }
 
 fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
-    let site = site_name(view, stack);
+    let site = site_name(view, stack).unwrap_or_else(|| "an unknown call".to_owned());
     match *proof {
         Proof::LargestAtPeak { blocks, bytes, peak_bytes } => format!(
             "{site} has {} of the peak, {} in {}: less there, or freed before, is as much less at the peak",
