@@ -38,12 +38,13 @@ fn sources(pattern: &str, program: &Path, generated: &Path) -> Vec<PathBuf> {
     found.lines().map(PathBuf::from).collect()
 }
 
-/// What the program is linked with: package and least version, as Debian's own tool says it.
+/// What the program is linked with: package and least version, as Debian's own tool says it; without libgcc, which cargo-deb leaves out of that.
 fn depends(program: &Path, folder: &Path) -> String {
     fs::create_dir(folder.join("debian")).unwrap();
     fs::write(folder.join("debian/control"), "Source: heaptrace\n").unwrap();
     let found = out_of(Command::new("dpkg-shlibdeps").args(["-O", "--warnings=0"]).arg(program).current_dir(folder));
-    found.trim().strip_prefix("shlibs:Depends=").unwrap_or_else(|| panic!("{found}")).to_owned()
+    let found = found.trim().strip_prefix("shlibs:Depends=").unwrap_or_else(|| panic!("{found}"));
+    found.split(", ").filter(|one| !one.starts_with("libgcc")).collect::<Vec<_>>().join(", ")
 }
 
 /// Packs it; the package and what it depends on.
