@@ -26,6 +26,9 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
             "--max-overhead can't keep what --engine trap costs low: that stops the program at each call, whatever the interval"
         );
     }
+    if options.python && options.unwinder == Unwinder::Libunwind {
+        bail!("--python shows its functions in the stacks that heaptrace walks itself: without --unwinder libunwind");
+    }
     let table = AllocatorTable::new();
     let mut table = if options.mmap { table.with_mappings() } else { table };
     for spec in &options.alloc_fns {
@@ -71,5 +74,23 @@ fn promotion(engine: Engine) -> Promotion {
         (Engine::Jump, _) | (Engine::Auto, Some("jump")) => Promotion::AtOnce,
         (Engine::Trap, _) | (Engine::Auto, Some("trap")) => Promotion::Never,
         (Engine::Auto, _) => Promotion::WhenBusy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse};
+
+    #[test]
+    fn python_s_functions_are_in_stacks_of_our_own_walks_only() {
+        let words = ["heaptrace", "run", "--python", "./app"].map(Into::into);
+        let Ok(Command::Run(mut options)) = parse(words, false, |_| None) else { panic!() };
+        assert!(settings(&options.profile, false).is_ok());
+        options.profile.unwinder = Unwinder::Libunwind;
+        let refused = settings(&options.profile, false).unwrap_err().to_string();
+        assert!(refused.contains("without --unwinder libunwind"), "{refused}");
+        options.profile.python = false;
+        assert!(settings(&options.profile, false).is_ok());
     }
 }
