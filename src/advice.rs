@@ -14,7 +14,7 @@ const MOST_OF_PEAK: u64 = 500;
 /// A peak of less than so many bytes is not worth a word.
 const LEAST_PEAK: u64 = 1 << 20;
 
-/// A site is in a loop if it has made so many blocks.
+/// A place is in a loop if it has made so many blocks.
 const LEAST_BLOCKS: u64 = 1000;
 
 /// From this share on, in tenths of a percent, what a site does concerns nearly all of its blocks.
@@ -76,7 +76,7 @@ pub struct SiteFigures {
     pub growth: Growth,
     /// How much of its blocks was never written, if that was looked at.
     pub capacity: Capacity,
-    /// What was live at the peak by size: only such sizes as are exact.
+    /// Sizes of blocks that were live at the peak, with their numbers: only such sizes as are exact.
     pub sizes_at_peak: Vec<(u64, u64)>,
 }
 
@@ -90,12 +90,7 @@ impl SiteFigures {
         self.lifetime_ns = self.lifetime_ns.zip(other.lifetime_ns).map(|(one, two)| one.saturating_add(two));
         self.growth = self.growth.plus(other.growth);
         self.capacity = self.capacity.plus(other.capacity);
-        let mut sizes: BTreeMap<u64, u64> = self.sizes_at_peak.drain(..).collect();
-        for (size, blocks) in &other.sizes_at_peak {
-            let sum = sizes.entry(*size).or_default();
-            *sum = sum.saturating_add(*blocks);
-        }
-        self.sizes_at_peak = sizes.into_iter().collect();
+        self.sizes_at_peak.extend(&other.sizes_at_peak);
     }
 }
 
@@ -162,7 +157,7 @@ const RULES: [Rule; 6] = [
     Rule { amount: |site| Some(site.at_peak.bytes), told: largest_at_peak },
     Rule { amount: |site| is_loop(site).then_some(site.temporary), told: temporaries },
     Rule { amount: |site| is_series(&site.growth).then_some(site.growth.copied_bytes), told: growth },
-    Rule { amount: |site| Some(site.at_peak.objects), told: size_class },
+    Rule { amount: |site| narrowest(site).map(|(_, blocks)| blocks), told: size_class },
     Rule { amount: |site| hands_over(site).then_some(site.freed_elsewhere), told: freed_elsewhere },
     Rule { amount: |site| leaves_room(site).then_some(site.capacity.never_written_bytes), told: never_written },
 ];
@@ -254,13 +249,26 @@ fn growth(site: &SiteFigures, whole: &WholeFigures) -> Told {
     is_much.then(|| (proof, permille(copied_bytes, whole.allocated.bytes)))
 }
 
+/// By how many bytes a block misses a smaller chunk of glibc's.
+const fn excess_of(size: u64) -> u64 {
+    if size > SMALLEST_BLOCK { size.saturating_add(CHUNK_HEAD) % CHUNK_STEP } else { 0 }
+}
+
+/// Of which size that misses a smaller chunk narrowly there are most blocks, and how many.
+fn narrowest(site: &SiteFigures) -> Option<(u64, u64)> {
+    let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
+    for (size, blocks) in site.sizes_at_peak.iter().filter(|(size, _)| (1..=NARROWLY).contains(&excess_of(*size))) {
+        let sum = sizes.entry(*size).or_default();
+        *sum = sum.saturating_add(*blocks);
+    }
+    sizes.into_iter().max_by_key(|(_, blocks)| *blocks)
+}
+
 fn size_class(site: &SiteFigures, whole: &WholeFigures) -> Told {
     if !whole.is_glibc {
         return None;
     }
-    let excess_of = |size: u64| if size > SMALLEST_BLOCK { (size + CHUNK_HEAD) % CHUNK_STEP } else { 0 };
-    let is_narrow = |(size, _): &&(u64, u64)| (1..=NARROWLY).contains(&excess_of(*size));
-    let (size, blocks) = *site.sizes_at_peak.iter().filter(is_narrow).max_by_key(|(_, blocks)| *blocks)?;
+    let (size, blocks) = narrowest(site)?;
     let bytes = blocks.saturating_mul(CHUNK_STEP);
     let share = permille(bytes, whole.peak_bytes);
     let proof = Proof::SizeClass { size, excess: excess_of(size), blocks, bytes };

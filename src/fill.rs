@@ -133,8 +133,11 @@ impl Blocks {
         self.filled.remove(&block).map(|filled| filled.unwritten(block, memory))
     }
 
-    /// The thread with this serial number is about to have a block resized by a function of glibc's: else `chunks` is false. The same of the block as it is.
+    /// The thread with this serial number is about to have a block resized. The same of the block as it is. `chunks`: the function may be glibc's, of which the size
+    /// of a block's chunk is believed.
     pub fn resizes(&mut self, task: u32, block: Addr, chunks: bool, memory: &mut impl ReadMemory) -> Option<u64> {
+        // of a call whose return was not seen
+        self.resizing.remove(&(task, block));
         let filled = self.filled.remove(&block)?;
         let unwritten = filled.unwritten(block, memory);
         let usable = if chunks { usable(block, filled.size, memory) } else { None };
@@ -208,20 +211,14 @@ impl Blocks {
         live
     }
 
-    /// Those of a forked child, which has handed none out itself.
-    #[must_use]
-    pub fn forked(&self) -> Self {
-        Self { filled: self.filled.clone(), ..Self::default() }
-    }
-
     /// What can't be told, in words.
     pub fn untold(&self) -> Option<String> {
         let Self { known, handed_out, .. } = *self;
         match (known, handed_out) {
             (_, 0) => None,
             (0, _) => Some(format!(
-                "capacity that was never written can't be told (--perturb): none of {handed_out} blocks came with the fill of glibc's malloc; another \
-                 allocator does not have it"
+                "capacity that was never written can't be told (--perturb): none of {handed_out} blocks came with the fill of glibc's malloc, which \
+                 another allocator does not have, and calloc neither"
             )),
             (known, all) if known < all => Some(format!(
                 "capacity that was never written is told of {known} of {all} blocks (--perturb): the others came without the fill of glibc's malloc, \

@@ -27,6 +27,9 @@ pub fn execute(options: &ViewOptions) -> anyhow::Result<u8> {
         return by_pprof(&options.file);
     }
     let is_page = options.file.extension().is_some_and(|end| end == "html");
+    if is_page && !options.source {
+        bail!("{}: --no-source is for pages that are made here, and this is one already", options.file.display());
+    }
     let page = if is_page { options.file.clone() } else { written(&options.file, Format::Html, options.source)? };
     let page = std::path::absolute(&page).with_context(|| page.display().to_string())?;
     std::fs::metadata(&page).with_context(|| format!("{}: can't be read", page.display()))?;
@@ -67,7 +70,8 @@ fn written(file: &Path, format: Format, source: bool) -> anyhow::Result<PathBuf>
     // a `%` in a name stands for something else
     let path = folder.join(name.to_string_lossy().replace('%', "_"));
     let files = SavedFiles { outputs: vec![path.clone()], format: None, pprof_columns: PprofColumns::All, source };
-    Destinations::prepare(&files)?.write(&load(file)?, &ExportOptions::default())?;
+    let export = ExportOptions { source, ..ExportOptions::default() };
+    Destinations::prepare(&files)?.write(&load(file)?, &export)?;
     Ok(path)
 }
 

@@ -2,8 +2,9 @@
 
 use super::sections::{self, Layout, has_lifetimes};
 use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name, telling_frames};
-use super::view::View;
+use super::view::{TRUNCATED_STACK, UNKNOWN_STACK, View};
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
+use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::{Amount, Sample};
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
@@ -63,15 +64,22 @@ pub(super) fn markdown(out: &mut String, view: &View<'_>) {
     }
 }
 
+/// A frame: its function, file and line.
+type Frame<'a> = (&'a str, Option<&'a str>, u32);
+
 /// What each site has to tell, in their order.
 fn figures(view: &View<'_>) -> Vec<SiteFigures> {
     let knows_lifetimes = has_lifetimes(view.profile);
     // With its caller: a program's own wrapper of malloc is no place that says anything.
-    let mut places: FxHashMap<Vec<(&str, u32)>, usize> = FxHashMap::default();
+    let mut places: FxHashMap<Vec<Frame<'_>>, usize> = FxHashMap::default();
     let mut place = |stack: usize| -> Option<usize> {
-        let calls = telling_frames(view, stack, 2).iter().map(|frame| (frame.name, frame.line)).collect::<Vec<_>>();
+        let frames = telling_frames(view, stack, 2);
+        // what is not known is no place
+        let is_known = |name: &str| ![UNKNOWN_FUNCTION, UNKNOWN_STACK, TRUNCATED_STACK].contains(&name);
+        frames.first().filter(|frame| is_known(frame.name))?;
         let next = places.len();
-        (!calls.is_empty()).then(|| *places.entry(calls).or_insert(next))
+        let calls = frames.iter().map(|frame| (frame.name, frame.file, frame.line)).collect();
+        Some(*places.entry(calls).or_insert(next))
     };
     let figures = view.sites().iter().map(|site| SiteFigures {
         place: place(site.stack),

@@ -11,8 +11,10 @@
 use self::tables::{Libraries, Tables};
 use super::escape::{Json, printable};
 use super::gzip;
+use super::sections::is_held;
 use super::text::shell_words;
 use super::view::View;
+use crate::profile::value::Value as Amounts;
 use crate::profile::{Profile, Sample};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -126,7 +128,10 @@ fn build(view: &View<'_>) -> Whole {
     for (time, name, data) in marks(profile) {
         main.markers.add(main.tables.string(&name), time, data);
     }
-    let mut threads = vec![main, track(view, &mut libraries, AT_PEAK, &all, at_peak)];
+    let mut threads = vec![main];
+    if is_held(profile, Amounts::Peak) {
+        threads.push(track(view, &mut libraries, AT_PEAK, &all, at_peak));
+    }
     let names = threads_of(view);
     for (name, key) in names.iter().filter(|_| names.len() > 1) {
         let own = sums(view, |sample| (sample.program, sample.thread) == *key);
@@ -156,6 +161,11 @@ fn meta(profile: &Profile, threads: usize) -> Value {
         bytes => format!("about one in {bytes} bytes, scaled up"),
     };
     let entry = |label: &str, value: &str| json!({ "label": label, "format": "string", "value": printable(value) });
+    let mut entries = vec![entry("Engine", &profile.meta.engine), entry("Recorded", &interval)];
+    let missing = profile.saved.as_ref().map(|saved| saved.holds.missing().join(", ")).unwrap_or_default();
+    if !missing.is_empty() {
+        entries.push(entry("Not told by the file that this was made of", &missing));
+    }
     json!({
         "product": printable(&process.program),
         "importedFrom": format!("heaptrace {}", env!("CARGO_PKG_VERSION")),
@@ -180,7 +190,7 @@ fn meta(profile: &Profile, threads: usize) -> Value {
         ],
         "extra": [{
             "label": "heaptrace",
-            "entries": [entry("Engine", &profile.meta.engine), entry("Recorded", &interval)],
+            "entries": entries,
         }],
         "usesOnlyOneStackType": true,
         "sourceCodeIsNotOnSearchfox": true,
@@ -226,7 +236,8 @@ fn marks(profile: &Profile) -> Vec<(f64, String, Value)> {
     let totals = &profile.totals;
     let peak = (totals.peak_at_ns, "peak".to_owned(), json!({ "type": PEAK, "live": totals.peak_bytes }));
     let marks = profile.course.marks.iter().map(|(t_ns, name)| (*t_ns, printable(name), json!({ "type": MARK })));
-    let mut all: Vec<(u64, String, Value)> = marks.chain([peak]).collect();
+    let peak = is_held(profile, Amounts::Peak).then_some(peak);
+    let mut all: Vec<(u64, String, Value)> = marks.chain(peak).collect();
     all.sort_by_key(|(t_ns, ..)| *t_ns);
     all.into_iter().map(|(t_ns, name, data)| (milliseconds(t_ns), name, data)).collect()
 }

@@ -99,10 +99,11 @@ fn of_python(out: &mut String, layout: Layout, profile: &Profile, in_loop: bool)
     let resident = profile.meta.process.resident;
     let explained = resident.and_then(|resident| resident.explained_permille(profile.totals.peak_bytes));
     if (in_loop || has_scripts) && explained.is_some_and(|permille| permille < 500) {
-        advice.push(
-            "Python takes small objects from arenas that it maps, not from malloc: --mmap shows where it needs new arenas, and \
-             PYTHONMALLOC=malloc in the environment each object, which costs as many calls more.",
-        );
+        advice.push("Python takes small objects from arenas that it maps, not from malloc:");
+        if !profile.records_mappings() {
+            advice.push("--mmap shows where it needs new arenas, and");
+        }
+        advice.push("PYTHONMALLOC=malloc in the environment shows each object, which costs as many calls more.");
     }
     if !advice.is_empty() {
         heading(out, layout, "Python");

@@ -154,8 +154,11 @@ fn note_lines(view: &View<'_>, stacks: &[usize], candidates: &mut [Candidate<'_>
         let row = view.site_of(stack).and_then(|site| rows.get(&site));
         let Some(candidate) = row.and_then(|row| candidates.get_mut(*row)) else { continue };
         candidate.lines.resize_with(candidate.frames.len(), BTreeSet::new);
-        for (lines, frame) in candidate.lines.iter_mut().zip(frames(view, stack)).filter(|(_, frame)| frame.line > 0) {
-            lines.insert(frame.line);
+        for ((lines, own), frame) in candidate.lines.iter_mut().zip(&candidate.frames).zip(frames(view, stack)) {
+            // another file has a function of the same name
+            if frame.line > 0 && frame.file == own.file {
+                lines.insert(frame.line);
+            }
         }
     }
 }

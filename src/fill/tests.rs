@@ -133,6 +133,20 @@ fn what_a_realloc_adds_is_filled_but_for_what_the_old_chunk_held() {
     assert_eq!(heap.free(block(2)), None);
 }
 
+/// What is left of a realloc whose return was not seen says nothing about the next block at its address.
+#[test]
+fn a_realloc_that_was_never_seen_to_end_leaves_nothing_behind() {
+    let mut heap = Heap::new();
+    heap.malloc(block(1), 40);
+    heap.blocks.resizes(TASK, block(1), true, &mut heap.memory);
+    // the block was freed unseen, and calloc hands its address out
+    heap.set_head(block(1), 400);
+    heap.set(block(1), &[0; 400]);
+    heap.blocks.handed_out(block(1), 400, &mut heap.memory);
+    assert_eq!(heap.blocks.resizes(TASK, block(1), true, &mut heap.memory), None);
+    assert_eq!(heap.blocks.resized(TASK, block(1), (block(1), 500), &mut heap.memory), None, "to be filled");
+}
+
 #[test]
 fn a_realloc_that_fails_changes_nothing() {
     let mut heap = Heap::new();

@@ -197,7 +197,8 @@ impl Process {
         let mut copy = Self::new(tid, observer, space, common);
         copy.tasks = tasks;
         copy.leaks = self.leaks.fork();
-        copy.fill = self.fill.as_ref().map(fill::Blocks::forked);
+        // capacity is told of where it was allocated, which is another process
+        copy.fill = self.fill.as_ref().map(|_| fill::Blocks::default());
         if let Some(task) = copy.tasks.get(tid) {
             copy.tests = self.tests.fork(parent, task.id);
         }

@@ -24,6 +24,7 @@ impl Process {
                     blocks.forget(block);
                 }
             }
+            Operation::ResizeInPlace { old, .. } => blocks.forget(old),
             _ => {}
         }
     }

@@ -100,7 +100,9 @@ impl Process {
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.settings.max_depth);
         let space = &mut self.space;
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
-        let (fill, is_declared) = (self.fill.as_mut(), self.settings.table.is_declared(function));
+        let fill = self.fill.as_mut();
+        let table = &self.settings.table;
+        let has_chunks = !table.is_declared(function) && REALLOCS.contains(&table.name(function));
         let mut stack = EntryStack {
             space,
             regs,
@@ -111,7 +113,7 @@ impl Process {
             max_depth,
             cell,
             fill,
-            is_declared,
+            has_chunks,
             failure: None,
             unwound: None,
         };
@@ -227,6 +229,9 @@ impl Process {
     }
 }
 
+/// The functions of glibc that resize blocks.
+const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
+
 /// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered from the maps and by
 /// a walk.
 struct EntryStack<'a> {
@@ -241,8 +246,8 @@ struct EntryStack<'a> {
     cell: Option<(&'a Jump, u16)>,
     /// The blocks whose ends are known, if that is wanted.
     fill: Option<&'a mut fill::Blocks>,
-    /// Whether the user has declared the function.
-    is_declared: bool,
+    /// Whether the function has the name of one of glibc's that resize blocks.
+    has_chunks: bool,
     /// Why the stack could not be walked.
     failure: Option<TracerError>,
     /// What was found, if it was asked for.
@@ -297,7 +302,7 @@ impl EntryContext for EntryStack<'_> {
         let (block, bytes) = match operation {
             Operation::Free { block } => (block, self.fill.as_mut()?.given_back(block, memory)),
             Operation::Reallocate { old, .. } => {
-                (old, self.fill.as_mut()?.resizes(self.task.serial, old, !self.is_declared, memory))
+                (old, self.fill.as_mut()?.resizes(self.task.serial, old, self.has_chunks, memory))
             }
             _ => return None,
         };
