@@ -108,7 +108,7 @@ impl Profile {
     /// Finds the types of the objects on the stacks of which they are not known yet. `line_of`: a line of source, if it may be read and is what the module was made of.
     pub fn find_object_types(&mut self, line_of: &mut dyn FnMut(&Path, &str, u32) -> Option<String>) {
         let mut names: FxHashMap<String, Arc<str>> = FxHashMap::default();
-        let mut of_lines: FxHashMap<Place<'_>, Option<String>> = FxHashMap::default();
+        let mut of_lines: FxHashMap<(Place<'_>, bool), Option<String>> = FxHashMap::default();
         let mut found = Vec::new();
         for (number, stack) in self.stacks.iter().enumerate().filter(|(_, stack)| stack.object.is_none()) {
             let lines = stack.locations.iter().filter_map(|at| self.locations.get(*at)).flat_map(|location| {
@@ -124,10 +124,11 @@ impl Profile {
             let (told, caller) = told(frames);
             let told = told.or_else(|| {
                 let (line, module, _) = lines.clone().nth(caller)?;
-                let file = self.functions.get(line.function)?.file.as_deref()?;
+                let function = self.functions.get(line.function)?;
+                let (file, in_template) = (function.file.as_deref()?, function.name.contains('<'));
                 let place = (module?.path.as_path(), file, line.line);
-                let read = || source::told(&line_of(place.0, file, line.line)?);
-                let name = of_lines.entry(place).or_insert_with(read).clone()?;
+                let read = || source::told(&line_of(place.0, file, line.line)?, in_template);
+                let name = of_lines.entry((place, in_template)).or_insert_with(read).clone()?;
                 Some((name, Certainty::Inferred))
             });
             let Some((name, certainty)) = told else { continue };

@@ -7,8 +7,8 @@ fn is_allocator(name: &str) -> bool {
     ENDS.iter().any(|end| name.ends_with(end)) || GLIB.contains(&name)
 }
 
-/// The type that a line allocates, if it does so once.
-pub(super) fn told(line: &str) -> Option<String> {
+/// The type that a line allocates, if it does so once. What looks like a parameter is none in a template.
+pub(super) fn told(line: &str, in_template: bool) -> Option<String> {
     let line = without_comments(line)?;
     let tokens = tokens(&line);
     let mut found = None;
@@ -27,7 +27,7 @@ pub(super) fn told(line: &str) -> Option<String> {
         }
         found = Some(told);
     }
-    found.flatten()
+    found.flatten().filter(|name| !(in_template && is_parameter(name)))
 }
 
 /// None where a line seems to lie within a comment.
@@ -133,7 +133,7 @@ fn read_type(tokens: &[&str], at: usize) -> Option<(String, usize)> {
         at += 1;
     }
     let is_keyword = ["sizeof", "auto", "decltype", "return", "void"].contains(&name.as_str());
-    (!is_keyword && !is_parameter(&name)).then_some((name, at))
+    (!is_keyword).then_some((name, at))
 }
 
 /// Whether a name looks like that of a template's parameter: `T`, `_Tp`, `_Functor`.

@@ -131,13 +131,18 @@ fn lines_of_source_tell_types() {
         ("w = g_new0(Widget, 3);", "Widget"),
         ("p = realloc(p, n * sizeof(char *));", "char*"),
     ] {
-        assert_eq!(source::told(line).as_deref(), Some(of), "{line}");
+        for in_template in [false, true] {
+            assert_eq!(source::told(line, in_template).as_deref(), Some(of), "{line}");
+        }
+    }
+    // in a template these are its parameters, more likely
+    for (line, of) in [("return new T;", "T"), ("p = new _Functor(f);", "_Functor"), ("(A *)malloc(sizeof(A))", "A")] {
+        assert_eq!(source::told(line, false).as_deref(), Some(of), "{line}");
+        assert_eq!(source::told(line, true), None, "{line}");
     }
     for line in [
         "",
         "x = malloc(n);",
-        "return new T;",
-        "p = new _Functor(f);",
         "/* was: new Foo */ p = pool_get(n);",
         " * new Foo",
         "return new Foo, says it */",
@@ -155,6 +160,6 @@ fn lines_of_source_tell_types() {
         "malloc(sizeof(",
         "x = new A<",
     ] {
-        assert_eq!(source::told(line), None, "{line}");
+        assert_eq!(source::told(line, false), None, "{line}");
     }
 }
