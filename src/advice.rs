@@ -185,10 +185,10 @@ fn by_rule(rule: &Rule, sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advi
             None => {
                 places.insert(key, (site.clone(), at, amount));
             }
-            Some((figures, first, most)) => {
+            Some((figures, most_at, most)) => {
                 figures.add(site);
                 if amount > *most {
-                    (*first, *most) = (at, amount);
+                    (*most_at, *most) = (at, amount);
                 }
             }
         }
