@@ -82,6 +82,11 @@ pub(super) trait EntryContext: CallContext {
     fn picks(&mut self, _size: u64) -> Option<u64> {
         None
     }
+    /// Whether [`Self::unwritten`] is wanted.
+    fn looks_at_blocks(&self) -> bool {
+        false
+    }
+
     /// Of a call that gives a block back, or resizes it: the block, and how many bytes at its end the program has never written. None if that
     /// is not known, or not wanted.
     fn unwritten(&mut self, _operation: Operation) -> Option<(Addr, u64)> {

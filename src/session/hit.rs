@@ -102,7 +102,7 @@ impl Process {
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
         let fill = self.fill.as_mut();
         let table = &self.settings.table;
-        let has_chunks = !table.is_declared(function) && REALLOCS.contains(&table.name(function));
+        let has_chunks = fill.is_some() && !table.is_declared(function) && REALLOCS.contains(&table.name(function));
         let mut stack = EntryStack {
             space,
             regs,
@@ -295,6 +295,10 @@ impl EntryContext for EntryStack<'_> {
 
     fn picks(&mut self, size: u64) -> Option<u64> {
         self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
+    }
+
+    fn looks_at_blocks(&self) -> bool {
+        self.fill.is_some()
     }
 
     fn unwritten(&mut self, operation: Operation) -> Option<(Addr, u64)> {

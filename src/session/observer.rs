@@ -401,8 +401,10 @@ impl Observer {
         }
         let time_ns = self.now_ns();
         let Self { shared, calls, stream, .. } = self;
-        let operation = calls.operation_at(&entry, &shared.table);
-        if let Some((block, bytes)) = operation.and_then(|operation| context.unwritten(operation)) {
+        if context.looks_at_blocks()
+            && let Some(operation) = calls.operation_at(&entry, &shared.table)
+            && let Some((block, bytes)) = context.unwritten(operation)
+        {
             stream.tell(time_ns, EventKind::Unwritten { block, bytes });
         }
         let entered = calls.enter(&entry, stack, recorded, &shared.table, &mut |kind| stream.tell(time_ns, kind));

@@ -1,8 +1,8 @@
 //! The Debian package: what [package.metadata.deb] of Cargo.toml says is packed by Debian's own tools, with the program as the tests have it, and installed into a root
 //! folder that has nothing but the packages that it depends on. (`packaging/deb` has cargo-deb do the same with the program as it is built for release.)
 
-use crate::support::fixtures;
 use crate::support::tempdir::TempDir;
+use crate::support::{container, fixtures};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -135,15 +135,7 @@ fn the_package_installs_and_runs_in_a_clean_root_folder() {
     clean_root(&root, &packages);
     fs::copy(fixtures::program("peak"), root.join("app")).unwrap();
     let mut apart = Command::new("unshare");
-    apart.args([
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child=KILL",
-        "--propagation=private",
-    ]);
+    apart.args(container::UNSHARE);
     let said = out_of(apart.args(["sh", "-ec", IN_ROOT, "sh"]).args([&root, &file]));
     assert_eq!(said, out_of(Command::new(HEAPTRACE).arg("--version")));
     for name in ["heap.json", "jump.json"] {

@@ -48,21 +48,17 @@ const OVERLAY: &str = r#"
     exec "$@"
 "#;
 
+/// What unshare(1) is told for a user, mounts and processes of its own.
+pub const UNSHARE: [&str; 7] =
+    ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--propagation=private"];
+
 impl Apart {
     /// All.
     pub const ALL: [Self; 4] = [Self::Container, Self::Chroot, Self::Overmount, Self::Overlay];
 
     fn unshare(self) -> &'static [&'static str] {
         match self {
-            Self::Container => &[
-                "--user",
-                "--map-root-user",
-                "--mount",
-                "--pid",
-                "--fork",
-                "--kill-child=KILL",
-                "--propagation=private",
-            ],
+            Self::Container => &UNSHARE,
             Self::Chroot | Self::Overmount | Self::Overlay => &["--mount", "--propagation=private"],
         }
     }
