@@ -23,6 +23,7 @@ mod dwarfsections;
 mod files;
 mod generics;
 mod itanium;
+mod narrow;
 mod packages;
 mod perfmap;
 mod similar;
@@ -243,7 +244,8 @@ fn resolve_by(
     let split_files = SplitFiles::default();
     let split_sections = SplitSections::default();
     let split = SplitLoader::new(search, Owner { module: &source.path, place }, &split_files, &split_sections);
-    match DwarfLookup::new(&data, alt.as_ref(), split) {
+    let narrowed = data.narrowed(addrs);
+    match DwarfLookup::new(&data, alt.as_ref(), split, narrowed.as_ref()) {
         Ok(mut lookup) => {
             let resolution = resolve_all(addrs, &functions, Some(&mut lookup));
             lookup.into_warnings().into_iter().for_each(&mut *warn);

@@ -4,6 +4,7 @@ use super::beside::each;
 use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::{SectionBytes, Slice, is_wanted};
 use super::generics::{is_legacy_rust, with_arguments};
+use super::narrow::narrowed;
 use super::split::SplitLoader;
 use crate::addr::ObjAddr;
 use crate::elf::{Elf, ElfError};
@@ -12,6 +13,7 @@ use addr2line::{Context, Frame};
 use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 /// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
 const LONGEST_CHAIN: usize = 8;
@@ -51,15 +53,36 @@ impl<'d> DwarfData<'d> {
         Self(sections)
     }
 
+    /// The part of them that may tell of these addresses, where reading that takes less than reading all.
+    pub(super) fn narrowed(&self, addrs: &[ObjAddr]) -> Option<Narrowed> {
+        narrowed(&self.borrow(), addrs).map(Narrowed)
+    }
+
     /// What reads them.
     pub(super) fn borrow(&self) -> gimli::Dwarf<Slice<'_>> {
         self.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))
     }
 }
 
+/// A `.debug_info` section with which others of the same file are read in part: see [`narrowed`].
+#[derive(Debug)]
+pub struct Narrowed(Vec<u8>);
+
+impl Narrowed {
+    /// What reads it.
+    pub(super) fn info(&self) -> gimli::DebugInfo<Slice<'_>> {
+        gimli::DebugInfo::new(&self.0, LittleEndian)
+    }
+}
+
 /// Looks up addresses in one file's DWARF.
 pub struct DwarfLookup<'a, 'f> {
-    context: Context<Slice<'a>>,
+    data: &'a DwarfData<'a>,
+    supplement: Option<&'a DwarfData<'a>>,
+    /// Of a part of the units. What it does not know all of is looked up in all.
+    narrow: Option<Context<Slice<'a>>>,
+    /// Of all units, once it has been needed; None in it: they are damaged.
+    whole: OnceCell<Option<Context<Slice<'a>>>>,
     split: SplitLoader<'a, 'f>,
     /// Many frames are of few functions.
     names: FxHashMap<Vec<u8>, FunctionName>,
@@ -80,84 +103,118 @@ pub struct DwarfFrames {
     pub has_function: bool,
 }
 
+impl DwarfFrames {
+    /// Whether other units could tell no more: names of functions may be in them.
+    fn is_complete(&self) -> bool {
+        let has_names = self.frames.iter().all(|frame| frame.function.is_some());
+        !self.frames.is_empty() && (has_names || !self.has_function)
+    }
+}
+
 impl<'a, 'f> DwarfLookup<'a, 'f> {
-    /// Prepares look-ups; `supplement` is what a debug alt link leads to, `split` finds what compilers left elsewhere.
+    /// Prepares look-ups; `supplement` is what a debug alt link leads to, `split` finds what compilers left elsewhere, `narrowed` is of
+    /// the addresses that will be asked for.
     ///
     /// # Errors
     /// The headers of the DWARF units are damaged.
     pub(super) fn new(
-        data: &'a DwarfData<'_>,
-        supplement: Option<&'a DwarfData<'_>>,
+        data: &'a DwarfData<'a>,
+        supplement: Option<&'a DwarfData<'a>>,
         split: SplitLoader<'a, 'f>,
+        narrowed: Option<&'a Narrowed>,
     ) -> Result<Self, gimli::Error> {
-        let mut dwarf = data.borrow();
-        if let Some(supplement) = supplement {
-            dwarf.set_sup(supplement.borrow());
+        let mut lookup =
+            Self { data, supplement, narrow: None, whole: OnceCell::new(), split, names: FxHashMap::default() };
+        lookup.narrow = narrowed.and_then(|narrowed| {
+            let mut dwarf = sections(data, supplement);
+            dwarf.debug_info = narrowed.info();
+            Context::from_dwarf(dwarf).ok()
+        });
+        if lookup.narrow.is_none() {
+            lookup.whole = OnceCell::from(Some(Context::from_dwarf(sections(data, supplement))?));
         }
-        Ok(Self { context: Context::from_dwarf(dwarf)?, split, names: FxHashMap::default() })
+        Ok(lookup)
     }
 
     /// The frames at `addr`. What can't be read counts as unknown.
     pub fn find(&mut self, addr: ObjAddr) -> DwarfFrames {
-        let mut found = DwarfFrames::default();
-        let Ok(mut frames) = self.split.complete(self.context.find_frames(addr.0)) else {
-            return self.line_only(addr);
-        };
-        let mut raw: Vec<Frame<'_, Slice<'a>>> = Vec::new();
-        loop {
-            match frames.next() {
-                Ok(Some(frame)) => raw.push(frame),
-                Ok(None) => break,
-                Err(_) => return self.line_only(addr),
-            }
+        let (split, names) = (&mut self.split, &mut self.names);
+        let in_part = self.narrow.as_ref().and_then(|context| frames(context, split, names, addr));
+        if let Some(found) = in_part.filter(DwarfFrames::is_complete) {
+            return found;
         }
-        let unit = self.split.complete(self.context.find_dwarf_and_unit(addr.0));
-        for frame in raw {
-            let (file, line) = frame.location.map_or((None, None), |l| (l.file.map(str::to_owned), l.line));
-            let start_line = unit.zip(frame.dw_die_offset).and_then(|(u, offset)| declaration_line(u, offset));
-            let function = frame.function.map(|f| {
-                let raw = f.name.slice();
-                let raw = raw.get(..LONGEST_NAME).unwrap_or(raw);
-                if let Some(known) = self.names.get(raw) {
-                    return known.clone();
-                }
-                let mut name = function_name(&String::from_utf8_lossy(raw));
-                if is_legacy_rust(raw)
-                    && let Some((unit, offset)) = unit.zip(frame.dw_die_offset)
-                    && let Some((params, own_name)) = type_params(unit, offset)
-                    && let Some(full) = with_arguments(&name.name, &params, &own_name)
-                {
-                    name.name = full.into();
-                }
-                self.names.insert(raw.to_vec(), name.clone());
-                name
-            });
-            found.has_function |= frame.dw_die_offset.is_some();
-            found.frames.push(SymFrame {
-                function,
-                file,
-                line: line.unwrap_or(0),
-                start_line: start_line.unwrap_or(0),
-            });
-        }
-        found
+        let whole = self.whole.get_or_init(|| Context::from_dwarf(sections(self.data, self.supplement)).ok());
+        let Some(context) = whole else { return DwarfFrames::default() };
+        frames(context, &mut self.split, &mut self.names, addr).unwrap_or_else(|| line_only(context, addr))
     }
 
     /// Ends the look-ups: what went wrong with split DWARF.
     pub(super) fn into_warnings(self) -> Vec<String> {
         self.split.into_warnings()
     }
+}
 
-    fn line_only(&self, addr: ObjAddr) -> DwarfFrames {
-        let frames = match self.context.find_location(addr.0) {
-            Ok(Some(l)) => {
-                let file = l.file.map(str::to_owned);
-                vec![SymFrame { function: None, file, line: l.line.unwrap_or(0), start_line: 0 }]
-            }
-            _ => Vec::new(),
-        };
-        DwarfFrames { frames, has_function: false }
+fn sections<'a>(data: &'a DwarfData<'_>, supplement: Option<&'a DwarfData<'_>>) -> gimli::Dwarf<Slice<'a>> {
+    let mut dwarf = data.borrow();
+    if let Some(supplement) = supplement {
+        dwarf.set_sup(supplement.borrow());
     }
+    dwarf
+}
+
+/// The frames at `addr`. None: they can't be read.
+fn frames<'a>(
+    context: &Context<Slice<'a>>,
+    split: &mut SplitLoader<'a, '_>,
+    names: &mut FxHashMap<Vec<u8>, FunctionName>,
+    addr: ObjAddr,
+) -> Option<DwarfFrames> {
+    let mut found = DwarfFrames::default();
+    let mut frames = split.complete(context.find_frames(addr.0)).ok()?;
+    let mut raw: Vec<Frame<'_, Slice<'a>>> = Vec::new();
+    loop {
+        match frames.next() {
+            Ok(Some(frame)) => raw.push(frame),
+            Ok(None) => break,
+            Err(_) => return None,
+        }
+    }
+    let unit = split.complete(context.find_dwarf_and_unit(addr.0));
+    for frame in raw {
+        let (file, line) = frame.location.map_or((None, None), |l| (l.file.map(str::to_owned), l.line));
+        let start_line = unit.zip(frame.dw_die_offset).and_then(|(u, offset)| declaration_line(u, offset));
+        let function = frame.function.map(|f| {
+            let raw = f.name.slice();
+            let raw = raw.get(..LONGEST_NAME).unwrap_or(raw);
+            if let Some(known) = names.get(raw) {
+                return known.clone();
+            }
+            let mut name = function_name(&String::from_utf8_lossy(raw));
+            if is_legacy_rust(raw)
+                && let Some((unit, offset)) = unit.zip(frame.dw_die_offset)
+                && let Some((params, own_name)) = type_params(unit, offset)
+                && let Some(full) = with_arguments(&name.name, &params, &own_name)
+            {
+                name.name = full.into();
+            }
+            names.insert(raw.to_vec(), name.clone());
+            name
+        });
+        found.has_function |= frame.dw_die_offset.is_some();
+        found.frames.push(SymFrame { function, file, line: line.unwrap_or(0), start_line: start_line.unwrap_or(0) });
+    }
+    Some(found)
+}
+
+fn line_only(context: &Context<Slice<'_>>, addr: ObjAddr) -> DwarfFrames {
+    let frames = match context.find_location(addr.0) {
+        Ok(Some(l)) => {
+            let file = l.file.map(str::to_owned);
+            vec![SymFrame { function: None, file, line: l.line.unwrap_or(0), start_line: 0 }]
+        }
+        _ => Vec::new(),
+    };
+    DwarfFrames { frames, has_function: false }
 }
 
 /// The name of a function's DIE, with the names of its template's parameters.

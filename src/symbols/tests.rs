@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 mod builds;
+mod units;
 
 const INLINES: &str = "
 #include <string>
