@@ -136,6 +136,9 @@ pub fn supervise(
             }
         })
         .context("could not start the tracer thread (a limit of memory, `ulimit -v`, or of processes, `ulimit -u`?)")?;
+    if let Err(error) = control.register_waiter() {
+        tracing::warn!("{error}: the end will be noticed a little later");
+    }
     let mut slowdown = Slowdown::new(launches);
     let mut scheduled = false;
     let mut begins = None;
@@ -185,7 +188,7 @@ pub fn supervise(
         let next_end =
             [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
-        match control::next_signal(pause) {
+        match control.next_signal(pause) {
             None => {}
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());

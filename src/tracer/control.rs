@@ -30,6 +30,8 @@ pub fn process_id() -> i32 {
 #[derive(Debug, Default)]
 pub struct Control {
     tracer_tid: AtomicI32,
+    /// The thread that waits in [`Self::next_signal`].
+    waiter_tid: AtomicI32,
     detach: AtomicBool,
     forward: AtomicI32,
     end: AtomicBool,
@@ -139,12 +141,32 @@ impl Control {
 
     /// To be called last thing by the tracer thread.
     pub fn finish(&self) {
-        self.finished.store(true, Ordering::Release);
+        // one of both threads sees what the other has stored
+        self.finished.store(true, Ordering::SeqCst);
+        wake_thread(self.waiter_tid.load(Ordering::SeqCst));
+    }
+
+    /// To be called by the control thread before its first [`Self::next_signal`]. What it starts from then on has the wake-up blocked.
+    pub fn register_waiter(&self) -> Result<()> {
+        // a blocked signal waits to be taken: none is lost that comes between two waits
+        change_mask(libc::SIG_BLOCK, &set_of(&[WAKE_UP]))?;
+        self.waiter_tid.store(thread_id(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Waits up to `timeout` for one of heaptrace's own signals. None after the timeout, and as soon as the tracer thread has finished.
+    pub fn next_signal(&self, timeout: Duration) -> Option<i32> {
+        let mut set = own_signals();
+        // SAFETY: the set is valid, and so is the number.
+        unsafe { libc::sigaddset(&raw mut set, WAKE_UP) };
+        // it may have finished before this thread was registered
+        let timeout = if self.is_finished() { Duration::ZERO } else { timeout };
+        wait_for(&set, timeout).filter(|&signal| signal != WAKE_UP)
     }
 
     /// Whether the tracer thread has finished.
     pub fn is_finished(&self) -> bool {
-        self.finished.load(Ordering::Acquire)
+        self.finished.load(Ordering::SeqCst)
     }
 
     /// Whether an order waits to be taken. The control thread calls [`Self::wake`] again while this holds.
@@ -176,11 +198,17 @@ impl Control {
 
     /// Interrupts the tracer thread's wait.
     pub fn wake(&self) {
-        let tid = self.tracer_tid.load(Ordering::Acquire);
-        if tid != 0 && !self.is_finished() {
-            // SAFETY: a signal with a handler that does nothing, to a thread of our own process.
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, WAKE_UP) };
+        if !self.is_finished() {
+            wake_thread(self.tracer_tid.load(Ordering::Acquire));
         }
+    }
+}
+
+/// Sends [`WAKE_UP`] to a thread of our own; 0: to none.
+fn wake_thread(tid: i32) {
+    if tid != 0 {
+        // SAFETY: a signal that the thread has a harmless handler for, or takes, or that is ignored.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, WAKE_UP) };
     }
 }
 
@@ -473,5 +501,40 @@ pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> Result<()> {
         Ok(())
     } else {
         Err(TracerError::last("signal", tid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    /// The end of the tracer thread ends the wait: a wait that it does not end takes minutes.
+    #[test]
+    fn the_end_of_the_tracer_thread_is_noticed_at_once() {
+        const TIMEOUT: Duration = Duration::from_secs(300);
+        for waits_first in [true, false] {
+            let control = Arc::new(Control::new(false));
+            control.register_waiter().unwrap();
+            let tracer = std::thread::spawn({
+                let (control, waiter) = (Arc::clone(&control), thread_id());
+                move || {
+                    let own = i32::try_from(std::process::id()).unwrap();
+                    while waits_first && procfs::state(own, waiter) != Some(b'S') {
+                        std::thread::yield_now();
+                    }
+                    control.finish();
+                }
+            });
+            if !waits_first {
+                tracer.join().unwrap();
+                assert!(control.is_finished());
+            }
+            let begin = Instant::now();
+            assert_eq!(control.next_signal(TIMEOUT), None);
+            assert!(begin.elapsed() < TIMEOUT);
+            assert!(control.is_finished());
+        }
     }
 }
