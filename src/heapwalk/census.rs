@@ -39,6 +39,25 @@ pub enum Use {
     Kernel,
 }
 
+/// All of them, in their order.
+const USES: [Use; 13] = [
+    Use::Live,
+    Use::Headers,
+    Use::ThreadCaches,
+    Use::FastBins,
+    Use::Bins,
+    Use::Tops,
+    Use::Books,
+    Use::Unknown,
+    Use::Mappings,
+    Use::Stacks,
+    Use::Files,
+    Use::Shared,
+    Use::Kernel,
+];
+
+const _: () = assert!(USES.len() == Use::Kernel as usize + 1, "the last one is the last one");
+
 /// How much of it there is, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Amount {
@@ -70,20 +89,39 @@ pub struct Pages {
 impl Pages {
     /// How much of a range is where.
     pub fn of(&self, range: &Range<Addr>) -> Amount {
+        Along { pages: self, resident: 0, swapped: 0 }.of(range)
+    }
+}
+
+/// Looks at ranges that lie one behind the other, as millions of chunks do: each begins where the last one was, or in the next part.
+struct Along<'p> {
+    pages: &'p Pages,
+    /// The first part of either list that ends behind the last range's start.
+    resident: usize,
+    swapped: usize,
+}
+
+impl Along<'_> {
+    fn of(&mut self, range: &Range<Addr>) -> Amount {
         Amount {
             reserved: range.end.0.saturating_sub(range.start.0),
-            resident: overlap(&self.resident, range),
-            swapped: overlap(&self.swapped, range),
+            resident: overlap(&self.pages.resident, &mut self.resident, range),
+            swapped: overlap(&self.pages.swapped, &mut self.swapped, range),
         }
     }
 }
 
-/// How many bytes of `range` lie in `parts`.
-fn overlap(parts: &[Range<Addr>], range: &Range<Addr>) -> u64 {
-    let first = parts.partition_point(|part| part.end <= range.start);
+/// How many bytes of `range` lie in `parts`. `first`: where to look first for the first part that ends behind its start; set to that.
+fn overlap(parts: &[Range<Addr>], first: &mut usize, range: &Range<Addr>) -> u64 {
+    let ends_before = |at: usize| parts.get(at).is_some_and(|part| part.end <= range.start);
+    let is_first = |at: usize| !ends_before(at) && (at == 0 || ends_before(at - 1));
+    if !is_first(*first) {
+        let next = *first + 1;
+        *first = if is_first(next) { next } else { parts.partition_point(|part| part.end <= range.start) };
+    }
     parts
         .iter()
-        .skip(first)
+        .skip(*first)
         .take_while(|part| part.start < range.end)
         .map(|part| part.end.min(range.end).0 - part.start.max(range.start).0)
         .sum()
@@ -130,9 +168,16 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
         let whole = region.books.start..region.range.end;
         let arena = region.arena.unwrap_or(arenas.saturating_sub(1));
         let mut told = Amount::default();
+        let mut sums = [Amount::default(); USES.len()];
+        let mut along = Along { pages, resident: 0, swapped: 0 };
         for (of, range) in walk.iter().flat_map(|walk| parts(walk, region)) {
-            let amount = pages.of(&range);
+            let amount = along.of(&range);
             told += amount;
+            if let Some(sum) = sums.get_mut(of as usize) {
+                *sum += amount;
+            }
+        }
+        for (of, amount) in USES.into_iter().zip(sums) {
             add(&mut census, Some(arena), of, amount);
         }
         let all = pages.of(&whole);

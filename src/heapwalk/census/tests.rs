@@ -1,6 +1,7 @@
 use super::*;
 use crate::heapwalk::{Arena, Chunk};
 use crate::maps::{Device, Perms};
+use proptest::prelude::*;
 
 const HEAP: u64 = 0x10000;
 
@@ -88,4 +89,39 @@ fn a_process_without_a_known_heap_is_told_by_its_pages() {
     let census = take(None, &mappings, &[], &pages);
     assert_eq!(census.of(Use::Mappings), Amount { reserved: 0x2000, resident: 0x1000, swapped: 0 });
     assert_eq!(census.total().resident, 0x1000);
+}
+
+proptest! {
+    /// Wherever the ranges lie, and in whatever order they come.
+    #[test]
+    fn ranges_one_behind_the_other_are_ranges(
+        lengths in prop::collection::vec((0..3_u64, 1..4_u64), 0..12),
+        ranges in prop::collection::vec((0..40_u64, 0..9_u64), 1..30),
+        ascending: bool,
+    ) {
+        let mut at = 0;
+        let mut part = |(gap, length): &(u64, u64)| {
+            let start = at + gap;
+            at = start + length;
+            Addr(start)..Addr(at)
+        };
+        let resident: Vec<_> = lengths.iter().map(&mut part).collect();
+        let pages = Pages { resident: resident.clone(), swapped: Vec::new() };
+        let mut ranges: Vec<_> = ranges.iter().map(|&(start, length)| Addr(start)..Addr(start + length)).collect();
+        if ascending {
+            ranges.sort_by_key(|range| range.start);
+        }
+        let mut along = Along { pages: &pages, resident: 0, swapped: 0 };
+        for range in &ranges {
+            let inside = |at: &u64| resident.iter().any(|part| part.contains(&Addr(*at)));
+            let expected = (range.start.0..range.end.0).filter(inside).count() as u64;
+            prop_assert_eq!(along.of(range).resident, expected);
+            prop_assert_eq!(pages.of(range).resident, expected);
+        }
+    }
+
+    #[test]
+    fn uses_are_in_their_order(at in 0..USES.len()) {
+        prop_assert_eq!(USES[at] as usize, at);
+    }
 }
