@@ -64,14 +64,14 @@ fn basics(program: &Path) {
 
     let plain = pairs(&[], program, 5_000_000, STACK);
     row("malloc/free pair, plain", nanoseconds(plain), String::new(), "");
-    let pinned = pairs(&heaptrace(&["--pin"]), program, 20_000, STACK);
+    let pinned = pairs(&heaptrace(&["--engine", "trap", "--pin"]), program, 20_000, STACK);
     let in_floors = |pair: f64, floor: f64| format!("{:.2} x three floors", pair / (3.0 * floor));
-    row("  heaptrace run --pin, stack of 16", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
-    let free = pairs(&heaptrace(&[]), program, 20_000, STACK);
-    row("  heaptrace run, stack of 16", nanoseconds(free), in_floors(free, floor_free), "1.60");
-    let no_free_stacks = pairs(&heaptrace(&["--pin", "--no-free-stacks"]), program, 20_000, STACK);
+    row("  trap engine, --pin, stack of 16", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
+    let free = pairs(&heaptrace(&["--engine", "trap"]), program, 20_000, STACK);
+    row("  trap engine, stack of 16", nanoseconds(free), in_floors(free, floor_free), "1.60");
+    let no_free_stacks = pairs(&heaptrace(&["--engine", "trap", "--pin", "--no-free-stacks"]), program, 20_000, STACK);
     row(
-        "  heaptrace run --pin --no-free-stacks",
+        "  trap engine, --pin --no-free-stacks",
         nanoseconds(no_free_stacks),
         in_floors(no_free_stacks, floor_pinned),
         "",
@@ -81,7 +81,7 @@ fn basics(program: &Path) {
         row(
             "  ltrace -e malloc+free",
             nanoseconds(ltrace),
-            format!("{:.1} x heaptrace run", ltrace / free),
+            format!("{:.1} x trap engine", ltrace / free),
             "at least 8",
         );
     }
@@ -91,18 +91,13 @@ fn basics(program: &Path) {
         row(
             "  heaptrack (in the process)",
             nanoseconds(heaptrack),
-            format!("{:.3} x heaptrace --pin", heaptrack / pinned),
+            format!("{:.3} x trap engine", heaptrack / pinned),
             "",
         );
     }
     if installed("valgrind") {
         let memcheck = pairs(&words("valgrind -q"), program, 200_000, STACK);
-        row(
-            "  Memcheck (simulated CPU)",
-            nanoseconds(memcheck),
-            format!("{:.3} x heaptrace --pin", memcheck / pinned),
-            "",
-        );
+        row("  Memcheck (simulated CPU)", nanoseconds(memcheck), format!("{:.3} x trap engine", memcheck / pinned), "");
     }
 
     let start = wall(&words("/bin/true"));
@@ -116,8 +111,8 @@ fn basics(program: &Path) {
         "60.0 ms",
     );
 
-    let empty = resident(&heaptrace(&["--pin"]), program, &["0", "16", "1"]);
-    let full = resident(&heaptrace(&["--pin"]), program, &["0", "16", &LIVE.to_string()]);
+    let empty = resident(&heaptrace(&["--engine", "trap", "--pin"]), program, &["0", "16", "1"]);
+    let full = resident(&heaptrace(&["--engine", "trap", "--pin"]), program, &["0", "16", &LIVE.to_string()]);
     row(
         "resident bytes per live block, of 1,000,000",
         format!("{:.1} B", (full.saturating_sub(empty)) as f64 / LIVE as f64),
@@ -126,8 +121,8 @@ fn basics(program: &Path) {
     );
 
     let tree = fixture("stacks");
-    let few = resident(&heaptrace(&["--pin"]), &tree, &[&CHAIN.to_string(), "0"]);
-    let many = resident(&heaptrace(&["--pin"]), &tree, &[&CHAIN.to_string(), &DEPTH.to_string()]);
+    let few = resident(&heaptrace(&["--engine", "trap", "--pin"]), &tree, &[&CHAIN.to_string(), "0"]);
+    let many = resident(&heaptrace(&["--engine", "trap", "--pin"]), &tree, &[&CHAIN.to_string(), &DEPTH.to_string()]);
     // stacks are interned from their inner end: the tree's nodes are shared, each leaf has the chain, main and its two
     // callers and _start to itself
     let leaves = 1_u64 << DEPTH;
