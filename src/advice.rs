@@ -27,8 +27,12 @@ const WORTH: u64 = 50;
 const LEAST_COPIES: u64 = 8;
 const LEAST_COPIED: u64 = 64 << 10;
 
-/// ... if buffers have grown so many times on average: pairs of sizes that fit by chance make no series.
+/// ... if buffers have grown so many times on average: pairs of sizes that fit by chance make no series, ...
 const LEAST_SERIES: u64 = 3;
+
+/// ... and if that is this share of all bytes allocated, or the largest of them has this share of the peak, in tenths of a percent.
+const COPIED_WORTH: u64 = 10;
+const GROWN_WORTH: u64 = WORTH;
 
 /// Blocks of so many bytes that are rounded up to the next class of sizes are worth a word, ...
 const LEAST_ROUNDED: u64 = 64 << 10;
@@ -245,8 +249,10 @@ fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
 fn growth(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let Growth { buffers, growths, copies, copied_bytes, largest_bytes, .. } = site.growth;
     let proof = Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes };
+    let share = permille(copied_bytes, whole.allocated.bytes);
     let is_much = copies >= LEAST_COPIES && copied_bytes >= LEAST_COPIED;
-    is_much.then(|| (proof, permille(copied_bytes, whole.allocated.bytes)))
+    let is_worth_it = share >= COPIED_WORTH || permille(largest_bytes, whole.peak_bytes) >= GROWN_WORTH;
+    (is_much && is_worth_it).then_some((proof, share))
 }
 
 /// By how many bytes a block misses a smaller chunk of glibc's.
@@ -351,14 +357,29 @@ mod tests {
             Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000, outgrown: 0 };
         let site = |growth| SiteFigures { growth, ..SiteFigures::default() };
         let proof = Proof::Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000 };
-        assert_eq!(told(site(growth), &WHOLE), [proof]);
+        let little = WholeFigures { allocated: amount(10_000, 6 << 20), ..WHOLE };
+        assert_eq!(told(site(growth), &little), [proof]);
         for less in [
             Growth { buffers: 5, ..growth },
             Growth { copies: 7, ..growth },
             Growth { copied_bytes: (64 << 10) - 1, ..growth },
         ] {
-            assert_eq!(told(site(less), &WHOLE), []);
+            assert_eq!(told(site(less), &little), []);
         }
+    }
+
+    #[test]
+    fn growth_counts_where_much_of_all_is_copied_or_a_buffer_is_much_of_the_peak() {
+        let growth = Growth { buffers: 4, growths: 12, copies: 12, largest_bytes: 32 << 10, ..Growth::default() };
+        let is_told = |copied_bytes, largest_bytes| {
+            let growth = Growth { copied_bytes, largest_bytes, ..growth };
+            !told(SiteFigures { growth, ..SiteFigures::default() }, &WHOLE).is_empty()
+        };
+        // of 8 MiB that were allocated, and of 2 MiB at the peak
+        assert!(is_told((8 << 20) / 100 + 1, 32 << 10));
+        assert!(!is_told((8 << 20) / 100 - 8192, 32 << 10), "little of all");
+        assert!(is_told(64 << 10, (2 << 20) / 20 + 1), "a large buffer");
+        assert!(!is_told(64 << 10, (2 << 20) / 20 - 4096), "a small one");
     }
 
     /// Against glibc's own rule: a request gets the smallest multiple of 16 that holds it and 8 bytes more, and at least 32.
