@@ -5,6 +5,7 @@ mod held;
 mod json;
 mod markdown;
 pub mod pprof;
+mod sharing;
 pub mod snapshot;
 
 use super::escape::markdown_code;

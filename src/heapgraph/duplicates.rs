@@ -36,6 +36,50 @@ pub struct Duplicates {
     pub most: Vec<Duplicate>,
 }
 
+/// So many bytes of copies are worth a word, ...
+const LEAST: u64 = 64 << 10;
+
+/// ... if they are one part in so many of all that is live.
+const PARTS: u64 = 100;
+
+/// Whether so many bytes of copies are worth a word in a heap with so many live bytes.
+pub const fn are_worth_a_word(wasted: u64, live_bytes: u64) -> bool {
+    wasted >= LEAST && wasted >= live_bytes / PARTS
+}
+
+/// Text with these in it is taken for a secret, whatever its case.
+const SECRET: [&str; 12] = [
+    "secret",
+    "credential",
+    "passw",
+    "token",
+    "apikey",
+    "api_key",
+    "api-key",
+    "private",
+    "bearer",
+    "authorization",
+    "cookie",
+    "-----begin",
+];
+
+/// Words without a blank of so many characters, with digits and letters of both cases, are taken for keys.
+const KEY_LENGTH: usize = 16;
+
+/// Whether text looks like a secret, which is not to be shown: it says so itself, or has a word in it that looks like a key.
+pub fn looks_secret(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    SECRET.iter().any(|secret| lower.contains(secret))
+        || text.split([' ', '/', '.', ',', ';', '"', '\n', '\t']).any(is_key)
+}
+
+fn is_key(word: &str) -> bool {
+    let has = |kind: fn(&u8) -> bool| word.bytes().filter(kind).count() >= 2;
+    let is_hex = word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_mixed = has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
+    word.len() >= KEY_LENGTH && has(u8::is_ascii_digit) && (is_mixed || is_hex)
+}
+
 /// So many bits are kept for a block, to tell early which has no equal.
 const BITS: usize = 4;
 
@@ -109,6 +153,38 @@ mod tests {
     use super::*;
     use crate::addr::Addr;
     use crate::heapmodel::SiteId;
+
+    #[test]
+    fn what_looks_like_a_secret_is_known() {
+        for secret in [
+            "password=hunter2",
+            "DB_PASSWD",
+            "Authorization: Basic dXNlcjpwYXNz",
+            "-----BEGIN RSA PRIVATE KEY-----",
+            "user=joe token=abc",
+            "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+            "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9",
+            "id 9f86d081884c7d659a2feaa0c55ad015",
+        ] {
+            assert!(looks_secret(secret), "{secret}");
+        }
+        for text in [
+            "the same text in many blocks, 2000 times",
+            "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+            "dependency-name-of-a-crate 1.0.228",
+            "2026-11-26T20:01:51 INFO started",
+            "std::vector<std::string>::push_back",
+        ] {
+            assert!(!looks_secret(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn copies_are_worth_a_word_where_they_are_many_and_much_of_all() {
+        assert!(are_worth_a_word(64 << 10, 100 * (64 << 10)));
+        assert!(!are_worth_a_word((64 << 10) - 1, 1 << 10));
+        assert!(!are_worth_a_word(64 << 10, 101 * (64 << 10)));
+    }
 
     #[test]
     fn equal_contents_of_one_size_are_counted() {

@@ -148,7 +148,7 @@ fn exact_types(contents: &Contents, declared: &Present<'_>) -> Vec<(u32, TypeId)
     exact.collect()
 }
 
-/// The beginning of a block's text.
+/// The beginning of a block's text. None if that looks like a secret.
 fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<String> {
     let block = graph.blocks().get(block as usize)?;
     let mut bytes = vec![0; SAMPLE.min(usize::try_from(block.size).ok()?)];
@@ -156,7 +156,7 @@ fn sample(graph: &Graph, block: u32, memory: &mut dyn ReadMemory) -> Option<Stri
     bytes.truncate(read);
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     bytes.truncate(end);
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some(String::from_utf8_lossy(&bytes).into_owned()).filter(|text| !duplicates::looks_secret(text))
 }
 
 impl Blocks {

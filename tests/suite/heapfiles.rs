@@ -122,7 +122,7 @@ fn a_file_tells_what_the_process_told() {
 /// No text out of the blocks is in a file but what the answer tells, and with `--no-text` none.
 #[test]
 fn no_text_is_kept_that_is_not_shown() {
-    const TEXT: &str = "a secret text";
+    const TEXT: &str = "a hidden text";
     let dir = TempDir::new();
     let mut running = Program::fixture("changing").start();
     let (_, pid) = ledger(&mut running);

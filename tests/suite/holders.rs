@@ -5,7 +5,7 @@ use crate::support::procfs;
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;
 use crate::support::tempdir::TempDir;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -105,6 +105,39 @@ fn variables_hold_what_only_they_lead_to() {
     assert!(tree.contains("global `hidden_list` in classes") && tree.contains("390.94 KiB"), "{tree}");
     // the hundred texts are ten different ones
     assert_eq!(answer["duplicates"]["wasted_text"], 90 * 56, "{answer}");
+    end(running, pid);
+}
+
+/// What one block for all that hold the same would spare is told by the ledger's figures, and what looks like a secret nowhere.
+#[test]
+fn blocks_that_hold_the_same_are_advised_to_be_shared() {
+    let mut running = Program::fixture("equal").start();
+    let figures = |line: &str| -> Vec<u64> { line.split(' ').map(|figure| figure.parse().unwrap()).collect() };
+    let [names, size] = figures(&running.value("names"))[..] else { panic!() };
+    let [keys, key_size] = figures(&running.value("keys"))[..] else { panic!() };
+    let first = running.value("first");
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let answer = heap(pid);
+    let wasted = [(names - 1) * size, (keys - 1) * key_size];
+    let [all, of_names, of_keys] = answer["advice"].as_array().unwrap().as_slice() else {
+        panic!("{:#}", answer["advice"])
+    };
+    assert_eq!(all["kind"], "duplicates");
+    assert_eq!(all["figures"]["wasted_text"], wasted[0] + wasted[1], "{all}");
+    let expected = json!({
+        "count": names, "size": size, "wasted": wasted[0], "address": first, "type": "text",
+        "holder": "global `names` in equal",
+    });
+    assert_eq!((&of_names["kind"], &of_names["figures"]), (&json!("copies"), &expected));
+    assert_eq!((&of_keys["figures"]["count"], &of_keys["figures"]["wasted"]), (&json!(keys), &json!(wasted[1])));
+    let folder = TempDir::new();
+    let file = folder.path().join("heap.md");
+    let printed = ask(pid, &["--color", "never", "-o", file.to_str().unwrap()]);
+    for text in [printed, std::fs::read_to_string(&file).unwrap(), answer.to_string()] {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("3,000 blocks of ") && text.contains("the name of a package that comes again"), "{text}");
+        assert!(text.contains("2,000 blocks of ") && !text.contains("nobody"), "{text}");
+    }
     end(running, pid);
 }
 

@@ -1,5 +1,6 @@
 //! What the blocks are, who holds them and who keeps free memory, in words.
 
+use super::sharing;
 use crate::export::text::{self, Paint};
 use crate::heapgraph::holders::{Holdings, LOST};
 use crate::heapgraph::owners::Owner;
@@ -179,6 +180,9 @@ fn duplicates(out: &mut String, held: &Held, paint: Paint) {
             text::grouped(one.size),
             short(&what)
         );
+    }
+    for advice in sharing::advice(held) {
+        let _ = writeln!(out, "  {}", text::wrap(&format!("{}.", advice.text), 2, 100));
     }
 }
 

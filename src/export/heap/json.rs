@@ -1,7 +1,7 @@
 //! The answer of `heaptrace heap --json`, version 1: docs/heap.md.
 
 use super::held::{advice, owner_name, pinned_by};
-use super::{HeapReport, lost};
+use super::{HeapReport, lost, sharing};
 use crate::heapgraph::owners::Owner;
 use crate::heapgraph::{Held, Sum};
 use crate::heapwalk::State;
@@ -117,6 +117,9 @@ fn held(of: &Held) -> Map<String, Value> {
         "duplicates",
         json!({ "wasted": of.duplicates.wasted, "wasted_text": of.duplicates.wasted_text, "most": most }),
     );
+    let advice = sharing::advice(of).into_iter();
+    let advice = advice.map(|of| json!({ "kind": of.kind, "figures": of.figures, "text": of.text }));
+    add("advice", advice.collect());
     let largest = holdings.largest().iter().filter_map(|&(number, retained)| {
         let block = holdings.graph.blocks().get(number as usize)?;
         let owner = holdings.owner(number as usize);

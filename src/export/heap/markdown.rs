@@ -1,7 +1,7 @@
 //! The answer of `heaptrace heap` in Markdown, for a ticket.
 
 use super::held::advice;
-use super::{HeapReport, USES, sentence};
+use super::{HeapReport, USES, sentence, sharing};
 use crate::export::escape::{markdown, markdown_code};
 use crate::export::text::{self, grouped, human_bytes};
 use crate::heapgraph::holders::LOST;
@@ -34,6 +34,9 @@ pub fn markdown_report(report: &HeapReport<'_>) -> String {
     }
     if let Some((remedy, bytes)) = report.held.and_then(|held| held.remedy) {
         let _ = write!(out, "\n{} by {}.\n", human_bytes(bytes), markdown(advice(remedy)));
+    }
+    for advice in report.held.map(sharing::advice).unwrap_or_default() {
+        let _ = write!(out, "\n{}.\n", markdown(&advice.text));
     }
     let findings = report.walk.map_or(&[][..], |walk| &walk.findings);
     if !findings.is_empty() {
