@@ -3,7 +3,7 @@
 //! Pure rules over the figures of sites, each of which names the figures that it follows from. What they don't prove is not advised;
 //! `docs/guide/advice.md` tells the limits.
 
-use crate::figures::{Amount, Capacity, Growth};
+use crate::figures::{Amount, Arena, Capacity, Growth, Stranded};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -80,6 +80,8 @@ pub struct SiteFigures {
     pub growth: Growth,
     /// How much of its blocks was never written, if that was looked at.
     pub capacity: Capacity,
+    /// Which arenas the blocks lay in that other threads have freed, if that is known.
+    pub stranded: Vec<Stranded>,
     /// Sizes of blocks that were live at the peak, with their numbers: only such sizes as are exact.
     pub sizes_at_peak: Vec<(u64, u64)>,
 }
@@ -94,6 +96,7 @@ impl SiteFigures {
         self.lifetime_ns = self.lifetime_ns.zip(other.lifetime_ns).map(|(one, two)| one.saturating_add(two));
         self.growth = self.growth.plus(other.growth);
         self.capacity = self.capacity.plus(other.capacity);
+        self.stranded.extend(&other.stranded);
         self.sizes_at_peak.extend(&other.sizes_at_peak);
     }
 }
@@ -132,8 +135,14 @@ pub enum Proof {
     Growth { buffers: u64, growths: u64, copies: u64, copied_bytes: u64, largest_bytes: u64 },
     /// Blocks with a few bytes more than the next smaller chunk would hold.
     SizeClass { size: u64, excess: u64, blocks: u64, bytes: u64 },
-    /// Blocks that other threads free.
-    FreedElsewhere { freed_elsewhere: u64, freed: u64, bytes: u64 },
+    /// Blocks that other threads free, and the arena that most of them lay in.
+    FreedElsewhere {
+        freed_elsewhere: u64,
+        freed: u64,
+        bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        arena: Option<Stranded>,
+    },
     /// Blocks whose ends are never written.
     NeverWritten { never_written_bytes: u64, blocks: u64, bytes: u64 },
 }
@@ -170,6 +179,11 @@ const RULES: [Rule; 6] = [
 fn permille(part: u64, whole: u64) -> u64 {
     let share = (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// Whether so many blocks are worth a word that other threads have freed, of so many that were.
+pub fn is_handed_over(freed_elsewhere: u64, frees: u64) -> bool {
+    freed_elsewhere >= LEAST_BLOCKS && permille(freed_elsewhere, frees) >= WORTH
 }
 
 /// All that is to be said, what concerns most first.
@@ -286,8 +300,20 @@ fn freed_elsewhere(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let share = permille(freed_elsewhere, whole.frees);
     let mean = u128::from(site.freed.bytes) * u128::from(freed_elsewhere) / u128::from(freed.max(1));
     let bytes = u64::try_from(mean).unwrap_or(u64::MAX);
-    (freed_elsewhere >= LEAST_BLOCKS && share >= WORTH)
-        .then_some((Proof::FreedElsewhere { freed_elsewhere, freed, bytes }, share))
+    let arena = most_stranded(&site.stranded);
+    is_handed_over(freed_elsewhere, whole.frees)
+        .then_some((Proof::FreedElsewhere { freed_elsewhere, freed, bytes, arena }, share))
+}
+
+/// The arena that most of the blocks lay in.
+fn most_stranded(list: &[Stranded]) -> Option<Stranded> {
+    let mut arenas: BTreeMap<Arena, u64> = BTreeMap::new();
+    for stranded in list {
+        let sum = arenas.entry(stranded.arena).or_default();
+        *sum = sum.saturating_add(stranded.blocks);
+    }
+    let sums = arenas.into_iter().map(|(arena, blocks)| Stranded { blocks, arena });
+    sums.max_by_key(|stranded| (stranded.blocks, Reverse(stranded.arena)))
 }
 
 fn never_written(site: &SiteFigures, whole: &WholeFigures) -> Told {
@@ -401,10 +427,30 @@ mod tests {
     fn what_other_threads_free_counts_where_they_free_nearly_all() {
         let site =
             |freed_elsewhere| SiteFigures { freed: amount(4000, 400_000), freed_elsewhere, ..SiteFigures::default() };
-        let proof = Proof::FreedElsewhere { freed_elsewhere: 3600, freed: 4000, bytes: 360_000 };
+        let proof = Proof::FreedElsewhere { freed_elsewhere: 3600, freed: 4000, bytes: 360_000, arena: None };
         assert_eq!(told(site(3600), &WHOLE), [proof]);
         assert_eq!(told(site(3590), &WHOLE), []);
         assert_eq!(told(site(3600), &WholeFigures { frees: 100_000, ..WHOLE }), []);
+    }
+
+    #[test]
+    fn the_arena_is_told_that_most_of_the_freed_blocks_lay_in() {
+        let arena = |address| Arena { address, is_main: false, system_bytes: 9000, live_bytes: 1000, free_bytes: 7000 };
+        let site = |stranded: &[(u64, u64)]| SiteFigures {
+            place: Some(1),
+            freed: amount(2000, 200_000),
+            freed_elsewhere: 2000,
+            stranded: stranded.iter().map(|&(address, blocks)| Stranded { blocks, arena: arena(address) }).collect(),
+            ..SiteFigures::default()
+        };
+        let sites = [site(&[(16, 1200), (32, 800)]), site(&[(32, 700), (48, 1300)])];
+        let proof = Proof::FreedElsewhere {
+            freed_elsewhere: 4000,
+            freed: 4000,
+            bytes: 400_000,
+            arena: Some(Stranded { blocks: 1500, arena: arena(32) }),
+        };
+        assert_eq!(advise(&sites, &WHOLE).iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }
 
     #[test]

@@ -260,6 +260,22 @@ pub enum EventKind {
         /// How many.
         bytes: u64,
     },
+    /// What a part of one of glibc's arenas holds, found in its own structures. Told at the end, of all parts of all arenas, where threads free much of what others
+    /// have allocated. What was told of the part before is to be forgotten.
+    ArenaPart {
+        /// The address of the arena's structure.
+        arena: Addr,
+        /// Whether it is the first one, which grows by brk(2).
+        is_main: bool,
+        /// Where the part begins.
+        start: Addr,
+        /// All that the arena has there from the kernel, in bytes.
+        bytes: u64,
+        /// That of live blocks, with their headers.
+        live: u64,
+        /// That which is free, and kept.
+        free: u64,
+    },
     /// For a moment nothing was observed: blocks may have come, and gone.
     Unobserved,
     /// Collecting pauses, or goes on: during a pause no allocation is reported, only ends and moves of blocks that are known.

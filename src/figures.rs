@@ -88,6 +88,39 @@ impl Growth {
     }
 }
 
+/// What one of glibc's arenas had at the end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Arena {
+    /// The address of its structure.
+    #[serde(serialize_with = "as_hex")]
+    pub address: u64,
+    /// Whether it is the first one, which grows by brk(2).
+    #[serde(rename = "main")]
+    pub is_main: bool,
+    /// All that it had from the kernel, in bytes.
+    pub system_bytes: u64,
+    /// That of live blocks, with their headers.
+    pub live_bytes: u64,
+    /// That which was free, and kept.
+    pub free_bytes: u64,
+}
+
+/// Blocks that other threads have freed than those that had allocated them, and the arena that they lay in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Stranded {
+    /// How many they are.
+    pub blocks: u64,
+    /// What their arena had at the end.
+    #[serde(flatten)]
+    pub arena: Arena,
+}
+
+/// Addresses are text in JSON, as numbers of 64 bits are not safe there.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn as_hex<S: serde::Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{address:#x}"))
+}
+
 /// How much of their blocks a program has not used, as far as the blocks of one site were looked at when they were given back, or at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Capacity {

@@ -6,6 +6,7 @@
 //! copy of anything: each new maximum begins a new *peak epoch*, and a site notes its live figures when it changes for the
 //! first time in an epoch; sites that have not changed since have the same figures as at the peak.
 
+mod arenas;
 mod birthtimes;
 mod blocks;
 mod booking;
@@ -27,7 +28,8 @@ mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
-use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, Stranded, TimelinePoint, Totals};
+use arenas::{Arenas, Part};
 use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
 use booking::{ErrorKey, PendingRealloc};
@@ -116,6 +118,8 @@ pub struct Snapshot {
     pub growths: Vec<(StackId, Growth)>,
     /// By the stacks of the blocks, sorted.
     pub capacities: Vec<(StackId, Capacity)>,
+    /// By the stacks of the blocks and by arena, sorted; only where arenas are told.
+    pub stranded: Vec<(StackId, Stranded)>,
     /// Without frees of what was not live, if [`Self::frees_unseen`].
     pub errors: Vec<HeapError>,
     /// What was not seen, or not wholly, and the program's errors in numbers.
@@ -179,6 +183,7 @@ pub struct HeapModel {
     newest: Newest,
     growths: Growths,
     capacities: Capacities,
+    arenas: Arenas,
     pending: Vec<PendingRealloc>,
     errors: FxHashMap<ErrorKey, HeapError>,
     anomalies: Anomalies,
@@ -236,6 +241,7 @@ impl HeapModel {
             newest: Newest::default(),
             growths: Growths::default(),
             capacities: Capacities::default(),
+            arenas: Arenas::default(),
             pending: Vec::new(),
             errors: FxHashMap::default(),
             paused: false,
@@ -280,6 +286,7 @@ impl HeapModel {
         self.tests.fork(parent, child, self.births);
         self.mapped.fork(parent, child);
         (self.newest, self.growths, self.capacities) = (Newest::default(), Growths::default(), Capacities::default());
+        self.arenas = Arenas::default();
         self.errors.clear();
         (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
         self.pending.retain_mut(|pending| {
@@ -347,6 +354,9 @@ impl HeapModel {
                 self.take_pending_realloc(old, task.serial);
             }
             EventKind::Unwritten { block, bytes } => self.note_unwritten(block, bytes),
+            EventKind::ArenaPart { arena, is_main, start, bytes, live, free } => {
+                self.arenas.tell(start, Part { arena, is_main, bytes, live, free });
+            }
             EventKind::NotRecorded { task } => {
                 self.newest.forget(task.serial);
             }

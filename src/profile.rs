@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-pub use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
+pub use crate::figures::{
+    Amount, Anomalies, Arena, Capacity, FindingKind, Growth, Histograms, Stranded, TimelinePoint, Totals,
+};
 
 pub mod births;
 pub(crate) mod build;
@@ -454,6 +456,7 @@ impl Profile {
             samples: Vec::new(),
             growths: Vec::new(),
             capacities: Vec::new(),
+            stranded: Vec::new(),
             findings: Vec::new(),
             leaks: None,
             tests: None,
@@ -620,6 +623,8 @@ pub struct Profile {
     pub growths: Vec<(usize, Growth)>,
     /// How much of their blocks the program has not used (`--perturb`), each stack once: an index into `stacks`.
     pub capacities: Vec<(usize, Capacity)>,
+    /// Which arenas of glibc blocks lay in that other threads have freed: by stack, an index into `stacks`, and arena. Only of what was just recorded, and where much was freed so.
+    pub stranded: Vec<(usize, Stranded)>,
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
     pub leaks: Option<leaks::Leaks>,

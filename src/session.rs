@@ -27,6 +27,7 @@
 
 mod aftermath;
 mod archive;
+mod arenas;
 mod begin;
 mod breakoff;
 mod children;

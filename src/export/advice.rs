@@ -5,7 +5,7 @@ use super::text::{basename, duration, grouped, human_bytes, percent, plural, sho
 use super::view::{TRUNCATED_STACK, UNKNOWN_STACK, View};
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;
-use crate::profile::{Amount, Sample};
+use crate::profile::{Amount, Sample, Stranded};
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -96,6 +96,11 @@ fn figures(view: &View<'_>) -> Vec<SiteFigures> {
     for (stack, growth) in &view.profile.growths {
         if let Some(site) = view.site_of(*stack).and_then(|at| figures.get_mut(at)) {
             site.growth = site.growth.plus(*growth);
+        }
+    }
+    for (stack, stranded) in &view.profile.stranded {
+        if let Some(site) = view.site_of(*stack).and_then(|at| figures.get_mut(at)) {
+            site.stranded.push(*stranded);
         }
     }
     // Of a sample nobody knows what each block stands for.
@@ -198,11 +203,21 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
             human_bytes(bytes),
             plural(blocks, "block"),
         ),
-        Proof::FreedElsewhere { freed_elsewhere, freed, bytes } => format!(
-            "{site} allocates {} that another thread frees, {} of those that were freed, {}: their memory goes back to the first thread's arena, or waits in the other's cache; hand them back to be freed or used again",
+        Proof::FreedElsewhere { freed_elsewhere, freed, bytes, arena } => format!(
+            "{site} allocates {} that another thread frees, {} of those that were freed, {}: their memory goes back to the first thread's arena, or waits in the other's cache{}; hand them back to be freed or used again",
             plural(freed_elsewhere, "block"),
             percent(freed_elsewhere, freed),
             human_bytes(bytes),
+            arena.map_or_else(String::new, |arena| kept_in(&arena, freed_elsewhere)),
         ),
     }
+}
+
+/// What the arena has kept that blocks lay in which other threads have freed.
+fn kept_in(stranded: &Stranded, freed_elsewhere: u64) -> String {
+    let Stranded { blocks, arena } = stranded;
+    let part = if *blocks >= freed_elsewhere { "they" } else { &format!("{} of them", grouped(*blocks)) };
+    let name = if arena.is_main { "main arena".to_owned() } else { format!("arena at {:#x}", arena.address) };
+    let (free, system) = (human_bytes(arena.free_bytes), human_bytes(arena.system_bytes));
+    format!("; {part} lay in glibc's {name}, which had {system} at the end, {free} of them free and kept")
 }

@@ -95,6 +95,7 @@ fn profile_without_types() -> Profile {
         stacks: stacks(),
         samples: samples(),
         growths: Vec::new(),
+        stranded: Vec::new(),
         capacities: Vec::new(),
         findings: vec![Finding {
             kind: FindingKind::DoubleFree,

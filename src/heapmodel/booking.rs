@@ -286,7 +286,12 @@ impl HeapModel {
                 if let FreedBy::Call(call) | FreedBy::Realloc(call) = &by {
                     let age = self.birth_times.age(block.birth, self.now_ns);
                     site.lifetime_ns = site.lifetime_ns.saturating_add(age);
-                    site.freed_elsewhere += u64::from(call.task.serial != task);
+                    if call.task.serial != task {
+                        site.freed_elsewhere += 1;
+                        if records_all {
+                            self.arenas.note(alloc_stack, addr);
+                        }
+                    }
                 }
             }
             if ends && let Some(newest) = self.newest.of(task) {

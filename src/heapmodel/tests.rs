@@ -4,6 +4,7 @@ use crate::allocators::Family;
 use crate::event::Call;
 use std::collections::HashMap;
 
+mod arenas;
 mod capacity;
 mod growth;
 mod mappings;

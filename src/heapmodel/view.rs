@@ -12,7 +12,7 @@ use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
 use crate::addr::{Addr, StackId};
 use crate::event::MarkName;
-use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Stranded, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// See the module's head.
@@ -27,6 +27,7 @@ pub struct HeapView {
     errors: Vec<HeapError>,
     growths: Vec<(StackId, Growth)>,
     capacities: Vec<(StackId, Capacity)>,
+    stranded: Vec<(StackId, Stranded)>,
     timeline: Timeline,
     marks: Vec<Mark>,
 }
@@ -57,6 +58,7 @@ impl HeapModel {
             errors: self.errors.values().copied().collect(),
             growths: self.growths.list(),
             capacities: self.capacities.list(),
+            stranded: self.arenas.list(),
             timeline: self.timeline.clone(),
             marks: self.marks().to_vec(),
         }
@@ -66,7 +68,8 @@ impl HeapModel {
     pub fn snapshot(&self) -> Snapshot {
         let errors = self.errors.values().copied().collect();
         let snapshot = snapshot(&self.sites, &self.figures(), errors, &self.timeline);
-        Snapshot { growths: self.growths.list(), capacities: self.capacities.list(), ..snapshot }
+        let (growths, capacities) = (self.growths.list(), self.capacities.list());
+        Snapshot { growths, capacities, stranded: self.arenas.list(), ..snapshot }
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -89,7 +92,8 @@ impl HeapView {
     /// All figures of its moment, as [`HeapModel::snapshot`] gave them then.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline);
-        Snapshot { growths: self.growths.clone(), capacities: self.capacities.clone(), ..snapshot }
+        let (growths, capacities) = (self.growths.clone(), self.capacities.clone());
+        Snapshot { growths, capacities, stranded: self.stranded.clone(), ..snapshot }
     }
 
     /// The figures of all sites, in no order.
@@ -203,6 +207,7 @@ fn collect(
         timeline,
         growths: Vec::new(),
         capacities: Vec::new(),
+        stranded: Vec::new(),
         errors,
         anomalies: figures.anomalies,
         frees_unseen: figures.frees_unseen,

@@ -90,6 +90,53 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
     Some(walk)
 }
 
+/// A part of an arena: the brk area, or a heap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Where the arena's structure is.
+    pub arena: Addr,
+    /// Whether it is the first arena.
+    pub is_main: bool,
+    /// All of it.
+    pub range: Range<Addr>,
+    /// How much of it the allocator has for itself at its beginning, in bytes.
+    pub books: u64,
+}
+
+/// The parts of the arenas in the order of addresses, without a look at their chunks. Left out are arenas that have got another number of bytes from the kernel than their parts have: somebody else's
+/// memory lies in between.
+pub fn parts(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Vec<Part> {
+    let Some(found) = arenas::find(sources.data, memory) else { return Vec::new() };
+    let heap = brk_heap(sources.mappings);
+    let parameters = parameters::find(&found.data, heap.as_ref(), memory);
+    let mut window = Window::new(memory);
+    let mut all = Vec::new();
+    for (number, arena) in found.arenas.iter().enumerate() {
+        let is_main = number == 0;
+        let regions = match is_main {
+            true => main_regions(&found, heap.as_ref(), parameters.as_ref(), sources.mappings, &mut window),
+            false => arenas::heaps(&found, arena, &mut window),
+        };
+        let size = |(books, range): &(Range<Addr>, Range<Addr>)| range.end.0 - books.start.0;
+        if regions.iter().map(size).fold(0, u64::saturating_add) == arena.system_bytes {
+            all.extend(regions.into_iter().map(|(books, range)| Part {
+                arena: arena.at,
+                is_main,
+                books: range.start.0 - books.start.0,
+                range: books.start..range.end,
+            }));
+        }
+    }
+    all.sort_unstable_by_key(|part| part.range.start);
+    all
+}
+
+/// The bytes of the chunk that holds a block of so many bytes, unless what was left of a free one was too small to stay for itself: then it has 16 more.
+pub const fn chunk_of(size: u64) -> u64 {
+    let chunk = size.saturating_add(8 + ALIGNMENT - 1) & !(ALIGNMENT - 1);
+    if chunk < LEAST { LEAST } else { chunk }
+}
+
 /// The brk area.
 fn brk_heap(mappings: &[Mapping]) -> Option<Range<Addr>> {
     let mut heaps = mappings.iter().filter(|mapping| mapping.kind == Kind::Heap);

@@ -171,6 +171,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         stacks,
         samples,
         growths: Vec::new(),
+        stranded: Vec::new(),
         capacities,
         findings,
         leaks,

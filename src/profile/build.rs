@@ -8,7 +8,7 @@ use super::identity::is_unresolved;
 use super::symbolize::Symbolize;
 use super::{
     AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
-    Profile, Sample, Stack,
+    Profile, Sample, Stack, Stranded,
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
@@ -129,6 +129,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     tables.add_samples(sites, &stacks, &input);
     tables.add_growths(&input.snapshot.growths, &stacks);
     tables.add_capacities(&input.snapshot.capacities, &stacks);
+    tables.add_stranded(&input.snapshot.stranded, &stacks);
     tables.add_findings(errors, &stacks, &input);
     let leaks = input.leaks.as_ref().map(|leaks| {
         let places: Vec<_> = input.modules.iter().map(|m| Place { info: &m.info, bias: m.bias }).collect();
@@ -180,6 +181,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         samples: tables.samples,
         growths: tables.growths.into_iter().collect(),
         capacities: tables.capacities.into_iter().collect(),
+        stranded: tables.stranded,
         findings: tables.findings,
         suppressions: Vec::new(),
         leaks,
@@ -286,6 +288,7 @@ struct Tables {
     samples: Vec<Sample>,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
+    stranded: Vec<(usize, Stranded)>,
     findings: Vec<Finding>,
 }
 
@@ -374,6 +377,11 @@ impl Tables {
             let sum = self.capacities.entry(exported.stack).or_default();
             *sum = sum.plus(*capacity);
         }
+    }
+
+    fn add_stranded(&mut self, stranded: &[(StackId, Stranded)], stacks: &FxHashMap<StackId, Exported>) {
+        let told = stranded.iter().filter_map(|(stack, of)| Some((stacks.get(stack)?.stack, *of)));
+        self.stranded.extend(told);
     }
 
     fn add_findings(&mut self, errors: &[HeapError], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {

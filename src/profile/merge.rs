@@ -7,7 +7,8 @@ use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::pool::{Numbers, Place, Pool};
 use super::{
-    Amount, Capacity, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, TimelinePoint, Totals,
+    Amount, Capacity, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, Stranded, TimelinePoint,
+    Totals,
 };
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,7 @@ pub struct Merger {
     samples: FxHashMap<SampleKey, usize>,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
+    stranded: Vec<(usize, Stranded)>,
     findings: FxHashMap<FindingKey, usize>,
     leak_sites: FxHashMap<usize, usize>,
     timelines: Vec<OwnTimeline>,
@@ -85,6 +87,7 @@ impl Merger {
             samples: FxHashMap::default(),
             growths: BTreeMap::new(),
             capacities: BTreeMap::new(),
+            stranded: Vec::new(),
             findings: FxHashMap::default(),
             leak_sites: FxHashMap::default(),
             timelines: Vec::new(),
@@ -125,6 +128,7 @@ impl Merger {
             let sum = self.capacities.entry(stack(of)).or_default();
             *sum = sum.plus(capacity);
         }
+        self.stranded.extend(profile.stranded.iter().map(|(of, stranded)| (stack(*of), *stranded)));
         self.add_totals(&profile.totals, origin);
         for finding in profile.findings {
             self.add_finding(Finding {
@@ -176,6 +180,7 @@ impl Merger {
         self.merged.processes = processes;
         self.merged.growths = std::mem::take(&mut self.growths).into_iter().collect();
         self.merged.capacities = std::mem::take(&mut self.capacities).into_iter().collect();
+        self.merged.stranded = std::mem::take(&mut self.stranded);
         self.merged.timeline = sum_of(&self.timelines);
         self.merged.cost.wall_ns = self.merged.meta.duration_ns;
         self.pool.fill(&mut self.merged, None);

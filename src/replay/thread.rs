@@ -63,6 +63,7 @@ impl Seen {
         // Whose they are is not kept.
         snapshot.growths.clear();
         snapshot.capacities.clear();
+        snapshot.stranded.clear();
         snapshot.errors.retain(|error| is_chosen(error.task));
         if let Some(births) = &mut recording.course.births {
             births.blocks.retain(|born| is_chosen(born.task));

@@ -98,16 +98,17 @@ impl Process {
     pub(super) fn on_thread_ending(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
         task.ending = true;
-        if (self.settings.leak_scan.is_none() && self.fill.is_none()) || self.leaks.done.is_some() {
+        if self.leaks.done.is_some() {
             return Ok(());
         }
         // A thread just created may not have made its first stop, or not been served.
-        let coming =
-            stops.expected.iter().any(|new| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid));
-        let is_last = !coming && self.tasks.iter().all(|task| task.role != Role::Thread || task.ending);
+        let is_coming = |new: &i32| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid);
+        let is_last = self.tasks.iter().all(|task| task.role != Role::Thread || task.ending)
+            && !stops.expected.iter().any(is_coming);
         if self.settings.leak_scan.is_none() {
             if is_last {
                 self.tell_unwritten(tid);
+                self.tell_arenas(tid);
             }
             return Ok(());
         }
@@ -178,7 +179,7 @@ impl Process {
     }
 
     /// The process has stood still since `began`. For how long, in ns.
-    fn note_stop(&mut self, began: Instant) -> u64 {
+    pub(super) fn note_stop(&mut self, began: Instant) -> u64 {
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
@@ -291,6 +292,7 @@ impl Process {
         began: Instant,
     ) -> std::result::Result<ScanRecord, String> {
         self.tell_unwritten(live);
+        self.tell_arenas(live);
         let own_suppressions = self.space.own_suppressions();
         let sources = self.heap_sources(live, threads.to_vec())?;
         let read = self.read_heap(sources);

@@ -104,7 +104,7 @@ impl Recording {
 
     /// The stacks that something refers to.
     pub fn stack_ids(&mut self) -> impl Iterator<Item = &mut StackId> {
-        let Snapshot { sites, errors, growths, capacities, .. } = &mut self.snapshot;
+        let Snapshot { sites, errors, growths, capacities, stranded, .. } = &mut self.snapshot;
         let scanned = match &mut self.leaks {
             LeakScan::Done(scan) => Some(&mut scan.sites),
             LeakScan::NotWanted | LeakScan::Missed(_) => None,
@@ -115,6 +115,7 @@ impl Recording {
         let of_scan = scanned.into_iter().flat_map(|sites| sites.values_mut()).map(|key| &mut key.stack);
         let of_growths = growths.iter_mut().map(|(stack, _)| stack);
         let of_capacities = capacities.iter_mut().map(|(stack, _)| stack);
+        let of_stranded = stranded.iter_mut().map(|(stack, _)| stack);
         let of_blocks = self.course.births.iter_mut().flat_map(|births| &mut births.blocks).map(|born| &mut born.stack);
         sites
             .iter_mut()
@@ -124,5 +125,6 @@ impl Recording {
             .chain(of_blocks)
             .chain(of_growths)
             .chain(of_capacities)
+            .chain(of_stranded)
     }
 }

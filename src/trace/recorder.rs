@@ -514,6 +514,14 @@ impl Stream {
                 record.wide(argument::POINTER, writer.word(Word::Addr), block.0);
                 record.number(writer.word(Word::Bytes), bytes);
             }
+            EventKind::ArenaPart { arena, is_main, start, bytes, live, free } => {
+                record.wide(argument::POINTER, writer.word(Word::Arena), arena.0);
+                record.flag(writer.word(Word::Main), is_main);
+                record.wide(argument::POINTER, writer.word(Word::Addr), start.0);
+                record.number(writer.word(Word::Bytes), bytes);
+                record.number(writer.word(Word::Live), live);
+                record.number(writer.word(Word::Kept), free);
+            }
             EventKind::NotRecorded { task: thread } | EventKind::TestEnded { task: thread } => task = Some(thread),
             EventKind::TestJoined { task: thread, parent } => {
                 record.wide(argument::KOID, writer.word(Word::ParentThread), super::thread_koid(parent));
@@ -555,6 +563,7 @@ fn heap_word(kind: EventKind) -> Option<Word> {
         EventKind::Existing { .. } => Word::Existing,
         EventKind::Unobserved => Word::Unobserved,
         EventKind::Unwritten { .. } => Word::Unwritten,
+        EventKind::ArenaPart { .. } => Word::ArenaPart,
         EventKind::Paused(true) => Word::Paused,
         EventKind::Paused(false) => Word::Resumed,
         EventKind::BlockIgnored(_) => Word::BlockIgnored,

@@ -56,6 +56,7 @@ words! {
     Existing = "existing",
     Unobserved = "unobserved",
     Unwritten = "unwritten",
+    ArenaPart = "arena_part",
     Paused = "paused",
     Resumed = "resumed",
     BlockIgnored = "block_ignored",
@@ -92,6 +93,10 @@ words! {
     Process = "process",
     Test = "test",
     Alone = "alone",
+    Arena = "arena",
+    Main = "main",
+    Live = "live",
+    Kept = "kept",
     // blobs
     SessionBlob = "heaptrace.session",
     FunctionsBlob = "heaptrace.functions",

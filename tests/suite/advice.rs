@@ -2,9 +2,10 @@
 
 use crate::support::fixtures;
 use crate::support::program::{Program, Traced};
-use crate::support::report::{functions_of, plain};
+use crate::support::report::{Report, functions_of, plain};
 use serde_json::{Value, json};
 use std::fs;
+use std::ops::RangeInclusive;
 
 /// Why a process with `--perturb` stays with the trap engine.
 pub const BLOCKS_ARE_READ: &str = "its blocks are read at each call's stop (--perturb)";
@@ -48,8 +49,10 @@ fn advice_has_the_figures_that_the_program_counts() {
     let expected = json!({ "size": size, "excess": excess, "blocks": blocks, "bytes": bytes });
     assert_eq!(figures("size_class", "just_too_large"), &expected);
     let [elsewhere, freed, bytes] = counted(&traced, "hand_over")[..] else { panic!() };
-    let expected = json!({ "freed_elsewhere": elsewhere, "freed": freed, "bytes": bytes });
-    assert_eq!(figures("freed_elsewhere", "hand_over"), &expected);
+    let mut told_of_frees = figures("freed_elsewhere", "hand_over").clone();
+    let arena = told_of_frees.as_object_mut().unwrap().remove("arena").unwrap();
+    assert_eq!(told_of_frees, json!({ "freed_elsewhere": elsewhere, "freed": freed, "bytes": bytes }));
+    assert_eq!((&arena["main"], &arena["blocks"]), (&json!(true), &json!(elsewhere)));
     let [blocks, bytes] = counted(&traced, "most_of_all")[..] else { panic!() };
     let expected = json!({ "blocks": blocks, "bytes": bytes, "peak_bytes": traced.report.total("peak_bytes") });
     assert_eq!(figures("largest_at_peak", "most_of_all"), &expected);
@@ -62,6 +65,87 @@ fn advice_has_the_figures_that_the_program_counts() {
         assert!(said.contains(text), "{text}: {said}");
         assert!(text.contains("advised.cc:"), "a place: {text}");
     }
+}
+
+/// The arenas as malloc_info(3) tells them: what may be free, and what each has from the kernel. The main one is the first. It adds up the size words of free chunks as they are, with the bit that
+/// says that the chunk before is in use: one byte a chunk too much.
+fn arenas_of(text: &str) -> Vec<(RangeInclusive<u64>, u64)> {
+    let attribute = |of: &str, begin: &str, name: &str| -> u64 {
+        let (_, behind) = of.split_once(begin).unwrap_or_else(|| panic!("{begin}: {of}"));
+        let (_, behind) = behind.split_once(name).unwrap();
+        behind.split('"').nth(1).unwrap().parse().unwrap()
+    };
+    let heaps = text.split("<heap nr=").skip(1).map(|heap| heap.split("</heap>").next().unwrap());
+    let free = |heap| {
+        let sum = |name| ["fast", "rest"].map(|kind| attribute(heap, &format!("<total type=\"{kind}\""), name));
+        let (bytes, chunks): (u64, u64) = (sum("size").iter().sum(), sum("count").iter().sum());
+        // a thread's cache is a block for malloc_info, and no one's for the program
+        bytes - chunks..=bytes + 4096
+    };
+    heaps.map(|heap| (free(heap), attribute(heap, "<system type=\"current\"", "size"))).collect()
+}
+
+/// The arenas that advice names in a report, by the functions whose blocks lay in them.
+fn arenas_told(report: &Value) -> Vec<Value> {
+    let at = |function: &str| {
+        let is_there = |of: &&Value| functions_of(of).iter().any(|name| plain(name) == function);
+        let mut list = report["advice"].as_array().unwrap().iter().filter(|of| of["kind"] == "freed_elsewhere");
+        list.find(is_there).unwrap_or_else(|| panic!("{function}: {:#}", report["advice"]))["figures"]["arena"].clone()
+    };
+    vec![at("produce"), at("give")]
+}
+
+/// What glibc itself says of its arenas at the same moment is what is told of those that other threads have freed blocks of; a trace tells the same.
+#[test]
+fn what_is_stranded_in_an_arena_is_what_malloc_info_says() {
+    // chunks in threads' caches are in use for malloc_info, and free to everybody else
+    let program = Program::fixture("stranded").env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    let (trace, again) = (program.outside("t.fxt"), program.outside("again.json"));
+    let traced = program.traced_with(&["--trace", trace.to_str().unwrap()]);
+    let [produced, address] = counted(&traced, "produce")[..] else { panic!() };
+    let [given] = counted(&traced, "give")[..] else { panic!() };
+    let [main, other] = &arenas_of(&traced.ended.text())[..] else { panic!("{}", traced.ended.text()) };
+    let arenas = arenas_told(&traced.report.0);
+    let [of_produce, of_give] = &arenas[..] else { panic!() };
+    let figures = |arena: &Value| ["blocks", "system_bytes"].map(|name| arena[name].as_u64().unwrap());
+    let free = |arena: &Value| arena["free_bytes"].as_u64().unwrap();
+    assert_eq!((figures(of_produce), figures(of_give)), ([produced, other.1], [given, main.1]));
+    assert!(other.0.contains(&free(of_produce)), "{of_produce} {other:?}");
+    assert!(main.0.contains(&free(of_give)), "{of_give} {main:?}");
+    assert_eq!((&of_produce["address"], &of_produce["main"]), (&json!(format!("{address:#x}")), &json!(false)));
+    assert_eq!(of_give["main"], json!(true));
+    let text = told(&traced, "freed_elsewhere", "produce")["text"].as_str().unwrap();
+    assert!(text.contains(&format!("they lay in glibc's arena at {address:#x}, which had ")), "{text}");
+
+    let words = ["convert", "-q", trace.to_str().unwrap(), "-o", again.to_str().unwrap()];
+    let ended = program.start_heaptrace(words.map(str::to_owned)).wait();
+    assert_eq!(arenas_told(&Report::read(&again, &ended).0), arenas);
+    // and so does a check, whose profile is of the moment of its leak scan
+    let checked = program.checked(&[]);
+    let of_check = &arenas_told(&checked.report.0)[1];
+    assert_eq!((figures(of_check), free(of_check)), (figures(of_give), free(of_give)));
+}
+
+/// What threads keep for themselves is free, too.
+#[test]
+fn blocks_in_caches_of_threads_are_free() {
+    let traced = Program::fixture("stranded").traced();
+    let [main, other] = &arenas_of(&traced.ended.text())[..] else { panic!("{}", traced.ended.text()) };
+    for (arena, (free, system)) in arenas_told(&traced.report.0).iter().zip([other, main]) {
+        assert_eq!(arena["system_bytes"], *system);
+        let told = arena["free_bytes"].as_u64().unwrap();
+        assert!(free.contains(&told), "{told} and {free:?}");
+    }
+}
+
+/// Where threads free what is their own nobody looks into arenas.
+#[test]
+fn arenas_are_told_only_where_others_free_much() {
+    let program = Program::fixture("basic");
+    let trace = program.outside("t.fxt");
+    program.traced_with(&["--trace", trace.to_str().unwrap()]);
+    let bytes = fs::read(&trace).unwrap();
+    assert!(!bytes.windows(10).any(|window| window == b"arena_part"), "a name that is not used is not in a trace");
 }
 
 /// What is read from a report is what it says, whatever it is made into.

@@ -67,6 +67,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "session",
         &[
             "addr",
+            "advice",
             "allocators",
             "arch",
             "breakpoints",

@@ -2,7 +2,7 @@
 
 use super::summary::summary_of;
 use super::*;
-use crate::profile::Growth;
+use crate::profile::{Arena, Growth, Stranded};
 use serde_json::Value as Json;
 
 /// Three sites that could do with less.
@@ -19,6 +19,14 @@ pub(crate) fn wasteful() -> Profile {
         Growth { buffers: 2, growths: 24, copies: 20, copied_bytes: 1 << 20, largest_bytes: 1 << 18, outgrown: 0 };
     profile.modules[2].path = PathBuf::from("/usr/lib/libc.so.6");
     profile.growths = vec![(third.stack, growth)];
+    let arena = Arena {
+        address: 0x7f00_0c00_0030,
+        is_main: false,
+        system_bytes: 60 << 20,
+        live_bytes: 4 << 20,
+        free_bytes: 55 << 20,
+    };
+    profile.stranded = vec![(third.stack, Stranded { blocks: 3900, arena })];
     profile
 }
 

@@ -2,7 +2,8 @@
 
 use super::Trouble;
 use super::model::{
-    Advice, AdviceFigures, ReportBudget, ReportFinding, ReportLeaks, ReportStep, ReportSuppression, ReportVerdict,
+    Advice, AdviceArena, AdviceFigures, ReportBudget, ReportFinding, ReportLeaks, ReportStep, ReportSuppression,
+    ReportVerdict,
 };
 use super::tables::{Tables, hex};
 use crate::addr::Addr;
@@ -10,7 +11,7 @@ use crate::advice::Proof;
 use crate::profile::leaks::{
     BaselineStatus, Budget, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, Suppression, Verdict, VerdictKind,
 };
-use crate::profile::{Amount, Finding, FindingKind};
+use crate::profile::{Amount, Arena, Finding, FindingKind, Stranded};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 
@@ -56,7 +57,7 @@ fn baseline(finding: &ReportFinding) -> Option<BaselineStatus> {
 pub(super) fn advice(list: Vec<Advice>, tables: &mut Tables<'_>) -> Result<Vec<(usize, Proof)>, Trouble> {
     let mut advice = Vec::new();
     for Advice { kind, figures, stack } in list {
-        if let Some(proof) = proof(&kind, &figures) {
+        if let Some(proof) = proof(&kind, &figures)? {
             tables.room_for::<(usize, Proof)>()?;
             advice.push((tables.stack(&stack, Quality::Complete)?, proof));
         }
@@ -65,19 +66,28 @@ pub(super) fn advice(list: Vec<Advice>, tables: &mut Tables<'_>) -> Result<Vec<(
 }
 
 /// None of a kind that this version does not know.
-fn proof(kind: &str, figures: &AdviceFigures) -> Option<Proof> {
+fn proof(kind: &str, figures: &AdviceFigures) -> Result<Option<Proof>, Trouble> {
     let &AdviceFigures { blocks, bytes, peak_bytes, temporary, allocations, all_allocations, .. } = figures;
     let &AdviceFigures { per_second, mean_lifetime_ns, buffers, growths, copies, copied_bytes, .. } = figures;
     let &AdviceFigures { largest_bytes, size, excess, freed_elsewhere, freed, never_written_bytes, .. } = figures;
-    Some(match kind {
+    Ok(Some(match kind {
         "largest_at_peak" => Proof::LargestAtPeak { blocks, bytes, peak_bytes },
         "temporaries" => Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns },
         "growth" => Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes },
         "size_class" => Proof::SizeClass { size, excess, blocks, bytes },
         "never_written" => Proof::NeverWritten { never_written_bytes, blocks, bytes },
-        "freed_elsewhere" => Proof::FreedElsewhere { freed_elsewhere, freed, bytes },
-        _ => return None,
-    })
+        "freed_elsewhere" => {
+            let arena = figures.arena.as_ref().map(stranded).transpose()?;
+            Proof::FreedElsewhere { freed_elsewhere, freed, bytes, arena }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn stranded(of: &AdviceArena) -> Result<Stranded, Trouble> {
+    let &AdviceArena { blocks, main: is_main, system_bytes, live_bytes, free_bytes, .. } = of;
+    let address = hex(&of.address)?;
+    Ok(Stranded { blocks, arena: Arena { address, is_main, system_bytes, live_bytes, free_bytes } })
 }
 
 /// The errors among the findings.

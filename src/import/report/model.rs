@@ -238,6 +238,18 @@ pub(super) struct AdviceFigures {
     pub(super) freed_elsewhere: u64,
     pub(super) freed: u64,
     pub(super) never_written_bytes: u64,
+    pub(super) arena: Option<AdviceArena>,
+}
+
+/// The arena of blocks that other threads have freed.
+#[derive(Deserialize)]
+pub(super) struct AdviceArena {
+    pub(super) blocks: u64,
+    pub(super) address: String,
+    pub(super) main: bool,
+    pub(super) system_bytes: u64,
+    pub(super) live_bytes: u64,
+    pub(super) free_bytes: u64,
 }
 
 #[derive(Deserialize)]

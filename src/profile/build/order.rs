@@ -45,6 +45,10 @@ pub fn normalize(profile: &mut Profile) {
         *stack = stacks.of(*stack);
     }
     profile.capacities.sort_unstable_by_key(|(stack, _)| *stack);
+    for (stack, _) in &mut profile.stranded {
+        *stack = stacks.of(*stack);
+    }
+    profile.stranded.sort_unstable_by_key(|(stack, stranded)| (*stack, stranded.arena, stranded.blocks));
     for (stack, _, _) in profile.course.heaps.iter_mut().flat_map(|heap| &mut heap.stacks) {
         *stack = stacks.of(*stack);
     }

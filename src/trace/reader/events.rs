@@ -245,6 +245,14 @@ pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<
         Word::Unwritten => {
             EventKind::Unwritten { block: arguments.block(Word::Addr)?, bytes: arguments.number(Word::Bytes)? }
         }
+        Word::ArenaPart => EventKind::ArenaPart {
+            arena: arguments.addr(Word::Arena)?,
+            is_main: arguments.is(Word::Main)?,
+            start: arguments.addr(Word::Addr)?,
+            bytes: arguments.number(Word::Bytes)?,
+            live: arguments.number(Word::Live)?,
+            free: arguments.number(Word::Kept)?,
+        },
         Word::Paused => EventKind::Paused(true),
         Word::Resumed => EventKind::Paused(false),
         Word::BlockIgnored => EventKind::BlockIgnored(arguments.addr(Word::Addr)?),

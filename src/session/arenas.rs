@@ -1,0 +1,56 @@
+//! What glibc's arenas have kept at the end of a program whose threads free much of what others have allocated: such memory goes back to the arena that it came from, whoever needs some.
+//!
+//! Where the arenas' parts are glibc's own structures tell, what lives in them the heap model: no chunk is looked at, so that the program waits for some milliseconds at most.
+
+use super::process::Process;
+use crate::advice;
+use crate::event::EventKind;
+use crate::heapmodel::LiveBlock;
+use crate::heapwalk::glibc::{self, Part};
+use crate::heapwalk::{self, Sources};
+use std::time::Instant;
+
+impl Process {
+    /// Tells what each part of each arena holds, if that is of interest, while thread `tid` stands still: the program is about to end, or its profile is of now.
+    pub(super) fn tell_arenas(&mut self, tid: i32) {
+        self.settle();
+        let model = self.observer.model();
+        let (freed_elsewhere, frees) = model.freed_elsewhere();
+        if !advice::is_handed_over(freed_elsewhere, frees) || model.may_have_unknown_blocks() {
+            return;
+        }
+        let began = Instant::now();
+        if let Err(error) = self.space.refresh_maps(tid) {
+            tracing::debug!("{error}");
+            return;
+        }
+        self.space.memory.new_stop(tid);
+        let mappings = self.space.mappings().to_vec();
+        let data = heapwalk::data_of(&mappings);
+        let sources = Sources { mappings: &mappings, data: &data };
+        let parts = glibc::parts(&sources, &mut self.space.original_memory());
+        let live = live_in(&parts, self.observer.model().live_blocks());
+        for (part, live) in parts.iter().zip(live) {
+            let bytes = part.range.end.0 - part.range.start.0;
+            let free = bytes.saturating_sub(part.books).saturating_sub(live);
+            let (arena, is_main, start) = (part.arena, part.is_main, part.range.start);
+            self.tell(EventKind::ArenaPart { arena, is_main, start, bytes, live, free });
+        }
+        self.note_stop(began);
+    }
+}
+
+/// The bytes of the chunks of live blocks in each part; parts are in the order of addresses.
+fn live_in(parts: &[Part], blocks: impl Iterator<Item = LiveBlock>) -> Vec<u64> {
+    let mut sums = vec![0u64; parts.len()];
+    for block in blocks {
+        let behind = parts.partition_point(|part| part.range.start <= block.addr);
+        let Some(number) = behind.checked_sub(1) else { continue };
+        if let (Some(part), Some(sum)) = (parts.get(number), sums.get_mut(number))
+            && part.range.contains(&block.addr)
+        {
+            *sum = sum.saturating_add(glibc::chunk_of(block.size));
+        }
+    }
+    sums
+}
