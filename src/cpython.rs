@@ -12,23 +12,18 @@ mod lines;
 #[cfg(test)]
 mod tests;
 mod text;
+mod threads;
 
-use crate::addr::Addr;
 use crate::memory::ReadMemory;
 pub use code::PythonFunction;
 use code::{Codes, TypeAddresses};
 pub use frames::NativeFrame;
 use frames::{RawFrame, Run};
-use layout::Layout;
+use layout::{Layout, Shape};
 pub use layout::{SYMBOLS, Symbols, Unsupported};
-use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// A thread is looked for among so many, of all interpreters.
-const MOST_THREADS: usize = 1 << 12;
-
-/// A process has so many interpreters at most.
-const MOST_INTERPRETERS: usize = 1 << 10;
+use threads::{ThreadState, Threads};
 
 /// A Python function in a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,7 +46,7 @@ pub struct PythonRun {
 /// Why a thread's Python functions can't be told at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Untold {
-    /// The interpreter has no state for the thread, or more than one.
+    /// The interpreter has no state for the thread, or several, of which nothing says which one counts.
     Thread,
     /// Its frames are not those of the native stack.
     Frames,
@@ -60,18 +55,16 @@ pub enum Untold {
 /// An interpreter in a process.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
-    runtime: Addr,
     layout: Layout,
     codes: Codes,
-    /// The states of threads that were found, by the thread's pointer.
-    threads: FxHashMap<u64, ThreadState>,
+    threads: Threads,
 }
 
-/// Where a thread's state is, and its interpreter's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct ThreadState {
-    at: Addr,
-    interpreter: Addr,
+/// Which Python frames run in a native one, and whether they are of the interpreter that came first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Claim {
+    frames: Vec<RawFrame>,
+    is_of_first: bool,
 }
 
 impl Interpreter {
@@ -82,7 +75,8 @@ impl Interpreter {
     pub fn new<M: ReadMemory + ?Sized>(symbols: &Symbols, memory: &mut M) -> Result<Self, Unsupported> {
         let layout = Layout::of(symbols, memory)?;
         let types = TypeAddresses { code: symbols.code_type, text: symbols.text_type };
-        Ok(Self { runtime: symbols.runtime, codes: Codes::new(layout, types), layout, threads: FxHashMap::default() })
+        let codes = Codes::new(layout, types);
+        Ok(Self { codes, threads: Threads::new(symbols.runtime, layout), layout })
     }
 
     /// The Python functions that the thread with this thread pointer (pthread_self) runs in the frames `native`, the innermost first. Of a native frame in
@@ -95,13 +89,15 @@ impl Interpreter {
         M: ReadMemory + ?Sized,
     {
         self.codes.begin_call();
-        let state = self.thread(memory, thread).ok_or(Untold::Thread)?;
-        let runs = frames::runs(&self.layout, memory, state, native).ok_or(Untold::Frames)?;
+        let claims = match self.layout.shape {
+            Shape::Objects { .. } => self.by_number(memory, thread, native)?,
+            Shape::Records { .. } | Shape::Entries { .. } => self.by_place(memory, thread, native)?,
+        };
         let mut told = Vec::new();
-        for Run { native, frames } in runs {
+        for (native, Claim { frames, is_of_first }) in claims {
             // of a function that can't be told nothing is told, nor of those that run with it
             let named: Option<Vec<Option<PythonFrame>>> =
-                frames.iter().map(|frame| self.named(memory, frame)).collect();
+                frames.iter().map(|frame| self.named(memory, frame, is_of_first)).collect();
             let frames: Vec<PythonFrame> = named.into_iter().flatten().flatten().collect();
             if !frames.is_empty() {
                 told.push(PythonRun { native, frames });
@@ -111,59 +107,77 @@ impl Interpreter {
     }
 
     /// The function of a frame, with its line; `Some(None)` where it has not begun.
-    fn named<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, frame: &RawFrame) -> Option<Option<PythonFrame>> {
-        let Some((function, line)) = self.codes.named(memory, frame.code, frame.position)? else { return Some(None) };
+    fn named<M>(&mut self, memory: &mut M, frame: &RawFrame, is_of_first: bool) -> Option<Option<PythonFrame>>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let Some((function, line)) = self.codes.named(memory, frame.code, frame.position, is_of_first)? else {
+            return Some(None);
+        };
         Some(Some(PythonFrame { function, line }))
     }
 
-    /// The state of a thread, which says itself that it is, and stands in the list of its interpreter.
-    fn thread<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, id: u64) -> Option<Addr> {
-        if let Some(known) = self.threads.get(&id).copied() {
-            if self.is_state_of(memory, known, id) {
-                return Some(known.at);
-            }
-            self.threads.remove(&id);
-        }
-        let found = self.find_thread(memory, id)?;
-        self.threads.insert(id, found);
-        Some(found.at)
-    }
-
-    fn is_state_of<M: ReadMemory + ?Sized>(&self, memory: &mut M, state: ThreadState, id: u64) -> bool {
-        let of = &self.layout.thread;
-        let says_so = memory.read_u64(state.at.add(of.id)) == Some(id)
-            && memory.read_u64(state.at.add(of.interpreter)) == Some(state.interpreter.0);
-        let link = match memory.read_u64(state.at.add(of.previous)) {
-            Some(0) => memory.read_u64(state.interpreter.add(self.layout.first_thread)),
-            Some(previous) => memory.read_u64(Addr(previous).add(of.next)),
-            None => None,
+    /// Until 3.10, where nothing but their number ties frames to native ones: those of the thread's only state. If there are several, that of the first
+    /// interpreter counts: while the thread is in another one, its frames are not as many.
+    fn by_number<M>(
+        &mut self,
+        memory: &mut M,
+        thread: u64,
+        native: &[NativeFrame],
+    ) -> Result<BTreeMap<usize, Claim>, Untold>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let states = self.threads.of(memory, thread).ok_or(Untold::Thread)?;
+        let mut of_first = states.iter().filter(|state| state.is_of_first);
+        let state = match (states.as_slice(), of_first.next(), of_first.next()) {
+            ([only], ..) | (_, Some(only), None) => only,
+            _ => return Err(Untold::Thread),
         };
-        says_so && link == Some(state.at.0)
+        let claims = self.claims(memory, &[*state], native);
+        if claims.is_empty() { Err(Untold::Frames) } else { Ok(claims) }
     }
 
-    /// The only state that a thread has, in any interpreter.
-    fn find_thread<M: ReadMemory + ?Sized>(&self, memory: &mut M, id: u64) -> Option<ThreadState> {
-        let mut found = None;
-        let mut left = MOST_THREADS;
-        let mut interpreter = memory.read_u64(self.runtime.add(self.layout.first_interpreter)).map(Addr)?;
-        for _ in 0..MOST_INTERPRETERS {
-            if interpreter.is_null() {
-                return found;
-            }
-            let mut at = memory.read_u64(interpreter.add(self.layout.first_thread)).map(Addr)?;
-            while !at.is_null() {
-                left = left.checked_sub(1)?;
-                let state = ThreadState { at, interpreter };
-                if memory.read_u64(at.add(self.layout.thread.id))? == id {
-                    if found.is_some() || !self.is_state_of(memory, state, id) {
-                        return None;
-                    }
-                    found = Some(state);
-                }
-                at = memory.read_u64(at.add(self.layout.thread.next)).map(Addr)?;
-            }
-            interpreter = memory.read_u64(interpreter.add(self.layout.next_interpreter)).map(Addr)?;
+    /// Since 3.11, where frames say by their place on the stack in which native ones they run: whichever state has them.
+    fn by_place<M>(
+        &mut self,
+        memory: &mut M,
+        thread: u64,
+        native: &[NativeFrame],
+    ) -> Result<BTreeMap<usize, Claim>, Untold>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let mut states = self.threads.of(memory, thread).ok_or(Untold::Thread)?;
+        let claims = self.claims(memory, &states, native);
+        let is_whole = |claims: &BTreeMap<usize, Claim>| {
+            native.iter().enumerate().all(|(index, frame)| !frame.is_loop || claims.contains_key(&index))
+        };
+        if is_whole(&claims) {
+            return Ok(claims);
         }
-        None
+        // it may have come to another interpreter meanwhile, by a state of its own or by one that another thread has made
+        states = self.threads.find(memory, thread).ok_or(Untold::Thread)?;
+        for state in self.threads.of_later_interpreters(memory).unwrap_or_default() {
+            if !states.contains(&state) {
+                states.push(state);
+            }
+        }
+        Ok(self.claims(memory, &states, native))
+    }
+
+    /// What runs in which native frame by these states. Where two of them claim the same one, neither is believed.
+    fn claims<M>(&self, memory: &mut M, states: &[ThreadState], native: &[NativeFrame]) -> BTreeMap<usize, Claim>
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let mut claims: BTreeMap<usize, Option<Claim>> = BTreeMap::new();
+        for state in states {
+            for Run { native, frames } in frames::runs(&self.layout, memory, state.at, native).unwrap_or_default() {
+                let claim = Claim { frames, is_of_first: state.is_of_first };
+                claims.entry(native).and_modify(|before| *before = None).or_insert(Some(claim));
+            }
+        }
+        claims.into_iter().filter_map(|(native, claim)| Some((native, claim?))).collect()
     }
 }

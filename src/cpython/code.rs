@@ -66,7 +66,7 @@ struct Head {
     name: Addr,
     lines: Addr,
     first_line: u32,
-    /// 0: it does not tell.
+    /// 0: it does not tell, or not for good.
     serial: u32,
     /// So many units of instructions.
     units: u64,
@@ -160,29 +160,30 @@ impl Codes {
     }
 
     /// The function of the code object at `at`, and the line of a position in it; `Some(None)` where that has not begun. None if there is no such object or position, or too much
-    /// would have to be read.
+    /// would have to be read. Numbers of code objects count where `is_of_first`, in the interpreter that came first: others count anew.
     pub(super) fn named<M>(
         &mut self,
         memory: &mut M,
         at: Addr,
         position: Position,
+        is_of_first: bool,
     ) -> Option<Option<(Rc<PythonFunction>, u32)>>
     where
         M: ReadMemory + ?Sized,
     {
-        self.look(memory, at)?;
+        self.look(memory, at, is_of_first)?;
         let code = self.known.get(&at)?;
         self.left = self.left.checked_sub(code.lines.len())?;
         Some(code.line(position)?.map(|line| (code.function(), line)))
     }
 
     /// Looks at the code object at `at`, as it is now: another one may have come to the place of one that was known.
-    fn look<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, at: Addr) -> Option<()> {
+    fn look<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, at: Addr, is_of_first: bool) -> Option<()> {
         if self.known.get(&at).is_some_and(|known| known.seen == self.call) {
             // the thread stands
             return Some(());
         }
-        let head = self.head(memory, at)?;
+        let head = self.head(memory, at, is_of_first)?;
         // without a number of its own an object is another one if its texts are
         let known = self.known.get(&at).filter(|known| known.head == head);
         let compared = known.map_or(0, |known| known.objects.iter().map(|(_, bytes)| bytes.len()).sum());
@@ -203,7 +204,7 @@ impl Codes {
         Some(())
     }
 
-    fn head<M: ReadMemory + ?Sized>(&self, memory: &mut M, at: Addr) -> Option<Head> {
+    fn head<M: ReadMemory + ?Sized>(&self, memory: &mut M, at: Addr, is_of_first: bool) -> Option<Head> {
         let mut bytes = [0; HEAD];
         let read = memory.read(at, &mut bytes);
         let bytes = bytes.get(..read)?;
@@ -219,7 +220,7 @@ impl Codes {
             name: Addr(word_at(of.name)?),
             lines: Addr(word_at(of.lines)?),
             first_line: half_at(of.first_line)?,
-            serial: if of.has_serial { half_at(of.first_line + SERIAL)? } else { 0 },
+            serial: if of.has_serial && is_of_first { half_at(of.first_line + SERIAL)? } else { 0 },
             units: if is_new { word_at(LENGTH)? } else { 0 },
             first_traceable: if is_new { half_at(of.instructions.checked_sub(FIRST_TRACEABLE)?)? } else { 0 },
         })

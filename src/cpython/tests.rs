@@ -3,7 +3,9 @@
 use super::layout::{LineFormat, ReleaseSymbol};
 use super::lines::line_at;
 use super::*;
-use std::collections::BTreeMap;
+use crate::addr::Addr;
+
+mod interpreters;
 
 const RUNTIME: u64 = 0x10_0000;
 const INTERPRETER: u64 = 0x11_0000;
@@ -227,16 +229,6 @@ fn a_state_that_is_in_no_list_any_more_is_not_believed() {
     made.word(INTERPRETER + 72, OTHER);
     assert_eq!(interpreter.runs(&mut made, ID, &native), Err(Untold::Thread));
     assert!(interpreter.runs(&mut made, ID + 8, &native).is_ok());
-}
-
-#[test]
-fn a_thread_with_two_states_is_not_told() {
-    let (mut made, native) = new_world();
-    const OTHER: u64 = THREAD + 0x1000;
-    made.thread(OTHER, ID, 0, THREAD, [136, 56], 0x7000_0100);
-    made.word(THREAD, OTHER);
-    made.word(INTERPRETER + 72, OTHER);
-    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Untold::Thread));
 }
 
 /// Another object may get the address of one that was forgotten, and its texts those of the other's.

@@ -1,5 +1,7 @@
 //! `--python`: stacks have the functions that Python itself knows of at that moment, of each release that is there, and none that do not run.
 
+mod situations;
+
 use crate::support::program::{Program, Traced};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

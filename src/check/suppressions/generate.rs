@@ -83,6 +83,10 @@ fn stack(profile: &Profile, site: &LeakSite, table: &AllocatorTable) -> Option<(
 
 /// `fun:` or `obj:` of one frame; None where the stack was cut off.
 fn frame(profile: &Profile, location: &Location, name: &str, system_name: &str) -> Option<String> {
+    if location.is_script() {
+        // a script may give a function any name
+        return Some(format!("fun:{}", name.replace(char::is_control, "?")));
+    }
     let module = location.module.and_then(|index| profile.modules.get(index))?;
     if names(name, system_name).contains(&UNKNOWN) {
         return Some(format!("obj:{}", module.path.display()));
