@@ -166,6 +166,7 @@ fn the_package_installs_and_runs_in_a_clean_root_folder() {
             fs::read_to_string(root.join("usr/share").join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(found.contains("heaptrace"), "{file}: {found}");
     }
+    assert_notices(&fs::read_to_string(root.join("usr/share/doc/heaptrace/THIRD-PARTY-NOTICES")).unwrap());
     // the pages lead to what is there
     let docs = root.join("usr/share/doc/heaptrace");
     let mut links = 0;
@@ -178,6 +179,38 @@ fn the_package_installs_and_runs_in_a_clean_root_folder() {
         }
     }
     assert!(links > 40, "{links}");
+}
+
+/// Each crate that `cargo tree` names is there with its licence and with a text that its folder has, or it is said that it has none.
+fn assert_notices(notices: &str) {
+    let cargo = std::env::var_os("CARGO").unwrap();
+    let words = ["tree", "--offline", "--locked", "--edges", "normal", "--target", "x86_64-unknown-linux-gnu"];
+    let format = ["--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"];
+    let tree = out_of(Command::new(cargo).args(words).args(format).current_dir(REPOSITORY));
+    let (list, texts) = notices.split_once(&"=".repeat(80)).unwrap();
+    let entries: Vec<&str> = list.split("\n\n").skip(1).collect();
+    let mut crates: Vec<&str> = tree.lines().filter(|line| !line.starts_with("heaptrace ")).collect();
+    crates.sort_unstable();
+    crates.dedup();
+    assert!(crates.len() > 60, "{crates:?}");
+    let mut with_text = 0;
+    for one in &crates {
+        let (package, licence) = one.split_once('|').unwrap();
+        let name = package.trim_end_matches(" (proc-macro)").replacen(" v", " ", 1);
+        let head = format!("{name}: {licence}");
+        let entry =
+            entries.iter().find(|entry| entry.lines().next() == Some(&head)).unwrap_or_else(|| panic!("{head}"));
+        let numbers: Vec<&str> = entry.lines().filter_map(|line| line.rsplit_once(": text ")).map(|(_, n)| n).collect();
+        assert_eq!(numbers.is_empty(), entry.contains("it comes without a text"), "{entry}");
+        with_text += usize::from(!numbers.is_empty());
+        for number in numbers {
+            let of = texts.split("\nText ").find_map(|text| text.strip_prefix(&format!("{number}, of ")));
+            assert!(of.is_some_and(|of| of.lines().next().unwrap().split(", ").any(|one| one == name)), "{entry}");
+        }
+    }
+    // most have one, and equal ones stand once
+    assert!(with_text * 10 > crates.len() * 8, "{with_text} of {}", crates.len());
+    assert!(texts.contains("Permission is hereby granted, free of charge"));
 }
 
 /// All pages of Markdown in a folder and those below it.
