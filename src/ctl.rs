@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read, Write};
 
 mod top;
 
-pub use top::{Base, Change, MOST_FRAMES, MOST_SITES, Order, TopAnswer, TopFrame, TopQuestion, TopSite};
+pub use top::{Base, Change, Grouping, MOST_FRAMES, MOST_SITES, Order, TopAnswer, TopFrame, TopQuestion, TopSite};
 
 /// The version of this protocol: 2 has snapshots and marks, 3 what `heaptrace top` asks. Questions of each earlier version are answered.
 pub const VERSION: u32 = 3;

@@ -197,7 +197,7 @@ impl View<'_> {
         while !self.is_over() {
             if !asker.is_waiting() && Instant::now() >= due {
                 due = Instant::now() + self.options.every;
-                asker.ask(state.order(), SITES, None);
+                asker.ask(state.question(SITES, None));
             }
             match asker.news(LOOK) {
                 Some(News::Answer { answer: new, resident, .. }) => {
@@ -220,7 +220,7 @@ impl View<'_> {
     /// Draws one answer after the other, and does what keys say.
     fn draw(&self, mut asker: Asker, mut state: State) -> anyhow::Result<Seen> {
         // An error of the first answer is told on the screen that there is.
-        asker.ask(state.order(), SITES, None);
+        asker.ask(state.question(SITES, None));
         let mut seen = 0;
         let mut due = Instant::now() + self.options.every;
         let mut screen: Option<Screen> = None;
@@ -229,7 +229,7 @@ impl View<'_> {
         while !self.is_over() {
             if !asker.is_waiting() && (Instant::now() >= due || mark.is_some()) {
                 due = Instant::now() + self.options.every;
-                asker.ask(state.order(), SITES, mark.take());
+                asker.ask(state.question(SITES, mark.take()));
             }
             while let Some(news) = asker.news(if screen.is_some() { Duration::ZERO } else { LOOK }) {
                 changed = true;

@@ -27,6 +27,32 @@ pub enum Order {
     Calls,
 }
 
+impl Order {
+    /// The place of what is live, has grown since the base and was allocated since the last answer: the most comes first.
+    pub fn rank(self, live: Amount, grown: Change, recent: Amount) -> i64 {
+        let most = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        match self {
+            Self::Live => most(live.bytes),
+            Self::Grown => grown.bytes,
+            Self::Bytes => most(recent.bytes),
+            Self::Calls => most(recent.objects),
+        }
+    }
+}
+
+/// What is one row of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grouping {
+    /// Each site.
+    #[default]
+    Site,
+    /// The sites of a function: of the innermost one that tells whose allocation it is.
+    Function,
+    /// The sites of the module that such a function is in.
+    Module,
+}
+
 /// One question. The first of a connection sets the base of what has grown, as each one with a mark does.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -35,6 +61,10 @@ pub struct TopQuestion {
     pub order: Order,
     /// How many are wanted, [`MOST_SITES`] at most.
     pub sites: usize,
+    /// Only those with this text in a function or a place, whatever the case of its letters; all if it is empty.
+    pub filter: String,
+    /// What is one row.
+    pub group: Grouping,
     /// Set a mark of this name, and make it the base.
     pub mark: Option<String>,
 }
@@ -91,9 +121,15 @@ pub struct TopFrame {
 /// A place that allocates.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TopSite {
-    /// What it is called by, the same in each answer and in report.json.
+    /// What it is called by, the same in each answer and, of single sites, in report.json.
     pub id: u64,
-    /// Its stack, innermost first, [`MOST_FRAMES`] at most.
+    /// What its stacks have in common; empty of a single site.
+    #[serde(default)]
+    pub name: String,
+    /// How many stacks it has, if it is no single site.
+    #[serde(default)]
+    pub stacks: u64,
+    /// Its stack, innermost first, [`MOST_FRAMES`] at most; of several the one that comes first.
     pub frames: Vec<TopFrame>,
     /// What is live.
     pub live: Amount,
@@ -134,6 +170,15 @@ pub struct TopAnswer {
     pub base: Base,
     /// How many stacks have allocated so far.
     pub stacks: u64,
+    /// The text that the sites have, as it was asked for.
+    #[serde(default)]
+    pub filter: String,
+    /// How many stacks have that text, of those with anything in their columns; 0 if there is none.
+    #[serde(default)]
+    pub with_text: u64,
+    /// What is one row.
+    #[serde(default)]
+    pub group: Grouping,
     /// Those that come first.
     pub sites: Vec<TopSite>,
 }

@@ -3,7 +3,7 @@
 use super::keys::HELP;
 use super::plain::{TITLES, WIDTHS, course, figures, head, seconds, whose};
 use super::state::{Point, State};
-use crate::ctl::{Order, TopAnswer, TopSite};
+use crate::ctl::{Grouping, Order, TopAnswer, TopSite};
 use crate::export::text::{human_bytes, right};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -131,13 +131,7 @@ fn draw_sites(state: &State, answer: &TopAnswer, frame: &mut Frame<'_>, area: Re
         Cell::from(right(&title, width_of(column)))
     };
     let sites = state.sites();
-    let site_title = match (sites.len(), state.filter.is_empty()) {
-        (count, false) => format!("  site ({count} of {} with `{}`)", answer.sites.len(), state.filter),
-        (count, true) if (count as u64) < answer.stacks => {
-            format!("  site ({count}, of {} stacks)", answer.stacks)
-        }
-        _ => "  site".to_owned(),
-    };
+    let site_title = format!("  {}", title_of_sites(state, answer, sites.len()));
     let heading = columns.iter().map(|column| title(*column)).chain([Cell::from(site_title)]);
     let heading = Row::new(heading.collect::<Vec<_>>()).style(Style::new().add_modifier(Modifier::REVERSED));
     let row = |site: &&TopSite| {
@@ -166,24 +160,52 @@ fn draw_sites(state: &State, answer: &TopAnswer, frame: &mut Frame<'_>, area: Re
     if sites.is_empty() {
         let text = match state.filter.is_empty() {
             true => "nothing has been allocated yet",
-            false => "none of these sites has that text; Esc shows all again",
+            false if state.is_searched() => "no site has that text; Esc shows all again",
+            false => "none of these sites has that text; Enter looks at all there are, Esc shows all again",
         };
         let below = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
         frame.render_widget(Paragraph::new(text), below);
     }
 }
 
+/// What the rows are, and of how many.
+fn title_of_sites(state: &State, answer: &TopAnswer, rows: usize) -> String {
+    let row = match answer.group {
+        Grouping::Site => "site",
+        Grouping::Function => "function",
+        Grouping::Module => "module",
+    };
+    let filter = &state.filter;
+    match (filter.is_empty(), state.is_searched()) {
+        (false, true) => {
+            format!("{row} ({rows}, of {} stacks with `{filter}`)", answer.with_text)
+        }
+        (false, false) => format!("{row} ({rows} of {} with `{filter}`)", answer.sites.len()),
+        (true, _) if (rows as u64) < answer.stacks => format!("{row} ({rows}, of {} stacks)", answer.stacks),
+        (true, _) => row.to_owned(),
+    }
+}
+
 fn draw_stack(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let sites = state.sites();
-    let site = state.chosen(&sites).or((!sites.is_empty()).then_some(0)).and_then(|at| sites.get(at).copied());
-    let frames = site.into_iter().flat_map(|site| &site.frames);
+    let site = state.with_stack(&sites);
+    let frames = site.into_iter().flat_map(|site| &site.frames).skip(state.stack_from);
     let line = |frame: &crate::ctl::TopFrame| {
         let place = if frame.place.is_empty() { String::new() } else { format!("  {}", frame.place) };
         let line = Line::from(format!("{}{place}", frame.function));
         if frame.dull { line.dim() } else { line }
     };
     let stack = Paragraph::new(frames.map(line).collect::<Vec<_>>());
-    frame.render_widget(stack.block(Block::bordered().title(" stack, innermost first; Enter closes it ")), area);
+    let of_several = match site {
+        Some(site) if site.stacks > 1 => format!(" that comes first of {}", site.stacks),
+        _ => String::new(),
+    };
+    let above = match state.stack_from {
+        0 => String::new(),
+        above => format!("; {above} above"),
+    };
+    let title = format!(" stack{of_several}, innermost first{above} ");
+    frame.render_widget(stack.block(Block::bordered().title(title)), area);
 }
 
 fn draw_foot(state: &State, frame: &mut Frame<'_>, area: Rect) {
@@ -192,8 +214,9 @@ fn draw_foot(state: &State, frame: &mut Frame<'_>, area: Rect) {
         Line::from(format!("/{}_   Enter keeps it, Esc drops it", state.filter))
     } else if state.notice.is_empty() {
         let leaves = if state.subject.attached { "q lets go and leaves" } else { "q leaves" };
-        Line::from(format!("{held}{leaves}  ? help  < > sort  / filter  Enter stack  m mark  s snapshot  d detach"))
-            .dim()
+        let stack = if state.shows_stack { "J K scroll  Enter closes" } else { "Enter stack" };
+        let keys = format!("? help  < > sort  / filter  f group  {stack}  m mark  s snapshot  d detach");
+        Line::from(format!("{held}{leaves}  {keys}")).dim()
     } else {
         Line::from(format!("{held}{}", state.notice)).style(color(state, Color::Yellow))
     };

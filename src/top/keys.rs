@@ -131,12 +131,14 @@ fn of_sequence(parameters: &[u8], last: u8) -> Option<Key> {
 }
 
 /// What each key does, for the help on the screen.
-pub(super) const HELP: [(&str, &str); 13] = [
+pub(super) const HELP: [(&str, &str); 15] = [
     ("l g b c", "sort by live bytes, growth, bytes allocated per second, calls per second"),
     ("< >", "sort by the column to the left, to the right (the arrow keys do it, too)"),
     ("/", "show only sites with this text in a function or a place; Esc shows all again"),
+    ("f", "rows are functions, modules, or sites again"),
     ("up down", "choose a site (k and j, PgUp, PgDn, Home, End)"),
-    ("Enter", "the innermost functions of the chosen site's stack"),
+    ("Enter", "the innermost functions of the chosen site's stack, which"),
+    ("J K", "scroll by a line (PgUp and PgDn by ten)"),
     ("m", "set a mark: growth is counted from here on, and"),
     ("", "`heaptrace snapshot PID --since top-1` tells what is left of the time since"),
     ("s", "write a snapshot to a file in this directory"),

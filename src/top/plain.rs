@@ -53,6 +53,9 @@ pub(super) fn figures(site: &TopSite, span_ns: u64) -> [String; 5] {
 
 /// Whose allocation it is, in so many characters: `make_room (list.c:12) < insert < main`.
 pub(super) fn whose(site: &TopSite, width: usize) -> String {
+    if !site.name.is_empty() {
+        return short_name(&site.name, width.max(12)).chars().take(width).collect();
+    }
     let telling: Vec<_> = site.frames.iter().filter(|frame| !frame.dull).collect();
     let frames = if telling.is_empty() { site.frames.iter().collect() } else { telling };
     let mut text = String::new();

@@ -1,7 +1,7 @@
 //! What the one who asks knows, and shows: the answers so far, and what the user has chosen to see of them.
 
 use super::keys::Key;
-use crate::ctl::{Order, TopAnswer, TopSite};
+use crate::ctl::{Grouping, Order, TopAnswer, TopQuestion, TopSite};
 use crate::export::escape::printable;
 use std::collections::VecDeque;
 
@@ -56,11 +56,16 @@ pub struct State {
     /// Whether colours are wanted.
     pub(super) color: bool,
     pub(super) order: Order,
+    pub(super) group: Grouping,
     pub(super) filter: String,
     /// Whether the filter is being typed.
     pub(super) is_typing: bool,
+    /// The filter when it was last kept or dropped: the other side is not asked for each letter.
+    kept_filter: String,
     pub(super) shows_help: bool,
     pub(super) shows_stack: bool,
+    /// So many frames of the stack are above what is shown of it.
+    pub(super) stack_from: usize,
     pub(super) is_held: bool,
     /// Whether the next `d` detaches.
     asks_to_detach: bool,
@@ -87,8 +92,14 @@ impl State {
     }
 
     /// What the sites are sorted by.
-    pub const fn order(&self) -> Order {
+    #[cfg(test)]
+    pub(super) const fn order(&self) -> Order {
         self.order
+    }
+
+    /// What to ask for: so many sites at most, as they are wanted.
+    pub fn question(&self, sites: usize, mark: Option<String>) -> TopQuestion {
+        TopQuestion { order: self.order, sites, filter: self.kept_filter.clone(), group: self.group, mark }
     }
 
     /// The newest answer.
@@ -123,21 +134,21 @@ impl State {
     pub(super) fn sites(&self) -> Vec<&TopSite> {
         let Some(answer) = &self.last else { return Vec::new() };
         let wanted = self.filter.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&wanted);
         let matches = |site: &&TopSite| {
-            let has = |text: &str| text.to_lowercase().contains(&wanted);
-            wanted.is_empty() || site.frames.iter().any(|frame| has(&frame.function) || has(&frame.place))
+            self.is_searched()
+                || has(&site.name)
+                || site.frames.iter().any(|frame| has(&frame.function) || has(&frame.place))
         };
         let mut sites: Vec<&TopSite> = answer.sites.iter().filter(matches).collect();
-        let most = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-        let rank = |site: &TopSite| match self.order {
-            Order::Live => most(site.live.bytes),
-            Order::Grown => site.grown.bytes,
-            Order::Bytes => most(site.recent.bytes),
-            Order::Calls => most(site.recent.objects),
-        };
         // stable: the tracer's order decides between equal ones
-        sites.sort_by_key(|site| std::cmp::Reverse(rank(site)));
+        sites.sort_by_key(|site| std::cmp::Reverse(self.order.rank(site.live, site.grown, site.recent)));
         sites
+    }
+
+    /// Whether the sites of the newest answer are those with the filter's text, of all that there are.
+    pub(super) fn is_searched(&self) -> bool {
+        self.last.as_ref().is_some_and(|answer| answer.filter == self.filter)
     }
 
     /// The place of the chosen site among those that are shown.
@@ -152,8 +163,7 @@ impl State {
             return Some(Action::Quit);
         }
         if self.is_typing {
-            self.type_filter(key);
-            return None;
+            return self.type_filter(key);
         }
         self.notice.clear();
         if self.shows_help {
@@ -169,6 +179,14 @@ impl State {
             Key::Char('c') => return self.sort(Order::Calls),
             Key::Char('<') | Key::Left => return self.sort(neighbour(self.order, false)),
             Key::Char('>') | Key::Right => return self.sort(neighbour(self.order, true)),
+            Key::Char('f') => {
+                self.group = match self.group {
+                    Grouping::Site => Grouping::Function,
+                    Grouping::Function => Grouping::Module,
+                    Grouping::Module => Grouping::Site,
+                };
+                return Some(Action::Ask);
+            }
             Key::Char('/') => self.is_typing = true,
             Key::Char('p') => self.is_held = !self.is_held,
             Key::Char('s') => {
@@ -194,7 +212,11 @@ impl State {
             }
             Key::Enter => self.shows_stack = !self.shows_stack,
             Key::Escape if self.shows_stack => self.shows_stack = false,
-            Key::Escape => self.filter.clear(),
+            Key::Escape => return self.keep_filter(String::new()),
+            Key::Char('K') => self.scroll(|from| from.saturating_sub(1)),
+            Key::Char('J') => self.scroll(|from| from + 1),
+            Key::PageUp if self.shows_stack => self.scroll(|from| from.saturating_sub(PAGE)),
+            Key::PageDown if self.shows_stack => self.scroll(|from| from + PAGE),
             Key::Up | Key::Char('k') => self.choose(|at, _| at.saturating_sub(1)),
             Key::Down | Key::Char('j') => self.choose(|at, _| at + 1),
             Key::PageUp => self.choose(|at, _| at.saturating_sub(PAGE)),
@@ -215,19 +237,38 @@ impl State {
         ));
     }
 
-    fn type_filter(&mut self, key: Key) {
+    fn type_filter(&mut self, key: Key) -> Option<Action> {
         match key {
             Key::Char(c) if self.filter.chars().count() < LONGEST_FILTER => self.filter.push(c),
             Key::Backspace => {
                 self.filter.pop();
             }
-            Key::Enter => self.is_typing = false,
-            Key::Escape => {
-                self.is_typing = false;
-                self.filter.clear();
-            }
+            Key::Enter => return self.keep_filter(self.filter.clone()),
+            Key::Escape => return self.keep_filter(String::new()),
             _ => {}
         }
+        None
+    }
+
+    /// The filter is this one until another one has been typed.
+    fn keep_filter(&mut self, filter: String) -> Option<Action> {
+        self.is_typing = false;
+        let other = filter != self.kept_filter;
+        self.kept_filter.clone_from(&filter);
+        self.filter = filter;
+        other.then_some(Action::Ask)
+    }
+
+    /// Another part of the chosen site's stack. Its last frame stays in sight.
+    fn scroll(&mut self, go: impl Fn(usize) -> usize) {
+        let sites = self.sites();
+        let last = self.with_stack(&sites).map_or(0, |site| site.frames.len().saturating_sub(1));
+        self.stack_from = go(self.stack_from).min(last);
+    }
+
+    /// The site whose stack is shown: the chosen one, or the first.
+    pub(super) fn with_stack<'a>(&self, sites: &[&'a TopSite]) -> Option<&'a TopSite> {
+        sites.get(self.chosen(sites).unwrap_or(0)).copied()
     }
 
     fn sort(&mut self, order: Order) -> Option<Action> {
@@ -242,7 +283,11 @@ impl State {
         let sites = self.sites();
         let Some(last) = sites.len().checked_sub(1) else { return };
         let at = self.chosen(&sites).map_or(0, |at| go(at, last).min(last));
-        self.chosen = sites.get(at).map(|site| site.id);
+        let chosen = sites.get(at).map(|site| site.id);
+        if chosen != self.chosen {
+            self.stack_from = 0;
+        }
+        self.chosen = chosen;
     }
 }
 
@@ -258,6 +303,9 @@ fn neighbour(order: Order, right: bool) -> Order {
 /// The other side may be anybody's, and names are a program's: none of them does anything to the terminal.
 fn make_harmless(answer: &mut TopAnswer) {
     let names = [&mut answer.program, &mut answer.engine].into_iter().chain(answer.base.mark.as_mut());
+    for site in &mut answer.sites {
+        site.name = printable(&site.name);
+    }
     let frames = answer.sites.iter_mut().flat_map(|site| &mut site.frames);
     let names = names.chain(frames.flat_map(|frame| [&mut frame.function, &mut frame.place]));
     for name in names {

@@ -3,9 +3,9 @@
 use super::keys::Key;
 use super::state::per_second;
 use super::watch::{Figures, Moment, Watch, by_stack};
-use super::{Action, State, Subject, answer, draw};
+use super::{Action, Labels, Row, State, Subject, answer, draw};
 use crate::addr::{FunctionId, StackId};
-use crate::ctl::{Base, Change, Order, TopAnswer, TopFrame, TopSite};
+use crate::ctl::{Base, Change, Grouping, Order, TopAnswer, TopFrame, TopSite};
 use crate::figures::Amount;
 use crate::heapmodel::{SiteKey, SiteStats};
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn site(id: u64, function: &str, live: Amount, grown: i64, recent: Amount) -> To
         frame("handle_request", "/src/server/main.cc:77", false),
         frame("main", "/src/server/main.cc:99", false),
     ];
-    TopSite { id, frames, live, grown: Change { objects: grown / 100, bytes: grown }, recent }
+    TopSite { id, frames, live, grown: Change { objects: grown / 100, bytes: grown }, recent, ..TopSite::default() }
 }
 
 /// The answer after so many seconds: one site grows, one is large, one only comes and goes.
@@ -150,6 +150,69 @@ fn a_filter_is_typed_kept_and_dropped() {
     assert!(screen(&state, 120, 24).contains("none of these sites"));
     state.press(Key::Escape);
     assert_eq!(order(&state).len(), 3);
+}
+
+/// The other side is asked for a filter that is kept, for none that is being typed; its answer is all that has the text, in whichever frames.
+#[test]
+fn a_kept_filter_is_asked_for() {
+    let mut state = state(false, 2);
+    let asked = |state: &State| state.question(7, None).filter;
+    press(&mut state, "/deep");
+    assert_eq!(asked(&state), "");
+    assert_eq!(state.press(Key::Enter), Some(Action::Ask));
+    assert_eq!((asked(&state).as_str(), order(&state)), ("deep", Vec::<String>::new()));
+    state.update(TopAnswer { filter: "deep".to_owned(), with_text: 7, stacks: 99, ..told(3) }, None);
+    assert_eq!(order(&state).len(), 3);
+    assert!(screen(&state, 120, 24).contains("site (3, of 7 stacks with `deep`)"));
+    // another text is looked for in what there is until it is asked for
+    press(&mut state, "/e");
+    assert_eq!(order(&state), [""; 0]);
+    assert!(screen(&state, 120, 24).contains("site (0 of 3 with `deepe`)"));
+    assert_eq!(asked(&state), "deep");
+    assert_eq!(state.press(Key::Escape), Some(Action::Ask));
+    assert_eq!((asked(&state).as_str(), state.press(Key::Escape)), ("", None));
+}
+
+#[test]
+fn a_key_groups_rows() {
+    let mut state = state(false, 2);
+    let asked = |state: &mut State| {
+        assert_eq!(press(state, "f"), [Action::Ask]);
+        state.question(7, None).group
+    };
+    assert_eq!(asked(&mut state), Grouping::Function);
+    assert!(screen(&state, 120, 24).contains("  site "), "as the last answer has it");
+    let mut groups = TopAnswer { group: Grouping::Function, stacks: 9, ..told(3) };
+    groups.sites.truncate(1);
+    (groups.sites[0].name, groups.sites[0].stacks) = ("std::vector<int>::grow".to_owned(), 5);
+    state.update(groups, None);
+    state.press(Key::Enter);
+    let shown = screen(&state, 120, 24);
+    assert!(shown.contains("function (1, of 9 stacks)") && shown.contains("std::vector<int>::grow "), "{shown}");
+    assert!(shown.contains("stack that comes first of 5, innermost first"), "{shown}");
+    assert_eq!([asked(&mut state), asked(&mut state)], [Grouping::Module, Grouping::Site]);
+}
+
+/// Its last frame stays in sight; another site's stack begins at its beginning.
+#[test]
+fn a_stack_is_gone_through() {
+    let mut state = state(false, 2);
+    press(&mut state, "jJJ");
+    assert_eq!(state.stack_from, 2);
+    state.press(Key::Enter);
+    let shown = screen(&state, 120, 24);
+    assert!(shown.contains("innermost first; 2 above") && shown.contains("│handle_request"), "{shown}");
+    assert!(!shown.contains("push_back") && shown.contains("J K scroll"), "{shown}");
+    for (key, from) in [(Key::PageDown, 3), (Key::Char('J'), 3), (Key::Char('K'), 2), (Key::PageUp, 0)] {
+        state.press(key);
+        assert_eq!(state.stack_from, from, "{key:?}");
+    }
+    press(&mut state, "Jj");
+    assert_eq!(state.stack_from, 0);
+    state.press(Key::Enter);
+    state.press(Key::PageDown);
+    assert_eq!(state.stack_from, 0, "rows, where no stack is shown");
+    press(&mut State::default(), "JK");
 }
 
 /// The chosen site stays chosen where it comes to stand elsewhere.
@@ -336,5 +399,82 @@ proptest! {
         for row in &rows {
             prop_assert_eq!(row.live, of(&after, row.stack, |site| site.live));
         }
+    }
+
+    /// Groups against sums that are made in the plainest way, by answers one after the other, of which each names what is new.
+    #[test]
+    fn groups_are_the_sums_of_all_stacks_with_the_text(
+        lists in prop::collection::vec(prop::collection::vec((0u32..40, 1u64..50), 1..60), 1..4),
+        most in 1usize..9,
+        by_function in any::<bool>(),
+        order in prop::sample::select(vec![Order::Live, Order::Grown, Order::Bytes, Order::Calls]),
+    ) {
+        let grouping = if by_function { Grouping::Function } else { Grouping::Module };
+        let name = |stack: u32| if by_function { format!("f{}", stack % 7) } else { format!("m{}", stack % 3) };
+        let mut labels = Labels::default();
+        for list in &lists {
+            let mut live: FxHashMap<u32, u64> = FxHashMap::default();
+            list.iter().for_each(|(stack, bytes)| *live.entry(*stack).or_default() += bytes);
+            let row = |(stack, bytes): (&u32, &u64)| Row {
+                stack: StackId(*stack),
+                function: FunctionId(1),
+                live: amount(1, *bytes),
+                grown: Change { objects: 1, bytes: -(*bytes as i64) },
+                recent: amount(*bytes, 1),
+            };
+            let mut rows: Vec<Row> = live.iter().map(row).collect();
+            rows.sort_by_key(|row| (std::cmp::Reverse(order.rank(row.live, row.grown, row.recent)), row.stack));
+            labels.begin("text", 0);
+            let asked = labels.to_name(&rows, grouping, most);
+            for row in asked.iter().map(|at| rows[*at]).filter(|row| !labels.knows(row.stack)).collect::<Vec<_>>() {
+                let stack = row.stack.0;
+                labels.learn(row.stack, format!("f{}", stack % 7), format!("m{}", stack % 3), stack % 2 == 0);
+            }
+            let with_text = || rows.iter().filter(|row| row.stack.0 % 2 == 0);
+            let groups = labels.groups(&rows, grouping, order, most);
+            let mut names: Vec<String> = with_text().map(|row| name(row.stack.0)).collect();
+            names.sort();
+            names.dedup();
+            prop_assert_eq!(groups.len(), names.len().min(most));
+            for group in &groups {
+                let own = || with_text().filter(|row| name(row.stack.0) == group.name);
+                prop_assert_eq!(group.live.bytes, own().map(|row| row.live.bytes).sum::<u64>());
+                prop_assert_eq!(group.stacks as usize, own().count());
+                prop_assert_eq!(Some(rows[group.first].stack), own().next().map(|row| row.stack));
+                // what its stack is called is asked for
+                prop_assert!(asked.contains(&group.first));
+            }
+            let rank = |at: usize| order.rank(groups[at].live, groups[at].grown, groups[at].recent);
+            prop_assert!((1..groups.len()).all(|at| rank(at - 1) >= rank(at)));
+        }
+    }
+
+    /// Of sites, those that are new and as many of the known ones with the text as are wanted.
+    #[test]
+    fn sites_with_the_text_are_named(known in prop::collection::vec(any::<Option<bool>>(), 0..40), most in 0usize..20) {
+        let mut labels = Labels::default();
+        let rows: Vec<Row> = (0..known.len() as u32)
+            .map(|stack| Row {
+                stack: StackId(stack),
+                function: FunctionId(1),
+                live: amount(1, 1),
+                grown: Change::default(),
+                recent: Amount::default(),
+            })
+            .collect();
+        for (row, has_text) in rows.iter().zip(&known) {
+            if let Some(has_text) = has_text {
+                labels.learn(row.stack, String::new(), String::new(), *has_text);
+            }
+        }
+        let asked = labels.to_name(&rows, Grouping::Site, most);
+        let expected: Vec<usize> = {
+            let with_text = (0..known.len()).filter(|at| known[*at] == Some(true)).take(most);
+            let new = (0..known.len()).filter(|at| known[*at].is_none());
+            let mut all: Vec<usize> = with_text.chain(new).collect();
+            all.sort_unstable();
+            all
+        };
+        prop_assert_eq!(asked, expected);
     }
 }

@@ -62,13 +62,7 @@ pub struct Row {
 impl Row {
     /// What it is sorted by.
     fn rank(&self, order: Order) -> i64 {
-        let most = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-        match order {
-            Order::Live => most(self.live.bytes),
-            Order::Grown => self.grown.bytes,
-            Order::Bytes => most(self.recent.bytes),
-            Order::Calls => most(self.recent.objects),
-        }
+        order.rank(self.live, self.grown, self.recent)
     }
 }
 

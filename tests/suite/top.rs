@@ -360,3 +360,60 @@ fn a_program_s_name_does_nothing_to_the_terminal() {
     assert!(!has(b"\x1b]0;gotcha") && !has(b"\x1b[41m"), "{}", left.text);
     taker.assert_left_alone();
 }
+
+/// More sites than are sent: a filter finds among all of them, sums by function and module are those of all, and a stack can be gone through.
+#[test]
+fn all_sites_are_searched_and_grouped() {
+    let program = Program::fixture("many_sites");
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let mut command = Command::new(HEAPTRACE);
+    command.arg("top").arg(pid.to_string()).args(["--every", "100ms"]).current_dir(program.folder());
+    command.env("HEAPTRACE_ENGINE", engine()).env_remove("NO_COLOR");
+    let mut top = Terminal::start(command, 130, 30);
+    let row = |screen: &str, figures: &[&str], name: &str| {
+        let has = |line: &str| {
+            let words: Vec<&str> = line.split("  ").map(str::trim).filter(|part| !part.is_empty()).collect();
+            words.starts_with(figures) && words.last().is_some_and(|last| last.starts_with(name))
+        };
+        screen.lines().any(has)
+    };
+    top.wait_until("the first sites", |screen| screen.contains("site (300, of 10"));
+    top.press("/NEEDLE");
+    // of those that were sent
+    top.wait_until("none of them", |screen| screen.contains("none of these sites has that text"));
+    top.press("\r");
+    let screen = top.wait_until("both", |screen| screen.contains("site (2, of 2 stacks with `NEEDLE`)"));
+    for way in ["needle (many_sites.c", "needle (many_sites.c"] {
+        assert!(row(&screen, &["10 B", "0 B", "1"], way), "{screen}");
+    }
+    assert!(screen.contains("< first_way < main") && screen.contains("< second_way < main"), "{screen}");
+    top.press("f");
+    let screen = top.wait_until("one function", |screen| screen.contains("function (1, of 2 stacks with `NEEDLE`)"));
+    assert!(row(&screen, &["20 B", "0 B", "2"], "needle"), "{screen}");
+    top.press("\x1b");
+    let screen = top.wait_until("all functions", |screen| screen.contains("function (2, of 10"));
+    assert!(row(&screen, &["1.00 MiB", "0 B", "1,024"], "store"), "{screen}");
+    assert!(row(&screen, &["20 B", "0 B", "2"], "needle"), "{screen}");
+    // the largest stack of `store`: store, and twice ten functions and `go`
+    top.press("\r");
+    let screen =
+        top.wait_until("the stack", |screen| screen.contains("stack that comes first of 1024, innermost first"));
+    assert!(screen.contains("│store  "), "{screen}");
+    top.press("JJ");
+    let screen = top.wait_until("more of it", |screen| screen.contains("innermost first; 2 above"));
+    assert!(!screen.contains("│store  "), "{screen}");
+    top.press("\x1b[6~\x1b[6~\x1b[6~");
+    top.wait_until("its end", |screen| screen.contains("│_start"));
+    top.press("\r");
+    top.press("f");
+    let module = program.exe().file_name().unwrap().to_string_lossy().into_owned();
+    let screen = top.wait_until("modules", |screen| screen.contains("  module (1, of 10"));
+    assert!(row(&screen, &["1.00 MiB", "0 B", "1,026"], &module), "{screen}");
+    top.press("f");
+    top.wait_until("sites again", |screen| screen.contains("site (300, of 10"));
+    top.press("q");
+    assert_eq!(top.wait().status.code(), Some(0));
+    running.feed(b"");
+    program.collect(running.wait().success());
+}

@@ -2,7 +2,7 @@
 
 use crate::commands::ask::{no_answer, put, refused};
 use crate::commands::{message, snapshot};
-use crate::ctl::{self, Command, Look, Order, Response, TopAnswer, TopQuestion};
+use crate::ctl::{self, Command, Look, Response, TopAnswer, TopQuestion};
 use crate::tracer::pressure;
 use crate::tracer::socket::{self, AskError, HangUp, TracerOf};
 use anyhow::{Context, bail};
@@ -86,8 +86,8 @@ impl Asker {
     }
 
     /// Asks, and waits for nothing.
-    pub(super) fn ask(&mut self, order: Order, sites: usize, mark: Option<String>) {
-        self.is_waiting = self.questions.send(TopQuestion { order, sites, mark }).is_ok();
+    pub(super) fn ask(&mut self, question: TopQuestion) {
+        self.is_waiting = self.questions.send(question).is_ok();
     }
 
     /// What has come, within `patience`.
