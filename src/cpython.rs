@@ -14,6 +14,7 @@ mod tests;
 mod text;
 mod threads;
 
+use crate::addr::Addr;
 use crate::memory::ReadMemory;
 pub use code::PythonFunction;
 use code::{Codes, TypeAddresses};
@@ -21,6 +22,7 @@ pub use frames::NativeFrame;
 use frames::{RawFrame, Run};
 use layout::{Layout, Shape};
 pub use layout::{SYMBOLS, Symbols, Unsupported};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use threads::{ThreadState, Threads};
@@ -58,6 +60,8 @@ pub struct Interpreter {
     layout: Layout,
     codes: Codes,
     threads: Threads,
+    /// Of each thread the frames of the loop that no state explains, by their ends: they are not looked for again as long as they are there.
+    unexplained: FxHashMap<u64, Vec<Addr>>,
 }
 
 /// Which Python frames run in a native one, and whether they are of the interpreter that came first.
@@ -76,7 +80,8 @@ impl Interpreter {
         let layout = Layout::of(symbols, memory)?;
         let types = TypeAddresses { code: symbols.code_type, text: symbols.text_type };
         let codes = Codes::new(layout, types);
-        Ok(Self { codes, threads: Threads::new(symbols.runtime, layout), layout })
+        let threads = Threads::new(symbols.runtime, layout);
+        Ok(Self { codes, threads, layout, unexplained: FxHashMap::default() })
     }
 
     /// The Python functions that the thread with this thread pointer (pthread_self) runs in the frames `native`, the innermost first. Of a native frame in
@@ -150,10 +155,16 @@ impl Interpreter {
     {
         let mut states = self.threads.of(memory, thread).ok_or(Untold::Thread)?;
         let claims = self.claims(memory, &states, native);
-        let is_whole = |claims: &BTreeMap<usize, Claim>| {
-            native.iter().enumerate().all(|(index, frame)| !frame.is_loop || claims.contains_key(&index))
+        let unexplained = |claims: &BTreeMap<usize, Claim>| -> Vec<Addr> {
+            let loops = native.iter().enumerate().filter(|(index, frame)| frame.is_loop && !claims.contains_key(index));
+            loops.map(|(_, frame)| frame.cfa).collect()
         };
-        if is_whole(&claims) {
+        let missing = unexplained(&claims);
+        let known = self.unexplained.get(&thread);
+        if missing.iter().all(|frame| known.is_some_and(|known| known.contains(frame))) {
+            if known.is_some() {
+                self.unexplained.insert(thread, missing);
+            }
             return Ok(claims);
         }
         // it may have come to another interpreter meanwhile, by a state of its own or by one that another thread has made
@@ -163,7 +174,9 @@ impl Interpreter {
                 states.push(state);
             }
         }
-        Ok(self.claims(memory, &states, native))
+        let claims = self.claims(memory, &states, native);
+        self.unexplained.insert(thread, unexplained(&claims));
+        Ok(claims)
     }
 
     /// What runs in which native frame by these states. Where two of them claim the same one, neither is believed.

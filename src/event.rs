@@ -260,7 +260,7 @@ pub enum EventKind {
         /// How many.
         bytes: u64,
     },
-    /// What a part of one of glibc's arenas holds, found in its own structures. Told at the end, of all parts of all arenas, where threads free much of what others
+    /// What a part of one of glibc's arenas holds, found in its own structures. It is told at the end, of all parts of all arenas, where threads free much of what others
     /// have allocated. What was told of the part before is to be forgotten.
     ArenaPart {
         /// The address of the arena's structure.

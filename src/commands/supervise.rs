@@ -188,7 +188,7 @@ pub fn supervise(
         let next_end =
             [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
-        match control.next_signal(pause) {
+        match control.next_signal_or_end(pause) {
             None => {}
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());

@@ -7,7 +7,7 @@ use super::{
 use crate::addr::Addr;
 use crate::heapgraph::Held;
 use crate::heapgraph::declared::Layout;
-use crate::heapgraph::duplicates::{Duplicate, Duplicates};
+use crate::heapgraph::duplicates::{Duplicate, Duplicates, looks_secret};
 use crate::heapgraph::holders::Holdings;
 use crate::heapgraph::pins::Pinned;
 use crate::heapgraph::types::{Type, Types};
@@ -309,7 +309,11 @@ impl<R: BufRead> Reader<R> {
         let holdings = Holdings::of(graph, names, root_edges);
         let (wasted, wasted_text) = (self.number()?, self.number()?);
         let equal = self.list(PER_ROW, Self::duplicate)?;
-        let (most, samples) = equal.into_iter().unzip();
+        let (most, mut samples): (_, Vec<Option<String>>) = equal.into_iter().unzip();
+        // whoever has written them need not have left secrets out
+        for sample in &mut samples {
+            sample.take_if(|text| looks_secret(text));
+        }
         let bytes = self.number()?;
         let mut last = 0i64;
         let by_block = self.list(PER_ROW, |reader| {

@@ -48,10 +48,15 @@ pub const fn are_worth_a_word(wasted: u64, live_bytes: u64) -> bool {
 }
 
 /// Text with these in it is taken for a secret, whatever its case.
-const SECRET: [&str; 12] = [
+const SECRET: [&str; 17] = [
     "secret",
     "credential",
     "passw",
+    "passp",
+    "pass=",
+    "pwd",
+    "session",
+    "sid=",
     "token",
     "apikey",
     "api_key",
@@ -63,21 +68,25 @@ const SECRET: [&str; 12] = [
     "-----begin",
 ];
 
-/// Words without a blank of so many characters, with digits and letters of both cases, are taken for keys.
+/// Words of so many characters, with digits and letters of both cases, or of upper case only, or in hex, are taken for keys.
 const KEY_LENGTH: usize = 16;
 
 /// Whether text looks like a secret, which is not to be shown: it says so itself, or has a word in it that looks like a key.
 pub fn looks_secret(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     SECRET.iter().any(|secret| lower.contains(secret))
-        || text.split([' ', '/', '.', ',', ';', '"', '\n', '\t']).any(is_key)
+        || text.split(|c: char| !(c.is_ascii_alphanumeric() || "+-_".contains(c))).any(is_key)
 }
 
 fn is_key(word: &str) -> bool {
     let has = |kind: fn(&u8) -> bool| word.bytes().filter(kind).count() >= 2;
     let is_hex = word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_mixed = has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
-    word.len() >= KEY_LENGTH && has(u8::is_ascii_digit) && (is_mixed || is_hex)
+    let (upper, lower) = (has(u8::is_ascii_uppercase), has(u8::is_ascii_lowercase));
+    let is_digits = word.bytes().all(|byte| byte.is_ascii_digit());
+    word.len() >= KEY_LENGTH
+        && !is_digits
+        && word.bytes().any(|byte| byte.is_ascii_digit())
+        && (upper || is_hex && lower)
 }
 
 /// So many bits are kept for a block, to tell early which has no equal.
@@ -165,6 +174,11 @@ mod tests {
             "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
             "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9",
             "id 9f86d081884c7d659a2feaa0c55ad015",
+            "id=9f86d081884c7d659a2feaa0c55ad015",
+            "(9f86d081884c7d659a2feaa0c55ad015)",
+            "pwd=hunter2",
+            "passphrase: x",
+            "AKIAIOSFODNN7EXAMPLE",
         ] {
             assert!(looks_secret(secret), "{secret}");
         }

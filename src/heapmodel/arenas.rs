@@ -54,6 +54,9 @@ impl Arenas {
 
     /// By stack and arena, sorted. Empty as long as no part is told.
     pub(super) fn list(&self) -> Vec<(StackId, Stranded)> {
+        if self.parts.is_empty() {
+            return Vec::new();
+        }
         let mut arenas: BTreeMap<Addr, Arena> = BTreeMap::new();
         for part in self.parts.values() {
             let (address, is_main) = (part.arena.0, part.is_main);

@@ -120,8 +120,8 @@ impl Snapshot {
             },
             growths: growths.collect(),
             capacities: capacities.collect(),
-            // told at the end, of all that was freed until then
-            stranded: self.stranded.clone(),
+            // what is known of them is of all that was freed until the end
+            stranded: Vec::new(),
             errors: errors.collect(),
             anomalies: self.anomalies.since(&earlier.anomalies),
             frees_unseen: self.frees_unseen,

@@ -103,7 +103,7 @@ pub struct Part {
     pub books: u64,
 }
 
-/// The parts of the arenas in the order of addresses, without a look at their chunks. Left out are arenas that have got another number of bytes from the kernel than their parts have: somebody else's
+/// The parts of the arenas in the order of addresses, without a look at their chunks. An arena that has got another number of bytes from the kernel than its parts have is left out: somebody else's
 /// memory lies in between.
 pub fn parts(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Vec<Part> {
     let Some(found) = arenas::find(sources.data, memory) else { return Vec::new() };

@@ -179,7 +179,7 @@ impl Process {
     }
 
     /// The process has stood still since `began`. For how long, in ns.
-    pub(super) fn note_stop(&mut self, began: Instant) -> u64 {
+    fn note_stop(&mut self, began: Instant) -> u64 {
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);

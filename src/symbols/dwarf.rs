@@ -140,11 +140,11 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
     pub fn find(&mut self, addr: ObjAddr) -> DwarfFrames {
         let (split, names) = (&mut self.split, &mut self.names);
         let in_part = self.narrow.as_ref().and_then(|context| frames(context, split, names, addr));
-        if let Some(found) = in_part.filter(DwarfFrames::is_complete) {
-            return found;
+        if let Some(found) = in_part.as_ref().filter(|found| found.is_complete()) {
+            return found.clone();
         }
         let whole = self.whole.get_or_init(|| Context::from_dwarf(sections(self.data, self.supplement)).ok());
-        let Some(context) = whole else { return DwarfFrames::default() };
+        let Some(context) = whole else { return in_part.unwrap_or_default() };
         frames(context, &mut self.split, &mut self.names, addr).unwrap_or_else(|| line_only(context, addr))
     }
 

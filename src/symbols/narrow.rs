@@ -11,6 +11,9 @@ use rustc_hash::FxHashMap;
 /// Fewer units are read as fast as chosen from.
 const FEW: usize = 64;
 
+/// A larger section is not copied, in bytes: it would have to be in memory.
+const LARGEST: usize = 64 << 20;
+
 /// The version of DWARF from which on units tell their type (DWARF 5, section 7.5.1): behind their length and version.
 const TYPED: u16 = 5;
 const BEFORE_TYPE: usize = 2;
@@ -21,6 +24,10 @@ const TYPE_HEAD: usize = 64;
 /// A copy of the `.debug_info` section in which the units that have none of these addresses are marked as units of types, which are
 /// passed over. Units of which `.debug_aranges` says nothing stay as they are. None: it is not worth it, or damaged.
 pub(super) fn narrowed(dwarf: &Dwarf<Slice<'_>>, addrs: &[ObjAddr]) -> Option<Vec<u8>> {
+    let whole = dwarf.debug_info.reader().slice();
+    if whole.len() > LARGEST {
+        return None;
+    }
     let mut wanted: Vec<u64> = addrs.iter().map(|addr| addr.0).collect();
     wanted.sort_unstable();
     let mut holds: FxHashMap<usize, bool> = FxHashMap::default();
@@ -28,10 +35,13 @@ pub(super) fn narrowed(dwarf: &Dwarf<Slice<'_>>, addrs: &[ObjAddr]) -> Option<Ve
     while let Some(set) = sets.next().ok()? {
         let holds = holds.entry(set.debug_info_offset().0).or_default();
         let mut ranges = set.entries();
-        while let Some(range) = ranges.next().ok()? {
-            let range = range.range();
-            let first = wanted.get(wanted.partition_point(|&addr| addr < range.begin));
-            *holds |= first.is_some_and(|&addr| addr < range.end);
+        // of a damaged set nothing is known: rustc 1.89 writes some
+        while !*holds && let Some(range) = ranges.next().transpose() {
+            let wants = |range: gimli::Range| {
+                let first = wanted.get(wanted.partition_point(|&addr| addr < range.begin));
+                first.is_some_and(|&addr| addr < range.end)
+            };
+            *holds = range.map_or(true, |range| wants(range.range()));
         }
     }
     let (mut count, mut unwanted) = (0, Vec::new());
@@ -47,7 +57,9 @@ pub(super) fn narrowed(dwarf: &Dwarf<Slice<'_>>, addrs: &[ObjAddr]) -> Option<Ve
     if unwanted.len() < FEW || unwanted.len() < count / 2 {
         return None;
     }
-    let mut info = dwarf.debug_info.reader().slice().to_vec();
+    let mut info = Vec::new();
+    info.try_reserve_exact(whole.len()).ok()?;
+    info.extend_from_slice(whole);
     for at in unwanted {
         *info.get_mut(at)? = gimli::DW_UT_type.0;
     }

@@ -161,7 +161,10 @@ fn draw_sites(state: &State, answer: &TopAnswer, frame: &mut Frame<'_>, area: Re
         let text = match state.filter.is_empty() {
             true => "nothing has been allocated yet",
             false if state.is_searched() => "no site has that text; Esc shows all again",
-            false => "none of these sites has that text; Enter looks at all there are, Esc shows all again",
+            false if state.is_typing => {
+                "none of these sites has that text; Enter looks at all there are, Esc shows all again"
+            }
+            false => "none of these sites has that text; those of all are not there yet",
         };
         let below = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
         frame.render_widget(Paragraph::new(text), below);
@@ -189,7 +192,10 @@ fn title_of_sites(state: &State, answer: &TopAnswer, rows: usize) -> String {
 fn draw_stack(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let sites = state.sites();
     let site = state.with_stack(&sites);
-    let frames = site.into_iter().flat_map(|site| &site.frames).skip(state.stack_from);
+    // another site's stack may have been scrolled
+    let last = site.map_or(0, |site| site.frames.len().saturating_sub(1));
+    let from = state.stack_from.min(last);
+    let frames = site.into_iter().flat_map(|site| &site.frames).skip(from);
     let line = |frame: &crate::ctl::TopFrame| {
         let place = if frame.place.is_empty() { String::new() } else { format!("  {}", frame.place) };
         let line = Line::from(format!("{}{place}", frame.function));
@@ -200,7 +206,7 @@ fn draw_stack(state: &State, frame: &mut Frame<'_>, area: Rect) {
         Some(site) if site.stacks > 1 => format!(" that comes first of {}", site.stacks),
         _ => String::new(),
     };
-    let above = match state.stack_from {
+    let above = match from {
         0 => String::new(),
         above => format!("; {above} above"),
     };

@@ -210,11 +210,14 @@ impl State {
                         .to_owned()
                 };
             }
-            Key::Enter => self.shows_stack = !self.shows_stack,
+            Key::Enter => {
+                self.shows_stack = !self.shows_stack;
+                self.stack_from = 0;
+            }
             Key::Escape if self.shows_stack => self.shows_stack = false,
             Key::Escape => return self.keep_filter(String::new()),
-            Key::Char('K') => self.scroll(|from| from.saturating_sub(1)),
-            Key::Char('J') => self.scroll(|from| from + 1),
+            Key::Char('K') if self.shows_stack => self.scroll(|from| from.saturating_sub(1)),
+            Key::Char('J') if self.shows_stack => self.scroll(|from| from + 1),
             Key::PageUp if self.shows_stack => self.scroll(|from| from.saturating_sub(PAGE)),
             Key::PageDown if self.shows_stack => self.scroll(|from| from + PAGE),
             Key::Up | Key::Char('k') => self.choose(|at, _| at.saturating_sub(1)),
@@ -273,6 +276,7 @@ impl State {
 
     fn sort(&mut self, order: Order) -> Option<Action> {
         let other = order != self.order;
+        self.stack_from = 0;
         self.order = order;
         // another order has other sites that come first
         other.then_some(Action::Ask)

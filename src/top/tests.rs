@@ -197,9 +197,11 @@ fn a_key_groups_rows() {
 #[test]
 fn a_stack_is_gone_through() {
     let mut state = state(false, 2);
-    press(&mut state, "jJJ");
-    assert_eq!(state.stack_from, 2);
+    press(&mut state, "jJ");
+    assert_eq!(state.stack_from, 0, "no stack is shown");
     state.press(Key::Enter);
+    press(&mut state, "JJ");
+    assert_eq!(state.stack_from, 2);
     let shown = screen(&state, 120, 24);
     assert!(shown.contains("innermost first; 2 above") && shown.contains("│handle_request"), "{shown}");
     assert!(!shown.contains("push_back") && shown.contains("J K scroll"), "{shown}");

@@ -30,7 +30,7 @@ pub fn process_id() -> i32 {
 #[derive(Debug, Default)]
 pub struct Control {
     tracer_tid: AtomicI32,
-    /// The thread that waits in [`Self::next_signal`].
+    /// The thread that waits in [`Self::next_signal_or_end`].
     waiter_tid: AtomicI32,
     detach: AtomicBool,
     forward: AtomicI32,
@@ -146,7 +146,7 @@ impl Control {
         wake_thread(self.waiter_tid.load(Ordering::SeqCst));
     }
 
-    /// To be called by the control thread before its first [`Self::next_signal`]. What it starts from then on has the wake-up blocked.
+    /// To be called by the control thread before its first [`Self::next_signal_or_end`]. What it starts from then on has the wake-up blocked.
     pub fn register_waiter(&self) -> Result<()> {
         // a blocked signal waits to be taken: none is lost that comes between two waits
         change_mask(libc::SIG_BLOCK, &set_of(&[WAKE_UP]))?;
@@ -155,7 +155,7 @@ impl Control {
     }
 
     /// Waits up to `timeout` for one of heaptrace's own signals. None after the timeout, and as soon as the tracer thread has finished.
-    pub fn next_signal(&self, timeout: Duration) -> Option<i32> {
+    pub fn next_signal_or_end(&self, timeout: Duration) -> Option<i32> {
         let mut set = own_signals();
         // SAFETY: the set is valid, and so is the number.
         unsafe { libc::sigaddset(&raw mut set, WAKE_UP) };
@@ -505,36 +505,4 @@ pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use std::time::Instant;
-
-    /// The end of the tracer thread ends the wait: a wait that it does not end takes minutes.
-    #[test]
-    fn the_end_of_the_tracer_thread_is_noticed_at_once() {
-        const TIMEOUT: Duration = Duration::from_secs(300);
-        for waits_first in [true, false] {
-            let control = Arc::new(Control::new(false));
-            control.register_waiter().unwrap();
-            let tracer = std::thread::spawn({
-                let (control, waiter) = (Arc::clone(&control), thread_id());
-                move || {
-                    let own = i32::try_from(std::process::id()).unwrap();
-                    while waits_first && procfs::state(own, waiter) != Some(b'S') {
-                        std::thread::yield_now();
-                    }
-                    control.finish();
-                }
-            });
-            if !waits_first {
-                tracer.join().unwrap();
-                assert!(control.is_finished());
-            }
-            let begin = Instant::now();
-            assert_eq!(control.next_signal(TIMEOUT), None);
-            assert!(begin.elapsed() < TIMEOUT);
-            assert!(control.is_finished());
-        }
-    }
-}
+mod tests;

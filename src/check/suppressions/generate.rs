@@ -70,7 +70,7 @@ fn stack(profile: &Profile, site: &LeakSite, table: &AllocatorTable) -> Option<(
             location.lines.iter().filter_map(|line| profile.functions.get(line.function)).map(|f| f.name.clone()),
         );
         // what is below main has other names for Memcheck
-        if lines.len() >= LINES || outer.name == "main" {
+        if lines.len() >= LINES || outer.name == "main" && !location.is_script() {
             break;
         }
     }
@@ -84,8 +84,9 @@ fn stack(profile: &Profile, site: &LeakSite, table: &AllocatorTable) -> Option<(
 /// `fun:` or `obj:` of one frame; None where the stack was cut off.
 fn frame(profile: &Profile, location: &Location, name: &str, system_name: &str) -> Option<String> {
     if location.is_script() {
-        // a script may give a function any name
-        return Some(format!("fun:{}", name.replace(char::is_control, "?")));
+        // a script may give a function any name, and `*` and `?` stand for others
+        let name = if name.is_empty() { "*" } else { &name.replace(|c: char| c.is_control() || c == '*', "?") };
+        return Some(format!("fun:{name}"));
     }
     let module = location.module.and_then(|index| profile.modules.get(index))?;
     if names(name, system_name).contains(&UNKNOWN) {
