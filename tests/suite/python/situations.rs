@@ -279,13 +279,17 @@ fn a_check_tells_and_suppresses_by_them() {
     let noted = noted(&program);
     assert_eq!(noted.len(), 2);
     for line in &noted {
-        let (size, frames) = (&line["size"], &line["frames"]);
-        let findings = checked.report.list("/findings").iter();
+        let (size, frames) = (line["size"].as_u64().unwrap(), &line["frames"]);
+        let lost =
+            |finding: &&Value| finding["direct"]["bytes"].as_u64().is_some_and(|bytes| bytes > 0 && bytes % size == 0);
         let stacks: Vec<&Value> =
-            findings.filter(|finding| finding["direct"]["bytes"] == *size).map(|finding| &finding["stack"]).collect();
-        assert_eq!(stacks.len(), 1, "{size}: {}", checked.ended.stderr);
-        assert_eq!(&scripts_of(stacks[0]), frames);
-        assert!(stacks[0].as_array().unwrap().iter().any(is_script));
+            checked.report.list("/findings").iter().filter(lost).map(|finding| &finding["stack"]).collect();
+        // the interpreter calls from several places
+        assert!(!stacks.is_empty(), "{size}: {}", checked.ended.stderr);
+        for stack in stacks {
+            assert_eq!(&scripts_of(stack), frames);
+            assert!(stack.as_array().unwrap().iter().any(is_script));
+        }
     }
     assert!(checked.ended.stderr.contains("loses"), "{}", checked.ended.stderr);
     // what was found before is no news
