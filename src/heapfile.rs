@@ -17,7 +17,7 @@ mod write;
 use crate::heapgraph::Held;
 use crate::heapgraph::pins::Remedy;
 use crate::heapgraph::types::Certainty;
-use crate::heapwalk::census::{Census, Use};
+use crate::heapwalk::census::Census;
 use crate::heapwalk::summary::Summary;
 use crate::heapwalk::trim::Trim;
 use crate::heapwalk::{Allocator, State};
@@ -119,21 +119,6 @@ pub enum HeapFileError {
 }
 
 /// The numbers of enums in files are their places here.
-const USES: [Use; 13] = [
-    Use::Live,
-    Use::Headers,
-    Use::ThreadCaches,
-    Use::FastBins,
-    Use::Bins,
-    Use::Tops,
-    Use::Books,
-    Use::Unknown,
-    Use::Mappings,
-    Use::Stacks,
-    Use::Files,
-    Use::Shared,
-    Use::Kernel,
-];
 const ALLOCATORS: [Allocator; 5] =
     [Allocator::Glibc, Allocator::Musl, Allocator::Mimalloc, Allocator::Jemalloc, Allocator::Mimalloc3];
 const STATES: [State; 6] = [State::Live, State::Tcache, State::Fast, State::Free, State::Top, State::Own];

@@ -1,7 +1,7 @@
 //! Reads a heap. What a file says is counted before memory is taken for it, and checked before it is believed.
 
 use super::{
-    ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, OfCore, REMEDIES, STATES, SavedHeap, USES, VERSION,
+    ALLOCATORS, CERTAINTIES, END, HeapFileError, Identity, MAGIC, OfCore, REMEDIES, STATES, SavedHeap, VERSION,
     WITH_CORES, WITH_MEMBERS,
 };
 use crate::addr::Addr;
@@ -220,7 +220,7 @@ impl<R: BufRead> Reader<R> {
 
     fn uses(&mut self) -> Result<BTreeMap<Use, Amount>> {
         let rows = self.list(PER_ROW, |reader| {
-            let of = reader.one_of(&USES)?;
+            let of = reader.one_of(&Use::ALL)?;
             Ok((of, Amount { reserved: reader.bytes()?, resident: reader.bytes()?, swapped: reader.bytes()? }))
         })?;
         Ok(rows.into_iter().collect())

@@ -1,6 +1,6 @@
 //! Writes a heap.
 
-use super::{ALLOCATORS, CERTAINTIES, END, MAGIC, REMEDIES, STATES, SavedHeap, USES, VERSION, WITH_CORES};
+use super::{ALLOCATORS, CERTAINTIES, END, MAGIC, REMEDIES, STATES, SavedHeap, VERSION, WITH_CORES};
 use crate::heapgraph::Held;
 use crate::heapgraph::declared::Layouts;
 use crate::heapgraph::types::Types;
@@ -114,7 +114,7 @@ impl<W: Write> Out<W> {
     fn uses(&mut self, uses: &BTreeMap<Use, Amount>) -> io::Result<()> {
         self.number(uses.len() as u64)?;
         uses.iter().try_for_each(|(of, Amount { reserved, resident, swapped })| {
-            self.numbers(&[code(&USES, of), *reserved, *resident, *swapped])
+            self.numbers(&[code(&Use::ALL, of), *reserved, *resident, *swapped])
         })
     }
 

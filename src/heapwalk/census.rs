@@ -39,24 +39,26 @@ pub enum Use {
     Kernel,
 }
 
-/// All of them, in their order.
-const USES: [Use; 13] = [
-    Use::Live,
-    Use::Headers,
-    Use::ThreadCaches,
-    Use::FastBins,
-    Use::Bins,
-    Use::Tops,
-    Use::Books,
-    Use::Unknown,
-    Use::Mappings,
-    Use::Stacks,
-    Use::Files,
-    Use::Shared,
-    Use::Kernel,
-];
+impl Use {
+    /// All of them, in their order. Saved heaps number them by their places here: new ones come last.
+    pub const ALL: [Self; 13] = [
+        Self::Live,
+        Self::Headers,
+        Self::ThreadCaches,
+        Self::FastBins,
+        Self::Bins,
+        Self::Tops,
+        Self::Books,
+        Self::Unknown,
+        Self::Mappings,
+        Self::Stacks,
+        Self::Files,
+        Self::Shared,
+        Self::Kernel,
+    ];
+}
 
-const _: () = assert!(USES.len() == Use::Kernel as usize + 1, "the last one is the last one");
+const _: () = assert!(Use::ALL.len() == Use::Kernel as usize + 1, "the last one is the last one");
 
 /// How much of it there is, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -168,7 +170,7 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
         let whole = region.books.start..region.range.end;
         let arena = region.arena.unwrap_or(arenas.saturating_sub(1));
         let mut told = Amount::default();
-        let mut sums = [Amount::default(); USES.len()];
+        let mut sums = [Amount::default(); Use::ALL.len()];
         let mut along = Along { pages, resident: 0, swapped: 0 };
         for (of, range) in walk.iter().flat_map(|walk| parts(walk, region)) {
             let amount = along.of(&range);
@@ -177,7 +179,7 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
                 *sum += amount;
             }
         }
-        for (of, amount) in USES.into_iter().zip(sums) {
+        for (of, amount) in Use::ALL.into_iter().zip(sums) {
             add(&mut census, Some(arena), of, amount);
         }
         let all = pages.of(&whole);

@@ -14,12 +14,14 @@ const FEW: usize = 64;
 /// A larger section is not copied, in bytes: it would have to be in memory.
 const LARGEST: usize = 64 << 20;
 
-/// The version of DWARF from which on units tell their type (DWARF 5, section 7.5.1): behind their length and version.
+/// The version of DWARF from which on units tell their type (DWARF 5, section 7.5.1).
 const TYPED: u16 = 5;
+
+/// Bytes between a unit's length and its type: its version.
 const BEFORE_TYPE: usize = 2;
 
-/// What a type unit's head has besides: a signature, and an offset of 4 or 8 bytes (DWARF 5, section 7.5.1.3).
-const TYPE_HEAD: usize = 64;
+/// A unit of fewer bytes stays as it is: the head of one of types is longer, by a signature and an offset (DWARF 5, section 7.5.1.3).
+const SHORTEST: usize = 64;
 
 /// A copy of the `.debug_info` section in which the units that have none of these addresses are marked as units of types, which are
 /// passed over. Units of which `.debug_aranges` says nothing stay as they are. None: it is not worth it, or damaged.
@@ -50,7 +52,7 @@ pub(super) fn narrowed(dwarf: &Dwarf<Slice<'_>>, addrs: &[ObjAddr]) -> Option<Ve
         count += 1;
         let Some(offset) = unit.debug_info_offset() else { continue };
         let is_plain = unit.version() >= TYPED && unit.type_() == UnitType::Compilation;
-        if is_plain && holds.get(&offset.0) == Some(&false) && unit.length_including_self() >= TYPE_HEAD {
+        if is_plain && holds.get(&offset.0) == Some(&false) && unit.length_including_self() >= SHORTEST {
             unwanted.push(offset.0 + usize::from(unit.format().initial_length_size()) + BEFORE_TYPE);
         }
     }

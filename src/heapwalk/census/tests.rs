@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn uses_are_in_their_order(at in 0..USES.len()) {
-        prop_assert_eq!(USES[at] as usize, at);
+    fn uses_are_in_their_order(at in 0..Use::ALL.len()) {
+        prop_assert_eq!(Use::ALL[at] as usize, at);
     }
 }
